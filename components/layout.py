@@ -128,6 +128,11 @@ N_HELD = 36  # host: how many
 N_PULL_HEAD = 37  # host: first and last receiver that wants pulls sent (bases of their records), 0 = none
 N_PULL_TAIL = 38
 N_PULL_AT = 39  # host: no pull may be sent before this time
+N_SLOTS = 33  # switch that sums: slots that are free ...
+N_SLOTS_LEAST = 34  # ... and the fewest that ever were
+N_SUMMED = 35  # switch: data packets that were added to a slot and went no further
+N_UNSUMMED = 36  # switch: data packets of fans that went on by themselves
+N_COPIED = 37  # switch: data packets that it made of those for all of a fan
 SWITCH, HOST = 1, 0
 
 # --- port: an egress port and the link behind it ----------------------------------------------------------------
@@ -332,12 +337,33 @@ R_PAIR = 49  # base of the words that the messages of its transport between its 
 R_HOST = 50  # base of those that all messages of its transport to this host share
 R_POOL = 51  # number of the budget that R_ALLOWED is a part of, lowest bit: which of its pair's two; 0 = of none
 R_MOST = 52  # payload bytes that may be missing at delivery if the budget has them left over
+R_FAN = 53  # base of the words of its fan, 0 = none
+R_FAN_PLACE = 54  # which of the fan it is
 R_CUMULATIVE = R_USER  # where a transport that can carry streams keeps the first packet that has not arrived
 
 # what a pair shares at its sender; a transport's own words begin at PAIR_USER
 PAIR_NEXT = 0  # no packet of the pair may start before this time
 PAIR_GAP = 1  # picoseconds per byte << 16 between packet starts, 0 = as fast as the port
 PAIR_USER = 2
+
+# --- fans: messages of the same contents between one host and many others, which the switch of the one sums up on their
+# way to it, or makes of one on the way from it (`core.fan`). FAN_WORDS, then two words for each message: the base of
+# its receiver's record, 0 = none yet; and packets that its switch made of it, less those that went no further there
+FAN_SIZE = 0  # messages
+FAN_OUT = 1  # 1: from one host to many
+FAN_NODE = 2  # base of the switch of the one host
+FAN_AT_SWITCH = 3  # base of what the switch knows of each packet, FAN_STRIDE words each; and the same of the one host
+FAN_AT_HOST = 4
+FAN_STRIDE = 5
+FAN_STARTED = 6  # from one host: messages that have started there
+FAN_CUMULATIVE = 7  # below it all packets are there at the one host of all
+FAN_OVER = 8  # 1: no packet of any of them is left
+FAN_WORDS = 9
+# what is known of a packet: PACKET_ verdict 2 | mark 1 | ... | contributors from PACKET_COUNT on; then a bit for each
+PACKET_HELD, PACKET_PASSED = 1, 2
+PACKET_VERDICT = 3
+PACKET_MARK = 2
+PACKET_COUNT = 8
 
 TELL_DELIVERED = 1  # Python has to hear of the delivery before its host could react to it
 TELL_FINISHED = 2  # and of the sender's end, before its own host could
@@ -355,7 +381,7 @@ SET_SHIFT = 8
 
 # --- packet words -----------------------------------------------------------------------------------------------
 # A: what switches look at. destination 18 | size 14 | kind 3 | priority 3 | important 1 | ce 1 | echo 1 | trimmed 1 |
-# entropy 16 | logged 1
+# entropy 16 | logged 1 | stands for all of its fan 1
 A_SIZE = 18
 A_KIND = 32
 A_PRIORITY = 35
@@ -365,6 +391,7 @@ A_ECHO = 40
 A_TRIMMED = 41
 A_ENTROPY = 42
 A_LOGGED = 58
+A_ALL = 59
 MASK_DESTINATION = 0x3FFFF
 MASK_SIZE = 0x3FFF
 # B: what transports look at. flow 20 | sequence 22 | argument 22
@@ -435,6 +462,7 @@ V_IDLE = 16  # 1: a delivery from which nothing follows is no event
 V_STREAM = 17  # base of the sender's record of its stream, 0 = none
 V_ENTROPY = 18  # path entropy of that, -1 = every message draws its own
 V_PAIR = 19  # what its pair has: as S_PAIR, S_GROUP, R_PAIR, R_HOST
+V_FANS = 23  # base of the fans of the messages of its step, two words each: as R_FAN, R_FAN_PLACE; 0 = none has one
 KIND_WORDS = 16
 KIND_PAYLOAD = 0  # payload bytes of a full packet
 KIND_OVERHEAD = 1  # bytes of headers of a data packet

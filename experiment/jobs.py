@@ -60,9 +60,9 @@ class Job:
     @classmethod
     def of(
         cls, table: Any, trace: Trace, places: Places, cards: Cards, *, number: int = 0, seed: int, payload: int,
-        transport: int = 0, source: int = 0, where: str = "job",
+        transport: int = 0, source: int = 0, where: str = "job", sums: bool = False,
     ) -> Job:  # fmt: skip
-        """`number`: of the table in the program. `payload`: data bytes of a full packet.
+        """`number`: of the table in the program. `payload`: data bytes of a full packet. `sums`: switches can.
 
         Raises
         ------
@@ -70,7 +70,7 @@ class Job:
             The trace has no iteration of the wanted phase.
         """
         replay = Replay(table, trace, seed, where)
-        context = job_context(replay, places, cards, number, payload, where)
+        context = job_context(replay, places, cards, number, payload, where, sums)
         with asked(table.exchange, "collective", f"{where}.exchange"):
             exchange = table.exchange.collective(context)
         return cls(table, trace, replay, exchange, transport, source)
@@ -128,7 +128,8 @@ class Job:
 
 
 def job_context(
-    replay: Replay, places: Places, cards: Cards, number: int, payload: int, where: str = "job"
+    replay: Replay, places: Places, cards: Cards, number: int, payload: int, where: str = "job",
+    sums: bool = False,
 ) -> JobContext:
     """What the exchange of a job is given; see `JobContext`."""
     # Imported here: tagging is not needed to know what a job is.
@@ -154,6 +155,7 @@ def job_context(
         bounds=Bounds(table, trace, replay.captured, number, where),
         seed=replay.seed,
         scheduling=scheduling_of(table, trace),
+        sums=sums,
     )
 
 

@@ -190,6 +190,8 @@ class Step:
     after, posts : as in `Program`.
     begins : int64[n], or None: the picoseconds at which a message enters its host's interface by itself, -1 where an
         event posts it.
+    fans : int64[n], or None: the number of the fan that a message is of, -1 for none. Messages of one carry parts of
+        one sum to one host, or one sum from it to others, and switches that sum add them up or make them of one.
     contents : asked for `sums` (as `Lists`) and `own` (bool[n]) of `Program`; None for traffic.
     """
 
@@ -202,6 +204,7 @@ class Step:
     effort: Ints
     courses: tuple[Course, ...] = ()
     begins: Ints | None = None
+    fans: Ints | None = None
     contents: Callable[[], tuple[Lists, Flags]] | None = None
 
     def __len__(self) -> int:

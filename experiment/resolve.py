@@ -55,6 +55,7 @@ def jobs_of(scenario: Scenario, needs: Needs) -> list[Job]:
             table, needs.traces[number], needs.places[number], needs.network.cards, number=number,
             seed=scenario.seed, payload=(table.transport or scenario.transport).payload,
             transport=scenario.transport_of(table), source=traces.index(needs.traces[number]), where=f"job[{number}]",
+            sums=scenario.switch.aggregation_slots > 0,
         )
         for number, table in enumerate(scenario.job)
     ]  # fmt: skip

@@ -104,6 +104,7 @@ class Steps:
         job = Job.of(
             table, trace, places, cards, seed=self.scenario.seed,
             payload=(table.transport or self.scenario.transport).payload, transport=self.scenario.transport_of(table),
+            sums=self.scenario.switch.aggregation_slots > 0,
         )  # fmt: skip
         job.begin = self.done  # what rotates by iteration goes on
         if back != 1:

@@ -127,6 +127,8 @@ class Message:
     end_ps: Ps = Ps(-1)
     number: int = -1
     """the fabric's message id"""
+    fan: tuple[int, int] | None = None
+    """one that the fabric has made, and the message's place in it"""
     transport: int = 0
     """the fabric's number of the transport"""
     received_bytes: Bytes = Bytes(0)
@@ -243,6 +245,7 @@ class Coupling:
             pool=message.pool,
             turn=message.turn,
             **({} if message.number < 0 else {"number": message.number}),
+            **({} if message.fan is None else {"fan": message.fan}),
         )
         message.number = number
         if message.sent is _nothing:

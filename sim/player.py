@@ -53,6 +53,7 @@ class Played:
                 mine = members[place[i] : place[i + 1]].tolist()
                 value = [self.events[e] for e in mine] if name == "after" else [(self, m) for m in mine]
                 setattr(self.events[i], name, value)
+        self.fans: dict[int, int] = {}  # by number, those of which a message was sent
         self.numbers = np.full(n, -1, dtype=np.int64)
         self.ready = np.full(n, -1, dtype=np.int64)
         self.started = np.full(n, -1, dtype=np.int64)
@@ -303,8 +304,22 @@ class Player:
             value("dst"), Bytes(value("nbytes")), value("priority"), float(rows.bound[message]),
             rows.important[message], arrived, start_ps=start, transport=table.transport, sent=sent,
             number=int(played.numbers[message]), share=float(rows.share[message]), pool=value("pool"),
-            turn=value("turn"),
+            turn=value("turn"), fan=self._fan(played, message),
         )  # fmt: skip
+
+
+    def _fan(self, played: Played, message: int) -> tuple[int, int] | None:
+        """The fan of a message, and its place there; none on a network whose switches do not sum."""
+        fans, rows, make = played.step.fans, played.step.messages, getattr(self._coupling.fabric, "fan", None)
+        if fans is None or fans[message] < 0 or make is None:
+            return None
+        number, members = int(fans[message]), np.flatnonzero(fans == fans[message])
+        if number not in played.fans:
+            nbytes = Bytes(int(rows.nbytes[message]))
+            played.fans[number] = make(
+                rows.src[members].tolist(), rows.dst[members].tolist(), nbytes, self.part.table.transport
+            )
+        return played.fans[number], int(np.searchsorted(members, message))
 
 
 def _rest(first: simpy.Event, flow: Course) -> Course:

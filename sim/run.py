@@ -189,6 +189,8 @@ def collect_result(
         "bytes": messages.nbytes,
         "lost_bytes": messages.lost_bytes,
     }
+    if sums := getattr(coupling.fabric, "sums", {}):
+        totals["sums"] = sums
     return Result.build(
         summarise(scenario, ",".join(digests), {"packet_hops": hops}, totals),
         {

@@ -98,9 +98,10 @@ class Recorder:
     def letters(self) -> list[Letter]:
         """Every message with the time at which it started."""
         found: dict[int, Letter] = {}
+        base = 0  # fans so far
         for track in self.made._programs.tracks:
             for step in track.steps:
-                rows = step.step.messages
+                rows, fans = step.step.messages, step.step.fans
                 started = np.where(step.started >= 0, step.started, NEVER)
                 columns = (
                     step.numbers, started, rows.src, rows.dst, rows.nbytes, rows.priority, rows.bound, rows.share,
@@ -112,10 +113,12 @@ class Recorder:
                     important: Any = rows.important[place]
                     if isinstance(important, np.ndarray):
                         important = important.tolist()
+                    fan = None if fans is None or fans[place] < 0 else base + int(fans[place])
                     found[number] = Letter(
                         time, src, dst, nbytes, track.part.table.transport, priority, bound, important,
-                        share=share, pool=pool, turn=turn,
+                        share=share, pool=pool, turn=turn, fan=fan,
                     )  # fmt: skip
+                base += 0 if fans is None else int(fans.max(initial=-1)) + 1
         assert sorted(found) == list(range(len(found)))
         return [found[number] for number in range(len(found))]
 

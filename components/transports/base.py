@@ -47,6 +47,10 @@ S_PACE (pacing), S_DONE (nothing more to send), R_GOT and R_DONE (delivered), an
 holds from the next packet on. Functions use integers only, so that the
 oracle (`gradwire.testing`) can run the very same code uncompiled.
 
+* `sums = True`, in the class itself - a host may acknowledge for many senders, and hear the acknowledgements of many
+  receivers as one, so that switches may add up its packets: each data packet is answered by one ACK at once, of which
+  the argument is the first packet that has not arrived.
+
 * `variant(settings) -> class` - whose functions carry it out with that table, where that depends on it.
 
 A sequence number that `pull` returns may carry MUST (the packet is made important whatever its tag says); a transport

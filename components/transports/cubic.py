@@ -247,6 +247,7 @@ class Cubic(Reliable, Connected, Ruled):
     """Aim lower when the last peak was not reached again [RFC 9438 section 4.7]."""
 
     streams = True
+    sums = True
     start = staticmethod(start)
     pull = staticmethod(pull)
     on_control = staticmethod(on_control)

@@ -115,6 +115,7 @@ class Dctcp(Connected, ByMarks, Ruled):
 
     kernel_tcp = "dctcp"
     streams = True
+    sums = True
     pull = staticmethod(pull)
 
     @classmethod

@@ -56,6 +56,7 @@ class TcpNewReno(Reliable, Connected, Ruled):
     """Whether packets are ECN-capable; others are dropped above K where `selective_drop` is on."""
 
     streams = True
+    sums = True
     start = staticmethod(start)
     pull = staticmethod(pull)
     on_control = staticmethod(on_control)

@@ -49,6 +49,9 @@ def check_scenario(scenario: Scenario, programs: bool = False) -> None:
     for field in ("shortest_first", "pfc"):
         if getattr(switch, field):
             no(f"switch.{field}", "is nothing that the testbed's switches can do", True, f"false, or {there}")
+    if switch.aggregation_slots and any(job.exchange.aggregates for job in scenario.job):
+        what = "is nothing that the testbed's switches can do: they do not add up what packets carry"
+        no("switch.aggregation_slots", what, switch.aggregation_slots, f"0, or {there}")
     if switch.queue_policy not in ("threshold", "red"):
         what = "is compiled into the simulator; queues of the testbed mark and drop by a threshold only"
         no("switch.policy", what, switch.queue_policy, f'"threshold", or {there}')

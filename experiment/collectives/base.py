@@ -42,6 +42,7 @@ class JobContext:
     scheduling : what the job's scheduler decides.
     tagger : `gradwire.traces.messages.Tagger`, or None where the job does not tag by magnitude.
     payload : data bytes of a full packet.
+    sums : whether switches have slots in which they add up packets.
     """
 
     number: int
@@ -58,6 +59,7 @@ class JobContext:
     bounds: Bounds
     seed: int
     scheduling: Scheduling
+    sums: bool = False
 
     @property
     def rails(self) -> int:

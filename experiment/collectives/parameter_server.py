@@ -9,6 +9,9 @@ as the "pull" of the literature does, because the request would only be one more
 right after aggregation].  So workers are synchronised by their data alone: layer-wise, the forward step of a layer
 waits for that layer's tensors; with a barrier, for all.
 
+Where switches sum (`aggregation`), the pushes of a partition are one fan to its server, and the pulls one from it: the
+switch that the server hangs on adds up the ones and makes the others of one.
+
 As events, per iteration and partition:  gradient ready -> leave: push ... -> [adder ->] sum: pull ... -> gate.
 
 Our choices: the server's optimiser step is part of `server_rate` (the captured optimiser time belongs to a
@@ -28,8 +31,11 @@ from gradwire.experiment.collectives.base import Exchange, Exchanged, JobContext
 from gradwire.experiment.collectives.buckets import cut
 from gradwire.experiment.collectives.kinds.parameter_server import ParameterServer
 from gradwire.experiment.program import Importance, Ints, Lists, Messages, Step
+from gradwire.experiment.scheduling import LAYER
+from gradwire.scenarios.errors import ScenarioError
 
 PS_PER_SECOND = 10**12
+HELD_BACK = "would wait for ever: a host holds back what other hosts' packets are to be added to"
 
 
 class Partition(NamedTuple):
@@ -63,6 +69,9 @@ class ParameterServers(Exchange):
         self._tensor, self._part, self._first, _, self._bytes, self._layer, self._server, self._card = columns
         self._pieces = np.bincount(self._layer, minlength=len(context.trace.layers)).tolist()
         self._server_rate: int | None = table.server_rate
+        self._sums = table.aggregation and context.sums
+        if self._sums and scheduling.order == LAYER:
+            raise ScenarioError(HELD_BACK, f"job[{context.number}].exchange.aggregation", 'order = "fifo"')
         workers, servers = np.array(context.workers), np.array(context.servers)
         cards = context.cards
         self._worker_node, self._server_node = cards.ends(
@@ -173,9 +182,20 @@ class ParameterServers(Exchange):
             after=lists(after, count),
             posts=lists(posts, count),
             contents=lambda: self._contents(worker, part, pushed, pushes, push_no),
+            fans=self._fans(worker, part, pushed) if self._sums else None,
         )  # fmt: skip
         return Exchanged(step, lists([(fires[0] * tensors + self._tensor[fires[1]], fires[2])], workers * tensors),
         gates)
+
+    def _fans(self, worker: Ints, part: Ints, pushed: NDArray[np.bool_]) -> Ints:
+        """Pushes of one partition to one card of its server are of one fan, and so are pulls from there; none is of
+        one message."""
+        nodes = self._server_node.max() + 1
+        _, fans, counts = np.unique(
+            (part * 2 + pushed) * nodes + self._server_node[worker, part], return_inverse=True, return_counts=True
+        )
+        fans = fans.reshape(-1)
+        return np.where(counts[fans] > 1, fans, -1)
 
     def _column(self, part: Ints, last: bool) -> Ints:
         """The column of the gates that a partition counts towards."""

@@ -31,6 +31,7 @@ class TicTac(SchedulerTable):
 
     kind: Literal["tictac"]
     waits = "layerwise"
+    holds_back = True
     credit: Count = 2
     """Messages that a host may have under way to each other one: they go one after the other, as by one connection, and
     the second one bridges the first one's acknowledgements. Ours."""

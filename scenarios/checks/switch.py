@@ -51,6 +51,7 @@ def check_switch(scenario: Scenario) -> Iterator[Mistake]:
     yield from _pauses(scenario, known)
     yield from _paths(scenario, known)
     yield from _entropies(scenario)
+    yield from _sums(scenario)
 
 
 def _full(scenario: Scenario) -> list[int]:
@@ -270,6 +271,62 @@ def _entropies(scenario: Scenario) -> Iterator[Mistake]:
         yield Mistake(
             "switch.path_entropies", f"is of no use with {balancing}: switches choose the ways", entropies,
             f"load_balancing one of {', '.join(by_hosts)}", ("load_balancing",),
+        )  # fmt: skip
+
+
+def _sums(scenario: Scenario) -> Iterator[Mistake]:
+    """Switches that add up packets: who can send them, and what else switches must not do with them."""
+    switch = scenario.switch
+    users = [index for index, job in enumerate(scenario.job) if job.exchange.aggregates]
+    if not switch.aggregation_slots or not users:
+        return
+    slots = switch.aggregation_slots
+    for field, what in (
+        ("pfc", "counts packets by the link they came by, and sums have come by many"),
+        ("trim_threshold", "cuts packets to headers, which have nothing to add"),
+        ("shortest_first", "drops and reorders by what one message has left"),
+    ):
+        if getattr(switch, field):
+            yield Mistake(
+                "switch.aggregation_slots", f"sums packets, and {field} {what}", slots, "one of the two",
+                (f"switch.{field}",),
+            )  # fmt: skip
+    balancer = components("load_balancing").get(scenario.load_balancing)
+    if balancer is not None and balancer.by_hosts():
+        yield Mistake(
+            "load_balancing", "lets hosts choose the ways of packets, and copies that switches make have no host",
+            scenario.load_balancing, "one by which switches choose", ("switch.aggregation_slots",),
+        )  # fmt: skip
+    if scenario.host.gpus > 1:
+        what = "is for hosts with one port, which a switch is before"
+        yield Mistake("switch.aggregation_slots", what, slots, "host.gpus = 1", ("host.gpus",))
+    for index in users:
+        yield from _summed(scenario, index)
+
+
+def _summed(scenario: Scenario, index: int) -> Iterator[Mistake]:
+    job = scenario.job[index]
+    where, concerns = f"job[{index}].exchange", ("switch.aggregation_slots", "transport")
+    transport = job.transport or scenario.transport
+    if not vars(type(transport)).get("sums", False):
+        able = [kind for kind, each in components("transport").items() if vars(each).get("sums", False)]
+        what = f"adds up packets, which {transport.kind} cannot acknowledge for many"
+        yield Mistake(where, what, job.exchange.kind, f"transport one of {', '.join(able)}", concerns)
+        return
+    settings, kind = transport.model_dump(), type(transport)
+    classic = getattr(kind, "variant", lambda _: kind)(settings) is kind
+    if settings["connections"] != "fresh" or not classic:
+        yield Mistake(
+            where, "adds up packets of single messages, each acknowledged at once", job.exchange.kind,
+            f'{transport.kind} with connections = "fresh", preset = "classic", and none of the other rules', concerns,
+        )  # fmt: skip
+    elif settings["delayed_acks"] is not None:
+        what = "adds up packets of which each is acknowledged at once"
+        yield Mistake(where, what, job.exchange.kind, f"{transport.kind} without delayed_acks", concerns)
+    if job.order == "layer" or (job.scheduler is not None and job.scheduler.holds_back):
+        yield Mistake(
+            where, "adds up what all workers send, and hosts that hold messages back would wait for each other",
+            job.exchange.kind, 'order = "fifo", and a scheduler that holds nothing back, if any', (f"job[{index}]",),
         )  # fmt: skip
 
 

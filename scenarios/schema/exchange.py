@@ -28,6 +28,11 @@ class ExchangeTable(Table, ABC):
         return ""
 
     @property
+    def aggregates(self) -> bool:
+        """Whether switches add up what workers send, where they have slots for it."""
+        return False
+
+    @property
     def shares_hosts(self) -> bool:
         """Whether servers are on the workers' hosts rather than on hosts of their own."""
         return False

@@ -211,6 +211,9 @@ class Switch(Table):
     """The queues it is for; all if absent."""
     flowlet_gap: PositiveTime = Ps(50_000_000)
     """Flowlet balancing: a flow that was silent for longer may change its way (our choice of the default)."""
+    aggregation_slots: Annotated[int, Field(ge=0, le=1 << 24, strict=True)] = 0
+    """Slots in which a switch adds up packets of many workers for a server below it, and so many that an exchange with
+    `aggregation` has (ATP and SwitchML, NSDI 2021). 0: switches do not sum."""
     path_entropies: Annotated[int, Field(ge=1, le=1 << 16, strict=True)] | None = None
     """Where hosts choose paths (source_random, source_round_robin, reps): how many a message has to choose among, each
     drawn at random; any of 65,536 if absent. htsim has 64 [code]."""

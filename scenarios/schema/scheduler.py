@@ -23,6 +23,8 @@ class SchedulerTable(Table, ABC):
     kind: str
     waits: ClassVar[str] = "barrier"
     """What forward waits for: "barrier", everything, or "layerwise", the layer."""
+    holds_back: ClassVar[bool] = False
+    """Whether a host lets some messages wait until others have been acknowledged."""
     sizes: ClassVar[bool] = False
     """Whether it says what gradients are cut into, or gathered to, so that the exchange must not."""
 

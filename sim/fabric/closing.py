@@ -21,6 +21,9 @@ from gradwire.components.layout import (
     B_TRIMMED,
     BOOK_WORDS,
     DELIVERED,
+    FAN_OVER,
+    FAN_SIZE,
+    FAN_WORDS,
     H_BOOK,
     H_BOOK_FIRST,
     H_CLOSING,
@@ -40,6 +43,7 @@ from gradwire.components.layout import (
     N_FLOWS,
     NODE_WORDS,
     R_ARRIVED,
+    R_FAN,
     R_GOT,
     R_LEFT,
     R_MARKED,
@@ -149,6 +153,36 @@ def _close(M, flow):
 
 
 @njit
+def _balance(M, flow):
+    """Packets of a message that have been sent and have not ended anywhere, whoever sent them."""
+    f = M[H_SENDERS] + flow * SENDER_WORDS
+    r = M[H_RECEIVERS] + flow * RECEIVER_WORDS
+    return M[f + S_SENT] + M[r + R_SENT] - M[f + S_HEARD] - M[r + R_ARRIVED] - M[M[H_DROPPED] + flow]
+
+
+@njit
+def _fan_is_over(M, fan):
+    """Whether all messages of a fan are delivered, their senders done, and no packet of any of them is left: a switch
+    that makes copies has to know where they go."""
+    if M[fan + FAN_OVER]:
+        return True
+    book = words_at(M[H_BOOK])
+    for i in range(M[fan + FAN_SIZE]):
+        r = M[fan + FAN_WORDS + 2 * i]
+        if r == 0:
+            return False
+        flow = (r - M[H_RECEIVERS]) // RECEIVER_WORDS
+        f = M[H_SENDERS] + flow * SENDER_WORDS
+        row = ((M[f + S_ORDER] >> KEY_ORDER) - M[H_BOOK_FIRST]) * BOOK_WORDS
+        if book[row + B_STATE] != STATE_DELIVERED | STATE_DONE:
+            return False
+        if _balance(M, flow) + M[fan + FAN_WORDS + 2 * i + 1] or M[f + S_LISTED]:
+            return False
+    M[fan + FAN_OVER] = 1  # those that are closed next change what was counted
+    return True
+
+
+@njit
 def close_some(M, at_least):
     """Free the records of messages of which no packet is left anywhere, if that many wait for it. Returns how many."""
     count = M[H_CLOSING_COUNT]
@@ -160,11 +194,14 @@ def close_some(M, at_least):
         flow = M[base + i]
         f = M[H_SENDERS] + flow * SENDER_WORDS
         r = M[H_RECEIVERS] + flow * RECEIVER_WORDS
-        gone = M[f + S_HEARD] + M[r + R_ARRIVED] + M[M[H_DROPPED] + flow]
-        if M[f + S_SENT] + M[r + R_SENT] != gone or M[f + S_LISTED] or M[r + R_PULL_LISTED]:
+        if M[r + R_FAN]:
+            over = _fan_is_over(M, M[r + R_FAN])
+        else:
+            over = _balance(M, flow) == 0 and M[f + S_LISTED] == 0 and M[r + R_PULL_LISTED] == 0
+        if over:
+            _close(M, flow)
+        else:
             M[base + kept] = flow
             kept += 1
-        else:
-            _close(M, flow)
     M[H_CLOSING_COUNT] = kept
     return count - kept

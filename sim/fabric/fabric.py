@@ -33,6 +33,7 @@ from gradwire.sim.fabric.control import Control
 from gradwire.sim.fabric.deadlock import find_deadlock
 from gradwire.sim.fabric.deliveries import Deliveries
 from gradwire.sim.fabric.events import Delivery, Event
+from gradwire.sim.fabric.fans import lay_one
 from gradwire.sim.fabric.flows import Flows
 from gradwire.sim.fabric.logs import Logs, joined
 from gradwire.sim.fabric.memory import Memory, build
@@ -41,7 +42,7 @@ from gradwire.sim.fabric.parameters import Bound, ParameterSets, check_settings
 from gradwire.sim.fabric.program import Programs
 from gradwire.sim.fabric.regions import Wanted
 from gradwire.sim.fabric.specialise import Kernel, combine, features_of, specialise, spent_ahead
-from gradwire.sim.fabric.tables import Tables, collect_drops, collect_ports
+from gradwire.sim.fabric.tables import Tables, collect_drops, collect_ports, collect_sums
 from gradwire.sim.fabric.track import Track
 from gradwire.sim.fabric.watched import check_watched
 from gradwire.sim.fabric.workers import WorkerThreads
@@ -114,6 +115,7 @@ class Fabric:
         self.seed = seed
         self.threads = threads
         self.patience = patience_ps
+        self._slots = switch.aggregation_slots
         combination = combine(transports, balancing, switch, folder, features_of(switch, faults, delays))
         owners, balancer = combination.transports, combination.balancer
         self._combination = combination
@@ -187,13 +189,15 @@ class Fabric:
         share: float | None = None,
         pool: int = 0,
         turn: int | None = None,
+        fan: tuple[int, int] | None = None,
     ) -> int:
         """Hand `nbytes` bytes to the NIC of host `src` at time `at_ps`. Returns the message's number.
 
         `bound`: fraction of the bytes that may be missing at delivery. `important`: one bool per packet or one for all;
         by default what the transport says (ECN-capable transports: all). `settled`: `run` tells also when the sender
         has nothing more to send. `logged`: its packets are noted, if any are. `number`: one that was reserved.
-        `share`, `pool`, `turn`: see `gradwire.experiment.program.Messages`.
+        `share`, `pool`, `turn`: see `gradwire.experiment.program.Messages`. `fan`: one that `fan` has made, and which
+        of it the message is.
 
         Raises
         ------
@@ -210,10 +214,17 @@ class Fabric:
         number = self.flows.open(
             at_ps, src, dst, nbytes, packets, transport=transport, priority=priority, important=important,
             loss=Allowance(bound, bound if share is None else share, pool), settled=settled, logged=logged,
-            number=number, turn=turn,
+            number=number, turn=turn, fan=fan,
         )  # fmt: skip
         self._deliveries.expected += 1
         return number
+
+    def fan(self, src: Sequence[int], dst: Sequence[int], nbytes: Bytes, transport: int = 0) -> int:
+        """Have switches sum up messages of so many bytes from many hosts to one, or make them of one from one host to
+        many; they are sent one by one. `src`, `dst`: the hosts of each. It is kept for the whole run."""
+        packets = -(-nbytes // self.transports[transport].payload)
+        ends = np.array([src, dst], dtype=np.int64)
+        return lay_one(self.memory, self.flows.arena.allocate, ends[0], ends[1], packets)
 
     def reserve(self, many: int) -> int:
         """Numbers for so many messages, which they are given when they are sent (`number`); returns the first."""
@@ -450,6 +461,13 @@ class Fabric:
             packet_hops=self.packet_hops,
             **vars(self.flows.counts(first, self.flows.count - first)),
         )
+
+    @property
+    def sums(self) -> dict[str, dict[str, int]]:
+        """What switches have added up so far, by name: `slots_peak`, the most slots in use at a time, and data packets:
+        `summed_packets`, which went no further, `unsummed_packets`, which found no slot or came once more, and
+        `copied_packets`, which were made of those for all."""
+        return collect_sums(self.network, self.memory, self._slots)
 
     def packet_log(self) -> Ints:
         """Every transmission so far, if asked for: rows of start (ps), directed link, A, B, lost, message."""

@@ -142,8 +142,10 @@ class Flows:
         logged: bool = True,
         number: int | None = None,
         turn: int | None = None,
+        fan: tuple[int, int] | None = None,
     ) -> int:
-        """A new message with its records, which starts at a time. Returns its number. `turn`: that, unless given."""
+        """A new message with its records, which starts at a time. Returns its number. `turn`: that, unless given.
+        `fan`: the base of its fan, and its place there."""
         M = self.memory.M
         tags, wanted = self.tags(self.transports[transport].important if important is None else important, packets)
         number = self.enter(1) if number is None else number
@@ -157,9 +159,12 @@ class Flows:
         self.book[number - self.first] = (
             src, dst, nbytes, packets, transport, -1, 0, -1, 0, 0, 0, tags if tags > 1 else 0, 0, 0, 0,
         )  # fmt: skip
-        words = at.MESSAGE_WORDS + at.VARIANT_WORDS
+        words = at.MESSAGE_WORDS + at.VARIANT_WORDS + 2
         g = self.arena.allocate(words)
         row[at.V_MESSAGES], variant = g, g + at.MESSAGE_WORDS
+        if fan is not None:
+            row[at.V_FANS] = variant + at.VARIANT_WORDS
+            M[variant + at.VARIANT_WORDS : variant + at.VARIANT_WORDS + 2] = fan
         M[variant : variant + at.VARIANT_WORDS] = row
         for word, value in (
             (at.G_NODE, self.memory.node_base[src]),

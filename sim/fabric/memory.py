@@ -128,6 +128,8 @@ def build(
         at.H_POSITIONS: shape.nodes,
     })  # fmt: skip
     _write_switch_settings(memory, switch, longest_frame)
+    slots = memory.node_base[shape.hosts :]
+    M[slots + at.N_SLOTS] = M[slots + at.N_SLOTS_LEAST] = switch.aggregation_slots
     lay_routes(memory, routing, REROUTED_ENTRIES if wanted.reroutes else shape.group_entries)
     return memory
 

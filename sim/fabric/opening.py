@@ -18,6 +18,7 @@ from gradwire.components.layout import (
     EVENT_WORDS,
     FAILED_FLOWS,
     FAILED_HEAP,
+    FAN_WORDS,
     G_FLOW,
     G_NODE,
     G_QUEUE,
@@ -62,6 +63,8 @@ from gradwire.components.layout import (
     R_BYTES,
     R_CONTROL,
     R_EVENT,
+    R_FAN,
+    R_FAN_PLACE,
     R_FRAME,
     R_HOST,
     R_IMPORTANT,
@@ -104,6 +107,7 @@ from gradwire.components.layout import (
     V_BYTES,
     V_ENTROPY,
     V_EVENTS,
+    V_FANS,
     V_FIRST,
     V_IDLE,
     V_IMPORTANT,
@@ -298,6 +302,17 @@ def _event_of(M, v, i):
 
 
 @njit
+def _join_fan(M, v, i, r):
+    """The i-th message of a step becomes known to its fan, if it is of one."""
+    fans = M[v + V_FANS] + 2 * i
+    fan = M[fans]
+    if fan:
+        M[r + R_FAN] = fan
+        M[r + R_FAN_PLACE] = M[fans + 1]
+        M[fan + FAN_WORDS + 2 * M[fans + 1]] = r
+
+
+@njit
 def open_message(M, g):
     """Give a message that starts at G_RELEASED its records, and its host the start. False: there is no room
     (H_FAILED)."""
@@ -317,7 +332,10 @@ def open_message(M, g):
         expect_timers(M, M[H_NODES] + (M[g + G_TO] & MASK_DESTINATION) * NODE_WORDS)
     if M[H_FAILED]:
         return False
-    M[M[H_RECEIVERS] + flow * RECEIVER_WORDS + R_EVENT] = _event_of(M, v, i)
+    r = M[H_RECEIVERS] + flow * RECEIVER_WORDS
+    M[r + R_EVENT] = _event_of(M, v, i)
+    if M[v + V_FANS]:
+        _join_fan(M, v, i, r)
     book = words_at(M[H_BOOK])
     book[(number - M[H_BOOK_FIRST]) * BOOK_WORDS + B_FLOW] = flow
     f = M[H_SENDERS] + flow * SENDER_WORDS

@@ -86,7 +86,7 @@ class Features:
     `srpt`: shortest message first within a class. `faults`: hosts may stand still and routes may be missing. `delays`:
     waiting times are counted. `streams`: connections may carry message after message. `ack_delay`: receivers may put
     off their answers. `pulls`: receivers pace their senders. `rides`: data packets carry a word of their sender's.
-    `pairs`: messages between two hosts share a pace.
+    `pairs`: messages between two hosts share a pace. `aggregation`: switches sum up packets of many hosts for one.
     """
 
     shared: bool = False
@@ -102,6 +102,7 @@ class Features:
     pulls: bool = False
     rides: bool = False
     pairs: bool = False
+    aggregation: bool = False
 
 
 @dataclass(frozen=True)
@@ -200,6 +201,7 @@ def features_of(switch: Switch, faults: bool, delays: bool) -> Features:
         srpt=switch.shortest_first,
         faults=faults,
         delays=delays,
+        aggregation=switch.aggregation_slots > 0,
     )
 
 

@@ -15,6 +15,20 @@ from gradwire.sim.fabric.logs import joined
 from gradwire.sim.fabric.memory import Memory
 
 
+def collect_sums(network: Network, memory: Memory, slots: int) -> dict[str, dict[str, int]]:
+    """What switches with so many slots have added up, by name: only those that had something to add up or to copy."""
+    M, found = memory.M, {}
+    for node in range(network.host_count, len(network.names)):
+        base = int(memory.node_base[node])
+        summed, unsummed, copied = (int(M[base + word]) for word in (at.N_SUMMED, at.N_UNSUMMED, at.N_COPIED))
+        if summed or unsummed or copied:
+            found[network.names[node]] = {
+                "slots_peak": slots - int(M[base + at.N_SLOTS_LEAST]),
+                "summed_packets": summed, "unsummed_packets": unsummed, "copied_packets": copied,
+            }  # fmt: skip
+    return found
+
+
 @dataclass(frozen=True, kw_only=True)
 class Tables(Counts):
     """What has not been handed over (`gradwire.sim.fabric.over.Taker`). `ports`, `drops` and `missing`: columns by name

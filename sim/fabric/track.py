@@ -16,6 +16,7 @@ from gradwire.experiment.program import FIRE, NOTE, WAIT, Importance, Part, Step
 from gradwire.experiment.scheduling import LAYER
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.inner_units import Ps
+from gradwire.sim.fabric.fans import lay_fans
 from gradwire.sim.fabric.flows import Flows
 from gradwire.sim.fabric.laid import Laid
 from gradwire.sim.fabric.over import NOTES, Handed, Over
@@ -172,9 +173,13 @@ class Track:
             important,
         )  # fmt: skip
         variants, of = flows.variants(begin, transport)
+        fans = 0
+        if laid.step.fans is not None:
+            fans = lay_fans(memory, take, laid.step.fans, rows.src, rows.dst, packets)
         for word, value in (
             (at.V_LOGGED, int(self.logged)), (at.V_LEFT, laid.left), (at.V_MESSAGES, laid.messages),
             (at.V_FIRST, laid.first), (at.V_EVENTS, laid.events), (at.V_IDLE, not len(self.part.hosts)),
+            (at.V_FANS, fans),
         ):  # fmt: skip
             variants[:, word] = value
         base = take(variants.size)

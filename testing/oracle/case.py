@@ -33,6 +33,8 @@ class Letter:
     pool: int = 0
     turn: int | None = None
     """None: its number"""
+    fan: int | None = None
+    """letters of one fan are alike, between one host and others: switches sum them up, or make them of one"""
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,11 @@ def unprompted(case: Case) -> list[int]:
 
 def prompted(case: Case, by: int) -> list[int]:
     return [number for number, letter in enumerate(case.letters) if letter.after == by]
+
+
+def members(case: Case, fan: int) -> list[int]:
+    """The letters of a fan."""
+    return [number for number, letter in enumerate(case.letters) if letter.fan == fan]
 
 
 def by_start(one: Transmission) -> tuple[int, int]:

@@ -21,6 +21,7 @@ from gradwire.testing.oracle.case import (
     Outcome,
     by_start,
     by_time,
+    members,
     prompted,
     unprompted,
 )
@@ -45,6 +46,17 @@ def run_engine(
     if prepare is not None:
         prepare(fabric)
     letters: list[int] = []  # letter of every message
+    fans: dict[int, int] = {}
+
+    def fan_of(letter: int) -> tuple[int, int] | None:
+        what = case.letters[letter]
+        if what.fan is None:
+            return None
+        of = members(case, what.fan)
+        if what.fan not in fans:
+            src, dst = ([getattr(case.letters[each], end) for each in of] for end in ("src", "dst"))
+            fans[what.fan] = fabric.fan(src, dst, Bytes(what.nbytes), what.transport)
+        return fans[what.fan], of.index(letter)
 
     def post(letter: int, time: int) -> None:
         what = case.letters[letter]
@@ -54,6 +66,7 @@ def run_engine(
         number = fabric.send(
             Ps(time), what.src, what.dst, Bytes(what.nbytes), transport=what.transport, priority=what.priority,
             bound=what.bound, share=what.share, pool=what.pool, turn=what.turn, important=important,
+            fan=fan_of(letter),
         )  # fmt: skip
         assert number == len(letters) - 1
 

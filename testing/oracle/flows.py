@@ -15,6 +15,7 @@ from gradwire.components.transports.base import Deaf, control_important, rides
 from gradwire.scenarios.loss import Allowance, allowed_loss
 from gradwire.scenarios.schema.transport_base import Transport
 from gradwire.sim.fabric.watched import check_returned
+from gradwire.testing.oracle.fans import Fan
 from gradwire.testing.oracle.uncompiled import uncompiled
 
 SENDER_SIDE = ("start", "pull", "on_control", "on_timer", "resume")
@@ -96,6 +97,9 @@ class Flow:
         """the connection that carries it and others; None: one of its own"""
         self.first = 0
         """number of its first packet on that connection, once it has started"""
+        self.fan: Fan | None = None
+        """what it is one of, and which"""
+        self.place = 0
         self.memory, self.protocol = memory, protocol
         self.number, self.src, self.dst, self.nbytes = number, src, dst, nbytes
         self.entropy = entropy
@@ -261,6 +265,10 @@ class Flow:
     def finished(self) -> bool:
         """The sender has nothing more to send, ever."""
         return bool(self.memory[self.sender + at.S_DONE])
+
+    def finish(self) -> None:
+        """Another has sent for it."""
+        self.memory[self.sender + at.S_DONE] = 1
 
     @property
     def delivered(self) -> bool:

@@ -9,9 +9,10 @@ from functools import partial
 from gradwire.components.balancers.base import Balancer
 from gradwire.components.layout import BLOCKED, PULL_PROBE, R_RIDER
 from gradwire.components.transports.base import MUST
+from gradwire.testing.oracle.fans import Fan
 from gradwire.testing.oracle.flows import Flow, Group, Stream
 from gradwire.testing.oracle.model import FREE, HELD, TIMER, Clock, Link, Log
-from gradwire.testing.oracle.packets import DATA, PAUSE, PROBE, PULL, Arrival, Counters, Packet
+from gradwire.testing.oracle.packets import ACK, DATA, PAUSE, PROBE, PULL, Arrival, Counters, Packet
 from gradwire.testing.oracle.uncompiled import uncompiled
 
 START, RELEASE, EXPIRY = 0, 1, 2  # the order of the timers of one message
@@ -72,6 +73,11 @@ class Host:
         self.clock.at(time, TIMER, key, go_off)
 
     def _start(self, flow: Flow) -> None:
+        if flow.fan is not None and flow.fan.out:
+            flow.fan.started += 1
+            if flow.fan.started < flow.fan.size:
+                return
+            flow = flow.fan.members[0]  # it sends for all
         if flow.stream is not None:
             flow.stream.hand_over(flow, self.clock.now)
             flow = flow.stream
@@ -222,7 +228,9 @@ class Host:
             self.serve()
             return
         flow = self.flows[packet.flow]
-        if packet.kind in (DATA, PROBE):
+        if flow.fan is not None and flow.fan.inwards(packet):
+            (self._hear_of_all if flow.fan.out else self._take_of_all)(flow.fan, flow, packet)
+        elif packet.kind in (DATA, PROBE):
             self._take(flow, packet)
         elif flow.stream is not None:
             stream = flow.stream
@@ -238,6 +246,54 @@ class Host:
         flow.on_sender("on_control", packet.kind, sequence, argument, echo, now)
         self._watch(flow)
         self._ready(flow)
+
+    def _take_of_all(self, fan: Fan, flow: Flow, packet: Packet) -> None:
+        """A data packet of one of many, or of all: what is there of all is taken and answered for all; if it was before,
+        the one is answered who sends it again."""
+        if fan.has(flow.place, packet):
+            if packet.sequence not in fan.complete:
+                fan.arrive(flow.place, packet)  # it may have a mark
+            self._answer(flow, packet, self._take_one(flow, packet.sequence, packet.ce))
+            return
+        got = fan.arrive(flow.place, packet)
+        if got is None:
+            return
+        for each in fan.members:
+            self._take_one(each, packet.sequence, got.marked)
+        first = fan.members[0]
+        protocol = first.protocol
+        self._queue(
+            Packet(
+                first.number, ACK, first.src, protocol.control_bytes, protocol.control_priority,
+                protocol.control_important, first.entropy, sequence=packet.sequence, argument=fan.cumulative,
+                echo=got.marked, all=True,
+            )
+        )  # fmt: skip
+
+    def _take_one(self, flow: Flow, number: int, marked: bool) -> int:
+        """The receiver of one of a fan takes a packet: its answer."""
+        now = self.clock.now
+        reply, done = flow.arrive(number, flow.payload_of(number), int(marked), now)
+        for each in done:
+            self.log.arrivals.append(Arrival(now, each.number, each.received, each.missing()))
+            self.delivered(now, each.number)
+        return reply
+
+    def _hear_of_all(self, fan: Fan, flow: Flow, packet: Packet) -> None:
+        """An acknowledgement of one of many, or of all: the first of the fan hears of it when it is of all."""
+        first = fan.members[0]
+        if first.finished or packet.sequence in fan.complete:
+            return
+        got = fan.arrive(flow.place, packet)
+        if got is None:
+            return
+        first.on_sender("on_control", packet.kind, packet.sequence, fan.cumulative, int(got.marked), self.clock.now)
+        if first.finished:
+            for each in fan.members:
+                each.finish()
+        else:
+            self._watch(first)
+            self._ready(first)
 
     def _take(self, flow: Flow, packet: Packet) -> None:
         before = flow.delivered

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 DATA, ACK, STOP, BITMAP, PROBE, NACK, PULL, PAUSE = range(8)
@@ -24,6 +24,10 @@ class Packet:
     ce: bool = False
     echo: bool = False
     trimmed: bool = False
+    all: bool = False
+    """it stands for all of its fan"""
+    parts: tuple[int, ...] = field(default=(), compare=False)
+    """whose parts a switch has added up in it; nothing that is on the wire"""
 
     @property
     def rank(self) -> int:
@@ -36,10 +40,10 @@ class Packet:
 
     def words(self) -> tuple[int, int]:
         """The two words of the engine's format, for load balancers. Layout: destination 18, size 14, kind 3,
-        priority 3, important, ce, echo, trimmed, entropy 16; and flow 20, sequence 22, argument 22 bits, lowest first."""
+        priority 3, important, ce, echo, trimmed, entropy 16, logged (not here), all; and flow 20, sequence 22, argument 22 bits, lowest first."""
         first = (
             self.dst | self.size << 18 | self.kind << 32 | self.priority << 35 | self.important << 38
-            | self.ce << 39 | self.echo << 40 | self.trimmed << 41 | self.entropy << 42
+            | self.ce << 39 | self.echo << 40 | self.trimmed << 41 | self.entropy << 42 | self.all << 59
         )  # fmt: skip
         return first, self.flow | self.sequence << 20 | self.argument << 42
 
@@ -57,6 +61,7 @@ def packet_of(first: int, second: int, flow: int) -> Packet:
         echo=bool(first >> 40 & 1),
         trimmed=bool(first >> 41 & 1),
         entropy=first >> 42 & 0xFFFF,
+        all=bool(first >> 59 & 1),
         sequence=second >> 20 & 0x3FFFFF,
         argument=second >> 42 & 0x3FFFFF,
     )

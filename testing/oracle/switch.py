@@ -31,6 +31,7 @@ from gradwire.components.queues.red import Red
 from gradwire.components.queues.threshold import Threshold
 from gradwire.scenarios.schema.network import Switch as Table
 from gradwire.sim.fabric.watched import check_returned
+from gradwire.testing.oracle.fans import Slots
 from gradwire.testing.oracle.flows import Flow
 from gradwire.testing.oracle.model import FREE, Clock, Link, Log
 from gradwire.testing.oracle.packets import DATA, PAUSE, Counters, Drop, Packet
@@ -329,8 +330,9 @@ class Switch:
 
     def __init__(
         self, clock: Clock, node: int, seed: int, ways: Callable[[int], Sequence[int]], balancer: type[Balancer], table: Table,
-        flows: Sequence[Flow], longest: int,
+        flows: Sequence[Flow], longest: int, number: int,
     ) -> None:  # fmt: skip
+        self.number, self.slots = number, Slots(table.aggregation_slots)
         self.clock, self.table, self.flows = clock, table, flows
         self.state: defaultdict[int, int] = defaultdict(int)  # its record as balancers see it, at 0
         self.state |= {
@@ -351,6 +353,23 @@ class Switch:
         if packet.kind == PAUSE:
             self.ports[link ^ 1].pause(packet.argument)
             return
+        flow = self.flows[packet.flow]
+        if flow.fan is not None and flow.fan.edge == self.number:
+            if flow.fan.inwards(packet):
+                whole = self.slots.add_up(flow.fan, flow.place, packet)
+                if whole is not None:
+                    self._route(whole, link)
+                return
+            if flow.fan.outwards(packet):
+                copies = flow.fan.copies(packet)
+                self.slots.copied += len(copies) * (packet.kind == DATA)
+                for copy in copies:
+                    self._route(copy, link)
+                return
+        self._route(packet, link)
+
+    def _route(self, packet: Packet, link: int) -> None:
+        """It goes on by one of its ways, if there are any."""
         ways = self.ways(packet.dst)
         if not ways:
             self.ports[min(self.ports)].refuse(packet)

@@ -22,9 +22,11 @@ from gradwire.testing.oracle.case import (
     Outcome,
     by_start,
     by_time,
+    members,
     prompted,
     unprompted,
 )
+from gradwire.testing.oracle.fans import Fan
 from gradwire.testing.oracle.flows import Carried, Flow, Group, Protocol, Stream, Words
 from gradwire.testing.oracle.host import Host
 from gradwire.testing.oracle.model import CHANGE, SENT_ON, Clock, Link, Log
@@ -64,10 +66,12 @@ class Oracle:
         switches = [
             Switch(
                 self.clock, network.host_count + index, case.seed, Ways(self, index), balancer, table, self.flows,
-                longest,
+                longest, index,
             )
             for index in range(network.switch_count)
         ]  # fmt: skip
+        self.switches = switches
+        self.fans: dict[int, Fan] = {}
         self.line_speed = [host.link.speed for host in self.hosts]
         nodes: list[Host | Switch] = [*self.hosts, *switches]
         self.ports: list[Port | Host] = []
@@ -160,7 +164,22 @@ class Oracle:
                 line_speed=self.line_speed[what.src], stream=stream, **self._pair(what),
             )
         )  # fmt: skip
+        if what.fan is not None:
+            self.flows[-1].fan, self.flows[-1].place = self._fan(what.fan, letter)
         host.schedule_start(self.flows[-1], time)
+
+    def _fan(self, number: int, letter: int) -> tuple[Fan, int]:
+        """The fan of a letter, and its place in it."""
+        of = members(self.case, number)
+        if number not in self.fans:
+            one, *others = (self.case.letters[each] for each in of)
+            out = all(each.src == one.src for each in others)
+            host = one.src if out else one.dst
+            fan = self.fans[number] = Fan(len(of), out, int(self.routing.edge_of[host]))
+            fan.members = [None] * len(of)  # type: ignore[list-item]  # until they are there
+        fan, place = self.fans[number], of.index(letter)
+        fan.members[place] = self.flows[-1]
+        return fan, place
 
     def _pair(self, what: Letter) -> Json:
         """What a message shares with others of its two hosts, if its transport has them share anything."""

@@ -62,7 +62,7 @@ def test_every_table_and_every_field_is_drawn():
 
     folder = Path("files")
     folder.mkdir()
-    for seed in range(600):
+    for seed in range(800):
         note(Scenarios(folder, combination(Random(seed))).tables(seed, 0.2 * (seed % 2)), "Scenario")
     wanted = {"Scenario": SCHEMA, **{name: SCHEMA["$defs"][name] for name in NAMES.values()}}
     for model in SCHEMA["$defs"].values():

@@ -39,7 +39,7 @@ def model(place: str, kind: str) -> str:
 
 FEATURES = {
     "shared_buffer": 0.25, "buffer_share": 0.15, "drr_quantum": 0.25, "trim_threshold": 0.2, "pfc": 0.25, "shortest_first": 0.1,
-    "ecn_ceiling": 0.2,
+    "ecn_ceiling": 0.2, "aggregation_slots": 0.25,
 }  # fmt: skip
 
 
@@ -178,7 +178,7 @@ class Scenarios:
         wanted = self.combination.features
         pins: dict[str, Any] = {name: ABSENT for name in FEATURES if name not in wanted}
         pins |= {name: True for name in ("pfc", "shortest_first") if name in wanted}
-        for name in ("shared_buffer", "buffer_share", "drr_quantum", "trim_threshold", "ecn_ceiling"):
+        for name in ("shared_buffer", "buffer_share", "drr_quantum", "trim_threshold", "ecn_ceiling", "aggregation_slots"):
             if name in wanted:
                 pins[name] = draw.value(name, SCHEMA["$defs"]["Switch"]["properties"][name])
         if "ecn_ceiling" in wanted:

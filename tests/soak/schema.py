@@ -23,7 +23,7 @@ TAME: Mapping[str, Sequence[Any]] = {
     "size": ("1B", "100B", "5kB", "20kB", "100kB"), "sizes": ("100B", "5kB", "20kB", "sizes.txt"),
     "buffer": ("10kB", "25kB", "60kB", "512KiB"), "shared_buffer": ("30kB", "100kB", "1MiB"), "buffer_share": (0.34, 0.5, 1.0),
     "ecn_threshold": ("60B", "3kB", "9100B"), "ecn_ceiling": ("10kB", "20kB"), "drr_quantum": ("64B", "1500B", "9kB"),
-    "trim_threshold": ("9100B", "20kB"), "trim_size": ("60B", "64B"), "pfc_threshold": ("9100B", "30kB"),
+    "aggregation_slots": (1, 3, 100), "trim_threshold": ("9100B", "20kB"), "trim_size": ("60B", "64B"), "pfc_threshold": ("9100B", "30kB"),
     "pfc_hysteresis": ("1B", "3kB", "9kB"), "pfc_headroom": ("60B", "10kB", "100kB"),
     "control_priority": (0, 0, 1, 7), "priority": (0, 1, 7), "trim_priority": (0, 1), "queues": (1, 2, 3, 8),
     "priorities": ([1, 2, 3], [0], [2, 1], [7]), "pfc_classes": ([0], [1, 2], [0, 7]), "drr_after": (0, 1, 2),

@@ -41,6 +41,9 @@ class ParameterServer(ExchangeTable):
     iterations before, while its newer gradients are under way, and is never further ahead of the slowest one (bounded
     delay: Li et al., OSDI '14; stale synchronous parallel: Ho et al., NIPS '13, whose workers see newer values where
     there are some)."""
+    aggregation: Flag = False
+    """Whether the switch that a server hangs on adds up what workers push to it, in `switch.aggregation_slots` slots,
+    and makes what it sends back of one packet for all workers (ATP and SwitchML, both NSDI '21)."""
     server_rate: Rate | None = None
     """Bandwidth at which a server adds up what it receives; free if absent."""
 
@@ -57,6 +60,10 @@ class ParameterServer(ExchangeTable):
         return "partition"
 
     @property
+    def aggregates(self) -> bool:
+        return self.aggregation
+
+    @property
     def shares_hosts(self) -> bool:
         return self.colocated
 
@@ -66,6 +73,10 @@ class ParameterServer(ExchangeTable):
         if self.asynchronous and self.staleness:
             what = "is for servers that wait for all workers, and they do not"
             yield Mistake("exchange.staleness", what, self.staleness, "either this or asynchronous")
+
+        if self.asynchronous and self.aggregation:
+            what = "adds up the pushes of all workers, and asynchronous servers answer each by itself"
+            yield Mistake("exchange.aggregation", what, True, "either this or asynchronous")
 
     def longest(self, tensor: int, workers: int) -> tuple[str, int]:
         return "partition", min(self.partition, tensor)

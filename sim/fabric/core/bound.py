@@ -24,6 +24,7 @@ ACK_DELAY = False  # receivers may put off their answers
 RIDES = False  # data packets carry their sender's S_RIDER
 INT = False  # in-band telemetry: switches write about their ports into packets
 PULLS = False  # receivers pace their senders
+AGGREGATION = False  # switches sum up packets of many hosts for one, and make many of one
 PAIRS = False  # messages between two hosts share a pace
 SEES_QUEUES = False  # the balancer looks at the queues of the ports it chooses from
 HOST_PATHS = False  # hosts choose the entropy of every packet
@@ -104,6 +105,7 @@ def forget_received(M, r, packets):
 
 __all__ = [
     "ACK_DELAY",
+    "AGGREGATION",
     "DELAYS",
     "DRR",
     "FAULTS",

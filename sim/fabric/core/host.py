@@ -15,6 +15,7 @@ from gradwire.components.layout import (
     B_ARGUMENT,
     B_SEQUENCE,
     DATA,
+    FAN_OUT,
     FOREVER,
     H_FAR,
     H_RECEIVERS,
@@ -37,6 +38,7 @@ from gradwire.components.layout import (
     R_BITS,
     R_BYTES,
     R_DONE,
+    R_FAN,
     R_MARKED,
     R_PACKETS,
     R_PAYLOAD,
@@ -67,6 +69,7 @@ from gradwire.sim.fabric.heap import pop
 from .answer import answer, answer_or_wait, receiver_timer, send_pull
 from .bound import (
     ACK_DELAY,
+    AGGREGATION,
     FAULTS,
     HOST_PATHS,
     PFC,
@@ -83,6 +86,7 @@ from .bound import (
     start,
 )
 from .event_log import log_delivery, log_end
+from .fan import fan_of, hear_for_all, starts_for_all, take_for_all
 from .merge import INDEX_MASK, TIME_SHIFT, merge
 from .nic import PACED, UNLISTED, arm, kick, list_flow, ready, serve_nic
 from .queue import give_entry, take_entry
@@ -114,6 +118,9 @@ def _arrival(M, th, node, p, A, B, now):
     if kind == DATA or kind == PROBE:
         r = M[H_RECEIVERS] + flow * RECEIVER_WORDS
         M[r + R_ARRIVED] += 1
+        if AGGREGATION and M[r + R_FAN] and M[M[r + R_FAN] + FAN_OUT] == 0:
+            take_for_all(M, th, node, p, M[r + R_FAN], flow, A, B, now)
+            return
         done = M[r + R_DONE]
         if kind == DATA and TRIMMING and (A >> A_TRIMMED) & 1:
             M[r + R_TRIMMED] += 1
@@ -148,6 +155,12 @@ def _arrival(M, th, node, p, A, B, now):
         return
     f = M[H_SENDERS] + flow * SENDER_WORDS
     M[f + S_HEARD] += 1
+    if AGGREGATION and fan_of(M, flow) and M[fan_of(M, flow) + FAN_OUT]:
+        f = hear_for_all(M, th, fan_of(M, flow), flow, A, B, now)
+        if f:
+            arm(M, node, f)
+            list_flow(M, node, f)
+        return
     if STREAMS and M[f + S_STREAM]:
         if HOST_PATHS:
             heard(M, M[f + S_STREAM], kind, (A >> A_ENTROPY) & 0xFFFF, (A >> A_ECHO) & 1, now)
@@ -195,6 +208,12 @@ def _timer(M, th, node, p, time, key):
         arm(M, node, f)
         return
     if what == WHAT_START:
+        if AGGREGATION:
+            fan = fan_of(M, (f - M[H_SENDERS]) // SENDER_WORDS)
+            if fan and M[fan + FAN_OUT]:
+                f = starts_for_all(M, fan)
+                if f == 0:
+                    return
         if STREAMS and M[f + S_STREAM]:
             f = join_stream(M, f, time)
         else:

@@ -6,6 +6,7 @@ from gradwire.components.layout import (
     A_KIND,
     B_ARGUMENT,
     CAUSE_NO_ROUTE,
+    FAN_OUT,
     H_DEST,
     H_FAR,
     H_GROUPS,
@@ -26,7 +27,8 @@ from gradwire.components.layout import (
 )
 from gradwire.sim.fabric.atomics import prefetch
 
-from .bound import FAULTS, PFC, SEES_QUEUES, SHARED, SOURCE_ROUTES, choose
+from .bound import AGGREGATION, FAULTS, PFC, SEES_QUEUES, SHARED, SOURCE_ROUTES, choose
+from .fan import add_up, comes_in, copy_of, count_copies, goes_out, meets
 from .link import log_drop
 from .merge import INDEX_MASK, TIME_SHIFT, merge
 from .port import finish, offer, pause, serve, serve_all
@@ -105,11 +107,29 @@ def _forward(M, th, node, p, A, B, back, now):
 
 
 @njit
+def _fan_step(M, th, node, A, B, now):
+    """Whether a packet goes no further because it has been added to others, or others made of it; and word A of what
+    does."""
+    fan = meets(M, node, A, B)
+    if fan == 0:
+        return False, A
+    if comes_in(M, fan, A):
+        A = add_up(M, node, fan, A, B)
+        return A == 0, A
+    if not goes_out(A, M[fan + FAN_OUT] == 1):
+        return False, A
+    for i in range(count_copies(M, node, fan, A, B)):
+        own, other = copy_of(M, fan, i, A, B)
+        _forward(M, th, node, route(M, th, node, own, other, now), own, other, 0, now)
+    return True, A
+
+
+@njit
 def switch_step(M, th, node, begin, end, shift):
     """Advance a switch over [begin, end). Returns when it has to be looked at next, as far as it knows."""
     keys, n, later = merge(M, th, node, begin, end, shift)
     addresses = M[th + T_ADDRESS]
-    if not SEES_QUEUES:
+    if not (SEES_QUEUES or AGGREGATION):
         _route_all(M, th, node, keys, n, begin)
     for i in range(n):
         key = M[keys + i]
@@ -128,7 +148,11 @@ def switch_step(M, th, node, begin, end, shift):
                 serve(M, th, back, now)
                 pause(M, th, back, (B >> B_ARGUMENT) & MASK_SEQUENCE, now)
                 continue
-        p = route(M, th, node, A, B, now) if SEES_QUEUES else M[M[th + T_PORTS] + i]
+        if AGGREGATION:
+            ended, A = _fan_step(M, th, node, A, B, now)
+            if ended:
+                continue
+        p = route(M, th, node, A, B, now) if SEES_QUEUES or AGGREGATION else M[M[th + T_PORTS] + i]
         _forward(M, th, node, p, A, B, back, now)
     if M[node + N_ACTIVE_COUNT]:
         waiting = finish(M, th, node, end)

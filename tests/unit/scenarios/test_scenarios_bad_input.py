@@ -270,7 +270,7 @@ def test_missing_files(tmp_path: Path):
         load_scenario(tmp_path / "nowhere.toml")
     with pytest.raises(ScenarioError, match="no such file"):
         load_scenario("nowhere.toml")
-    with pytest.raises(ScenarioError, match="no such scenario; expected a file, or one of the library: accelerators, agreement, agreement-tcp, agreement-wall"):
+    with pytest.raises(ScenarioError, match="no such scenario; expected a file, or one of the library: accelerators, aggregation, agreement, agreement-tcp, agreement-wall"):
         load_scenario("nowhere")
     with pytest.raises(ScenarioError, match=r"cannot be read \(is a folder\); expected a scenario file"):
         load_scenario(tmp_path)

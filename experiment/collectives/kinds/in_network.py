@@ -1,0 +1,71 @@
+"""All-reduce in the network: switches add up what workers send, and make the results of one packet for all.
+
+Sapio et al., "Scaling Distributed Machine Learning with In-Network Aggregation" (SwitchML), NSDI '21, and Lao et al.,
+"ATP: In-network Aggregation for Multi-tenant Learning", NSDI '21. Every worker is the server of an equal share of the
+partitions, on its own host: what the others push to it is added up by the switch that it hangs on, and what it sends
+back goes from there to all of them. So each worker sends its gradients once and receives the results once, about half
+of what a ring sends. SwitchML has the result come from the switch itself; here, as in ATP, a host adds its own part,
+does what the switch had no slot for, and knows what has been lost (our choice).
+
+On an idle star of N workers, where the link takes b for a byte and latencies do not count, S bytes of gradients that
+are ready at one time take about S b: S (N - 1)/N of its gradients and S/N of results leave a worker, and as much comes
+in; a ring takes 2 S b (N - 1)/N.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import model_validator
+
+from gradwire.experiment.collectives.kinds.parameter_server import ParameterServer
+from gradwire.scenarios.errors import Mistake
+from gradwire.scenarios.schema.base import refuse
+from gradwire.scenarios.schema.exchange import ExchangeTable
+from gradwire.scenarios.units import Bytes, Size, format_size
+
+if TYPE_CHECKING:
+    from gradwire.scenarios.schema.job import Job
+
+
+class InNetwork(ExchangeTable):
+    """All-reduce by switches that sum, in `switch.aggregation_slots` slots, with every worker the server of a share."""
+
+    kind: Literal["in_network"]
+    pull: Literal["layerwise", "barrier"] = "layerwise"
+    """Forward of a layer waits for that layer's tensors only, or for all of them."""
+    partition: Size = Bytes(4 * 2**20)
+    """Largest message: longer tensors are cut, and the parts spread over the workers."""
+
+    @model_validator(mode="after")
+    def _whole_values(self) -> InNetwork:
+        if self.partition % 4:
+            raise refuse("partition", "cuts a float32 value", format_size(self.partition), "a multiple of 4 bytes")
+        return self
+
+    @property
+    def unit_key(self) -> str:
+        return "partition"
+
+    @property
+    def aggregates(self) -> bool:
+        return True
+
+    def misfits(self, job: Job) -> Iterator[Mistake]:
+        yield from super().misfits(job)
+        if job.workers < 2:
+            yield Mistake("workers", "has nobody to exchange with", job.workers, "at least 2")
+
+    def longest(self, tensor: int, workers: int) -> tuple[str, int]:
+        return "partition", min(self.partition, tensor)
+
+    def collective(self, context: Any) -> Any:
+        from gradwire.experiment.collectives.parameter_server import ParameterServers
+
+        table = ParameterServer(
+            kind="parameter_server", pull=self.pull, colocated=True, partition=format_size(self.partition),
+            aggregation=True,
+        )  # fmt: skip
+        return ParameterServers(replace(context, servers=context.workers), table)

@@ -1,0 +1,92 @@
+"""Switches that sum, the compiled engine against the oracle: every packet, with losses, stragglers, few slots; and what
+holds whatever happens - the oracle's sums have each part once, which it asserts as it goes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from random_cases import LATENCY, PAYLOADS, US, budget, networks, switches
+
+from gradwire.components.transports.dctcp import Dctcp
+from gradwire.components.transports.tcp_newreno import TcpNewReno
+from gradwire.scenarios.inner_units import Bytes
+from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
+from gradwire.testing.oracle.case import unprompted
+from gradwire.testing.oracle.packets import DATA
+
+
+@st.composite
+def cases(draw: st.DrawFn, lossy: bool = True) -> Case:
+    """Some fans to a host, some of them answered by fans from it, and messages of others in between."""
+    network = draw(networks(lossy).filter(lambda each: each.host_count > 2))
+    common = {
+        "payload": f"{draw(st.sampled_from(PAYLOADS))}B", "control_priority": draw(st.integers(0, 7)),
+        "initial_window": draw(st.sampled_from((1, 2, 10, 50))),
+        "min_rto": draw(st.sampled_from(("20us", "200us", "2ms"))), "max_rto": "20ms",
+    }  # fmt: skip
+    tables: list[Any] = [
+        TcpNewReno.model_validate({"kind": "tcp_newreno", "ecn": draw(st.booleans()), **common}),
+        Dctcp.model_validate({"kind": "dctcp", **common}),
+    ]
+    switch = draw(switches(tables)).model_copy(update={"aggregation_slots": draw(st.sampled_from((1, 2, 7, 1000)))})
+    hosts, found = list(range(network.host_count)), []
+    for fan in range(draw(st.integers(1, 3))):
+        one, *many = draw(st.lists(st.sampled_from(hosts), min_size=3, max_size=len(hosts), unique=True))
+        kind, priority = draw(st.integers(0, 1)), draw(st.integers(0, 7))
+        packets = draw(st.one_of(st.integers(1, 5), st.integers(10, 40)))
+        nbytes = Bytes((packets - 1) * tables[kind].payload + draw(st.integers(1, tables[kind].payload)))
+        starts = draw(st.lists(st.sampled_from((0, 0, 1, 100_000, US, 77 * US)), min_size=len(many), max_size=len(many)))
+        first, ways = len(found), draw(st.sampled_from(("in", "out", "both")))
+        if ways != "out":
+            found += [
+                Letter(time, src, one, nbytes, kind, priority, fan=2 * fan)
+                for time, src in zip(starts, many, strict=True)
+            ]
+        if ways != "in":
+            after = first if ways == "both" else None
+            wait = LATENCY if ways == "both" else draw(st.sampled_from((0, US)))
+            found += [Letter(wait, one, dst, nbytes, kind, priority, after=after, fan=2 * fan + 1) for dst in many]
+    for _ in range(draw(st.integers(0, 4))):
+        src, dst = draw(st.lists(st.sampled_from(hosts), min_size=2, max_size=2, unique=True))
+        found.append(Letter(draw(st.sampled_from((0, US))), src, dst, draw(st.integers(1, 100_000)), 1))
+    return Case(
+        network, tables, found, switch, balancing="spray_random", seed=draw(st.integers(0, 2**40)), host_latency=LATENCY
+    )
+
+
+@budget(0.4)
+@given(cases())
+def test_engine_and_oracle_agree_on_every_packet(case):
+    engine = run_engine(case)
+    difference = first_difference(engine, run_oracle(case))
+    assert not difference, difference
+    assert Counter(each.message for each in engine.arrivals) == Counter(range(len(case.letters)))
+
+
+@budget(0.1)
+@given(cases(), st.sampled_from((2, 3)))
+def test_threads_do_not_matter(case, threads):
+    assert run_engine(case) == run_engine(case, threads=threads)
+
+
+@budget(0.1)
+@given(cases(lossy=False))
+def test_a_packet_of_all_goes_up_once_where_none_is_lost(case):
+    """Without losses, of every number either one packet for all reaches the host, or one of each."""
+    outcome = run_engine(case)
+    if outcome.drops or any(outcome.again):
+        return
+    first = unprompted(case)  # they have the first numbers; all fans to a host are among them
+    seen: Counter[tuple[int, int, bool]] = Counter()
+    for each in outcome.transmissions:
+        packet = each.packet
+        letter = case.letters[first[packet.flow]] if packet.flow < len(first) else None
+        if letter is None or letter.fan is None or letter.fan % 2 or packet.kind != DATA:
+            continue
+        if case.network.link_dst[each.link] == letter.dst:
+            seen[letter.fan, packet.sequence, packet.all] += 1
+    sizes = Counter(letter.fan for letter in case.letters)
+    assert all(count == (1 if whole else sizes[fan]) for (fan, _, whole), count in seen.items())

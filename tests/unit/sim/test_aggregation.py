@@ -1,0 +1,162 @@
+"""Switches that sum: bytes, times and counters in closed form, that nothing changes without slots, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sim_cases import US, make_trace, ps_job, scenario
+
+from gradwire.emu.planning.prepare import check_scenario
+from gradwire.scenarios.checks.scenario import find_mistakes
+from gradwire.scenarios.errors import GradwireError
+from gradwire.scenarios.inner_units import Ps
+from gradwire.scenarios.wire import ACK_BYTES, TCP_OVERHEAD
+from gradwire.sim.simulate import simulate
+from gradwire.testing.oracle.fans import Fan
+from gradwire.testing.oracle.packets import DATA, Packet
+from gradwire.testing.scenario import Recorder
+
+PAYLOAD, BYTE = 1000, 80  # picoseconds a byte at 100 Gbps
+FRAME = PAYLOAD + TCP_OVERHEAD
+PACKETS, WORKERS = 50, 5
+A = 2 * US + 2 * US + FRAME * BYTE
+"""Of a message: software latency, two cables, and the last packet once more, from the switch."""
+DCTCP = {"kind": "dctcp", "payload": f"{PAYLOAD}B", "initial_window": 10_000}
+
+
+def case(slots: int = 1000, exchange: dict[str, Any] | None = None, **fields: Any) -> Any:
+    """Workers h0 to h4, a server h5, one tensor of so many packets."""
+    job = ps_job(WORKERS, exchange={"aggregation": True, "partition": "1GB", **(exchange or {})})
+    switch = {"queues": 1, "buffer": "100MB", "aggregation_slots": slots}
+    return scenario(job, **{"switch": switch, "transport": DCTCP, **fields})
+
+
+def run(asked: Any, packets: int = PACKETS) -> Any:
+    return simulate(asked, make_trace([[packets * PAYLOAD // 4]], forward=US, backward=US))
+
+
+def taken(result: Any, kind: str) -> set[int]:
+    """From when messages of a kind were ready to when they were there."""
+    rows = result.messages.to_pylist()
+    return {row["end_ps"] - row["start_ps"] for row in rows if row["kind"] == kind}
+
+
+def port(result: Any, name: str) -> dict[str, Any]:
+    (found,) = (row for row in result.ports.to_pylist() if row["port"] == name)
+    return dict(found)
+
+
+def test_pushes_and_pulls_take_the_time_of_one_message():
+    result = run(case())
+    assert taken(result, "push") == {A + PACKETS * FRAME * BYTE}
+    assert taken(result, "pull") == {A + PACKETS * FRAME * BYTE}
+    alone = run(case(0))
+    assert max(taken(alone, "push")) == A + WORKERS * PACKETS * FRAME * BYTE
+
+
+def test_links_of_the_server_carry_one_of_every_packet():
+    """Of gradients and of results, and one acknowledgement for all of each."""
+    result = run(case())
+    for name in ("s0->h5", "h5->s0"):
+        assert port(result, name)["packets"] == 2 * PACKETS
+        assert port(result, name)["bytes"] == PACKETS * (FRAME + ACK_BYTES)
+    for worker in range(WORKERS):
+        assert port(result, f"h{worker}->s0")["packets"] == 2 * PACKETS
+        assert port(result, f"s0->h{worker}")["packets"] == 2 * PACKETS
+
+
+def test_switches_count_what_they_add_up():
+    sums = run(case()).summary["totals"]["sums"]["s0"]
+    assert sums.pop("slots_peak") <= PACKETS
+    assert sums == {
+        "summed_packets": (WORKERS - 1) * PACKETS, "unsummed_packets": 0, "copied_packets": WORKERS * PACKETS,
+    }  # fmt: skip
+
+
+def test_with_few_slots_some_packets_are_added_up_by_the_server():
+    """One worker is late, so that packets have to wait for its own; what finds no slot goes on, while all wait."""
+    late = {"link_override": [{"between": ["h2", "s0"], "latency": "50us"}]}
+    result = run(case(20, **late))
+    sums = result.summary["totals"]["sums"]["s0"]
+    assert sums["slots_peak"] == 20
+    assert sums["unsummed_packets"] == WORKERS * (PACKETS - 20)
+    assert sums["summed_packets"] == (WORKERS - 1) * 20
+    assert port(result, "s0->h5")["packets"] >= WORKERS * (PACKETS - 20) + 20 + PACKETS
+    assert taken(result, "push") == taken(run(case(1000, **late)), "push")
+
+
+def test_records_of_messages_are_free_again():
+    """Switches end packets and make others, and still it is known when none of a message is left; with losses, too."""
+    recorder = Recorder(log=False)
+    asked = case(20, link={"rate": "100Gbps", "latency": "1us", "loss": 0.01}, transport={**DCTCP, "min_rto": "50us"})
+    simulate(asked, make_trace([[PACKETS * PAYLOAD // 4]], forward=US, backward=US), fabric=recorder)
+    fabric = recorder.made
+    fabric.run(Ps(fabric.now + 10**12))
+    fabric.flows.close()
+    assert fabric.flows.records.open == 0
+
+
+def test_without_slots_nothing_changes():
+    with_key, without = run(case(0)), run(case(0, {"aggregation": False}))
+    for name in ("messages", "ports", "iterations"):
+        assert getattr(with_key, name).equals(getattr(without, name))
+    assert "sums" not in with_key.summary["totals"]
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_an_all_reduce_sends_gradients_once_and_results_once(workers):
+    """Every worker is the server of an equal share."""
+    job = {"workers": workers, "exchange": {"kind": "in_network", "partition": f"{10 * PAYLOAD}B"}}
+    asked = scenario(job, switch={"queues": 1, "buffer": "100MB", "aggregation_slots": 1000}, transport=DCTCP)
+    result = run(asked, 20 * workers)
+    share = 20 * FRAME  # of two workers, each has one message to itself and nothing is added up
+    for worker in range(workers):
+        for name in (f"h{worker}->s0", f"s0->h{worker}"):
+            found = port(result, name)
+            assert found["bytes"] == workers * share + 20 * workers * ACK_BYTES
+    total = run(scenario({**job, "exchange": {"kind": "ring", "bucket": "1GB"}}, transport=DCTCP), 20 * workers)
+    assert port(total, "h0->s0")["bytes"] > 2 * (workers - 1) * share
+
+
+def test_a_sum_that_has_a_part_twice_is_found_out():
+    """The oracle moves the parts of sums along; here they are of nobody's making."""
+    fan = Fan(3, False, 0)
+    packet = Packet(0, DATA, 0, 100, 0, True, 0)
+    assert fan.arrive(0, packet) is None
+    assert fan.arrive(1, packet) is None
+    assert fan.arrive(2, packet) is not None
+    twice = Packet(0, DATA, 0, 100, 0, True, 0, sequence=1, all=True, parts=(0, 1, 1))
+    with pytest.raises(AssertionError, match="each part once"):
+        fan.arrive(0, twice)
+
+
+SLOTS = {"aggregation_slots": 64}
+REFUSED = [
+    ({"transport": "dlcp"}, {}, "dlcp cannot acknowledge for many"),
+    ({"transport": {"kind": "dctcp", "connections": "persistent"}}, {}, "single messages"),
+    ({"transport": {"kind": "cubic", "preset": "linux"}}, {}, "single messages"),
+    ({"transport": {"kind": "cubic", "delayed_acks": "1ms"}}, {}, "each is acknowledged at once"),
+    ({"switch": {**SLOTS, "pfc": True}}, {}, "pfc counts packets by the link"),
+    ({"load_balancing": "reps"}, {}, "lets hosts choose the ways"),
+    ({}, {"order": "layer"}, "would wait for each other"),
+    ({}, {"scheduler": "p3"}, "would wait for each other"),
+    ({}, {"exchange": {"kind": "parameter_server", "aggregation": True, "asynchronous": True}}, "asynchronous servers"),
+]
+
+
+@pytest.mark.parametrize(("fields", "job", "words"), REFUSED)
+def test_what_cannot_be_added_up_is_refused(fields, job, words):
+    tables = {"switch": SLOTS, "transport": "dctcp", **fields}
+    try:
+        asked = scenario({**ps_job(3, exchange={"aggregation": True}), **job}, **tables)
+        said = [mistake.what for mistake in find_mistakes(asked)]
+    except ValueError as error:  # within a job
+        said = [str(error)]
+    assert any(words in each for each in said), said
+
+
+def test_the_testbed_refuses():
+    with pytest.raises(GradwireError, match="do not add up what packets carry"):
+        check_scenario(case())
+
