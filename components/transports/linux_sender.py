@@ -155,7 +155,6 @@ def on_control(M, k, f, kind, sequence, argument, echo, now):
         timed = alert(M, k, f, told, echo, now)
     # what was sent before the first packet (last) left puts the time-out off, what was sent after it does not
     if not timed and (advanced or rtt > now - head) and schedule_probe(M, k, f, now, 1) == 0:
-        M[f + TIMER] = TIME_OUT if advanced else M[f + TIMER]
         rearm_rto(M, k, f, now)
     if M[f + STATE] == CWR or M[f + STATE] == RECOVERY:
         fall(M, f, newly, M[f + LOST] - before, advanced)

@@ -434,7 +434,7 @@ def test_packets_leave_at_twice_the_window_per_round_trip():
 
 @pytest.mark.parametrize(
     ("now", "wait", "fires"),
-    [(0, MS, 2), (MS // 2, MS, 2), (MS // 2, MS + 1, 3), (0, 97 * MS, 104), (0, 600 * MS, 640)],
+    [(0, MS, 2), (MS // 2, MS, 2), (MS // 2, MS + 1, 3), (0, 97 * MS, 104), (0, 600 * MS, 640), (0, 5000 * MS, 5120)],
 )
 def test_a_timer_goes_off_after_the_tick_in_which_it_is_due(now, wait, fires):
     flow = sender(10, timers="ticks", preset="linux")
