@@ -153,8 +153,8 @@ def on_control(M, k, f, kind, sequence, argument, echo, now):
     timed = False
     if told & (SELECTED | NEEDLESS) or echo or advanced == 0 or M[f + STATE] != OPEN:
         timed = alert(M, k, f, told, echo, now)
-    if not timed and (advanced or (rtt and now - rtt > head)) and schedule_probe(M, k, f, now, 1) == 0:
-        M[f + TIMER] = TIME_OUT if advanced else M[f + TIMER]
+    # what was sent before the first packet (last) left puts the time-out off, what was sent after it does not
+    if not timed and (advanced or rtt > now - head) and schedule_probe(M, k, f, now, 1) == 0:
         rearm_rto(M, k, f, now)
     if M[f + STATE] == CWR or M[f + STATE] == RECOVERY:
         fall(M, f, newly, M[f + LOST] - before, advanced)

@@ -88,16 +88,15 @@ def stamp_of(M, f, sequence):
 @njit
 def due(M, k, now, wait):
     """When a timer set now for `wait` ps goes off: with ticks at the beginning of the one after that in which it is
-    due, from 64 and 512 ticks on of every eighth and 64th only [kernel/time/timer.c: `calc_index`]."""
+    due, from 63 ticks on of every eighth, from eight times as many on of every 64th, and so on [kernel/time/timer.c:
+    `calc_index`]."""
     tick = M[k + K_TICK]
     if tick == 0:
         return now + wait
     ticks = (wait + tick - 1) // tick
     shift = 0
-    if ticks >= 504:
-        shift = 6
-    elif ticks >= 63:
-        shift = 3
+    while ticks >= 63 << shift:
+        shift += 3
     return (((now // tick + ticks + (1 << shift)) >> shift) << shift) * tick
 
 

@@ -66,14 +66,20 @@ def make_instantaneous(index: int, parent: int, handle: int, threshold: int, lim
     _put(index, parent, handle, "red", options, 0)
 
 
-def add_wire(index: int, wire: Wire) -> None:
-    """Make a netem the root of the device with number `index`, in this thread's network namespace."""
+def loss_word(probability: float) -> int:
+    """A probability as netem draws by it; at 1 nothing passes."""
+    return min(round(probability * (1 << 32)), (1 << 32) - 1)
+
+
+def put_wire(index: int, wire: Wire, *, new: bool) -> None:
+    """Make a netem the root of the device with number `index`, in this thread's network namespace, or change the one
+    that is there. What is on its way then arrives when it would have."""
     options = struct.pack("=6I", 0, NETEM_LIMIT, wire.loss, 0, 0, 0)
     options += _attribute(NETEM_LATENCY64, struct.pack("=q", wire.latency_ns))
     options += _attribute(NETEM_RATE, struct.pack("=IiIi", min(wire.byte_rate, 0xFFFFFFFF), 0, 0, 0))
     if wire.byte_rate > 0xFFFFFFFF:
         options += _attribute(NETEM_RATE64, struct.pack("=Q", wire.byte_rate))
-    _put(index, ROOT, 1 << 16, "netem", options, F_CREATE)
+    _put(index, ROOT, 1 << 16, "netem", options, F_CREATE if new else 0)
 
 
 def read_wires() -> dict[int, Wire]:

@@ -107,8 +107,7 @@ class SwitchBackend(Protocol):
         """Packets that were lost, as far as the backend saw them one by one; empty if it only counts."""
 
     def set_loss(self, port: int, probability: float) -> None:
-        """From now on the cable of a port loses packets with this probability; 1: it is cut. Only of backends that
-        say so (`BackendKind.changes`)."""
+        """From now on the cable of a port loses packets with this probability; 1: it is cut."""
 
     def check(self) -> list[str]:
         """What has gone wrong inside (a process that died, a clock that ran away); empty if nothing."""
@@ -130,9 +129,6 @@ class BackendKind(Protocol):
     keeps_time: bool
     """On the wall clock its ports reckon with the times at which things were due, and do not make up for late timers by
     being ahead at times (docs/fidelity.md)."""
-
-    changes: bool
-    """Cables can be cut and mended while it runs."""
 
     def missing(self, kernel: Any, plan: Plan) -> list[str]:
         """Why it cannot run this plan on this kernel (`gradwire.emu.planning.probe.Kernel`); empty if it can."""

@@ -284,7 +284,6 @@ class BpfKind:
     name = "bpf"
     ahead_ns = AHEAD_NS
     keeps_time = False
-    changes = True
 
     def missing(self, kernel: Kernel, plan: Plan) -> list[str]:
         missing = missing_everywhere(kernel, plan)

@@ -13,7 +13,7 @@ from pathlib import Path
 from gradwire.emu.agent import nic
 from gradwire.emu.kernel import devices, queueing, routes
 from gradwire.emu.kernel.devices import WIRE, WIRES, space, wire_device
-from gradwire.emu.kernel.netlink import Wire, add_wire, read_wires
+from gradwire.emu.kernel.netlink import Wire, put_wire, read_wires
 from gradwire.emu.planning.plan import Plan, Port
 from gradwire.emu.planning.probe import Kernel
 from gradwire.emu.switches.base import Drop, PortCounts, TestbedError
@@ -99,7 +99,7 @@ class KernelSwitch(ABC):
         if self.wired:
             with inside(self.spaces[WIRES]):
                 for port in plan.ports:  # at the end where packets of `port` leave the wires
-                    add_wire(WIRE + (port.number ^ 1), self.wire(port))
+                    put_wire(WIRE + (port.number ^ 1), self.wire(port), new=True)
         self.adjust()
         self._backlog_drops = softnet_drops()
         self.verify()
@@ -135,9 +135,6 @@ class KernelSwitch(ABC):
 
     def start(self) -> None:
         """The kernel forwards already."""
-
-    def set_loss(self, port: int, probability: float) -> None:
-        raise TestbedError(f"{self.name}: cables stay as they were built", "switch")
 
     @abstractmethod
     def counts(self) -> list[PortCounts]:

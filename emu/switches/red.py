@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from gradwire.emu.kernel import queueing
-from gradwire.emu.kernel.devices import DEVICE, WIRES, space, wire_device
-from gradwire.emu.kernel.netlink import Wire, make_instantaneous, red_words
+from gradwire.emu.kernel.devices import DEVICE, WIRE, WIRES, space, wire_device
+from gradwire.emu.kernel.netlink import Wire, loss_word, make_instantaneous, put_wire, red_words
 from gradwire.emu.kernel.routes import KERNEL, NFT
 from gradwire.emu.planning.plan import Plan, Port, Queues
 from gradwire.emu.planning.probe import Kernel
@@ -69,7 +69,12 @@ class RedSwitch(KernelSwitch):
         ]
 
     def wire(self, port: Port) -> Wire:
-        return replace(super().wire(port), loss=round(port.loss * (1 << 32)))
+        return replace(super().wire(port), loss=loss_word(port.loss))
+
+    def set_loss(self, port: int, probability: float) -> None:
+        changed = replace(self.wire(self.plan.ports[port]), loss=loss_word(probability))
+        with inside(self.spaces[WIRES]):
+            put_wire(WIRE + (port ^ 1), changed, new=False)
 
     def adjust(self) -> None:
         for node in range(self.plan.host_count, self.plan.node_count):
@@ -177,17 +182,14 @@ class RedKind:
     name = "red"
     ahead_ns = AHEAD_NS
     keeps_time = False
-    changes = False
 
     def missing(self, kernel: Kernel, plan: Plan) -> list[str]:
         missing = missing_everywhere(kernel, plan)
-        if any(change.loss for change in plan.changes):
-            missing.append("cables that are cut, or lose more, while it runs")
         wanted = [("classifier", "u32")]
         if plan.queues.thresholds is not None:
             wanted.append(("qdisc", "red"))
-        if any(port.loss for port in plan.ports):
-            wanted.append(("qdisc", "netem"))
+        if _losses(plan):
+            wanted += [("qdisc", "netem"), ("qdisc", "clsact")]
         if netem_works(kernel):
             wanted.append(("action", "mirred"))
         missing += [kernel.why_not(kind, name) for kind, name in wanted if not kernel.has(kind, name)]
@@ -213,7 +215,7 @@ class RedKind:
             done.append("red: a packet that is marked and then finds the buffer full counts as marked, too")
         if plan.balancing in ("ecmp", "spray_random") and any(len(ways) > 1 for ways in plan.routes.values()):
             done.append("red: ways are drawn by the kernel, not from the scenario's seed")
-        if any(port.loss for port in plan.ports):
+        if any(0 < loss < 1 for loss in _losses(plan)):
             done.append("red: losses on cables are drawn by netem, not from the scenario's seed")
         done.append("red: lost packets are counted and not listed one by one; the longest queue is not known")
         return done
@@ -223,6 +225,12 @@ class RedKind:
 
     def make(self, plan: Plan, kernel: Kernel) -> RedSwitch:
         return RedSwitch(plan, wired=netem_works(kernel))
+
+
+def _losses(plan: Plan) -> list[float]:
+    """With which probabilities cables lose packets, at first and later; empty if they never do."""
+    later = [loss for change in plan.changes for _, loss in change.loss]
+    return [loss for loss in (*(port.loss for port in plan.ports), *later) if loss]
 
 
 def _each(queues: Queues) -> str:

@@ -72,7 +72,6 @@ class Userspace:
     name = "userspace"
     ahead_ns = AHEAD_NS
     keeps_time = True
-    changes = True
 
     def missing(self, kernel: Kernel | None, plan: Plan) -> list[str]:
         """Why it cannot run this plan; empty if it can. `kernel` None: as far as can be seen from here."""

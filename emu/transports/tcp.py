@@ -33,6 +33,10 @@ from gradwire.scenarios.inner_units import Bytes, Ns
 from gradwire.scenarios.wire import CONTROL_PORT, GRADWIRE, GRADWIRE_PORT, dscp
 
 OPEN_AHEAD: Final = 1000
+OPEN_AT_ONCE: Final = 4
+"""Connections that a host opens at a time, before the beginning (our choice). If all were opened together, they would
+queue up before the hosts that they go to, and go into the run with the round trips of that queue, or with what a lost
+packet has made of their windows."""
 NOT_SENT_LOWAT: Final = 32 * 1024
 """Bytes that the kernel may hold of a message before their turn has come, so that a message that is ready later but
 goes first does not stand behind megabytes; our choice."""
@@ -263,7 +267,8 @@ class Tcp:
         """messages of which a header has come"""
         self.unknown = 0
         """headers of messages that do not come here"""
-        self._opening = 0
+        self._opening = self._ahead = 0
+        self._pairs: deque[tuple[tuple[int, int], MessageRow]] = deque()
         self._late = 0
         self._counts: dict[int, tuple[int, ...]] = {}
 
@@ -292,14 +297,23 @@ class Tcp:
 
     def connect(self, peers: Sequence[int]) -> None:
         if self.fresh:
-            while self._messages and len(self._links) < OPEN_AHEAD:
+            self._ahead = min(len(self._messages), OPEN_AHEAD)
+        else:
+            rows = map(self.host.row, self._messages)
+            self._pairs = deque({(row.dst, row.priority): row for row in rows}.items())
+        self._open_ahead()
+
+    def _open_ahead(self) -> None:
+        """Go on with the connections that are opened before the beginning."""
+        while self._opening < OPEN_AT_ONCE:
+            if self._ahead:
+                self._ahead -= 1
                 self._open_next()
-            return
-        for message in self._messages:
-            row = self.host.row(message)
-            key = row.dst, row.priority
-            if key not in self._links:
+            elif self._pairs:
+                key, row = self._pairs.popleft()
                 self._links[key] = self._link(row, None)
+            else:
+                return
 
     def _open_next(self) -> None:
         row = self.host.row(self._messages.popleft())
@@ -312,9 +326,10 @@ class Tcp:
     def opened(self, link: Outgoing) -> None:
         """A connection is there, at both ends."""
         self._opening -= 1
+        self._open_ahead()
 
     def connected(self) -> bool:
-        return self._opening == 0
+        return self._opening == 0 and not self._ahead and not self._pairs
 
     def begin(self) -> None:
         """Nothing to do."""

@@ -16,6 +16,8 @@ TICK = Ps(1_000_000_000)
 """The kernel's: 1 ms [CONFIG_HZ = 1000], which is also that of its time stamps."""
 ATO = Ps(40_000_000_000)
 """How long Linux puts off an acknowledgement at first [include/net/tcp.h: TCP_ATO_MIN]."""
+LONGEST_RTO = Ps(120_000_000_000_000)
+"""Its largest time-out [include/net/tcp.h: TCP_RTO_MAX]."""
 QUICK = 16
 """Packets that it acknowledges at once before it does [include/net/tcp.h: TCP_MAX_QUICKACKS]."""
 
@@ -37,8 +39,8 @@ class Ruled(Windowed):
     preset: Literal["classic", "linux"] = "classic"
     """What the options below are unless given. classic: losses by duplicate acknowledgements, time-outs [RFC 6675,
     6298]. linux: as a current kernel, with rack, tail probes, the window in proportion (prr), F-RTO, HyStart where
-    the kernel has it (CUBIC), its timers, and acknowledgements put off by 40 ms, or half of min_rto if that is less,
-    but for the first sixteen packets and the last one."""
+    the kernel has it (CUBIC), its timers, time-outs of up to 120 s unless max_rto is given, and acknowledgements put
+    off by 40 ms, or half of min_rto if that is less, but for the first sixteen packets and the last one."""
     loss_detection: Literal["duplicates", "rack"] | None = None
     """What finds losses: three packets above that have arrived [RFC 6675], or one that was sent later [RFC 8985]."""
     tail_probes: Flag | None = None
@@ -55,6 +57,13 @@ class Ruled(Windowed):
     timers: Literal["exact", "ticks"] | None = None
     """Time-outs to the picosecond by RFC 6298, or as Linux: by ticks of 1 ms, never early, min_rto less a tick on top
     of the round trip, 2 ms more for RACK and tail probes, and a first round trip known from the handshake."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _longest(cls, table: Any) -> Any:
+        if isinstance(table, Mapping) and table.get("preset") == "linux":
+            return {"max_rto": format_time(LONGEST_RTO), **table}
+        return table
 
     @model_validator(mode="after")
     def _fitting(self) -> Ruled:
@@ -91,5 +100,9 @@ def as_kernel(table: Any) -> Any:
     exact."""
     if not isinstance(table, Ruled) or not table.congestion() or table.model_fields_set & {"preset", *RULES}:
         return table
-    exact = {"timers": "exact"} if table.min_rto < 2 * TICK else {}
-    return table.model_copy(update={"preset": "linux", **exact})
+    changed: dict[str, Any] = {"preset": "linux"}
+    if table.min_rto < 2 * TICK:
+        changed["timers"] = "exact"
+    if "max_rto" not in table.model_fields_set:
+        changed["max_rto"] = LONGEST_RTO
+    return table.model_copy(update=changed)

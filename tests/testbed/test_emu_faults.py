@@ -26,7 +26,7 @@ TABLES = {
 
 
 @needs("uml")
-@pytest.mark.parametrize("switch", ["bpf", "userspace"])
+@pytest.mark.parametrize("switch", ["bpf", "red", "userspace"])
 def test_a_job_fares_the_same_in_both_worlds(switch: str) -> None:
     scenario = build_scenario(TABLES)
     lucky = gradwire.simulate(build_scenario({**TABLES, "fault": []})).iterations.to_pylist()

@@ -227,6 +227,8 @@ def test_none_in_recovery_and_none_where_they_are_off():
     for each in (1, 2, 3):
         flow.ack(each, 0, now=(100 + 10 * each) * US)
     flow.pull(130 * US)
+    assert flow[TIMER] == REORDERING  # set before three were above
+    flow.fire()
     assert flow[TIMER] == TIME_OUT
     off = sender(100, tail_probes=False)
     send(off, 10)
@@ -277,6 +279,27 @@ def test_a_mark_lowers_the_window_in_proportion_as_well():
     flow.ack(1, 2, echo=1, now=210 * US)
     assert flow.pull(210 * US) == []
     assert flow[SSTHRESH] >> SHIFT == 10
+
+
+# --- when the time-out is put off ---------------------------------------------------------------------------------------
+
+
+def test_what_was_sent_after_the_first_packet_does_not_put_the_time_out_off():
+    """0 goes again at 130 and is lost once more. Packets that left before that put its time-out off, to 10 ms after the
+    last of them; 10, which left after it, does not [net/ipv4/tcp_input.c: `tcp_clean_rtx_queue`], however much arrives."""
+    flow = sender(100, tail_probes=False, loss_detection="duplicates")
+    send(flow, 10)
+    for each in (1, 2, 3):
+        flow.ack(each, 0, now=(100 + 10 * each) * US)
+    assert flow.pull(130 * US, 1) == [0]
+    for each in range(4, 10):
+        flow.ack(each, 0, now=(100 + 10 * each) * US)
+        flow.pull((100 + 10 * each) * US)
+        assert flow[S_TIMER] == (100 + 10 * each) * US + 10 * MS
+    assert flow[NXT] > 11
+    for each in range(10, flow[NXT]):
+        flow.ack(each, 0, now=(200 + 10 * each) * US)
+        assert (flow[TIMER], flow[S_TIMER]) == (TIME_OUT, 190 * US + 10 * MS)
 
 
 # --- F-RTO (RFC 5682) and undoing --------------------------------------------------------------------------------------
@@ -411,7 +434,7 @@ def test_packets_leave_at_twice_the_window_per_round_trip():
 
 @pytest.mark.parametrize(
     ("now", "wait", "fires"),
-    [(0, MS, 2), (MS // 2, MS, 2), (MS // 2, MS + 1, 3), (0, 97 * MS, 104), (0, 600 * MS, 640)],
+    [(0, MS, 2), (MS // 2, MS, 2), (MS // 2, MS + 1, 3), (0, 97 * MS, 104), (0, 600 * MS, 640), (0, 5000 * MS, 5120)],
 )
 def test_a_timer_goes_off_after_the_tick_in_which_it_is_due(now, wait, fires):
     flow = sender(10, timers="ticks", preset="linux")

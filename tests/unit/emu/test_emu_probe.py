@@ -22,6 +22,7 @@ from gradwire.emu.kernel import queueing
 from gradwire.emu.planning import choose as choosing
 from gradwire.emu.planning import probe as probing
 from gradwire.emu.planning import probe_show
+from gradwire.emu.planning.changes import Change
 from gradwire.emu.planning.choose import Choice, choose
 from gradwire.emu.planning.plan import Queues
 from gradwire.emu.planning.probe import Kernel, probe, virtual_kernel
@@ -159,6 +160,12 @@ def test_what_is_missing_is_named() -> None:
         choose(star(2), without("classifiers", "u32"), "red")
     with pytest.raises(TestbedError, match="no qdisc netem"):
         choose(star(2, loss={(0, 2): 0.1}), without("qdiscs", "netem"), "red")
+    cut = replace(star(2), changes=(Change(10**6, ((0, 1.0),)), Change(2 * 10**6, ((0, 0.0),))))
+    for needed in ("netem", "clsact"):
+        with pytest.raises(TestbedError, match=f"no qdisc {needed}"):
+            choose(cut, without("qdiscs", needed), "red")
+    told = choose(cut, full(), "red").substitutions
+    assert not any("drawn by netem" in each for each in told), "a cut cable draws nothing"
     spraying = star(2, balancing="spray_random")
     with pytest.raises(TestbedError, match="cannot deal packets out: no numgen"):
         choose(spraying, full(nft_numgen="no numgen"), "red")

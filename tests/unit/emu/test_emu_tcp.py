@@ -67,6 +67,30 @@ def test_connections_carry_nothing_but_their_message_and_its_class(tmp_path: Pat
     assert answers[table.dscp(0)] == sum(answers.values()) - answers[0]  # but for the handshake
 
 
+def test_few_connections_are_opened_at_a_time(tmp_path: Path):
+    """So that they do not queue up, and the run does not begin with what that has made of their time-outs."""
+    pytest.importorskip("scapy", reason="scapy is not installed")
+    from scapy.all import rdpcap
+    from scapy.layers.inet import IP, TCP
+
+    path = tmp_path / "x.pcap"
+    sends = [{"src": 0, "dst": 1, "nbytes": 1000, "at_ns": 20 * MS} for _ in range(20)]
+    clean(inside("play", sends=sends, transport="tcp_newreno", rate=RATE, pcap=str(path)))
+    opening: set[int] = set()
+    began, most = 0, 0
+    for frame in rdpcap(str(path)):
+        if TCP not in frame:
+            continue
+        tcp = frame[TCP]
+        if tcp.dport == table.GRADWIRE_PORT and str(tcp.flags) in ("S", "SEC"):
+            opening.add(tcp.sport)
+            began, most = began + 1, max(most, len(opening))
+        elif tcp.sport == table.GRADWIRE_PORT and frame[IP].len - 20 - 4 * tcp.dataofs == OPENING_BYTES:
+            opening.discard(tcp.dport)
+    assert (began, opening) == (20, set())
+    assert 1 < most <= 4
+
+
 def test_losses_are_repaired_and_counted():
     """The buffer before the receiver is too small for two."""
     sends = [{"src": s, "dst": 0, "nbytes": 300_000} for s in (1, 2)]

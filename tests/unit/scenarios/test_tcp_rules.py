@@ -44,6 +44,17 @@ def test_beside_a_kernel_tcp_has_the_kernels_rules_unless_somebody_says_otherwis
     assert other.with_kernels_tcp().transports == other.transports
 
 
+def test_time_outs_are_as_long_as_the_kernels_unless_somebody_says_otherwise():
+    """120 s, as TCP_RTO_MAX; the classic rules have a second."""
+    second = 10**12
+    assert (table().max_rto, table(preset="linux").max_rto) == (second, 120 * second)
+    assert table(preset="linux", max_rto="3s").max_rto == 3 * second
+    found = load_scenario("agreement", policy="dctcp")
+    assert found.with_kernels_tcp().transports[0].max_rto == 120 * second
+    given = load_scenario("agreement", policy="dctcp", set=["transport.max_rto=2s"])
+    assert given.with_kernels_tcp().transports[0].max_rto == 2 * second
+
+
 def test_time_outs_below_two_ticks_are_refused_and_stay_exact_beside_a_kernel():
     with pytest.raises(ScenarioError, match="two ticks"):
         load_scenario("agreement", policy="dctcp", set=["transport.preset=linux", "transport.min_rto=1ms"])
