@@ -110,6 +110,16 @@ class Flows:
             self.book[: self.count - keep] = self.book[keep - self.first : self.count - self.first].copy()
             self._place_book(self.book, keep)
 
+    def jump(self, messages: int, nbytes: int, by: int) -> None:
+        """So many messages with so many bytes are over that nothing is kept of; those of which something is kept come
+        behind them, and so much later."""
+        self._place_book(self.book, self.first + messages)
+        self.count += messages
+        self._gone = {first + messages: beyond + messages for first, beyond in self._gone.items()}
+        self.delivered_bytes += nbytes
+        ends = self.book[: self.count - self.first, B_END]
+        ends[ends >= 0] += by
+
     def variants(self, begin: Begin, transport: int) -> tuple[Ints, Ints]:
         """What messages of one transport have in common: see `FlowRecords.variants`. Makes what connections and pairs
         need that have had no message yet."""

@@ -6,8 +6,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gradwire.experiment.program import Step
+from gradwire.components import layout as at
+from gradwire.experiment.program import Jump, Step
+from gradwire.experiment.repeating import later
 from gradwire.scenarios.arrays import Ints
+from gradwire.scenarios.inner_units import Ps
+from gradwire.sim.fabric.over import NOTES
 
 
 @dataclass(eq=False)
@@ -40,3 +44,16 @@ class Laid:
     @property
     def unopened(self) -> bool:
         return self.position < len(self.soonest)
+
+    def jump(self, M: Ints, processes: int, jump: Jump, messages: int, by: Ps) -> None:
+        """It is the step that is like this one, so many steps later: its messages have numbers so much higher, and what
+        has happened of it did so much later. `M` : the state; `processes` : of its part."""
+        self.step, self.first, self.event = later(self.step, jump), self.first + messages, self.event + jump.events
+        rows = M[self.messages : self.messages + at.MESSAGE_WORDS * len(self)].reshape(len(self), at.MESSAGE_WORDS)
+        rows[:, at.G_TO] += jump.steps << at.A_SIZE
+        M[np.unique(rows[:, at.G_VARIANT]) + at.V_FIRST] += messages
+        notes = M[self.notes : self.notes + NOTES * processes].reshape(processes, NOTES)
+        for times in (rows[:, at.G_READY], rows[:, at.G_RELEASED], notes[:, :-1]):
+            times[times >= 0] += by
+        if M[self.left + 1]:
+            M[self.left + 1] += by

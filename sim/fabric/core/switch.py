@@ -17,10 +17,12 @@ from gradwire.components.layout import (
     N_ROUTE,
     N_WANTED,
     P_MORE,
+    P_TIED,
     PAUSE,
     T_ADDRESS,
     T_BACK,
     T_PORTS,
+    T_TIES,
     X_DEAF,
 )
 from gradwire.sim.fabric.atomics import prefetch
@@ -89,6 +91,20 @@ def _route_all(M, th, node, keys, n, begin):
 
 
 @njit
+def _note_tie(M, th, before, p, now):
+    """Packets for port `p`, and for port `before`, have arrived at the same time, so that a draw has put one behind the
+    other. That matters where they leave by one port, or where ports have anything in common."""
+    if SHARED or PFC or SEES_QUEUES or p == 0:
+        M[th + T_TIES] += 1
+        return
+    if before:
+        M[before + P_TIED] = now
+    if M[p + P_TIED] == now:
+        M[th + T_TIES] += 1
+    M[p + P_TIED] = now
+
+
+@njit
 def _forward(M, th, node, p, A, B, back, now):
     if FAULTS and p == 0:
         log_drop(M, th, M[node + N_PORT], now, CAUSE_NO_ROUTE, A, B)
@@ -105,24 +121,32 @@ def switch_step(M, th, node, begin, end, shift):
     addresses = M[th + T_ADDRESS]
     if not SEES_QUEUES:
         _route_all(M, th, node, keys, n, begin)
+    last = -1
+    before = 0
     for i in range(n):
         key = M[keys + i]
         at = M[addresses + (key & INDEX_MASK)]
         A = M[at + 1]
         B = M[at + 2]
         now = begin + (key >> TIME_SHIFT)
+        tied = now == last
+        last = now
         if SHARED or (PFC and M[node + N_WANTED]):
             serve_all(M, th, node, now)
         back = 0
         if PFC:
             back = M[M[th + T_BACK] + (key & INDEX_MASK)]
             if (A >> A_KIND) & 7 == PAUSE:
+                M[th + T_TIES] += tied
                 if FAULTS and M[M[back + P_MORE] + X_DEAF]:
                     continue
                 serve(M, th, back, now)
                 pause(M, th, back, (B >> B_ARGUMENT) & MASK_SEQUENCE, now)
                 continue
         p = route(M, th, node, A, B, now) if SEES_QUEUES else M[M[th + T_PORTS] + i]
+        if tied:
+            _note_tie(M, th, before, p, now)
+        before = p
         _forward(M, th, node, p, A, B, back, now)
     if M[node + N_ACTIVE_COUNT]:
         waiting = finish(M, th, node, end)
