@@ -35,6 +35,12 @@ START, FORWARD_END, BACKWARD_END, END = range(4)
 """What NOTE notes."""
 
 
+DRAWN = 5
+"""Steps of a job in which packets of jobs that arrive at the same picosecond are put in an order that goes by what time
+it is, as those of traffic always are. In later ones it goes by the time since the first worker began the step, so that
+steps that begin alike may go alike: a long run has seen ties fall in several ways by then (our choice)."""
+
+
 class Operation(NamedTuple):
     """What a process does next, and what it is about.
 

@@ -21,6 +21,7 @@ from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.sim.coupling import FabricLike
 from gradwire.sim.fabric.agenda import Action
 from gradwire.sim.fabric.fabric import Fabric
+from gradwire.sim.fabric.over import since_of
 from gradwire.sim.fabric.tables import Tables
 from gradwire.sim.faults import Faults
 from gradwire.sim.simulate import simulate
@@ -99,8 +100,8 @@ class Recorder:
         """Every message with the time at which it started."""
         found: dict[int, Letter] = {}
         for track in self.made._programs.tracks:
-            for step in track.steps:
-                rows = step.step.messages
+            for number_of_step, step in enumerate(track.steps):
+                rows, since = step.step.messages, since_of(step.notes, number_of_step)
                 started = np.where(step.started >= 0, step.started, NEVER)
                 columns = (
                     step.numbers, started, rows.src, rows.dst, rows.nbytes, rows.priority, rows.bound, rows.share,
@@ -114,7 +115,7 @@ class Recorder:
                         important = important.tolist()
                     found[number] = Letter(
                         time, src, dst, nbytes, track.part.table.transport, priority, bound, important,
-                        share=share, pool=pool, turn=turn,
+                        share=share, pool=pool, turn=turn, since=since,
                     )  # fmt: skip
         assert sorted(found) == list(range(len(found)))
         return [found[number] for number in range(len(found))]

@@ -190,13 +190,15 @@ class Fabric:
         share: float | None = None,
         pool: int = 0,
         turn: int | None = None,
+        since: Ps = Ps(0),
     ) -> int:
         """Hand `nbytes` bytes to the NIC of host `src` at time `at_ps`. Returns the message's number.
 
         `bound`: fraction of the bytes that may be missing at delivery. `important`: one bool per packet or one for all;
         by default what the transport says (ECN-capable transports: all). `settled`: `run` tells also when the sender
         has nothing more to send. `logged`: its packets are noted, if any are. `number`: one that was reserved.
-        `share`, `pool`, `turn`: see `gradwire.experiment.program.Messages`.
+        `share`, `pool`, `turn`: see `gradwire.experiment.program.Messages`. `since`: from when on time counts where its
+        packets arrive at the same time as others.
 
         Raises
         ------
@@ -213,7 +215,7 @@ class Fabric:
         number = self.flows.open(
             at_ps, src, dst, nbytes, packets, transport=transport, priority=priority, important=important,
             loss=Allowance(bound, bound if share is None else share, pool), settled=settled, logged=logged,
-            number=number, turn=turn,
+            number=number, turn=turn, since=since,
         )  # fmt: skip
         self._deliveries.expected += 1
         return number

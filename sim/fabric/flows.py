@@ -152,6 +152,7 @@ class Flows:
         logged: bool = True,
         number: int | None = None,
         turn: int | None = None,
+        since: int = 0,
     ) -> int:
         """A new message with its records, which starts at a time. Returns its number. `turn`: that, unless given."""
         M = self.memory.M
@@ -163,7 +164,7 @@ class Flows:
         begin = Begin(source, target, size, count, priorities, share, bound, pool, tag, importance)
         row = self.variants(begin, transport)[0][0]
         row[at.V_TELL] = at.TELL_DELIVERED | at.TELL_FINISHED if settled else at.TELL_DELIVERED
-        row[at.V_LOGGED], row[at.V_FIRST] = int(logged), number
+        row[at.V_LOGGED], row[at.V_FIRST], row[at.V_SINCE] = int(logged), number, since
         self.book[number - self.first] = (
             src, dst, nbytes, packets, transport, -1, 0, -1, 0, 0, 0, tags if tags > 1 else 0, 0, 0, 0,
         )  # fmt: skip

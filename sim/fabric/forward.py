@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gradwire.components import layout as at
-from gradwire.experiment.program import Jump
+from gradwire.experiment.program import DRAWN, Jump
 from gradwire.experiment.repeating import alike
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.components import kind_of
@@ -220,7 +220,8 @@ class FastForward:
             self.why = "no two iterations go alike"
             return False
         early = any(
-            handed.steps < track.part.repeats.first for handed, track in zip(before.handed, jobs, strict=True)
+            handed.steps < max(track.part.repeats.first, DRAWN)
+            for handed, track in zip(before.handed, jobs, strict=True)
         )
         times = 0 if early else self._times(jobs, before, now)
         if times < 1:

@@ -36,6 +36,7 @@ from gradwire.components.layout import (
     H_NODES,
     H_RECEIVERS,
     H_SENDERS,
+    H_SINCE,
     H_SOON,
     H_TRANSPORTS,
     H_USED,
@@ -47,6 +48,7 @@ from gradwire.components.layout import (
     KIND_RECEIVER_BITMAPS,
     KIND_SENDER_BITMAPS,
     KIND_WORDS,
+    LEFT_SINCE,
     MASK_DESTINATION,
     MASK_KEY_NUMBER,
     MAX_FLOWS,
@@ -91,6 +93,7 @@ from gradwire.components.layout import (
     S_PACKETS,
     S_PAIR,
     S_PEER,
+    S_SINCE,
     S_SLOTS,
     S_STAMPS,
     S_STREAM,
@@ -116,6 +119,7 @@ from gradwire.components.layout import (
     V_PAIR,
     V_POOL,
     V_PRIORITY,
+    V_SINCE,
     V_SLOTS,
     V_STREAM,
     V_TAGS,
@@ -318,6 +322,10 @@ def open_message(M, g):
     if M[H_FAILED]:
         return False
     M[M[H_RECEIVERS] + flow * RECEIVER_WORDS + R_EVENT] = _event_of(M, v, i)
+    since = M[M[v + V_LEFT] + LEFT_SINCE] if M[v + V_LEFT] else M[v + V_SINCE]
+    if since:
+        M[M[H_SENDERS] + flow * SENDER_WORDS + S_SINCE] = since
+        M[H_SINCE] = 1
     book = words_at(M[H_BOOK])
     book[(number - M[H_BOOK_FIRST]) * BOOK_WORDS + B_FLOW] = flow
     f = M[H_SENDERS] + flow * SENDER_WORDS

@@ -57,13 +57,16 @@ class Shift(NamedTuple):
         """A step that is over, what was counted of its messages, and what they lack, so much later."""
         rows = over.step.messages
         moved = replace(rows, **{name: getattr(rows, name) + self.steps for name in ROTATES})
-        notes = over.notes.copy()
-        notes[:, :-1] += self.by
+        notes = np.column_stack((self._time(over.notes[:, :-1]), over.notes[:, -1]))
         return (
             Over(
-                replace(over.step, messages=moved), over.numbers + self.messages, over.ready + self.by,
-                over.started + self.by, notes,
+                replace(over.step, messages=moved), over.numbers + self.messages, self._time(over.ready),
+                self._time(over.started), notes,
             ),
             replace(counts, end_ps=counts.end_ps + self.by, first=counts.first + self.messages),
             missing + np.array([self.messages, 0, 0, 0, 0]),
         )  # fmt: skip
+
+    def _time(self, times: Ints) -> Ints:
+        """Times, -1 for never, so much later."""
+        return np.where(times >= 0, times + self.by, times)

@@ -118,7 +118,8 @@ def _laid(memory: Memory, flows: Flows, track: Track, laid: Laid, anchor: int) -
     book = flows.book[laid.first - flows.first :][:n]
     notes = M[laid.notes : laid.notes + NOTES * count].reshape(count, NOTES)
     return [
-        np.array([laid.first - flows.count, M[laid.left], M[laid.left + 2]]), since(M[[laid.left + 1]], 0),
+        np.array([laid.first - flows.count, M[laid.left], M[laid.left + 2]]),
+        since(M[[laid.left + 1, laid.left + at.LEFT_SINCE]], 0),
         events[:, at.E_NEEDS], np.where(waits, events[:, at.E_WAITER] - track.processes, -1),
         since(messages[:, at.G_READY]), since(messages[:, at.G_RELEASED]), messages[:, at.G_FLOW] > 0,
         book[:, KEPT].ravel(), since(book[:, at.B_END]), since(notes[:, :-1]).ravel(), notes[:, -1],

@@ -13,7 +13,7 @@ from typing import cast
 import numpy as np
 
 from gradwire.components import layout as at
-from gradwire.experiment.program import FIRE, NOTE, WAIT, Importance, Jump, Jumping, Part, Step
+from gradwire.experiment.program import DRAWN, FIRE, NOTE, START, WAIT, Importance, Jump, Jumping, Part, Step
 from gradwire.experiment.repeating import later
 from gradwire.experiment.scheduling import LAYER
 from gradwire.scenarios.arrays import Ints
@@ -149,7 +149,7 @@ class Track:
     def _lay(self, step: Step, now: Ps) -> None:
         flows, arena, M = self._flows, self._flows.arena, self._M
         n, count = len(step.messages), len(step)
-        laid = Laid(step, flows.enter(n), self.events)
+        laid = Laid(step, flows.enter(n), self.events, self.laid)
         self.events += count
         self.laid += 1
 
@@ -158,7 +158,7 @@ class Track:
             laid.stretches.append((size, base))
             return base
 
-        laid.left = take(3)
+        laid.left = take(at.LEFT_WORDS)
         M[laid.left] = n
         laid.messages = take(max(1, n * at.MESSAGE_WORDS))
         if len(self.part.hosts) or count > n:
@@ -270,7 +270,11 @@ class Track:
         value[noted] += notes
         words = np.stack((kind, value), axis=1)
         ends = np.flatnonzero(noted & (value == notes + NOTES - 2))  # what was computed is noted with the end
-        return np.insert(words, ends + 1, (at.O_COMPUTED, notes + NOTES - 1), axis=0)
+        words = np.insert(words, ends + 1, (at.O_COMPUTED, notes + NOTES - 1), axis=0)
+        if laid.number < DRAWN:
+            return words
+        begins = np.flatnonzero((words[:, 0] == at.O_NOTE) & (words[:, 1] == notes + START))
+        return np.insert(words, begins + 1, (at.O_BEGIN, laid.left + at.LEFT_SINCE), axis=0)
 
     def _event(self, number: int) -> int:
         """The base of an event, counted through the part; 0 if it has long happened."""

@@ -33,6 +33,8 @@ class Letter:
     pool: int = 0
     turn: int | None = None
     """None: its number"""
+    since: int = 0
+    """from when on time counts where its packets arrive at the same time as others"""
 
 
 @dataclass(frozen=True)
