@@ -72,6 +72,8 @@ H_WRONG = 89  # 1 + number (sim.fabric.watched.CHECKED) of the function that has
 H_WRONG_OWNER = 90  # number of its transport
 H_WRONG_VALUE = 91  # what it returned
 H_WRONG_LIMIT = 92  # and what it had to be below
+H_SINCE = 93  # 1 once there are messages whose ties go by the time since their iteration began (S_SINCE)
+H_NOTES_TIES = 94  # 1: it is counted where draws put packets in an order (T_TIES)
 H_LIMITS = 96  # bytes that each class may hold of its port's buffer, or of the shared one (8 words)
 H_BOOK = 104  # address of the book of messages (its own array: it grows), rows of BOOK_WORDS
 H_BOOK_FIRST = 105  # number of the message of its first row
@@ -166,6 +168,7 @@ P_RED_KEY = 55  # key of the draws for marks
 P_TESTS = 56  # how many there were
 P_NODE = 57  # base of the node it belongs to
 P_CONTROL_MARKS = 59  # of P_MARKS, those of control packets
+P_TIED = 60  # when packets last reached it that have arrived at the same time as others
 P_MORE = 58  # base of its words that most runs do not need (X_)
 CLASS_WORDS = 4
 C_HEAD = 0  # pool entry
@@ -231,6 +234,8 @@ T_EARLIEST = 24  # earliest arrival it has put on any link in this window
 T_DELIVERED = 25  # earliest delivery, or sender's end, in this window that Python has to hear of
 T_WAKE = 26  # base of the half of the wake flags that the next window reads
 T_WORK = 27  # packets handled in this window
+T_TIE_KEYS = 29  # scratch: what breaks ties of the link that a packet came by
+T_TIES = 28  # arrivals so far that a draw has put behind others of their time, where that mattered
 T_SLOT = 32  # what it publishes at the barrier, two halves of 8 words: next, delivered, full, work, to be played
 T_CLAIM = 48  # how many of its nodes have been claimed in this window, two halves of 8 words
 DONE_WORDS = 4  # time, flow, 0 delivered | 1 sender finished, received bytes
@@ -292,6 +297,7 @@ S_GROUP = 76  # base of the record of its group (a group: its own), 0 = none
 S_ALLOWED = 77  # payload bytes that may be missing at delivery
 S_TURN = 78  # which one it is of the messages that carry the same, one after the other: what rotates, rotates by it
 S_OPEN = 79  # stream: packets of the messages of it that have records
+S_SINCE = 79  # message: ties of its packets are broken by the time since then; 0: by the time
 S_UNA = S_USER  # where a transport that can carry streams keeps the first packet that is not acknowledged ...
 S_NXT = S_USER + 1  # ... and the next new one
 STREAM_SPAN = 1 << 20  # packets of a stream that may be sent beyond the first that is not acknowledged
@@ -441,7 +447,7 @@ G_RANK = 4
 G_VARIANT = 5  # base of what it has in common with others of its step
 G_READY = 6  # when it was ready, -1 = not yet
 G_RELEASED = 7  # when it starts, -1 = not released yet
-VARIANT_WORDS = 24
+VARIANT_WORDS = 32
 V_BYTES = 0
 V_PACKETS = 1
 V_KIND = 2  # as S_KIND
@@ -463,6 +469,9 @@ V_STREAM = 17  # base of the sender's record of its stream, 0 = none
 V_ENTROPY = 18  # path entropy of that, -1 = every message draws its own
 V_PAIR = 19  # what its pair has: as S_PAIR, S_GROUP, R_PAIR, R_HOST
 V_FANS = 23  # base of the fans of the messages of its step, two words each: as R_FAN, R_FAN_PLACE; 0 = none has one
+V_SINCE = 24  # as S_SINCE, of messages of no step
+LEFT_WORDS = 4  # of a step: deliveries that are left, the time of the last one so far, messages that have no records
+LEFT_SINCE = 3  # any more, and when the first of its processes began it, where ties go by that
 KIND_WORDS = 16
 KIND_PAYLOAD = 0  # payload bytes of a full packet
 KIND_OVERHEAD = 1  # bytes of headers of a data packet
@@ -499,4 +508,4 @@ W_COMPUTED = 8  # ps spent computing since it was noted last
 W_TIMES = 9  # when it came to the end of the last four stretches, by turns
 SLOW_UNIT = 1_000_000
 OPERATION_WORDS = 2  # what, and of what: ps, the base of an event, or that of a word for the time
-O_COMPUTE, O_WAIT, O_FIRE, O_UNTIL, O_NOTE, O_COMPUTED = 0, 1, 2, 3, 4, 5
+O_COMPUTE, O_WAIT, O_FIRE, O_UNTIL, O_NOTE, O_COMPUTED, O_BEGIN = 0, 1, 2, 3, 4, 5, 6

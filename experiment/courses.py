@@ -26,6 +26,7 @@ from gradwire.experiment.program import (
     UNTIL,
     WAIT,
     Ints,
+    Jump,
 )
 from gradwire.experiment.replay import Timetable
 
@@ -180,6 +181,15 @@ class Past:
             self._seen[iteration] = seen
         for table in (self._gates, self._optimizer, self._seen):
             table.pop(iteration - 2 - self._exchange.staleness, None)
+
+    def jump(self, jump: Jump) -> None:
+        """Iterations are left out: what is known of the last ones before holds for those that are left out last."""
+        steps, events = jump
+        self._gates, self._seen = (
+            {iteration + steps: np.where(known >= 0, known + events, -1) for iteration, known in table.items()}
+            for table in (self._gates, self._seen)
+        )
+        self._optimizer = {iteration + steps: known for iteration, known in self._optimizer.items()}
 
     def of(self, worker: int, iteration: int) -> Ints:
         """A worker's gates of an iteration, by layer and for everything; -1 where there is none."""

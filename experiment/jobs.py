@@ -17,7 +17,7 @@ What is noted, per worker and iteration:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,7 +28,7 @@ from gradwire.experiment.collectives.base import Exchange, JobContext
 from gradwire.experiment.collectives.merged import grown
 from gradwire.experiment.courses import Courses, Past
 from gradwire.experiment.placement import Places
-from gradwire.experiment.program import FIRE, WAIT, Course, Ints, Part, Step, Table
+from gradwire.experiment.program import FIRE, WAIT, Course, Ints, Jump, Part, Repeats, Step, Table
 from gradwire.experiment.replay import Replay, Timetable
 from gradwire.experiment.scheduling import LAYER, scheduling_of
 from gradwire.experiment.topology import Cards
@@ -93,38 +93,69 @@ class Job:
             hosts=np.concatenate((context.nodes, exchange.threads)),
             workers=np.append(np.arange(table.workers), np.full(len(exchange.threads), -1)),
             stations=exchange.stations,
-            steps=self._steps,
+            steps=lambda: Iterations(self),
+            repeats=self._repeats,
         )
 
-    def _steps(self) -> Iterator[Step]:
-        first, exchange = 0, self.exchange
-        last, micros = self.table.iterations - 1, self.table.accumulate
-        courses, past = Courses(self.table, self.trace, exchange), Past(exchange)
-        for iteration in range(self.table.iterations):
-            number = self.begin + iteration
-            times = [
-                [self._times(worker, number, micro) for micro in range(micros)] for worker in range(self.table.workers)
-            ]
-            ready = np.stack([_ready(each[-1]) for each in times])
-            exchanged = replace(exchange.iteration(number, ready, iteration == last), micros=micros)
-            step, seen = exchanged.step, None
-            if exchange.staleness and iteration + exchange.staleness <= last:
-                nodes = exchange.context.nodes
-                seen = first + len(step) + np.arange(len(nodes))
-                step = grown(step, nodes, np.ones_like(nodes))
-            gates = np.where(exchanged.gates >= 0, exchanged.gates + first, -1)
-            past.add(iteration, gates, [plans[-1].optimizer for plans in times], seen)
-            rows = [
-                courses.of(worker, iteration, plans, exchanged, first, past) for worker, plans in enumerate(times)
-            ]
-            behind = tuple(_moved(each, first) for each in exchanged.threads)
-            yield replace(step, courses=tuple(Course(worker, each) for worker, each in enumerate(rows)) + behind)
-            first += len(step)
+    @property
+    def _repeats(self) -> Repeats:
+        """Which of its iterations are alike. The first ones find nothing there of those before, and behind the last
+        ones there is nothing to wait for."""
+        table, exchange = self.table, self.exchange
+        if table.jitter:
+            return Repeats(why="compute times vary (jitter)")
+        if table.bound_per == "step":
+            return Repeats(why='each iteration has a budget of losses of its own (bound_per = "step")')
+        if not vars(type(exchange)).get("repeats", False):
+            return Repeats(why=f"nobody says that iterations of the exchange {table.exchange.kind} repeat themselves")
+        stale = exchange.staleness
+        return Repeats(self.replay.period, 2 + stale, table.iterations - 1 - max(1, stale))
+
+
+class Iterations:
+    """The steps of a job, one by one."""
+
+    def __init__(self, job: Job) -> None:
+        self._job, self._iteration, self._first = job, 0, 0
+        self._courses, self._past = Courses(job.table, job.trace, job.exchange), Past(job.exchange)
+
+    def __iter__(self) -> Iterations:
+        return self
+
+    def jump(self, jump: Jump) -> None:
+        self._iteration += jump.steps
+        self._first += jump.events
+        self._past.jump(jump)
+
+    def __next__(self) -> Step:
+        job, iteration, first, past = self._job, self._iteration, self._first, self._past
+        table, exchange, number = job.table, job.exchange, job.begin + iteration
+        last = table.iterations - 1
+        if iteration > last:
+            raise StopIteration
+        times = [
+            [self._times(worker, number, micro) for micro in range(table.accumulate)] for worker in range(table.workers)
+        ]
+        ready = np.stack([_ready(each[-1]) for each in times])
+        exchanged = replace(exchange.iteration(number, ready, iteration == last), micros=table.accumulate)
+        step, seen = exchanged.step, None
+        if exchange.staleness and iteration + exchange.staleness <= last:
+            nodes = exchange.context.nodes
+            seen = first + len(step) + np.arange(len(nodes))
+            step = grown(step, nodes, np.ones_like(nodes))
+        gates = np.where(exchanged.gates >= 0, exchanged.gates + first, -1)
+        past.add(iteration, gates, [plans[-1].optimizer for plans in times], seen)
+        rows = [
+            self._courses.of(worker, iteration, plans, exchanged, first, past) for worker, plans in enumerate(times)
+        ]
+        behind = tuple(_moved(each, first) for each in exchanged.threads)
+        self._iteration, self._first = iteration + 1, first + len(step)
+        return replace(step, courses=tuple(Course(worker, each) for worker, each in enumerate(rows)) + behind)
 
     def _times(self, worker: int, iteration: int, micro: int) -> Timetable:
         """What a worker does, and when it hands over gradients."""
-        plan = self.replay.timetable(worker, iteration, micro)
-        return plan.held_back() if self.exchange.context.scheduling.starts == "backward" else plan
+        plan = self._job.replay.timetable(worker, iteration, micro)
+        return plan.held_back() if self._job.exchange.context.scheduling.starts == "backward" else plan
 
 
 def job_context(

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,12 @@ COMPUTE, WAIT, FIRE, UNTIL, NOTE = range(5)
 
 START, FORWARD_END, BACKWARD_END, END = range(4)
 """What NOTE notes."""
+
+
+DRAWN = 5
+"""Steps of a job in which packets of jobs that arrive at the same picosecond are put in an order that goes by what time
+it is, as those of traffic always are. In later ones it goes by the time since the first worker began the step, so that
+steps that begin alike may go alike: a long run has seen ties fall in several ways by then (our choice)."""
 
 
 class Operation(NamedTuple):
@@ -211,6 +217,38 @@ class Step:
         return len(self.needs)
 
 
+class Repeats(NamedTuple):
+    """Which steps of a part are alike: those from `first` to `last` whose numbers differ by a multiple of `period`.
+    They differ in the numbers of their iterations alone, and in what rotates by these.
+
+    why : why none are, in words; then `period` is 0.
+    """
+
+    period: int = 0
+    first: int = 0
+    last: int = -1
+    why: str = ""
+
+
+class Jump(NamedTuple):
+    """Steps of a part that are left out, because what comes of them is known, and how many events those have."""
+
+    steps: int
+    events: int
+
+
+class Jumping(Protocol):
+    """An iterator over steps that may leave some out."""
+
+    def __next__(self) -> Step: ...
+
+    def jump(self, jump: Jump) -> None:
+        """Go on so many steps later, all of which are like those so many periods before."""
+
+
+NEVER = Repeats(why="it is no job")
+
+
 @dataclass(frozen=True, eq=False)
 class Part:
     """What one job or traffic does.
@@ -218,7 +256,8 @@ class Part:
     hosts, workers : int64[processes]: the node of every process, and the number of the worker that it is: 0, 1, ...,
         and behind them -1 for what is none.
     stations : int64[stations], their nodes.
-    steps : a new iterator over the steps; each is made when it is asked for.
+    steps : a new iterator over the steps; each is made when it is asked for. Where some are alike it is a `Jumping`.
+    repeats : which of them are.
     """
 
     table: Table
@@ -226,6 +265,7 @@ class Part:
     workers: Ints
     stations: Ints
     steps: Callable[[], Iterator[Step]]
+    repeats: Repeats = NEVER
 
 
 @dataclass(frozen=True, eq=False)

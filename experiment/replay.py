@@ -15,6 +15,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import gcd, lcm
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,12 @@ class Replay:
         round_, rank = divmod(worker, len(self._by_rank))
         mine, micros = self._by_rank[rank], self.table.accumulate
         return mine[(iteration * micros + micro % micros + round_) % len(mine)]
+
+    @property
+    def period(self) -> int:
+        """After how many iterations every worker replays the same ones again."""
+        ranks = self._by_rank[: self.table.workers]
+        return lcm(*(len(mine) // gcd(len(mine), self.table.accumulate) for mine in ranks))
 
     @property
     def ready_order(self) -> list[int]:

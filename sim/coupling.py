@@ -83,6 +83,7 @@ class FabricLike(Protocol):
         share: float | None = None,
         pool: int = 0,
         turn: int | None = None,
+        since: Ps = Ps(0),
     ) -> int: ...
 
     def run(self, until_ps: Ps) -> Sequence[Event]: ...
@@ -139,6 +140,8 @@ class Message:
     """its own part of a budget, and the number of that; `turn` as well: see `gradwire.experiment.program.Messages`"""
     pool: int = 0
     turn: int | None = None
+    since: Ps = Ps(0)
+    """from when on time counts where its packets arrive at the same time as others"""
 
 
 class Track(Protocol):
@@ -244,6 +247,7 @@ class Coupling:
             share=message.share,
             pool=message.pool,
             turn=message.turn,
+            since=message.since,
             **({} if message.number < 0 else {"number": message.number}),
             **({} if message.fan is None else {"fan": message.fan}),
         )

@@ -20,7 +20,7 @@ from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.inner_units import Bytes, Ps
 from gradwire.scenarios.result import KINDS
 from gradwire.sim.coupling import Coupling, Message
-from gradwire.sim.fabric.over import NOTES, Handed, Over
+from gradwire.sim.fabric.over import NOTES, Handed, Over, since_of
 
 Course = Generator[simpy.Event, object, None]
 """What SimPy plays: the events that a process waits for."""
@@ -42,9 +42,9 @@ class Event:
 class Played:
     """A step that is being played."""
 
-    def __init__(self, step: Step, first: int, processes: int) -> None:
+    def __init__(self, step: Step, number: int, first: int, processes: int) -> None:
         count, n = len(step), len(step.messages)
-        self.step, self.left = step, n
+        self.step, self.number, self.left = step, number, n
         columns = (step.needs, step.effort, step.station)
         rows = zip(*(column.tolist() for column in columns), strict=True)
         self.events = [Event(first + i, *row) for i, row in enumerate(rows)]
@@ -142,7 +142,7 @@ class Player:
         """A step, made when it is asked for first; None behind the last one."""
         while number >= len(self._played) and (step := self._peek()) is not None:
             self._next = None
-            self._played.append(Played(step, self._events[-1], len(self.part.hosts)))
+            self._played.append(Played(step, len(self._played), self._events[-1], len(self.part.hosts)))
             if hasattr(self._coupling.fabric, "reserve"):
                 self._played[-1].numbers[:] = self._coupling.fabric.reserve(len(step.messages))
                 self._played[-1].numbers += np.arange(len(step.messages))
@@ -304,7 +304,7 @@ class Player:
             value("dst"), Bytes(value("nbytes")), value("priority"), float(rows.bound[message]),
             rows.important[message], arrived, start_ps=start, transport=table.transport, sent=sent,
             number=int(played.numbers[message]), share=float(rows.share[message]), pool=value("pool"),
-            turn=value("turn"), fan=self._fan(played, message),
+            turn=value("turn"), fan=self._fan(played, message), since=since_of(played.notes, played.number),
         )  # fmt: skip
 
 

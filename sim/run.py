@@ -174,7 +174,7 @@ def collect_result(
     from gradwire.scenarios.result import Result, summarise
 
     scenario, coupling, collected = state.scenario, state.coupling, state.collected
-    tables = coupling.fabric.finish()
+    tables, forward = coupling.fabric.finish(), getattr(coupling.fabric, "forward", None)
     collected.rest(coupling, state.tracks, tables, state.counted_ps)
     hops, messages = int(tables.packet_hops), collected.messages
     digests = dict.fromkeys(trace.digest() for trace in dict.fromkeys(traces))
@@ -202,7 +202,8 @@ def collect_result(
             **times,
             "threads": threads,
             "packet_hops": hops,
-            "hops_per_s": hops / times["run_s"] if times["run_s"] > 0 else 0.0,
+            "hops_per_s": (hops - (forward.hops if forward else 0)) / times["run_s"] if times["run_s"] > 0 else 0.0,
+            "fast_forward": forward.said if forward else "off",
         },
         scenario_text(scenario),
     )

@@ -13,11 +13,13 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
+from gradwire.components import layout as at
 from gradwire.experiment.resolve import jobs_of, traffic_of
 from gradwire.experiment.routing import Routing, build_routing
 from gradwire.experiment.topology import Network
 from gradwire.scenarios.errors import ScenarioError, StallError
 from gradwire.scenarios.given import positive_number, unfit, whole_number
+from gradwire.scenarios.inner_units import Ps
 from gradwire.scenarios.interrupt import CtrlC
 from gradwire.scenarios.load import scenario_of
 from gradwire.sim.collected import Collected
@@ -65,6 +67,7 @@ def simulate(
     threads: int = 1,
     progress: Progress | None = None,
     max_wall_s: float | None = None,
+    fast_forward: bool = True,
     fabric: FabricMaker | None = None,
 ) -> Result:
     """Run a scenario.
@@ -77,6 +80,8 @@ def simulate(
     progress : called now and then (about every 0.1 s) and once at the end.
     max_wall_s : ends the run after so many seconds on the wall clock, counted from the first event on: building the
         network and compiling the engine come before. Where it ends then depends on the machine.
+    fast_forward : iterations that repeat themselves exactly are not simulated again; the Result is the same to the byte
+        but for its `timing`, which says how many they were, or why there were none.
     fabric : makes the network that the jobs use, by default the packet engine; tests put an ideal one here. One that
         is made so is not told to forget what is over (`Fabric.hand_over`), so that it can be asked for it afterwards.
 
@@ -108,6 +113,9 @@ def simulate(
     coupling, engine = state.coupling, state.engine
     if fabric is None:
         engine.hand_over(state.collected)
+        if fast_forward:
+            end = Ps(at.FOREVER) if scenario.duration is None else scenario.duration
+            engine.fast_forward(end, _watched(scenario))
     ready = time.perf_counter()
 
     def collect() -> Result:
@@ -193,6 +201,13 @@ def packet_fabric(scenario: Scenario, network: Network, routing: Routing, thread
         patience_ps=patience_ps(scenario, network, routing),
     )
     return made
+
+
+def _watched(scenario: Scenario) -> str:
+    """What of a run is looked at so closely that no iteration looks like another, if anything is."""
+    if scenario.output.packet_log:
+        return "packets are noted (output.packet_log)"
+    return "queues are sampled (output.queue_samples)" if scenario.output.queue_samples is not None else ""
 
 
 def check_simulated(scenario: Scenario) -> None:

@@ -21,6 +21,7 @@ from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.sim.coupling import FabricLike
 from gradwire.sim.fabric.agenda import Action
 from gradwire.sim.fabric.fabric import Fabric
+from gradwire.sim.fabric.over import since_of
 from gradwire.sim.fabric.tables import Tables
 from gradwire.sim.faults import Faults
 from gradwire.sim.simulate import simulate
@@ -100,8 +101,8 @@ class Recorder:
         found: dict[int, Letter] = {}
         base = 0  # fans so far
         for track in self.made._programs.tracks:
-            for step in track.steps:
-                rows, fans = step.step.messages, step.step.fans
+            for number_of_step, step in enumerate(track.steps):
+                rows, fans, since = step.step.messages, step.step.fans, since_of(step.notes, number_of_step)
                 started = np.where(step.started >= 0, step.started, NEVER)
                 columns = (
                     step.numbers, started, rows.src, rows.dst, rows.nbytes, rows.priority, rows.bound, rows.share,
@@ -116,7 +117,7 @@ class Recorder:
                     fan = None if fans is None or fans[place] < 0 else base + int(fans[place])
                     found[number] = Letter(
                         time, src, dst, nbytes, track.part.table.transport, priority, bound, important,
-                        share=share, pool=pool, turn=turn, fan=fan,
+                        share=share, pool=pool, turn=turn, fan=fan, since=since,
                     )  # fmt: skip
                 base += 0 if fans is None else int(fans.max(initial=-1)) + 1
         assert sorted(found) == list(range(len(found)))

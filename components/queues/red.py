@@ -49,4 +49,5 @@ class Red:
     """Queue policy `red`."""
 
     kind = "red"
+    forgets = True
     admit = staticmethod(admit)

@@ -36,4 +36,5 @@ class Threshold:
     """Queue policy `threshold`."""
 
     kind = "threshold"
+    forgets = True
     admit = staticmethod(admit)

@@ -53,6 +53,10 @@ oracle (`gradwire.testing`) can run the very same code uncompiled.
 
 * `variant(settings) -> class` - whose functions carry it out with that table, where that depends on it.
 
+* `forgets = True`, in the class itself - what becomes of a message follows from its own packets and from the times
+  between them, not from what time it is, how many messages there were, S_TURN, or what others have left behind. Then
+  iterations of a job that begin alike go alike, and are not simulated again (`gradwire.sim.fabric.forward`).
+
 A sequence number that `pull` returns may carry MUST (the packet is made important whatever its tag says); a transport
 that does so with all that it sends again says `repeats_important = True`.
 """

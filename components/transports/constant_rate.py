@@ -113,6 +113,7 @@ class ConstantRate(Transport):
 
     acknowledges = False
 
+    forgets = True
     kind: Literal["constant_rate"]
     share: Annotated[float, Field(ge=0.00001, le=1, strict=True)] = 1.0
     """Of the line rate of the sending host."""

@@ -236,6 +236,7 @@ class Cubic(Reliable, Connected, Ruled):
 
     kernel_tcp = "cubic"
 
+    forgets = True
     kind: Literal["cubic"]
     ecn: Flag = False
     """Whether packets are ECN-capable; others are dropped above K where `selective_drop` is on."""

@@ -196,6 +196,7 @@ class Dcqcn(GoBackN):
 
     wants_marks = True
 
+    forgets = True
     kind: Literal["dcqcn"]
     g: Gain = 0.00390625
     """Weight of a notification in alpha, 1/256 [recalled], as all that is not marked."""

@@ -111,6 +111,7 @@ class ByMarks(Reliable, Windowed):
 class Dctcp(Connected, ByMarks, Ruled):
     """DCTCP (Alizadeh et al., SIGCOMM 2010; RFC 8257): the window shrinks by the share of marked packets."""
 
+    forgets = True
     kind: Literal["dctcp"]
 
     kernel_tcp = "dctcp"

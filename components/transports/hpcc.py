@@ -235,6 +235,7 @@ class Hpcc(GoBackN):
 
     switches_between = 6
 
+    forgets = True
     kind: Literal["hpcc"]
     eta: Gain = 0.95
     """The utilisation it aims at."""

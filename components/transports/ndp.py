@@ -273,6 +273,7 @@ class Ndp(Transport):
     wants_trimming = True
     needs_drops = True
 
+    forgets = True
     kind: Literal["ndp"]
     initial_window: Window | None = None
     """Packets sent before the first pull; by default one more than the longest path holds in an unloaded round trip

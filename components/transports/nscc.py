@@ -380,6 +380,7 @@ class Nscc(Reliable, Transport):
 
     wants_marks = True
 
+    forgets = True
     kind: Literal["nscc"]
     trimming: Flag = True
     """Whether switches trim packets: decides target_delay and qa_threshold."""

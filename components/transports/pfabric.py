@@ -120,6 +120,7 @@ class PFabric(Reliable, Transport):
     wants_shortest_first = True
     needs_drops = True
 
+    forgets = True
     kind: Literal["pfabric"]
     window: Window | None = None
     """Packets, at first and at most; by default what the longest path holds in an unloaded round trip."""

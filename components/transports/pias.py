@@ -64,6 +64,7 @@ MOST_THRESHOLDS = 7  # there are eight priorities
 class Pias(ByMarks):
     """PIAS (Bai et al., NSDI 2015): DCTCP whose packets sink through the priorities as the flow sends."""
 
+    forgets = True
     kind: Literal["pias"]
     thresholds: Annotated[tuple[int, ...], Thresholds()] = tuple(
         packets * 1460 for packets in (1059, 1412, 1643, 1869, 2008, 2115, 2184)

@@ -188,6 +188,7 @@ class Swift(Reliable, Tcp):
     The values are those of htsim, whose authors call them guesses [code], unless marked.
     """
 
+    forgets = True
     kind: Literal["swift"]
     base_target: PositiveTime = Ps(10_000_000)
     """What may wait in queues, on top of the flow's smallest round trip. Ours."""

@@ -51,6 +51,7 @@ class TcpNewReno(Reliable, Connected, Ruled):
 
     kernel_tcp = "reno"
 
+    forgets = True
     kind: Literal["tcp_newreno"]
     ecn: Flag = False
     """Whether packets are ECN-capable; others are dropped above K where `selective_drop` is on."""

@@ -152,6 +152,7 @@ class Timely(Reliable, Tcp):
     Retransmission is that of the TCP variants. [recalled] unless marked.
     """
 
+    forgets = True
     kind: Literal["timely"]
     t_low: PositiveTime = Ps(50_000_000)
     """Round trips below this raise the rate. More than 500 KB of queue takes at 100 Gbps: set it to suit."""

@@ -161,6 +161,8 @@ class Exchange(ABC):
         server the servers do): layerwise, each layer's share of it before its forward step.
     slots, slots_apart : how many messages a host has under way, in all or to each other one, where the job's scheduler
         lets all go at once; 0: all of them.
+    repeats : said by a class itself: iterations from the second on are alike where the same captured ones are replayed,
+        but for their numbers.
     """
 
     layerwise = False
@@ -168,6 +170,7 @@ class Exchange(ABC):
     worker_optimizes = False
     slots = 0
     slots_apart = True
+    repeats = False
 
     def __init__(self, context: JobContext) -> None:
         self.context = context

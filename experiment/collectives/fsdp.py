@@ -52,6 +52,8 @@ class Gathers(Rounds):
 class FullySharded(Exchange):
     """The exchange of one job whose workers keep parts of the model."""
 
+    repeats = True
+
     def __init__(self, context: JobContext, table: fsdp.FullySharded) -> None:
         super().__init__(context)
         self._prefetch, self._reshard, self._micros = table.prefetch, table.reshard, context.table.accumulate

@@ -46,6 +46,8 @@ class Numbers(NamedTuple):
 class OverlappedAveraging(Exchange):
     """The exchange of one job."""
 
+    repeats = True
+
     def __init__(self, context: JobContext, table: Overlapped) -> None:
         super().__init__(context)
         self.layerwise = (context.scheduling.forward or "layerwise") == "layerwise"

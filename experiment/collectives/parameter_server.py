@@ -57,6 +57,8 @@ class Partition(NamedTuple):
 class ParameterServers(Exchange):
     """The exchange of one job with its servers."""
 
+    repeats = True
+
     def __init__(self, context: JobContext, table: ParameterServer) -> None:
         super().__init__(context)
         scheduling = context.scheduling

@@ -20,6 +20,7 @@ class Sharded(Staged):
     """The exchange of one job by a schedule, with an update between its halves."""
 
     worker_optimizes = False
+    repeats = True
     updates = True
 
     def _holds(self, plan: Transfers, found: Links) -> Flags:

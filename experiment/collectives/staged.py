@@ -100,6 +100,7 @@ class Staged(Exchange):
     """The exchange of one job by a schedule."""
 
     worker_optimizes = True
+    repeats = True
     updates = False
     """Whether workers update parts of their own between the way to the sums and the way back."""
     one_by_one = False

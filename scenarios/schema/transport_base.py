@@ -51,6 +51,7 @@ class Transport(Table):
     fresh_word: ClassVar[int]
     probe_word: ClassVar[int]
     streams: ClassVar[bool] = False
+    forgets: ClassVar[bool] = False  # nothing but its own packets decides what becomes of a message
     pulls: ClassVar[bool] = False
     rides: ClassVar[bool] = False
     important: ClassVar[Any]

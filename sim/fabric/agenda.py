@@ -22,12 +22,17 @@ class Agenda:
     since it looked last.
 
     How far things have moved is a number that grows as they do, such as the bytes that have been sent.
+
+    Attributes
+    ----------
+    acted : actions so far that may have changed something.
     """
 
     def __init__(self) -> None:
         self._actions: list[tuple[Ps, int, Action]] = []
         self._observers: list[tuple[Ps, int, Action, int]] = []  # and how far things had moved when it looked
         self._order = count()
+        self.acted = 0
 
     def add(self, time_ps: Ps, action: Action, *, observer: bool = False) -> None:
         """Call `action` at a time."""
@@ -59,6 +64,7 @@ class Agenda:
                 heappush(self._observers, (again, next(self._order), action, moved()))
         while self.next_action <= now:
             _, _, action = heappop(self._actions)
+            self.acted += 1
             again = action(now)
             if again is not None:
                 heappush(self._actions, (again, next(self._order), action))

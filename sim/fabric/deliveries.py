@@ -71,6 +71,11 @@ class Deliveries:
             self._missing = [rows[~mine]]
         return rows[mine]
 
+    def jump(self, messages: int) -> None:
+        """Messages of which something is known have numbers so much higher."""
+        for rows in self._missing or []:
+            rows[:, 0] += messages
+
     def _delivered(self, rows: Ints, numbers: Ints, events: list[Event]) -> None:
         """Deliveries by time and message, as rows of the log, and their messages."""
         nbytes = self._memory.M[self._flows.records.receiver(rows[:, 1]) + at.R_BYTES]

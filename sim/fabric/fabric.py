@@ -35,11 +35,13 @@ from gradwire.sim.fabric.deliveries import Deliveries
 from gradwire.sim.fabric.events import Delivery, Event
 from gradwire.sim.fabric.fans import lay_one
 from gradwire.sim.fabric.flows import Flows
+from gradwire.sim.fabric.forward import FastForward, remembers
 from gradwire.sim.fabric.logs import Logs, joined
 from gradwire.sim.fabric.memory import Memory, build
 from gradwire.sim.fabric.over import Over, Taker
 from gradwire.sim.fabric.parameters import Bound, ParameterSets, check_settings
 from gradwire.sim.fabric.program import Programs
+from gradwire.sim.fabric.recorder import Recorder
 from gradwire.sim.fabric.regions import Wanted
 from gradwire.sim.fabric.specialise import Kernel, combine, features_of, specialise, spent_ahead
 from gradwire.sim.fabric.tables import Tables, collect_drops, collect_ports, collect_sums
@@ -146,6 +148,7 @@ class Fabric:
         self._deliveries = Deliveries(self.memory, self.flows, self._logs, missing)
         self._budget = 64
         self._alone = True
+        self.forward: FastForward | None = None
         self._quiet: tuple[int, int] = (0, -1)
         self.stalled = ""
         self.deadlock = ""
@@ -190,6 +193,7 @@ class Fabric:
         pool: int = 0,
         turn: int | None = None,
         fan: tuple[int, int] | None = None,
+        since: Ps = Ps(0),
     ) -> int:
         """Hand `nbytes` bytes to the NIC of host `src` at time `at_ps`. Returns the message's number.
 
@@ -197,7 +201,7 @@ class Fabric:
         by default what the transport says (ECN-capable transports: all). `settled`: `run` tells also when the sender
         has nothing more to send. `logged`: its packets are noted, if any are. `number`: one that was reserved.
         `share`, `pool`, `turn`: see `gradwire.experiment.program.Messages`. `fan`: one that `fan` has made, and which
-        of it the message is.
+        of it the message is. `since`: from when on time counts where its packets arrive at the same time as others.
 
         Raises
         ------
@@ -214,7 +218,7 @@ class Fabric:
         number = self.flows.open(
             at_ps, src, dst, nbytes, packets, transport=transport, priority=priority, important=important,
             loss=Allowance(bound, bound if share is None else share, pool), settled=settled, logged=logged,
-            number=number, turn=turn, fan=fan,
+            number=number, turn=turn, fan=fan, since=since,
         )  # fmt: skip
         self._deliveries.expected += 1
         return number
@@ -246,9 +250,19 @@ class Fabric:
             first, many = int(over.numbers[0]) if len(over.numbers) else 0, len(over.numbers)
             counts, missing = self.flows.counts(first, many), self._deliveries.missing_of(first, many)
             self.flows.forget(first, many)
-            taker.step(track.part, track.handed.steps, over, counts, missing)
+            recorder.step(track.part, track.handed.steps, over, counts, missing)
 
-        self._programs.take, self._logs.taker = take, taker.drops
+        self._recorder = recorder = Recorder(taker)
+        self._programs.take, self._logs.taker = take, recorder.drops
+
+    def fast_forward(self, limit: Ps, why: str = "") -> None:
+        """From now on iterations of what is played that repeat themselves exactly are not simulated again (see
+        `FastForward`), up to where the run ends. What is over is handed over. `why`: why not, if there is a reason."""
+        self.forward = FastForward(
+            self.memory, self.flows, self._programs, self._logs, self._deliveries, self.agenda, self._recorder,
+            delays=self._combination.features.delays, limit=limit, why=why or remembers(self._combination),
+            stopped=self._asks_to_stop,
+        )  # fmt: skip
 
     def play(self, part: Part, logged: bool = True) -> Track:
         """Begin to play a part of a program: its messages start by themselves. `run` does not return for their
@@ -331,7 +345,11 @@ class Fabric:
             if self.deadlock != blocked:
                 break
             programs.fill(self.now)
+            if self.forward is not None and self.forward.look():
+                continue  # time has moved on
             until = Ps(min(until_ps, programs.soonest(), agenda.next_action))
+            if self.forward is not None:
+                until = min(until, self.forward.soonest)
             if agenda.next_observer < until:
                 until = self._until_seen(until)
             M[at.H_UNTIL] = until

@@ -110,6 +110,16 @@ class Flows:
             self.book[: self.count - keep] = self.book[keep - self.first : self.count - self.first].copy()
             self._place_book(self.book, keep)
 
+    def jump(self, messages: int, nbytes: int, by: int) -> None:
+        """So many messages with so many bytes are over that nothing is kept of; those of which something is kept come
+        behind them, and so much later."""
+        self._place_book(self.book, self.first + messages)
+        self.count += messages
+        self._gone = {first + messages: beyond + messages for first, beyond in self._gone.items()}
+        self.delivered_bytes += nbytes
+        ends = self.book[: self.count - self.first, B_END]
+        ends[ends >= 0] += by
+
     def variants(self, begin: Begin, transport: int) -> tuple[Ints, Ints]:
         """What messages of one transport have in common: see `FlowRecords.variants`. Makes what connections and pairs
         need that have had no message yet."""
@@ -143,6 +153,7 @@ class Flows:
         number: int | None = None,
         turn: int | None = None,
         fan: tuple[int, int] | None = None,
+        since: int = 0,
     ) -> int:
         """A new message with its records, which starts at a time. Returns its number. `turn`: that, unless given.
         `fan`: the base of its fan, and its place there."""
@@ -155,7 +166,7 @@ class Flows:
         begin = Begin(source, target, size, count, priorities, share, bound, pool, tag, importance)
         row = self.variants(begin, transport)[0][0]
         row[at.V_TELL] = at.TELL_DELIVERED | at.TELL_FINISHED if settled else at.TELL_DELIVERED
-        row[at.V_LOGGED], row[at.V_FIRST] = int(logged), number
+        row[at.V_LOGGED], row[at.V_FIRST], row[at.V_SINCE] = int(logged), number, since
         self.book[number - self.first] = (
             src, dst, nbytes, packets, transport, -1, 0, -1, 0, 0, 0, tags if tags > 1 else 0, 0, 0, 0,
         )  # fmt: skip

@@ -52,10 +52,15 @@ class Logs:
             np.add.at(flows.records.dropped, lost, 1)
             self.drops.append(np.column_stack((drops, flows.records.message_of(lost))))
             self._waiting += len(drops)
-            if self.taker is not None and self._waiting >= MOST_DROPS:
-                self.taker(np.concatenate(self.drops))
-                self.drops, self._waiting = [], 0
+            if self._waiting >= MOST_DROPS:
+                self.hand_over()
         return done
+
+    def hand_over(self) -> None:
+        """Give the drops so far to whoever takes them."""
+        if self.taker is not None and self.drops:
+            self.taker(np.concatenate(self.drops))
+            self.drops, self._waiting = [], 0
 
     def _messages_of(self, second_words: Ints) -> Ints:
         """The messages of packets, by their words B; -1 for frames that belong to a link."""

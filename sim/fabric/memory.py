@@ -184,6 +184,7 @@ def _write_threads(memory: Memory, regions: Regions, network: Network, shape: Sh
         M[base + at.T_SPARE] = own.spare[thread]
         M[base + at.T_ADDRESS] = own.address[thread]
         M[base + at.T_BACK] = own.backs[thread]
+        M[base + at.T_TIE_KEYS] = own.tie_keys[thread]
         M[base + at.T_PORTS] = own.chosen[thread]
         M[base + at.T_BUCKETS] = own.buckets[thread]
         M[base + at.T_LOG_LIMIT] = LOG_ENTRIES

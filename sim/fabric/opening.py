@@ -37,6 +37,7 @@ from gradwire.components.layout import (
     H_NODES,
     H_RECEIVERS,
     H_SENDERS,
+    H_SINCE,
     H_SOON,
     H_TRANSPORTS,
     H_USED,
@@ -48,6 +49,7 @@ from gradwire.components.layout import (
     KIND_RECEIVER_BITMAPS,
     KIND_SENDER_BITMAPS,
     KIND_WORDS,
+    LEFT_SINCE,
     MASK_DESTINATION,
     MASK_KEY_NUMBER,
     MAX_FLOWS,
@@ -94,6 +96,7 @@ from gradwire.components.layout import (
     S_PACKETS,
     S_PAIR,
     S_PEER,
+    S_SINCE,
     S_SLOTS,
     S_STAMPS,
     S_STREAM,
@@ -120,6 +123,7 @@ from gradwire.components.layout import (
     V_PAIR,
     V_POOL,
     V_PRIORITY,
+    V_SINCE,
     V_SLOTS,
     V_STREAM,
     V_TAGS,
@@ -336,6 +340,10 @@ def open_message(M, g):
     M[r + R_EVENT] = _event_of(M, v, i)
     if M[v + V_FANS]:
         _join_fan(M, v, i, r)
+    since = M[M[v + V_LEFT] + LEFT_SINCE] if M[v + V_LEFT] else M[v + V_SINCE]
+    if since:
+        M[M[H_SENDERS] + flow * SENDER_WORDS + S_SINCE] = since
+        M[H_SINCE] = 1
     book = words_at(M[H_BOOK])
     book[(number - M[H_BOOK_FIRST]) * BOOK_WORDS + B_FLOW] = flow
     f = M[H_SENDERS] + flow * SENDER_WORDS

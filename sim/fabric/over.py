@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from gradwire.experiment.program import Ints, Part, Step
+from gradwire.experiment.program import DRAWN, START, Ints, Part, Step
+from gradwire.scenarios.inner_units import Ps
 from gradwire.sim.fabric.counts import Counts
 
 NOTES = 5
@@ -26,6 +27,13 @@ class Over(NamedTuple):
     ready: Ints
     started: Ints
     notes: Ints
+
+
+def since_of(notes: Ints, number: int) -> Ps:
+    """From when on time counts where packets of a step arrive at the same time as others: since the first of its
+    processes began it, or, in the first steps (`DRAWN`) and in those of traffic, always."""
+    begun = notes[:, START][notes[:, START] >= 0]
+    return Ps(int(begun.min()) if number >= DRAWN and len(begun) else 0)
 
 
 @dataclass

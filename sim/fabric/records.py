@@ -59,6 +59,7 @@ class FlowRecords:
     arena : where what belongs to records for a while is allocated.
     keep : what Python asks of the compiled keeping of messages.
     dropped : int64 per record: packets of its message that were lost.
+    lasting : records that are in use for good.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class FlowRecords:
     ) -> None:
         """`line` : int64[hosts], picoseconds per byte << 16 of every host's port."""
         self.memory, self.transports, self.sets, self.seed, self.keep = memory, transports, sets, seed, keep
-        self.arena = Arena(memory, keep)
+        self.arena, self.lasting = Arena(memory, keep), 0
         self.dropped = memory.M[memory.dropped : memory.dropped + at.MAX_FLOWS]
         memory.M[memory.node_base[: len(line)] + at.N_LINE] = line
         for number, bound in enumerate(transports):
@@ -116,6 +117,7 @@ class FlowRecords:
         """
         flow = self.keep(NEW, src, dst)
         self.arena.check()
+        self.lasting += 1
         return flow
 
     def kinds(self, transport: int, src: Ints, dst: Ints) -> Ints:

@@ -106,6 +106,7 @@ class ThreadRegions:
     chosen: list[int]
     backs: list[int]
     address: list[int]
+    tie_keys: list[int]
     buckets: list[int]
     done: list[int]
     drops: list[int]
@@ -196,10 +197,10 @@ def plan_regions(shape: Shape, room: LinkRoom, wanted: Wanted) -> Regions:
 
 def _plan_threads(plan: Plan, shape: Shape, room: LinkRoom, wanted: Wanted) -> ThreadRegions:
     threads, burst = range(wanted.threads), shape.links * room.per_window
-    scratch = [[plan.take(room.arrivals + 8) for _ in threads] for _ in range(5)]
-    keys, spare, chosen, backs, address = scratch
+    scratch = [[plan.take(room.arrivals + 8) for _ in threads] for _ in range(6)]
+    keys, spare, chosen, backs, address, tie_keys = scratch
     return ThreadRegions(
-        keys, spare, chosen, backs, address,
+        keys, spare, chosen, backs, address, tie_keys,
         buckets=[plan.take(128) for _ in threads],
         done=[plan.take(_deliveries(shape, room, wanted) * at.DONE_WORDS) for _ in threads],
         drops=[plan.take((LOG_ENTRIES + 2 * burst) * at.DROP_WORDS) for _ in threads],

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import cast
 
 import numpy as np
 
 from gradwire.components import layout as at
-from gradwire.experiment.program import FIRE, NOTE, WAIT, Importance, Part, Step
+from gradwire.experiment.program import DRAWN, FIRE, NOTE, START, WAIT, Importance, Jump, Jumping, Part, Step
+from gradwire.experiment.repeating import later
 from gradwire.experiment.scheduling import LAYER
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.inner_units import Ps
@@ -37,6 +39,7 @@ class Track:
     ----------
     steps : all steps so far, as `Over`, without those that were handed over.
     handed : how much that was.
+    laid, events : steps so far, and how many events they have.
     begun : int64[processes]: how many stretches of its course (steps) every process has come to the end of.
     """
 
@@ -50,15 +53,15 @@ class Track:
         self.over: list[Over] = []
         self.handed = Handed()
         self.laid = 0
-        self._events = 0
+        self.events = 0
         count = len(part.hosts)
-        self._processes = arena.allocate(at.PROCESS_WORDS * count) if count else 0
-        self._pending: list[deque[tuple[int, int]]] = [deque() for _ in range(count)]
+        self.processes = arena.allocate(at.PROCESS_WORDS * count) if count else 0
+        self.pending: list[deque[tuple[int, int]]] = [deque() for _ in range(count)]
         self._started = np.zeros(count, dtype=np.bool_)
         if count:
-            self._table(self._processes, count, at.PROCESS_WORDS)[:, at.W_SLOW] = at.SLOW_UNIT
-        self._stations = arena.allocate(len(part.stations)) if len(part.stations) else 0
-        self._queues: dict[int, int] = {}  # by `_keys`
+            self._table(self.processes, count, at.PROCESS_WORDS)[:, at.W_SLOW] = at.SLOW_UNIT
+        self.stations = arena.allocate(len(part.stations)) if len(part.stations) else 0
+        self.queues: dict[int, int] = {}  # by `_keys`
         self._rooms: dict[int, int] = {}
         self._known: dict[int, int] = {}  # messages that every queue has, had, or will have, as far as is known
         self.done_ps, self.last_ps = -1, 0
@@ -74,7 +77,7 @@ class Track:
 
     @property
     def begun(self) -> Ints:
-        return self._table(self._processes, len(self.part.hosts), at.PROCESS_WORDS)[:, at.W_BEGUN]
+        return self._table(self.processes, len(self.part.hosts), at.PROCESS_WORDS)[:, at.W_BEGUN]
 
     @property
     def delivered(self) -> bool:
@@ -91,10 +94,30 @@ class Track:
         """What is known of every step so far that has not been handed over."""
         return [*self.over, *(self._seen(laid) for laid in self.live)]
 
+    def jump(self, jump: Jump, messages: int, by: Ps) -> None:
+        """Be so many steps further, `by` picoseconds later, with messages numbered so much higher: the steps in between
+        are like those so many periods before them, and somebody else has told of them."""
+        assert self._next is not None
+        cast("Jumping", self._steps).jump(jump)
+        self._next = later(self._next, jump)
+        for laid in self.live:
+            laid.jump(self._M, len(self.part.hosts), jump, messages, by)
+        self.laid += jump.steps
+        self.events += jump.events
+        # when processes have begun steps (W_TIMES) is of no more use: the next step is asked for by who begins one next
+        self._table(self.processes, len(self.part.hosts), at.PROCESS_WORDS)[:, at.W_BEGUN] += jump.steps
+        self._M[self.stations : self.stations + len(self.part.stations)] += by
+        self.last_ps += by
+
+    @property
+    def asks(self) -> bool:
+        """Whether a process has begun as many steps as let the next one be asked for."""
+        return bool(self.begun.max(initial=0) > self.laid - AHEAD)
+
     def slow(self, host: int, factor: float) -> None:
         """From now on computing takes `factor` times as long on a host."""
         for process in np.flatnonzero(self.part.hosts == host).tolist():
-            base = self._processes + at.PROCESS_WORDS * process
+            base = self.processes + at.PROCESS_WORDS * process
             self._M[base + at.W_SLOW] = round(factor * at.SLOW_UNIT)
 
     # --- laying steps -------------------------------------------------------------------------------------------
@@ -110,7 +133,7 @@ class Track:
             asked = self.laid - AHEAD  # the stretch whose end asked for it
             if asked < 0:
                 return Ps(0)
-            table = self._table(self._processes, len(self.part.hosts), at.PROCESS_WORDS)
+            table = self._table(self.processes, len(self.part.hosts), at.PROCESS_WORDS)
             those = table[table[:, at.W_BEGUN] > asked]
             return Ps(int(those[:, at.W_TIMES + (asked & 3)].min()) if len(those) else at.FOREVER)
         begins = self._next.begins
@@ -127,8 +150,8 @@ class Track:
     def _lay(self, step: Step, now: Ps) -> None:
         flows, arena, M = self._flows, self._flows.arena, self._M
         n, count = len(step.messages), len(step)
-        laid = Laid(step, flows.enter(n), self._events)
-        self._events += count
+        laid = Laid(step, flows.enter(n), self.events, self.laid)
+        self.events += count
         self.laid += 1
 
         def take(size: int) -> int:
@@ -136,7 +159,7 @@ class Track:
             laid.stretches.append((size, base))
             return base
 
-        laid.left = take(3)
+        laid.left = take(at.LEFT_WORDS)
         M[laid.left] = n
         laid.messages = take(max(1, n * at.MESSAGE_WORDS))
         if len(self.part.hosts) or count > n:
@@ -152,7 +175,7 @@ class Track:
             operations = self._operations(laid, course.process, course.operations)
             base = take(operations.size)
             M[base : base + operations.size] = operations.ravel()
-            self._pending[course.process].append((base, base + operations.size))
+            self.pending[course.process].append((base, base + operations.size))
         self.feed(now)
 
     def _lay_messages(self, laid: Laid, take: Callable[[int], int]) -> None:
@@ -229,7 +252,7 @@ class Track:
         table = self._table(laid.events, len(step), at.EVENT_WORDS)
         table[:, at.E_NEEDS] = step.needs
         table[:, at.E_EFFORT] = step.effort
-        table[:, at.E_STATION] = np.where(step.station >= 0, self._stations + step.station, 0)
+        table[:, at.E_STATION] = np.where(step.station >= 0, self.stations + step.station, 0)
         for lists, base_word, count_word, first, size in (
             (step.after, at.E_AFTER, at.E_AFTER_COUNT, laid.events, at.EVENT_WORDS),
             (step.posts, at.E_POSTS, at.E_POSTS_COUNT, laid.messages, at.MESSAGE_WORDS),
@@ -252,7 +275,11 @@ class Track:
         value[noted] += notes
         words = np.stack((kind, value), axis=1)
         ends = np.flatnonzero(noted & (value == notes + NOTES - 2))  # what was computed is noted with the end
-        return np.insert(words, ends + 1, (at.O_COMPUTED, notes + NOTES - 1), axis=0)
+        words = np.insert(words, ends + 1, (at.O_COMPUTED, notes + NOTES - 1), axis=0)
+        if laid.number < DRAWN:
+            return words
+        begins = np.flatnonzero((words[:, 0] == at.O_NOTE) & (words[:, 1] == notes + START))
+        return np.insert(words, begins + 1, (at.O_BEGIN, laid.left + at.LEFT_SINCE), axis=0)
 
     def _event(self, number: int) -> int:
         """The base of an event, counted through the part; 0 if it has long happened."""
@@ -268,11 +295,11 @@ class Track:
 
     def _queue(self, key: int) -> int:
         """The queue of such a key."""
-        if key not in self._queues:
-            base = self._queues[key] = self._flows.arena.allocate(at.QUEUE_WORDS)
+        if key not in self.queues:
+            base = self.queues[key] = self._flows.arena.allocate(at.QUEUE_WORDS)
             self._M[base + at.Q_CREDIT] = self.part.table.credit
             self._rooms[key] = 0
-        return self._queues[key]
+        return self.queues[key]
 
     def _widen(self, key: int, more: int) -> None:
         """A queue gets more messages: it has room for all of those that are known and have not gone yet."""
@@ -292,7 +319,7 @@ class Track:
 
     def _feed(self, process: int, now: Ps) -> None:
         """Give a process the next stretch of its course, if it has nowhere to go on."""
-        M, base, pending = self._M, self._processes + at.PROCESS_WORDS * process, self._pending[process]
+        M, base, pending = self._M, self.processes + at.PROCESS_WORDS * process, self.pending[process]
         if pending and not self._started[process]:
             self._started[process] = True
             M[base + at.W_AT], M[base + at.W_END] = pending.popleft()
@@ -307,8 +334,8 @@ class Track:
 
     def feed(self, now: Ps) -> None:
         """Give processes what is known of their courses."""
-        for process in range(len(self._pending)):
-            if self._pending[process]:
+        for process in range(len(self.pending)):
+            if self.pending[process]:
                 self._feed(process, now)
 
     @property
@@ -316,13 +343,13 @@ class Track:
         """Whether everything has been played: the courses of all processes, and all messages delivered."""
         if self._next is not None or not self.delivered:
             return False
-        table = self._table(self._processes, len(self.part.hosts), at.PROCESS_WORDS)
-        return bool(table[:, at.W_STARVED].all()) and not any(self._pending)
+        table = self._table(self.processes, len(self.part.hosts), at.PROCESS_WORDS)
+        return bool(table[:, at.W_STARVED].all()) and not any(self.pending)
 
     @property
     def ended_ps(self) -> Ps:
         """When the last thing happened."""
-        table = self._table(self._processes, len(self.part.hosts), at.PROCESS_WORDS)
+        table = self._table(self.processes, len(self.part.hosts), at.PROCESS_WORDS)
         last = max((int(self._M[laid.left + 1]) for laid in self.live), default=0)
         return Ps(max(last, self.last_ps, int(table[:, at.W_ENDED].max(initial=0))))
 
@@ -330,7 +357,7 @@ class Track:
         """(process, event) of those that wait; events are counted through the part."""
         found = []
         for process in range(len(self.part.hosts)):
-            base = self._processes + at.PROCESS_WORDS * process
+            base = self.processes + at.PROCESS_WORDS * process
             last = int(self._M[base + at.W_AT]) - at.OPERATION_WORDS
             if not self._started[process] or self._M[base + at.W_STARVED] or self._M[last] != at.O_WAIT:
                 continue

@@ -35,6 +35,8 @@ class Letter:
     """None: its number"""
     fan: int | None = None
     """letters of one fan are alike, between one host and others: switches sum them up, or make them of one"""
+    since: int = 0
+    """from when on time counts where its packets arrive at the same time as others"""
 
 
 @dataclass(frozen=True)

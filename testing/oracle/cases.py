@@ -66,7 +66,7 @@ def run_engine(
         number = fabric.send(
             Ps(time), what.src, what.dst, Bytes(what.nbytes), transport=what.transport, priority=what.priority,
             bound=what.bound, share=what.share, pool=what.pool, turn=what.turn, important=important,
-            fan=fan_of(letter),
+            fan=fan_of(letter), since=Ps(what.since),
         )  # fmt: skip
         assert number == len(letters) - 1
 

@@ -53,9 +53,11 @@ class Link:
     """A directed link: it takes one packet at a time, and loses some of them."""
 
     def __init__(
-        self, clock: Clock, log: Log, index: int, rate: int, latency: int, loss: float, seed: int
-    ) -> None:
-        self.clock, self.log, self.index, self.latency = clock, log, index, latency
+        self, clock: Clock, log: Log, index: int, rate: int, latency: int, loss: float, seed: int,
+        since: Callable[[Packet], int],
+    ) -> None:  # fmt: skip
+        """`since`: from when on time counts for a packet, where it arrives at the same time as others."""
+        self.clock, self.log, self.index, self.latency, self.since = clock, log, index, latency, since
         self.set_rate(rate)
         self.set_loss(loss)
         self.down = False
@@ -103,7 +105,8 @@ class Link:
         else:
             arrive, arrival = self.receive, end + self.latency
             # 20 bits of a hash, then the link: the same chance for every link in every tie
-            tie = draw.py_func(self.tie_key, arrival ^ arrival >> 31) >> 12
+            time = arrival - self.since(packet)
+            tie = draw.py_func(self.tie_key, time ^ time >> 31) >> 12
             self.clock.at(arrival, ARRIVAL, tie << 32 | self.index, lambda: arrive(packet, self.index))
 
     def _end(self) -> None:

@@ -30,6 +30,7 @@ from gradwire.testing.oracle.fans import Fan
 from gradwire.testing.oracle.flows import Carried, Flow, Group, Protocol, Stream, Words
 from gradwire.testing.oracle.host import Host
 from gradwire.testing.oracle.model import CHANGE, SENT_ON, Clock, Link, Log
+from gradwire.testing.oracle.packets import PAUSE, Packet
 from gradwire.testing.oracle.switch import Port, Switch
 
 
@@ -47,7 +48,7 @@ class Oracle:
         self.links = [
             Link(
                 self.clock, self.log, index, int(network.link_rate[index]), int(network.link_latency[index]),
-                float(network.link_loss[index]), case.seed,
+                float(network.link_loss[index]), case.seed, self._since,
             )
             for index in range(network.link_count)
         ]  # fmt: skip
@@ -92,6 +93,10 @@ class Oracle:
         self.streams: dict[tuple[int, int, int, int], Stream] = {}
         self.groups: dict[tuple[int, int, int, int], Group] = {}
         self.shared: dict[tuple[str | int, ...], int] = {}
+
+    def _since(self, packet: Packet) -> int:
+        """From when on time counts for a packet's ties."""
+        return 0 if packet.kind == PAUSE else self.case.letters[self.letters[packet.flow]].since
 
     def _headroom(self, link: Link, longest: int) -> int:
         """Rate times round trip of the cable, three full packets and the pause frame."""

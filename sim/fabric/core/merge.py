@@ -3,7 +3,8 @@
 Equal cables make packets arrive at the same picosecond again and again. Were ties broken by the number of the link, the
 lowest number would win every one of them: it would enter the queue first, be marked last and find room where others do
 not, for as long as the flows last. A hash of the time and the link gives every link the same chance in every tie, and
-needs no state, so the outcome depends neither on windows nor on threads.
+needs no state, so the outcome depends neither on windows nor on threads. In long jobs the time is that since their
+iteration began (`gradwire.experiment.program.DRAWN`), so that iterations that begin alike go alike.
 
 Each ingress link is already in order, so what has to be sorted is a handful of runs. A key holds the time since the
 start of the window, the hash, and the position in which the packet was found, which keeps the packets of one link in
@@ -20,6 +21,8 @@ from gradwire.components.layout import (
     H_FAR,
     H_HEADS,
     H_INGRESS,
+    H_SENDERS,
+    H_SINCE,
     H_TIES,
     HEAD_MASK,
     HEAD_RING,
@@ -27,6 +30,7 @@ from gradwire.components.layout import (
     HEAD_SPILL,
     HEAD_SPILL_FREE,
     HEAD_WORDS,
+    MASK_FLOW,
     N_IN,
     N_IN_COUNT,
     P_RING,
@@ -36,6 +40,8 @@ from gradwire.components.layout import (
     P_SPILL_TAIL,
     P_TAIL,
     RING_WORDS,
+    S_SINCE,
+    SENDER_WORDS,
     SHAPE_RING,
     SHAPE_SPILLING,
     T_ADDRESS,
@@ -43,6 +49,7 @@ from gradwire.components.layout import (
     T_BUCKETS,
     T_KEYS,
     T_SPARE,
+    T_TIE_KEYS,
     T_WORK,
 )
 from gradwire.sim.fabric.atomics import load_acquire, prefetch
@@ -140,6 +147,35 @@ def fetch(M, node):
 
 
 @njit
+def since_of(M, B):
+    """Since when time is counted for ties of a packet: 0, or when the iteration began that its message belongs to."""
+    flow = B & MASK_FLOW
+    if flow == MASK_FLOW:
+        return 0
+    return M[M[H_SENDERS] + flow * SENDER_WORDS + S_SINCE]
+
+
+@njit
+def _settle_ties(M, th, keys, n, begin):
+    """Put arrivals of one time in order anew where some of them count time otherwise."""
+    i = 0
+    while i + 1 < n:
+        time = M[keys + i] >> TIME_SHIFT
+        j = i + 1
+        if M[keys + j] >> TIME_SHIFT == time:
+            j = i
+            while j < n and M[keys + j] >> TIME_SHIFT == time:
+                index = M[keys + j] & INDEX_MASK
+                since = since_of(M, M[M[M[th + T_ADDRESS] + index] + 2])
+                if since:
+                    tie = tie_break(M[M[th + T_TIE_KEYS] + index], begin + time - since)
+                    M[keys + j] = (time << TIME_SHIFT) | (tie << INDEX_BITS) | index
+                j += 1
+            _insertion_sort(M, keys + i, j - i)
+        i = j
+
+
+@njit
 def merge(M, th, node, begin, end, shift):
     """Collect the packets that reach `node` in [begin, end).
 
@@ -150,6 +186,8 @@ def merge(M, th, node, begin, end, shift):
     """
     keys = M[th + T_KEYS]
     addresses = M[th + T_ADDRESS]
+    tie_keys = M[th + T_TIE_KEYS]
+    since = M[H_SINCE]
     first = M[node + N_IN]
     ingress = M[H_INGRESS] + first
     head_at = M[H_HEADS] + first * HEAD_WORDS - HEAD_WORDS
@@ -182,6 +220,8 @@ def merge(M, th, node, begin, end, shift):
                 key = ((time - begin) << TIME_SHIFT) | n
                 if several:
                     key |= tie_break(ties, time) << INDEX_BITS
+                    if since:
+                        M[tie_keys + n] = ties
                 if key < last:
                     in_order = False
                 last = key
@@ -209,6 +249,8 @@ def merge(M, th, node, begin, end, shift):
                 key = ((time - begin) << TIME_SHIFT) | n
                 if several:
                     key |= tie_break(ties, time) << INDEX_BITS
+                    if since:
+                        M[tie_keys + n] = ties
                 if key < last:
                     in_order = False
                 last = key
@@ -225,4 +267,6 @@ def merge(M, th, node, begin, end, shift):
             _insertion_sort(M, keys, n)
         else:
             keys = _bucket_sort(M, th, keys, n, shift)
+    if several and n > 1 and since:
+        _settle_ties(M, th, keys, n, begin)
     return keys, n, later

@@ -45,6 +45,7 @@ from gradwire.components.layout import (
     H_TIMERS,
     H_TOLD,
     KEY_ORDER,
+    O_BEGIN,
     O_COMPUTE,
     O_FIRE,
     O_NOTE,
@@ -316,6 +317,9 @@ def _proceed(M, w, now):
                 return
         elif operation == O_NOTE:
             M[value] = now
+        elif operation == O_BEGIN:
+            if M[value] == 0:
+                M[value] = now
         else:
             M[value] = M[w + W_COMPUTED]
             M[w + W_COMPUTED] = 0

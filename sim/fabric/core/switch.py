@@ -10,6 +10,7 @@ from gradwire.components.layout import (
     H_DEST,
     H_FAR,
     H_GROUPS,
+    H_NOTES_TIES,
     MASK_DESTINATION,
     MASK_SEQUENCE,
     N_ACTIVE_COUNT,
@@ -19,10 +20,12 @@ from gradwire.components.layout import (
     N_ROUTE,
     N_WANTED,
     P_MORE,
+    P_TIED,
     PAUSE,
     T_ADDRESS,
     T_BACK,
     T_PORTS,
+    T_TIES,
     X_DEAF,
 )
 from gradwire.sim.fabric.atomics import prefetch
@@ -30,7 +33,7 @@ from gradwire.sim.fabric.atomics import prefetch
 from .bound import AGGREGATION, FAULTS, PFC, SEES_QUEUES, SHARED, SOURCE_ROUTES, choose
 from .fan import add_up, comes_in, copy_of, count_copies, goes_out, meets
 from .link import log_drop
-from .merge import INDEX_MASK, TIME_SHIFT, merge
+from .merge import INDEX_MASK, TIME_SHIFT, merge, since_of
 from .port import finish, offer, pause, serve, serve_all
 
 DEST_PORT = 20  # destination word: edge switch index | base of that switch's port to the host << 20
@@ -97,6 +100,21 @@ def _route_all(M, th, node, keys, n, begin):
 
 
 @njit
+def _note_tie(M, th, before, p, now, drawn):
+    """Packets for port `p`, and for port `before`, have arrived at the same time, so that one was put behind the other,
+    by a draw that goes by what time it is, if it was `drawn`. That matters where they leave by one port, or where ports
+    have anything in common."""
+    if SHARED or PFC or SEES_QUEUES or p == 0:
+        M[th + T_TIES] += drawn
+        return
+    if before:
+        M[before + P_TIED] = now
+    if M[p + P_TIED] == now:
+        M[th + T_TIES] += drawn
+    M[p + P_TIED] = now
+
+
+@njit
 def _forward(M, th, node, p, A, B, back, now):
     if FAULTS and p == 0:
         log_drop(M, th, M[node + N_PORT], now, CAUSE_NO_ROUTE, A, B)
@@ -131,18 +149,30 @@ def switch_step(M, th, node, begin, end, shift):
     addresses = M[th + T_ADDRESS]
     if not (SEES_QUEUES or AGGREGATION):
         _route_all(M, th, node, keys, n, begin)
+    noting = M[H_NOTES_TIES] != 0
+    last = -1
+    drawn = False
+    before = 0
+    B = 0
     for i in range(n):
         key = M[keys + i]
         at = M[addresses + (key & INDEX_MASK)]
+        now = begin + (key >> TIME_SHIFT)
+        tied = noting and now == last
+        if tied:
+            drawn = drawn or since_of(M, B) == 0 or since_of(M, M[at + 2]) == 0
+        else:
+            drawn = False
+        last = now
         A = M[at + 1]
         B = M[at + 2]
-        now = begin + (key >> TIME_SHIFT)
         if SHARED or (PFC and M[node + N_WANTED]):
             serve_all(M, th, node, now)
         back = 0
         if PFC:
             back = M[M[th + T_BACK] + (key & INDEX_MASK)]
             if (A >> A_KIND) & 7 == PAUSE:
+                M[th + T_TIES] += tied and drawn
                 if FAULTS and M[M[back + P_MORE] + X_DEAF]:
                     continue
                 serve(M, th, back, now)
@@ -153,6 +183,9 @@ def switch_step(M, th, node, begin, end, shift):
             if ended:
                 continue
         p = route(M, th, node, A, B, now) if SEES_QUEUES or AGGREGATION else M[M[th + T_PORTS] + i]
+        if tied:
+            _note_tie(M, th, before, p, now, drawn)
+        before = p
         _forward(M, th, node, p, A, B, back, now)
     if M[node + N_ACTIVE_COUNT]:
         waiting = finish(M, th, node, end)
