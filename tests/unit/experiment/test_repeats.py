@@ -25,7 +25,7 @@ from tests.soak.drawn import COMMON, Scenarios
 def jobs(tmp_path_factory: Any) -> list[Job]:
     folder = tmp_path_factory.mktemp("drawn")
     made, found = Scenarios(folder, COMMON), list[Job]()
-    for seed in range(200):
+    for seed in range(320):
         try:
             case = long_jobs(made, seed, folder)
             found += [] if case is None else jobs_of(case, find_needs(case))
