@@ -11,8 +11,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradwire.scenarios.arrow import numpy_of
-
 if TYPE_CHECKING:
     import pyarrow
 
@@ -90,4 +88,6 @@ def numbered(column: pyarrow.ChunkedArray) -> tuple[AnyInts, list[str]]:
     encoded = column.dictionary_encode().combine_chunks()
     if not len(encoded):
         return np.zeros(0, dtype=np.int32), []
+    from gradwire.scenarios.arrow import numpy_of
+
     return numpy_of(encoded.indices), encoded.dictionary.to_pylist()
