@@ -131,7 +131,7 @@ def test_bad_input_is_one_message_and_exit_2(own_directory: Path):
     ("arguments", "words"),
     [
         (["check", "nowhere.toml"], "no such file"),
-        (["check", "nowhere"], "one of the library: accelerators, agreement, agreement-tcp"),
+        (["check", "nowhere"], "one of the library: accelerators, aggregation, agreement, agreement-tcp"),
         (["check", "demo", "--set", "link.rate"], "is no override"),
         (["run", "demo", "--policy", "none"], "expected dctcp, dctcp-priority, dlcp"),
         (["run", "demo", "--out", "."], "exists already"),
