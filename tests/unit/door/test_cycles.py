@@ -19,6 +19,8 @@ FOR_TYPES = {
     ("scenarios.schema.exchange", "scenarios.schema.job", "scenarios.schema.scheduler"),
     # cables and cards of a network are made by what a network is made of
     ("experiment.topology.cables", "experiment.topology.cards", "experiment.topology.network"),
+    # a fan has flows, and a flow is of a fan
+    ("testing.oracle.fans", "testing.oracle.flows"),
 }
 """Circles that only type checkers see, each for a reason. None is to be added without one."""
 
