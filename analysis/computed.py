@@ -165,11 +165,10 @@ def _awaited(played: Played, event: int) -> str:
 
 def _passes(found: Ran) -> Iterator[Span]:
     """The passes of real workers, by the table of iterations; after the second one they wait."""
-    hosts = {table.name: places.workers for table, places in zip(found.scenario.job, found.places, strict=True)}
     names = {START: "forward", FORWARD_END: "backward", BACKWARD_END: "waiting"}
     columns = {START: "start_ps", FORWARD_END: "forward_end_ps", BACKWARD_END: "backward_end_ps", END: "end_ps"}
     for row in found.result.iterations.to_pylist():
-        node = found.network.cards.node(int(hosts[row["job"]][row["worker"]]), 0)
+        node = found.network.cards.node(found.workers[row["job"]][row["worker"]], 0)
         for what, kind in names.items():
             begin, end = row[columns[what]], row[columns[what + 1]]
             if end > begin:

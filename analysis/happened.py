@@ -75,10 +75,11 @@ def roles_of(found: Ran) -> dict[int, list[str]]:
     """What hosts are, in the order in which they are shown: workers and servers by job, then whoever sends or receives
     besides, with no role."""
     roles: dict[int, list[str]] = {}
-    for table, places in zip(found.scenario.job, found.places, strict=True):
-        for role, hosts in (("worker", places.workers), ("server", places.servers)):
+    servers = {table.name: places.servers for table, places in zip(found.scenario.job, found.places, strict=True)}
+    for job, workers in found.workers.items():
+        for role, hosts in (("worker" if job in servers else "rank", workers), ("server", servers.get(job, ()))):
             for number, host in enumerate(hosts):
-                roles.setdefault(int(host), []).append(f"{table.name} {role} {number}")
+                roles.setdefault(int(host), []).append(f"{job} {role} {number}")
     host_of = hosts_by_node(found)
     ends = set(found.columns["src"].tolist()) | set(found.columns["dst"].tolist())
     for host in sorted({int(host_of[node]) for node in ends if node >= 0} - set(roles)):

@@ -82,6 +82,17 @@ class Ran:
         return [Played(self, job) for job in self.jobs]
 
     @cached_property
+    def workers(self) -> dict[str, list[int]]:
+        """The hosts of the workers of every job, by its name; of a program of the user's own those of its ranks."""
+        found = {
+            table.name: [int(host) for host in places.workers]
+            for table, places in zip(self.scenario.job, self.places, strict=True)
+        }
+        programs = self.result.summary.get("programs", {})
+        ranks = [self.network.cards.index[rank["host"]] for rank in programs.get("ranks", ())]
+        return found | dict.fromkeys(set(self.result.iterations["job"].to_pylist()) - set(found), ranks)
+
+    @cached_property
     def latency(self) -> int:
         """Picoseconds of the hosts' software, between a message's release and its first packet."""
         return int(self.scenario.host.software_latency)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -262,7 +263,8 @@ def _how(comparison: Comparison, places: Sequence[str]) -> Iterator[str]:
     names = headings(whole_networks(comparison.metrics))
     for result, name in zip(comparison.results, names, strict=True):
         if result.scenario:
-            yield folded(f"The scenario of {name}, as it ran", code(result.scenario.strip()))
+            whose = f" of {name}" if len(names) > 1 else ""
+            yield folded(f"The scenario{whose}, as it ran", code(result.scenario.strip()))
     yield folded("Versions and hashes", listed(provenance(comparison)))
 
 
@@ -272,6 +274,12 @@ def _commands(result: Result, place: str) -> Iterator[str]:
         yield str(command)
     clock = result.summary.get("engine", {}).get("clock")
     if place and ran_on(result)[0] == "simulated":
-        yield f"gradwire run {place}"
+        yield shlex.join(["gradwire", "run", place])
     elif place and clock:
-        yield f"gradwire emulate {Path(place) / 'scenario.toml'} --clock {clock}"
+        programs = result.summary.get("programs", {})
+        kept = [str(Path(place) / "scenario.toml"), "--clock", clock]
+        if programs:
+            traced = ["--trace", programs["trace"]] if "trace" in programs else []
+            yield shlex.join(["gradwire", "exec", *kept, *traced, "--", *programs.get("command", ())])
+        else:
+            yield shlex.join(["gradwire", "emulate", *kept])

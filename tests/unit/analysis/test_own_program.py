@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -38,16 +40,29 @@ def result(hosts: tuple[str, ...] = ("h2", "h0"), takes: tuple[int, ...] = (9, 4
     }  # fmt: skip
     columns = {name: values.get(name, [0] * count) for name in ITERATIONS}
     programs = {"ranks": [{"rank": rank, "host": host} for rank, host in enumerate(hosts)], "congestion": {}, **more}
-    summary = {"name": "mine", "programs": programs, "totals": {}, "engine": {"clock": "virtual", "switch": "bpf"}}
+    summary = {"name": "mine", "programs": programs, "totals": {}, "engine": {"kind": "emulation", "clock": "virtual", "switch": "bpf"}}
     return Result.build(summary, {"iterations": columns}, scenario=TOML)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     place = tmp_path / "ran"
-    result().write(place)
+    result(command=["python", "my train.py"]).write(place)
     write_trace(gradwire.load_trace("lstm"), place / "trace.rank0")
     return place
+
+
+def test_a_page_and_a_timeline_show_its_ranks(folder: Path):
+    """Where they ran, what they computed and waited for, though the scenario has no job."""
+    written = gradwire.report(folder, out=folder.parent / "page.html", iteration=1)
+    (figure,) = re.findall(r'<figure class="timeline".*?<script type="application/json">(.*?)</script>', written.path.read_text())
+    hosts = {host["name"]: host for host in json.loads(figure)["runs"][0]["hosts"]}
+    assert {name: host["role"] for name, host in hosts.items()} == {"h2": "x rank 0", "h0": "x rank 1"}
+    assert all(len(host["spans"]["begin"]) == 3 for host in hosts.values())  # its iterations here begin all at once
+    again = f"gradwire exec {folder}/scenario.toml --clock virtual -- python &#x27;my train.py&#x27;"
+    assert again in written.path.read_text()
+    told = json.loads(written.timelines[0].read_text())
+    assert {event["args"]["worker"] for event in told["traceEvents"] if event["ph"] == "X"} == {0, 1}
 
 
 def test_ranks_become_workers_at_their_hosts_and_gradients_go_by_the_kernels_tcp(folder: Path):
