@@ -31,6 +31,7 @@ def simulate(
     threads: int = 1,
     progress: Progress | None = None,
     max_wall_s: float | None = None,
+    fast_forward: bool = True,
 ) -> Result:
     """Run a scenario in the packet simulator; in a notebook a bar shows how far it is.
 
@@ -45,6 +46,8 @@ def simulate(
     threads : of the simulator; the Result does not depend on it.
     progress : called now and then, with how far the run is, and once at the end.
     max_wall_s : ends the run after so many seconds on the wall clock; where it ends then depends on the machine.
+    fast_forward : iterations that repeat themselves exactly are not simulated again; the Result is the same but for its
+        `timing`, which says how many they were, or why there were none.
 
     Returns
     -------
@@ -63,10 +66,11 @@ def simulate(
     from gradwire.sim.simulate import simulate as run
 
     scenario = scenario_of(scenario, "simulate(scenario)")
+    how: Any = {"threads": threads, "max_wall_s": max_wall_s, "fast_forward": fast_forward}
     if progress is not None:
-        return run(scenario, trace, threads=threads, progress=progress, max_wall_s=max_wall_s)
+        return run(scenario, trace, progress=progress, **how)
     with heard(f"{scenario.name} {scenario.policy_name}") as told:
-        return run(scenario, trace, threads=threads, progress=in_words(told, scenario), max_wall_s=max_wall_s)
+        return run(scenario, trace, progress=in_words(told, scenario), **how)
 
 
 def compare(

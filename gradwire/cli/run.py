@@ -73,6 +73,10 @@ def cmd_run(
         typer.Option("--plots", metavar="FORMAT", help="Draw plots beside the tables of --out: png, pdf or svg."),
     ] = None,
     breakdown: Breakdown = False,
+    fast_forward: Annotated[
+        bool,
+        typer.Option("--fast-forward/--no-fast-forward", help="Leave out iterations that would repeat others exactly."),
+    ] = True,
     as_json: Json = False,
 ) -> None:
     """Simulate one scenario and print what came out. Exits with 1 if a loss bound is broken or time was up."""
@@ -88,7 +92,9 @@ def cmd_run(
     else:
         chosen = load_scenario(scenario, set=overrides, policy=policy)
     with claimed(out) as place:
-        results, finished = _simulate([chosen], threads, limit, as_json, asked(scenario, overrides))
+        results, finished = _simulate(
+            [chosen], threads, limit, as_json, asked(scenario, overrides), fast_forward=fast_forward
+        )
         _show(results, finished, place, as_json, plots, alone=True, parts=breakdown)
 
 
@@ -146,6 +152,7 @@ def _simulate(
     quiet: bool,
     asked: dict[str, Any],
     jobs: int = 1,
+    fast_forward: bool = True,
 ) -> tuple[list[Result], bool]:
     """One Result per scenario, and whether there was no Ctrl-C; after one, those that hold something. Why one has
     stalled is said at once."""
@@ -162,7 +169,11 @@ def _simulate(
                 if not results:
                     compile_ahead(scenarios)  # all that they need, side by side
                 told = in_words(show, scenario)
-                results.append(simulate(scenario, threads=threads, progress=told, max_wall_s=max_wall_s))
+                results.append(
+                    simulate(
+                        scenario, threads=threads, progress=told, max_wall_s=max_wall_s, fast_forward=fast_forward
+                    )
+                )
                 results[-1].timing.update(asked)
         except Stalled as stop:
             typer.echo(f"gradwire: {scenario.name} {scenario.policy_name}: {stop}", err=True)

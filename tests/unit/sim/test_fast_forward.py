@@ -1,0 +1,222 @@
+"""Fast-forward: what is left out, what is not and why, and that each of its conditions is needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from forward_cases import difference, left_out
+from sim_cases import US, make_trace, ps_job, ring_job, scenario
+
+from gradwire.experiment.program import Repeats
+from gradwire.scenarios.schema.scenario import Scenario
+from gradwire.sim.fabric import forward
+from gradwire.sim.fabric.forward import FastForward
+from gradwire.sim.simulate import simulate
+from gradwire.testing.oracle.whole import Oracle
+from gradwire.testing.scenario import Difference, agree_on
+from gradwire.traces.trace import Trace
+
+TRACE = make_trace([[2000], [90_000]])
+TWO = make_trace([[2000], [90_000]], iterations=2, skew=3 * US)
+LOSSY = {"loss": 0.001}
+
+
+def ring(iterations: int = 40, **fields: Any) -> Scenario:
+    return scenario(ring_job(4, iterations=iterations, bucket="100kB"), **fields)
+
+
+def servers(iterations: int = 40, **fields: Any) -> Scenario:
+    """All workers push at the same time, so that their packets tie at the server's port."""
+    return scenario(ps_job(3, iterations=iterations), **fields)
+
+
+def both(case: Scenario, trace: Trace = TRACE, **how: Any) -> tuple[Any, Any]:
+    return simulate(case, trace, **how), simulate(case, trace, fast_forward=False, **how)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("case", "trace", "least"),
+    [
+        (ring(), TRACE, 28),
+        (ring(), TWO, 26),  # every other iteration is alike
+        (servers(), TRACE, 28),
+        (servers(output={"delays": True}), TRACE, 28),
+        (ring(duration="100ms"), TRACE, 12),
+        (servers(transport={"kind": "dctcp", "min_rto": "20us"}, switch={"buffer": "20kB"}), TRACE, 20),  # packets are dropped
+    ],
+)  # fmt: skip
+def test_what_is_left_out_is_what_would_have_been(case, trace, least, threads):
+    fast, full = both(case, trace, threads=threads)
+    assert difference(fast, full) == []
+    assert least <= left_out(fast) < 40
+    assert full.timing["fast_forward"] == "off"
+
+
+def test_a_long_job_is_simulated_as_long_as_a_short_one(monkeypatch):
+    """A thousand iterations, of which a dozen are played: what is laid into the engine's state says so."""
+    laid = []
+    lay = forward.Track._lay
+    monkeypatch.setattr(forward.Track, "_lay", lambda self, step, now: laid.append(step) or lay(self, step, now))
+    result = simulate(servers(1000), TRACE)
+    assert len(laid) == 1000 - left_out(result) <= 13
+    assert result.iterations.num_rows == 3000
+    messages = result.messages
+    assert messages["message"].to_numpy().tolist() == list(range(12_000))
+    assert np.bincount(messages["iteration"].to_numpy()).tolist() == [12] * 1000
+
+
+def test_jobs_side_by_side():
+    """Two jobs of one rhythm on one network, and two that have no common one."""
+    jobs = [ring_job(3, iterations=30, name="a"), ring_job(3, iterations=34, name="b")]
+    fast, full = both(scenario(*jobs), TRACE)
+    assert difference(fast, full) == []
+    assert left_out(fast) > 30
+    jobs[1]["compute_scale"] = 1.37
+    fast, full = both(scenario(*jobs), TRACE)
+    assert difference(fast, full) == []
+    assert fast.timing["fast_forward"].startswith("declined")
+
+
+def test_faults_come_when_they_would_have_come():
+    """A host that is slow for a while, another one that stops for good: iterations before, in between and after."""
+    slow = {"kind": "host_slow", "host": "h1", "factor": 2.0, "at": "60ms", "until": "100ms"}
+    fast, full = both(ring(60, fault=[slow]), TRACE)
+    assert difference(fast, full) == []
+    assert left_out(fast) > 20
+
+
+def test_traffic_beside_the_job_and_after_it():
+    traffic = {"name": "t", "kind": "incast", "fan_in": 3, "size": "50kB", "rounds": 3, "period": "9ms"}
+    fast, full = both(servers(60, traffic=[traffic]), TRACE)
+    assert difference(fast, full) == []
+    assert left_out(fast) > 20
+
+
+DECLINED = [
+    (ring(40, output={"queue_samples": "1ms"}), "queues are sampled (output.queue_samples)"),
+    (ring(40, output={"packet_log": True}), "packets are noted (output.packet_log)"),
+    (scenario(ring_job(4, iterations=40, jitter=0.1)), "compute times vary (jitter)"),
+    (ring(40, link=LOSSY), "links lose packets at random"),
+    (ring(40, transport={"kind": "dctcp", "connections": "persistent"}), "connections outlive messages"),
+    (ring(40, transport={"kind": "dlcp"}), "nobody says that nothing outlives the messages of dlcp"),
+    (ring(6), "there are too few iterations"),
+    (scenario(ring_job(4, iterations=40, compute_scale=0.0)), "the network is never quiet between two iterations"),
+    (
+        ring(40, topology={"kind": "leaf_spine", "leaves": 2, "spines": 2, "hosts_per_leaf": 2}),
+        "packets take one of several ways",
+    ),
+    (
+        servers(40, switch={"ecn_threshold": "9kB", "ecn_ceiling": "60kB"}), "queues draw what they mark or cut",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("case", "why"), DECLINED, ids=[why for _, why in DECLINED])
+def test_it_is_declined_and_said_why(case, why):
+    fast, full = both(case)
+    assert difference(fast, full) == []
+    assert fast.timing["fast_forward"] == f"declined: {why}"
+
+
+def test_traffic_alone_has_no_iterations():
+    traffic = {"name": "t", "kind": "permutation", "size": "10kB"}
+    result = simulate(scenario(traffic=[traffic], job=[]))
+    assert result.timing["fast_forward"] == "declined: there is no job"
+
+
+@pytest.mark.parametrize("counter", ["ways", "tests", "lossy", "ties"])
+def test_draws_have_to_be_counted(counter, monkeypatch):
+    """Where one kind of draws is not, a Result comes out otherwise than without fast-forward."""
+    cases = {
+        "ways": DECLINED[-2][0], "tests": DECLINED[-1][0], "lossy": DECLINED[3][0],
+        # ties go by the time in all iterations
+        "ties": servers(),
+    }  # fmt: skip
+    if counter == "ties":
+        monkeypatch.setattr("gradwire.sim.fabric.track.DRAWN", 1000)
+        monkeypatch.setattr("gradwire.sim.fabric.forward.DRAWN", 0)
+        assert "picosecond" in both(cases["ties"])[0].timing["fast_forward"]
+    monkeypatch.setattr(FastForward, "_drawn", lambda *_: "")
+    monkeypatch.setattr(forward, "standing", lambda *_: b"")  # such draws show there as well, as a rule
+    fast, full = both(cases[counter])
+    assert left_out(fast)
+    assert difference(fast, full)
+
+
+def test_the_state_has_to_be_the_same(monkeypatch):
+    """Jobs without a common rhythm, taken to stand alike at all moments."""
+    jobs = [ring_job(3, iterations=30, name="a"), ring_job(3, iterations=34, name="b", compute_scale=1.37)]
+    monkeypatch.setattr(forward, "standing", lambda *_: b"")
+    fast, full = both(scenario(*jobs), TRACE)
+    assert left_out(fast)
+    assert difference(fast, full)
+
+
+def test_the_period_has_to_be_kept(monkeypatch):
+    """Two captured iterations in turn, taken for one."""
+    case = ring()
+    monkeypatch.setattr("gradwire.experiment.replay.Replay.period", 1)
+    assert difference(*both(case, TWO)) == []  # the steps themselves are compared as well
+    monkeypatch.setattr(forward, "standing", lambda *_: b"")
+    monkeypatch.setattr(forward, "_same_steps", lambda *_: True)
+    assert difference(*both(case, TWO))
+
+
+def test_the_last_iterations_have_to_be_simulated(monkeypatch):
+    """The last iteration waits for everything at its end; were it left out like the others, it would not."""
+    fast, full = both(servers(20))
+    assert difference(fast, full) == []
+    period = "gradwire.experiment.jobs.Job._repeats"
+    monkeypatch.setattr(period, property(lambda self: Repeats(self.replay.period, 2, self.table.iterations)))
+    with pytest.raises((AssertionError, StopIteration)):
+        assert not difference(*both(servers(20)))
+
+
+def test_what_happens_from_outside_has_to_be_waited_for(monkeypatch):
+    slow = {"kind": "host_slow", "host": "h1", "factor": 2.0, "at": "60ms", "until": "100ms"}
+    case = ring(60, fault=[slow])
+    monkeypatch.setattr(FastForward, "_times", lambda self, jobs, before, now: 40)
+    fast, full = both(case)
+    assert left_out(fast) == 40
+    assert difference(fast, full)
+
+
+def test_ties_of_later_iterations_are_the_oracles(tmp_path, monkeypatch):
+    """Engine and oracle agree packet by packet, beyond the iterations whose ties go by what time it is; an oracle whose
+    ties always do is found out."""
+    case = scenario(ps_job(3, iterations=8, trace=str(TRACE.save(tmp_path / "case"))))
+    assert agree_on(case)
+    monkeypatch.setattr(Oracle, "_since", lambda self, packet: 0)
+    with pytest.raises(Difference):
+        agree_on(case)
+
+
+def test_being_interrupted_while_leaving_out(monkeypatch):
+    """What was left out by then is in the Result, and the rest of the run is not."""
+    monkeypatch.setattr(FastForward, "_tell", _stopping(FastForward._tell))
+    fast = simulate(servers(1000, duration="10s"), TRACE)
+    full = simulate(servers(1000, duration="10s"), TRACE, fast_forward=False)
+    assert difference(fast, full) == []
+
+
+def _stopping(tell: Any) -> Any:
+    """Somebody seems to want to end the run after five copies, each time."""
+
+    def told(self: FastForward, *rest: Any) -> int:
+        asked = [0]
+
+        def stopped() -> bool:
+            asked[0] += 1
+            return asked[0] > 5
+
+        before, self._stopped = self._stopped, stopped
+        try:
+            return int(tell(self, *rest))
+        finally:
+            self._stopped = before
+
+    return told
+
