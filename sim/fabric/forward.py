@@ -50,6 +50,8 @@ MORE_COUNTERS = (at.X_PAUSES, at.X_TRIMMED, *range(at.X_CAUSES, at.X_CAUSES + 3)
 MOST_PERIOD = 64
 """Iterations after which jobs may replay the same ones again: of so many it is kept what came of them (our choice)."""
 
+MOST_RHYTHM = 8
+"""Jobs may go on by turns: so many iterations more it is kept what came of them, and how things stood (our choice)."""
 MOST_TRIES = 12
 """So often it is looked whether the network is quiet, in every iteration (our choice)."""
 
@@ -107,7 +109,7 @@ class FastForward:
         first = int(memory.M[memory.M[memory.port_base[0] + at.P_MORE] + at.X_DELAYS])
         self._delays = slice(first, first + delays * len(memory.port_base) * at.DELAY_BINS)
         self.soonest, self.skipped, self.hops = Ps(at.FOREVER), 0, 0
-        self._moments: dict[tuple[int, ...], Moment] = {}
+        self._moments: list[Moment] = []
         self._looked: list[int] = []
         self._tries = 0
         self._never = why or self._inputs_differ()
@@ -174,21 +176,30 @@ class FastForward:
         for track in self._programs.tracks:
             track.sweep(self._programs.take)
             if not len(track.part.hosts) and not track.finished:
-                self._moments, self.why = {}, "there is traffic beside the jobs"
+                self._moments, self.why = [], "there is traffic beside the jobs"
                 return False
         if any(track.finished or not track.more_to_come or track.asks for track in jobs) or anchor >= at.FOREVER:
             return False
         self._logs.hand_over()
         now = self._moment(jobs, anchor)
-        key = tuple(track.handed.steps % track.part.repeats.period for track in jobs)
-        before, self._moments[key] = self._moments.get(key), now
-        moved = before is not None and self._repeats(jobs, before, now)
-        if moved:
-            self._moments = {}
-        oldest = min(self._moments.values(), key=lambda moment: moment.taken, default=None)
+        moved = any(self._repeats(jobs, before, now) for before in self._before(jobs, now))  # it is one or none
+        periods = [track.part.repeats.period for track in jobs]
+        self._moments = [] if moved else [*self._moments, now][-2 * max(periods) - MOST_RHYTHM :]
         taken, dropped = self._recorder.seen
-        self._recorder.forget(*((taken, dropped) if oldest is None else (oldest.taken, oldest.dropped)))
+        self._recorder.forget(
+            *((self._moments[0].taken, self._moments[0].dropped) if self._moments else (taken, dropped))
+        )
         return moved
+
+    def _before(self, jobs: list[Track], now: Moment) -> list[Moment]:
+        """The moments, the last one first, since which all jobs have come whole periods further: the last one at which
+        they stood as they do now, or, if they never did, the last one."""
+        found = []
+        for before in reversed(self._moments):
+            steps = [other.steps - one.steps for one, other in zip(before.handed, now.handed, strict=True)]
+            if all(more and more % track.part.repeats.period == 0 for more, track in zip(steps, jobs, strict=True)):
+                found.append(before)
+        return [before for before in found if before.state == now.state][:1] or found[:1]
 
     def _moment(self, jobs: list[Track], anchor: Ps) -> Moment:
         taken, dropped = self._recorder.seen
@@ -216,8 +227,7 @@ class FastForward:
         self.why = self._drawn(before, now)
         if self.why:
             return False
-        still = any(one.steps == other.steps for one, other in zip(before.handed, now.handed, strict=True))
-        if still or before.acted != now.acted or before.state != now.state or not _same_steps(before, now):
+        if before.acted != now.acted or before.state != now.state or not _same_steps(before, now):
             self.why = "no two iterations go alike"
             return False
         early = any(
