@@ -73,6 +73,7 @@ H_WRONG_OWNER = 90  # number of its transport
 H_WRONG_VALUE = 91  # what it returned
 H_WRONG_LIMIT = 92  # and what it had to be below
 H_SINCE = 93  # 1 once there are messages whose ties go by the time since their iteration began (S_SINCE)
+H_NOTES_TIES = 94  # 1: it is counted where draws put packets in an order (T_TIES)
 H_LIMITS = 96  # bytes that each class may hold of its port's buffer, or of the shared one (8 words)
 H_BOOK = 104  # address of the book of messages (its own array: it grows), rows of BOOK_WORDS
 H_BOOK_FIRST = 105  # number of the message of its first row

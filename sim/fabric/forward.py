@@ -115,6 +115,7 @@ class FastForward:
         self._never = why or self._inputs_differ()
         self.why = self._never or "the network is never quiet between two iterations"
         recorder.on = not self._never
+        memory.M[at.H_NOTES_TIES] = recorder.on
 
     @property
     def _jobs(self) -> list[Track]:

@@ -169,6 +169,7 @@ def merge(M, th, node, begin, end, shift):
     keys = M[th + T_KEYS]
     addresses = M[th + T_ADDRESS]
     tie_keys = M[th + T_TIE_KEYS]
+    since = M[H_SINCE]
     first = M[node + N_IN]
     ingress = M[H_INGRESS] + first
     head_at = M[H_HEADS] + first * HEAD_WORDS - HEAD_WORDS
@@ -206,7 +207,8 @@ def merge(M, th, node, begin, end, shift):
                 key = ((time - begin) << TIME_SHIFT) | n
                 if several:
                     key |= tie_break(ties, time) << INDEX_BITS
-                    M[tie_keys + n] = ties
+                    if since:
+                        M[tie_keys + n] = ties
                 if key < last:
                     in_order = False
                 last = key
@@ -234,7 +236,8 @@ def merge(M, th, node, begin, end, shift):
                 key = ((time - begin) << TIME_SHIFT) | n
                 if several:
                     key |= tie_break(ties, time) << INDEX_BITS
-                    M[tie_keys + n] = ties
+                    if since:
+                        M[tie_keys + n] = ties
                 if key < last:
                     in_order = False
                 last = key
@@ -251,6 +254,6 @@ def merge(M, th, node, begin, end, shift):
             _insertion_sort(M, keys, n)
         else:
             keys = _bucket_sort(M, th, keys, n, shift)
-    if several and n > 1 and M[H_SINCE]:
+    if several and n > 1 and since:
         _settle_ties(M, th, keys, n, begin)
     return keys, n, later

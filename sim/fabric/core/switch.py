@@ -8,6 +8,7 @@ from gradwire.components.layout import (
     CAUSE_NO_ROUTE,
     H_DEST,
     H_GROUPS,
+    H_NOTES_TIES,
     MASK_DESTINATION,
     MASK_SEQUENCE,
     N_ACTIVE_COUNT,
@@ -122,6 +123,7 @@ def switch_step(M, th, node, begin, end, shift):
     addresses = M[th + T_ADDRESS]
     if not SEES_QUEUES:
         _route_all(M, th, node, keys, n, begin)
+    noting = M[H_NOTES_TIES] != 0
     last = -1
     drawn = False
     before = 0
@@ -130,7 +132,7 @@ def switch_step(M, th, node, begin, end, shift):
         key = M[keys + i]
         at = M[addresses + (key & INDEX_MASK)]
         now = begin + (key >> TIME_SHIFT)
-        tied = now == last
+        tied = noting and now == last
         if tied:
             drawn = drawn or since_of(M, B) == 0 or since_of(M, M[at + 2]) == 0
         else:

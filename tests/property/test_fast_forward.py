@@ -1,0 +1,44 @@
+"""Random jobs with fast-forward and without: the same Result to the byte, whatever was left out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from forward_cases import difference, left_out, long_jobs
+from hypothesis import settings
+
+from gradwire.scenarios.errors import ScenarioError, StallError, TraceError
+from gradwire.sim.simulate import simulate
+from tests.soak.drawn import COMMON, Scenarios
+
+COMBINATIONS = {
+    "plain": COMMON,
+    "several transports, shared buffers": replace(
+        COMMON, transports=("tcp_newreno", "dcqcn"), features=frozenset({"shared_buffer"}), delays=True
+    ),
+    "flow control, faults": replace(COMMON, features=frozenset({"pfc", "drr_quantum"}), faults=True),
+}
+
+
+@pytest.mark.parametrize("combination", COMBINATIONS.values(), ids=COMBINATIONS)
+def test_random_jobs(combination: Any, tmp_path: Any) -> None:
+    made, answers = Scenarios(tmp_path, combination), Counter[str]()
+    many = 60 if settings.default.max_examples < 1000 else 1000
+    for seed in range(many):
+        try:
+            case = long_jobs(made, seed, tmp_path)
+            if case is None:
+                continue
+            fast = simulate(case, threads=1 + seed % 2, max_wall_s=10.0)
+            if fast.summary["totals"]["ended_by"] == "max_wall":
+                continue
+            full = simulate(case, fast_forward=False)
+        except (ScenarioError, TraceError, StallError):
+            continue
+        assert difference(fast, full) == [], f"seed {seed}"
+        answers["skipped" if left_out(fast) else str(fast.timing["fast_forward"])] += 1
+    assert answers["skipped"] >= 3, answers
+    assert len(answers) > 4, answers
