@@ -36,11 +36,12 @@ def long_jobs(made: Scenarios, seed: int, folder: Path) -> Scenario | None:
     if not tables.get("job"):
         return None
     for job in tables["job"]:
-        job["iterations"] = rng.randint(6, 24)
+        job["iterations"] = rng.randint(6, 30)
+        for key in ("jitter", "bound_per", "phase"):
+            if rng.random() < 0.9:
+                job.pop(key, None)
         if rng.random() < 0.8:
-            job.pop("jitter", None)
-        if rng.random() < 0.7:
-            job["compute_scale"] = rng.choice((1.0, 5.0, 20.0))
+            job["compute_scale"] = rng.choice((5.0, 20.0, 100.0))
     if rng.random() < 0.7:
         tables.pop("traffic", None)
     if rng.random() < 0.6:
