@@ -26,7 +26,7 @@ COMBINATIONS = {
 @pytest.mark.parametrize("combination", COMBINATIONS.values(), ids=COMBINATIONS)
 def test_random_jobs(combination: Any, tmp_path: Any) -> None:
     made, answers = Scenarios(tmp_path, combination), Counter[str]()
-    many = 60 if settings.default.max_examples < 1000 else 1000
+    many = 80 if settings.default.max_examples < 1000 else 1000
     for seed in range(many):
         try:
             case = long_jobs(made, seed, tmp_path)
