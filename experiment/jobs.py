@@ -95,6 +95,7 @@ class Job:
             stations=exchange.stations,
             steps=lambda: Iterations(self),
             repeats=self._repeats,
+            reach=1 + exchange.staleness,
         )
 
     @property

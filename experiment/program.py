@@ -258,6 +258,7 @@ class Part:
     stations : int64[stations], their nodes.
     steps : a new iterator over the steps; each is made when it is asked for. Where some are alike it is a `Jumping`.
     repeats : which of them are.
+    reach : processes in a step may wait for events of so many steps before it, and of no others.
     """
 
     table: Table
@@ -266,6 +267,7 @@ class Part:
     stations: Ints
     steps: Callable[[], Iterator[Step]]
     repeats: Repeats = NEVER
+    reach: int = 1
 
 
 @dataclass(frozen=True, eq=False)

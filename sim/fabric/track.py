@@ -385,7 +385,7 @@ class Track:
                 return
             if len(self.part.hosts):
                 needs = self._table(laid.events, len(laid.step), at.EVENT_WORDS)[:, at.E_NEEDS]
-                if self.begun.min() < self.handed.steps + len(self.over) + 2 or (needs != at.FIRED).any():
+                if self.begun.min() <= self.handed.steps + len(self.over) + self.part.reach or (needs != at.FIRED).any():
                     return
             if take is None:
                 self.over.append(self._seen(laid))
