@@ -39,7 +39,7 @@ def effects_picture(judgement: Judgement) -> Figure | None:
     settings = list(dict.fromkeys(each.setting for each in effects))
     with matplotlib.rc_context(PAPER):
         if numbered:
-            figure = Figure(figsize=(WIDTH * 0.62, 2.4 + 0.16 * len(settings)), layout="constrained")
+            figure = Figure(figsize=(WIDTH * 0.62, 2.6 + 0.2 * len(settings)), layout="constrained")
             FigureCanvasAgg(figure)
             _curves(figure.subplots(), settings, effects)
             return figure
