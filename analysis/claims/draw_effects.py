@@ -39,7 +39,7 @@ def effects_picture(judgement: Judgement) -> Figure | None:
     settings = list(dict.fromkeys(each.setting for each in effects))
     with matplotlib.rc_context(PAPER):
         if numbered:
-            figure = Figure(figsize=(WIDTH * 0.62, 2.6), layout="constrained")
+            figure = Figure(figsize=(WIDTH * 0.62, 2.6 + 0.2 * len(settings)), layout="constrained")
             FigureCanvasAgg(figure)
             _curves(figure.subplots(), settings, effects)
             return figure
@@ -77,7 +77,7 @@ def _curves(panel: Axes, settings: Sequence[str], effects: Sequence[Effect]) -> 
     panel.set_xlabel("packets lost, %")
     panel.set_ylabel("accuracy, less that without loss (points)")
     panel.spines[["top", "right"]].set_visible(False)
-    panel.legend(frameon=False, loc="lower left")
+    panel.get_figure().legend(frameon=False, loc="outside lower center")  # type: ignore[union-attr]
 
 
 def _rows(panel: Axes, setting: str, effects: Sequence[Effect]) -> None:
