@@ -385,7 +385,8 @@ class Track:
                 return
             if len(self.part.hosts):
                 needs = self._table(laid.events, len(laid.step), at.EVENT_WORDS)[:, at.E_NEEDS]
-                if self.begun.min() <= self.handed.steps + len(self.over) + self.part.reach or (needs != at.FIRED).any():
+                asked = self.handed.steps + len(self.over) + self.part.reach  # the last step that can ask for one
+                if self.begun.min() <= asked or (needs != at.FIRED).any():
                     return
             if take is None:
                 self.over.append(self._seen(laid))
