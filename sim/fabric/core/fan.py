@@ -12,13 +12,14 @@ results counts a packet as acknowledged when it is by all. So whatever is lost -
 stands for all, an answer - somebody sends again what he knows to be missing, and nothing is counted twice: a slot has a
 bit for each that is in it, and what comes after one that stood for all goes on by itself, to the host, which has a bit
 for each as well. One that comes once more to a slot that it is in gives the slot up, with what is in it, and from there
-on all of that number go on by themselves, as in ATP: nobody has been told that they are there, so all are sent again,
-and none can keep another one waiting for ever. An acknowledgement carries the point below which everything is there of
-all, whatever single receivers have beyond it.
+on all of that number go on by themselves, as in ATP [recalled]: nobody has been told that they are there, so all are
+sent again, and none can keep another one waiting for ever. An acknowledgement carries the point below which everything
+is there of all, whatever single receivers have beyond it.
 
 Our choices, which the papers do otherwise or leave open: a slot is free when the last packet has come, and not when the
 result has gone by, since the host can do what is left. What the first packet of a number met holds for all of them; ATP
-lets later ones try again, and time-outs clear what cannot be completed. Acknowledgements of results take slots, too.
+lets later ones try again, and time-outs clear what cannot be completed [recalled]. Acknowledgements of results take
+slots, too.
 """
 
 from gradwire.components.compiled import njit
