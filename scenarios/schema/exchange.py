@@ -11,10 +11,17 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from gradwire.scenarios.errors import Mistake
-from gradwire.scenarios.schema.base import Table
+from gradwire.scenarios.schema.base import Table, refuse
+from gradwire.scenarios.units import format_size
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.job import Job
+
+
+def check_partition(partition: int) -> None:
+    """Refuse a largest message, in bytes, that does not hold whole float32 values."""
+    if partition % 4:
+        raise refuse("partition", "cuts a float32 value", format_size(partition), "a multiple of 4 bytes")
 
 
 class ExchangeTable(Table, ABC):

@@ -22,8 +22,7 @@ from pydantic import model_validator
 
 from gradwire.experiment.collectives.kinds.parameter_server import ParameterServer
 from gradwire.scenarios.errors import Mistake
-from gradwire.scenarios.schema.base import refuse
-from gradwire.scenarios.schema.exchange import ExchangeTable
+from gradwire.scenarios.schema.exchange import ExchangeTable, check_partition
 from gradwire.scenarios.units import Bytes, Size, format_size
 
 if TYPE_CHECKING:
@@ -41,8 +40,7 @@ class InNetwork(ExchangeTable):
 
     @model_validator(mode="after")
     def _whole_values(self) -> InNetwork:
-        if self.partition % 4:
-            raise refuse("partition", "cuts a float32 value", format_size(self.partition), "a multiple of 4 bytes")
+        check_partition(self.partition)
         return self
 
     @property

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import model_validator
 
 from gradwire.scenarios.errors import Mistake
-from gradwire.scenarios.schema.base import Flag, Natural, refuse
-from gradwire.scenarios.schema.exchange import ExchangeTable
-from gradwire.scenarios.units import Bytes, Rate, Size, format_size
+from gradwire.scenarios.schema.base import Flag, Natural
+from gradwire.scenarios.schema.exchange import ExchangeTable, check_partition
+from gradwire.scenarios.units import Bytes, Rate, Size
 
 if TYPE_CHECKING:
     from gradwire.experiment.collectives.base import Exchange, JobContext
@@ -49,10 +49,7 @@ class ParameterServer(ExchangeTable):
 
     @model_validator(mode="after")
     def _whole_values(self) -> ParameterServer:
-        if self.partition % 4:
-            raise refuse(
-                "partition", "cuts a float32 value", format_size(self.partition), "a multiple of 4 bytes"
-            )
+        check_partition(self.partition)
         return self
 
     @property
@@ -73,7 +70,6 @@ class ParameterServer(ExchangeTable):
         if self.asynchronous and self.staleness:
             what = "is for servers that wait for all workers, and they do not"
             yield Mistake("exchange.staleness", what, self.staleness, "either this or asynchronous")
-
         if self.asynchronous and self.aggregation:
             what = "adds up the pushes of all workers, and asynchronous servers answer each by itself"
             yield Mistake("exchange.aggregation", what, True, "either this or asynchronous")
