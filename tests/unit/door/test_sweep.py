@@ -207,7 +207,8 @@ def test_a_full_disk_ends_the_sweep(tmp_path: Path) -> None:
     )  # fmt: skip
     assert small.returncode == 2 and "Traceback" not in small.stderr, small.stderr
     assert "out/points: a file would be larger than" in small.stderr
-    assert [path.suffix for path in (tmp_path / "out" / "points").iterdir()] == [".running"]
+    # The next point may have begun before anybody looked at what became of the first one: markers, but no record.
+    assert {path.suffix for path in (tmp_path / "out" / "points").iterdir()} == {".running"}
     found, _ = planned(tmp_path / "sweep.toml", tmp_path / "out")
     assert found.states["failed"] == 0
     assert subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, timeout=120).returncode == 0
