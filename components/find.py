@@ -202,7 +202,8 @@ def check_contract(owner: object, name: str, where: str) -> None:
     expected = f"a class as {CONTRACT[kind]} describes it (docs/extending.md)"
     if not inspect.isclass(owner):
         raise ScenarioError(f"{name!r} is no class", where, expected)
-    missing = [field for field in (*fields, *functions) if not hasattr(owner, field)]
+    missing = [name for name in fields if not hasattr(owner, name)]
+    missing += [name for name in functions if getattr(owner, name, None) is None]
     if missing:
         raise ScenarioError(f"{name!r} has no {', '.join(missing)}", where, expected)
     for side in SIDES[kind]:

@@ -33,7 +33,7 @@ SUMMARY: Mapping[str, Shape] = {
 """Types of what is read of a summary, as far as it is there; under "": of every key."""
 NEEDED = ("name", "totals")
 """What every Result has said of itself."""
-TIMING: Mapping[str, Shape] = {"hops_per_s": (int, float)}
+TIMING: Mapping[str, Shape] = {"hops_per_s": (int, float), "packet_hops_simulated": int}
 
 
 def read_summary(folder: Path) -> dict[str, Any]:

@@ -177,6 +177,7 @@ def collect_result(
     tables, forward = coupling.fabric.finish(), getattr(coupling.fabric, "forward", None)
     collected.rest(coupling, state.tracks, tables, state.counted_ps)
     hops, messages = int(tables.packet_hops), collected.messages
+    simulated = hops - (forward.hops if forward else 0)
     digests = dict.fromkeys(trace.digest() for trace in dict.fromkeys(traces))
     totals = {
         "simulated_ps": state.end_ps,
@@ -202,7 +203,8 @@ def collect_result(
             **times,
             "threads": threads,
             "packet_hops": hops,
-            "hops_per_s": (hops - (forward.hops if forward else 0)) / times["run_s"] if times["run_s"] > 0 else 0.0,
+            "packet_hops_simulated": simulated,
+            "hops_per_s": simulated / times["run_s"] if times["run_s"] > 0 else 0.0,
             "fast_forward": forward.said if forward else "off",
         },
         scenario_text(scenario),

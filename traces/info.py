@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from gradwire.scenarios.json_data import Json
+from gradwire.scenarios.readable import change_text, share_text, size_text
 from gradwire.traces.retime import told
 from gradwire.traces.trace import CHUNK_ELEMENTS, Trace
 
@@ -158,18 +159,6 @@ def _milliseconds(picoseconds: int) -> str:
     return f"{picoseconds / 1e9:.4g}"
 
 
-def size_unit(largest: int) -> tuple[int, str]:
-    """The unit in which sizes up to `largest` bytes are shown, and its name."""
-    units = ((2**30, "GiB"), (2**20, "MiB"))
-    return next(((unit, name) for unit, name in units if largest >= unit), (2**10, "KiB"))
-
-
-def size_text(size: int) -> str:
-    """A number of bytes for people."""
-    unit, name = size_unit(size)
-    return f"{size / unit:.1f} {name}" if size else "0"
-
-
 def _median(values: list[int]) -> int:
     return int(np.median(values))
 
@@ -208,7 +197,7 @@ def print_info(trace: Trace, console: Console | None = None, *, layers: bool = T
     console.print(
         f"{data['layers']} layers, {data['tensors']} tensors, {data['elements']:,} elements, "
         f"{size_text(data['total_bytes'])} of gradients per iteration; "
-        f"the last {back['layers']} layers hold {back['share_of_bytes']:.0%} of the bytes"
+        f"the last {back['layers']} layers hold {share_text(back['share_of_bytes'])} of the bytes"
     )
     for line in _remarks(data):
         console.print(escape(line))
@@ -216,8 +205,9 @@ def print_info(trace: Trace, console: Console | None = None, *, layers: bool = T
     if {"fraction", "fraction_quartiles", "pairs"} <= set(overhead):
         low, high = overhead["fraction_quartiles"]
         console.print(
-            f"capture overhead {overhead['fraction']:+.1%} "
-            f"(median of {overhead['pairs']} pairs of steps, quartiles {low:+.1%} and {high:+.1%})"
+            f"capture overhead {change_text(1 + overhead['fraction'])} "
+            f"(median of {overhead['pairs']} pairs of steps, "
+            f"quartiles {change_text(1 + low)} and {change_text(1 + high)})"
         )
     console.print(_phase_table(data))
     if layers or data["layers"] <= MANY_LAYERS:
@@ -280,7 +270,7 @@ def _phase_table(data: Json) -> Table:
         words = (f"{_milliseconds(min(each))} to {_milliseconds(max(each))}" for each in spans)
         table.add_row("iteration, fastest to slowest worker (ms)", *words)
     table.add_row("mean |g|", *(f"{p['mean_magnitude']:.2e}" for p in phases.values()))
-    table.add_row("|g| in the largest tenth", *(f"{p['magnitude_spread']:.1%}" for p in phases.values()))
+    table.add_row("|g| in the largest tenth", *(share_text(p["magnitude_spread"]) for p in phases.values()))
     return table
 
 
@@ -366,7 +356,7 @@ def _block_table(data: Json) -> Table:
             f"{first}-{last}" if last > first else str(first),
             escape(name),
             size_text(size),
-            f"{size / data['total_bytes']:.1%}",
+            share_text(size / data["total_bytes"]),
             _milliseconds(sum(row["forward_ps"] for row in inside)),
             *(_milliseconds(max(times)) if times else "-" for times in ready),
         )

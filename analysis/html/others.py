@@ -26,10 +26,11 @@ from gradwire.analysis.html.pieces import (
 )
 from gradwire.analysis.learning import MEASURES, rows_of
 from gradwire.analysis.metrics import completion_times, measure
-from gradwire.analysis.tables import KIND_WORDS, Grid, share_text, time_text
+from gradwire.analysis.tables import KIND_WORDS, Grid
 from gradwire.analysis.tail import later
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.learned import Learned
+from gradwire.scenarios.readable import accuracy_text, share_text, time_text
 from gradwire.scenarios.result import KINDS, Result
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ def _learned_facts(trainings: Sequence[Learned]) -> Iterator[str]:
         clock = f" and {time_text(steps[-1]['clock_ps'])} of simulated time" if steps[-1]["clock_ps"] else ""
         lost = sum(row["lost"] for row in steps) / len(steps)
         yield (
-            f"{each.name}: an accuracy of {last['accuracy']:.2%} after {each.summary['steps_done']:,} steps{clock}, "
+            f"{each.name}: an accuracy of {accuracy_text(last['accuracy'])} after "
+            f"{each.summary['steps_done']:,} steps{clock}, "
             f"with {share_text(lost)} of what was sent lost in the mean step."
         )
         if each.diverged is not None:
@@ -143,7 +145,7 @@ def _effects(found: Sequence[Json]) -> str:
     for each in found:
         spread = "{:+.2f} to {:+.2f}".format(*(100 * end for end in each["interval"])) if each["interval"] else "-"
         change = f"{100 * each['change']:+.2f}"
-        rows.append([each["setting"], each["label"], f"{100 * each['mean']:.2f} %", change, spread,
+        rows.append([each["setting"], each["label"], accuracy_text(each['mean']), change, spread,
                      "" if each["resolved"] else "unresolved"])  # fmt: skip
     head = ["setting", "arm", "mean", "less the baseline, points", "95 % interval", ""]
     return grid(Grid("", head, rows), words=True) if rows else ""

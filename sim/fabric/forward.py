@@ -55,6 +55,8 @@ MOST_RHYTHM = 8
 MOST_TRIES = 12
 """So often it is looked whether the network is quiet, in every iteration (our choice)."""
 
+TOO_FEW = "there are too few iterations"
+
 
 class Counted(NamedTuple):
     """Counters of the whole network: of ports (by link), how long packets waited there, packets for which a way was
@@ -110,21 +112,27 @@ class FastForward:
         self._delays = slice(first, first + delays * len(memory.port_base) * at.DELAY_BINS)
         self.soonest, self.skipped, self.hops = Ps(at.FOREVER), 0, 0
         self._moments: list[Moment] = []
+        self._jobs: list[Track] = []
+        self._begun: list[int] = []
         self._looked: list[int] = []
         self._tries = 0
-        self._never = why or self._inputs_differ()
-        self.why = self._never or "the network is never quiet between two iterations"
-        recorder.on = not self._never
-        memory.M[at.H_NOTES_TIES] = recorder.on
+        self._never = why
+        self.why = why or "there is no job"
+        if not why:
+            self._follow([track for track in programs.tracks if len(track.part.hosts)])
 
-    @property
-    def _jobs(self) -> list[Track]:
-        return [track for track in self._programs.tracks if len(track.part.hosts)]
+    def _follow(self, jobs: list[Track]) -> None:
+        """From now on these jobs are those that go on."""
+        self._jobs, self._moments, self._begun, self._looked, self._tries = jobs, [], [], [], 0
+        differ = self._inputs_differ()
+        if jobs:
+            self.why = differ or "the network is never quiet between two iterations"
+        self._recorder.on = bool(jobs) and not differ
+        self._recorder.forget(*self._recorder.seen)
+        self._memory.M[at.H_NOTES_TIES] = self._recorder.on
 
     def _inputs_differ(self) -> str:
         """Why what jobs do does not repeat itself, if so."""
-        if not self._jobs:
-            return "there is no job"
         for track in self._jobs:
             repeats = track.part.repeats
             if not repeats.period:
@@ -132,7 +140,7 @@ class FastForward:
             if repeats.period > MOST_PERIOD:
                 return f"what is replayed repeats itself after {repeats.period} iterations only"
             if repeats.last - repeats.first < 2 * repeats.period:
-                return "there are too few iterations"
+                return TOO_FEW
         return ""
 
     @property
@@ -145,10 +153,15 @@ class FastForward:
     def look(self) -> bool:
         """Look whether this is a moment at which things stand as before, once per iteration of all jobs; whether time
         has moved on because of that."""
-        begun = [] if self._never else [int(track.begun.min()) for track in self._jobs]
+        if any(track.finished for track in self._jobs):
+            self._follow([track for track in self._jobs if not track.finished])
+        begun = [int(track.begun.min()) for track in self._jobs] if self._recorder.on else []
         if begun == self._looked:
             self.soonest = Ps(at.FOREVER)
             return False
+        if begun != self._begun:
+            self._begun = begun
+            self._forget()
         M, flows, records = self._memory.M, self._flows, self._flows.records
         if M[at.H_CLOSING_COUNT]:
             self._programs.closed(flows.close())
@@ -176,21 +189,30 @@ class FastForward:
         jobs, anchor = self._jobs, self._programs.timer
         for track in self._programs.tracks:
             track.sweep(self._programs.take)
-            if not len(track.part.hosts) and not track.finished:
+            if track not in jobs and not track.finished:
                 self._moments, self.why = [], "there is traffic beside the jobs"
                 return False
-        if any(track.finished or not track.more_to_come or track.asks for track in jobs) or anchor >= at.FOREVER:
+        if any(not track.more_to_come or track.asks for track in jobs) or anchor >= at.FOREVER:
             return False
         self._logs.hand_over()
         now = self._moment(jobs, anchor)
+        if self._moments:
+            self.why = TOO_FEW
         moved = any(self._repeats(jobs, before, now) for before in self._before(jobs, now))  # it is one or none
         periods = [track.part.repeats.period for track in jobs]
         self._moments = [] if moved else [*self._moments, now][-2 * max(periods) - MOST_RHYTHM :]
-        taken, dropped = self._recorder.seen
-        self._recorder.forget(
-            *((self._moments[0].taken, self._moments[0].dropped) if self._moments else (taken, dropped))
-        )
         return moved
+
+    def _forget(self) -> None:
+        """Keep no moment that is long ago, as where the network is hardly ever quiet, and of what came of iterations
+        only what came since the first one that is kept."""
+        most = 2 * (2 * max(track.part.repeats.period for track in self._jobs) + MOST_RHYTHM)
+        self._moments = [
+            each for each in self._moments
+            if all(job.handed.steps - was.steps <= most for job, was in zip(self._jobs, each.handed, strict=True))
+        ]  # fmt: skip
+        first = self._moments[0] if self._moments else None
+        self._recorder.forget(*((first.taken, first.dropped) if first else self._recorder.seen))
 
     def _before(self, jobs: list[Track], now: Moment) -> list[Moment]:
         """The moments, the last one first, since which all jobs have come whole periods further: the last one at which
@@ -237,7 +259,7 @@ class FastForward:
         )
         times = 0 if early else self._times(jobs, before, now)
         if times < 1:
-            self.why = "there are too few iterations"
+            self.why = TOO_FEW
             return False
         self._leap(jobs, before, now, self._tell(jobs, before, now, times))
         return True

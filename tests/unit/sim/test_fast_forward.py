@@ -23,8 +23,8 @@ TWO = make_trace([[2000], [90_000]], iterations=2, skew=3 * US)
 LOSSY = {"loss": 0.001}
 
 
-def ring(iterations: int = 40, **fields: Any) -> Scenario:
-    return scenario(ring_job(4, iterations=iterations, bucket="100kB"), **fields)
+def ring(iterations: int = 40, compute_scale: float = 1.0, **fields: Any) -> Scenario:
+    return scenario(ring_job(4, iterations=iterations, bucket="100kB", compute_scale=compute_scale), **fields)
 
 
 def servers(iterations: int = 40, **fields: Any) -> Scenario:
@@ -77,7 +77,40 @@ def test_jobs_side_by_side():
     jobs[1]["compute_scale"] = 1.37
     fast, full = both(scenario(*jobs), TRACE)
     assert difference(fast, full) == []
-    assert fast.timing["fast_forward"].startswith("declined")
+    assert left_out(fast) < 10  # when it is alone at the end
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"iterations": 12}, {}),
+        ({"iterations": 3}, {}),  # too few of them to find out anything
+        ({"iterations": 12, "jitter": 0.1}, {}),
+        ({"iterations": 12}, {"start": "30ms"}),
+    ],
+)
+def test_a_job_that_has_ended_is_in_nobodys_way(first, second):
+    """What holds for the jobs that go on decides, and what has ended keeps its place."""
+    jobs = [ring_job(3, name="a", **first), ring_job(3, name="b", **{"iterations": 50, **second})]
+    for order in (jobs, jobs[::-1]):
+        fast, full = both(scenario(*order), TRACE)
+        assert difference(fast, full) == []
+        assert left_out(fast) > 20
+
+
+@pytest.mark.parametrize("case", [ring(400, compute_scale=0.0), ring(400, traffic=[
+    {"name": "t", "kind": "permutation", "size": "1kB", "period": "1ms"}
+])])
+def test_nothing_is_remembered_that_cannot_come_again(case, monkeypatch):
+    """Memory grows with what is under way also where the network is never quiet, or never the jobs' alone."""
+    kept = []
+    record = forward.Recorder.step
+    monkeypatch.setattr(
+        forward.Recorder, "step", lambda self, *rest: (record(self, *rest), kept.append(len(self.taken)))
+    )
+    result = simulate(case, TRACE)
+    assert not left_out(result)
+    assert len(kept) > 390 and max(kept) <= 60
 
 
 def test_faults_come_when_they_would_have_come():
