@@ -15,7 +15,7 @@ from reducer_cases import SHAPES, distance_after, drawn, info_of, one  # noqa: E
 
 from gradwire.traces.trace import TensorInfo  # noqa: E402
 from gradwire.training.exchange import Exchange, answer_bytes  # noqa: E402
-from gradwire.training.network import Answer, Replay  # noqa: E402
+from gradwire.training.network import Answer, Random, Replay  # noqa: E402
 from gradwire.training.reducers.base import Reducer, State  # noqa: E402
 from gradwire.training.reducers.dgc import DGC  # noqa: E402
 from gradwire.training.reducers.feedback import ErrorFeedback, MomentumCorrection  # noqa: E402
@@ -242,21 +242,24 @@ def test_dgc_sends_about_as_much_as_it_is_told() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, each in ALL.items() if not each.remembers_error and "unbiased" not in name])
-def test_error_feedback_conserves_the_sum(name: str) -> None:
-    """All that was sent and what is kept is the sum of the gradients, with lost packets, too, where they are fed back."""
+@budget(0.1)
+@given(seed=st.integers(0, 1000), lost=st.sampled_from([0.0, 0.3, 1.0]), payload=st.sampled_from([160, 400]))
+def test_error_feedback_conserves_the_sum(name: str, seed: int, lost: float, payload: int) -> None:
+    """All that was sent and what is kept is the sum of the gradients, of whatever packets the network loses, as they are fed back."""
     shapes = [(40, 30), (17,)]
-    exchange = Exchange(ErrorFeedback(reducer=ALL[name]), [info_of(*s) for s in shapes], 2, seed=3, payload=160)
+    exchange = Exchange(ErrorFeedback(reducer=ALL[name]), [info_of(*s) for s in shapes], 2, seed, payload=payload, feed_back=True)
+    network = Random(lost, seed=seed)
     total = [torch.zeros(s) for s in shapes]
-    given = [torch.zeros(s) for s in shapes]
-    for step in range(6):
-        gradients = [[drawn(s, 100 * step + 10 * w + t) for t, s in enumerate(shapes)] for w in range(2)]
-        means, _ = exchange.step(gradients, step)
+    whole = [torch.zeros(s) for s in shapes]
+    for step in range(5):
+        gradients = [[drawn(s, 1000 * seed + 100 * step + 10 * w + t) for t, s in enumerate(shapes)] for w in range(2)]
+        means, _ = exchange.step(gradients, step, network)
         for t in range(2):
             total[t] += means[t]
-            given[t] += (gradients[0][t] + gradients[1][t]) / 2
+            whole[t] += (gradients[0][t] + gradients[1][t]) / 2
     for t in range(2):
         kept = sum(exchange.states[w][t].values["residual"] for w in range(2)) / 2
-        assert torch.allclose(total[t].flatten() + kept, given[t].flatten(), atol=1e-4)
+        assert torch.allclose(total[t].flatten() + kept, whole[t].flatten(), atol=1e-4)
 
 
 def test_what_the_network_lost_can_be_fed_back() -> None:
