@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from budgets import budget
 from hypothesis import given
 from hypothesis import strategies as st
-from random_cases import LATENCY, PAYLOADS, budget, networks, switches
+from random_cases import LATENCY, PAYLOADS, networks, switches
 
 from gradwire.components.transports.cubic import Cubic
 from gradwire.components.transports.dctcp import Dctcp

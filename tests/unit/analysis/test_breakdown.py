@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from budgets import budget
 from hypothesis import given
 from hypothesis import strategies as st
-from random_cases import budget
 from sim_cases import MS, US, Ideal, make_trace, ps_job, ring_job, scenario
 
 from gradwire.analysis.breakdown import CAUSES, PARTS, breakdown
