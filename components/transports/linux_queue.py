@@ -3,9 +3,9 @@
 
 A packet is made when the window allows, joins the queue of its class, and its round trip begins. From then until its
 transmission begins it counts by the memory that it takes, headers of the kernel's own included. While more than the
-limit waits, nothing is sent, unless nothing is out there; whenever a packet leaves, it is tried again. The limit is what
-1/1024 s takes at the pace that the last acknowledgement has set - whether packets are paced or not -, 1 MiB at most and
-two full packets at least; for what is sent again twice as much.
+limit waits, nothing is sent, unless nothing is out there; whenever a packet leaves, it is tried again. The limit is
+what is sent in 1/1024 s at the pace that the last acknowledgement has set - whether packets are paced or not -, 1 MiB
+at most and two full packets at least; for what is sent again twice as much.
 
 Left out: a time-out of a packet that is still there is treated as any other.
 """
@@ -28,8 +28,8 @@ MOST_PACKETS = 1 << 17  # so that products fit a word
 
 @njit
 def pace(M, f):
-    """The pace in hundredths of a window per round trip: 200 in slow start up to half of its threshold, else 120, and how
-    many packets the window is taken for [net/ipv4/tcp_input.c: `tcp_update_pacing_rate`]."""
+    """The pace in hundredths of a window per round trip: 200 in slow start up to half of its threshold, else 120; and
+    how many packets the window is taken for [net/ipv4/tcp_input.c: `tcp_update_pacing_rate`]."""
     faster = 200 if M[f + CWND] < M[f + SSTHRESH] >> 1 else 120
     return faster, max(M[f + CWND] >> SHIFT, M[f + NXT] - M[f + UNA], 1)
 

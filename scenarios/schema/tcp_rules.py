@@ -39,8 +39,9 @@ class Ruled(Windowed):
     preset: Literal["classic", "linux"] = "classic"
     """What the options below are unless given. classic: losses by duplicate acknowledgements, time-outs [RFC 6675,
     6298]. linux: as a current kernel, with rack, tail probes, the window in proportion (prr), F-RTO, HyStart where
-    the kernel has it (CUBIC), its timers, small queues, time-outs of up to 120 s unless max_rto is given, and acknowledgements put
-    off by 40 ms, or half of min_rto if that is less, but for the first sixteen packets and the last one."""
+    the kernel has it (CUBIC), its timers, its small queues, time-outs of up to 120 s unless max_rto is given, and
+    acknowledgements put off by 40 ms, or half of min_rto if that is less, but for the first sixteen packets and the
+    last one."""
     loss_detection: Literal["duplicates", "rack"] | None = None
     """What finds losses: three packets above that have arrived [RFC 6675], or one that was sent later [RFC 8985]."""
     tail_probes: Flag | None = None

@@ -88,7 +88,8 @@ class Features:
     `srpt`: shortest message first within a class. `faults`: hosts may stand still and routes may be missing. `delays`:
     waiting times are counted. `streams`: connections may carry message after message. `ack_delay`: receivers may put
     off their answers. `pulls`: receivers pace their senders. `rides`: data packets carry a word of their sender's.
-    `pairs`: messages between two hosts share a pace. `host_queues`: packets of some flows wait at the NIC. `aggregation`: switches sum up packets of many hosts for one.
+    `pairs`: messages between two hosts share a pace. `host_queues`: packets of some flows wait at the NIC.
+    `aggregation`: switches sum up packets of many hosts for one.
     """
 
     shared: bool = False

@@ -148,7 +148,7 @@ class Host:
     def _fill(self, flow: Flow) -> None:
         """All that the transport gives now waits in the queue of its class, in this order."""
         while not flow.finished and not flow.resting:
-            packet = self._pull(flow)
+            packet = self._next_packet(flow)
             if packet is None:
                 return
             flow.on_sender("at_nic", packet.size)
@@ -171,7 +171,7 @@ class Host:
             else:
                 self._turn_of_group(flow, turns)
             return
-        packet = self._pull(flow)
+        packet = self._next_packet(flow)
         if packet is not None:
             flow.ready = True
             turns.append(flow)
@@ -182,7 +182,7 @@ class Host:
         flow.resting = True
         self._set(flow.not_before, order << 2 | RELEASE, partial(self._release, flow))
 
-    def _pull(self, flow: Flow) -> Packet | None:
+    def _next_packet(self, flow: Flow) -> Packet | None:
         """What the flow sends next, if it has something to send and may."""
         now = self.clock.now
         if flow.not_before > now:
