@@ -165,14 +165,15 @@ class Scenario(Table):
         table says otherwise."""
         if self.emulation.loss_recovery == "classic":
             return self
+        turns = self.emulation.host_queue == "packet"
         tables = {
             name: tuple(
-                each.model_copy(update={"transport": as_kernel(each.transport)}) if each.transport else each
+                each.model_copy(update={"transport": as_kernel(each.transport, turns)}) if each.transport else each
                 for each in getattr(self, name)
             )
             for name in ("job", "traffic")
         }
-        return self.model_copy(update={"transport": as_kernel(self.transport), **tables})
+        return self.model_copy(update={"transport": as_kernel(self.transport, turns), **tables})
 
     @property
     def jobs(self) -> tuple[Job, ...]:

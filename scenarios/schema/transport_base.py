@@ -54,12 +54,14 @@ class Transport(Table):
     forgets: ClassVar[bool] = False  # nothing but its own packets decides what becomes of a message
     pulls: ClassVar[bool] = False
     rides: ClassVar[bool] = False
+    queues_at_nic: ClassVar[bool] = False
     important: ClassVar[Any]
     parameters: ClassVar[Any]
     start: ClassVar[Any]
     pull: ClassVar[Any]
     on_control: ClassVar[Any]
     on_timer: ClassVar[Any]
+    at_nic: ClassVar[Any]
     resume: ClassVar[Any]
     forget: ClassVar[Any]
     on_data: ClassVar[Any]

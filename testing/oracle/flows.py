@@ -18,7 +18,7 @@ from gradwire.sim.fabric.watched import check_returned
 from gradwire.testing.oracle.fans import Fan
 from gradwire.testing.oracle.uncompiled import uncompiled
 
-SENDER_SIDE = ("start", "pull", "on_control", "on_timer", "resume")
+SENDER_SIDE = ("start", "pull", "on_control", "on_timer", "at_nic", "resume")
 RECEIVER_SIDE = ("on_data", "on_probe", "on_trimmed", "on_late")
 ALL_IMPORTANT, NONE_IMPORTANT = 1, 0
 

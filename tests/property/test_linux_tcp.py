@@ -34,6 +34,7 @@ def tables(draw: st.DrawFn, connections: str) -> list[Any]:
             "loss_detection": draw(st.sampled_from((None, "rack", "duplicates"))),
             "slow_start": draw(st.sampled_from((None, "standard", "hystart", "hystart++"))),
             "pacing": draw(st.sampled_from((None, True))),
+            "small_queues": draw(st.sampled_from((None, False))),
             "preset": "linux",
             "timers": draw(st.sampled_from((None, "exact", "ticks"))),
         }
