@@ -285,5 +285,4 @@ class Ways:
         edge = routing.edge_of[host]
         if edge == self.switch:
             return (int(routing.down_link[host]),)
-        group = routing.group_of[self.switch, edge]
-        return routing.groups[group] if group >= 0 else ()
+        return routing.next_links(self.switch, int(edge))

@@ -7,6 +7,7 @@ from gradwire.components.layout import (
     B_ARGUMENT,
     CAUSE_NO_ROUTE,
     FAN_OUT,
+    H_BLOCK_SHIFT,
     H_DEST,
     H_FAR,
     H_GROUPS,
@@ -36,12 +37,23 @@ from .link import log_drop
 from .merge import INDEX_MASK, TIME_SHIFT, merge, since_of
 from .port import finish, offer, pause, serve, serve_all
 
-DEST_PORT = 20  # destination word: edge switch index | base of that switch's port to the host << 20
+DEST_PORT = 20  # destination word: number of the edge switch | base of that switch's port to the host << 20
 GROUP_COUNT = (
     40  # routing word: first entry of the group's ports | number of ports << 40; one port: its base | 1 << 40
 )
 GROUP_MASK = (1 << GROUP_COUNT) - 1
 ENTROPY = 0xFFFF
+
+
+@njit
+def _group(M, node, edge):
+    """The routing word of a switch for an edge switch: that of the block, or where those of a block differ (the word is
+    then below zero: the inverse of where they are), its own."""
+    shift = M[H_BLOCK_SHIFT]
+    word = M[M[node + N_ROUTE] + (edge >> shift)]
+    if word < 0:
+        word = M[~word + (edge & ((1 << shift) - 1))]
+    return word
 
 
 @njit
@@ -52,7 +64,7 @@ def route(M, th, node, A, B, now):
     edge = word & ((1 << DEST_PORT) - 1)
     if edge == M[node + N_EDGE]:
         return word >> DEST_PORT
-    group = M[M[node + N_ROUTE] + edge]
+    group = _group(M, node, edge)
     n = group >> GROUP_COUNT
     if n == 1 or (FAULTS and n == 0):
         return group & GROUP_MASK
@@ -72,7 +84,7 @@ def _used_up(M, node, A):
     edge = M[M[H_DEST] + (A & MASK_DESTINATION)] & ((1 << DEST_PORT) - 1)
     if edge == M[node + N_EDGE]:
         return A
-    n = M[M[node + N_ROUTE] + edge] >> GROUP_COUNT
+    n = _group(M, node, edge) >> GROUP_COUNT
     if n < 2:
         return A
     left = ((A >> A_ENTROPY) & ENTROPY) // n
@@ -84,10 +96,11 @@ def _route_all(M, th, node, keys, n, begin):
     """Find the egress ports of all arrivals, so that the ports are on their way from memory when it is their turn."""
     ports = M[th + T_PORTS]
     if M[H_FAR]:
-        routes = M[node + N_ROUTE]
+        routes, shift = M[node + N_ROUTE], M[H_BLOCK_SHIFT]
         for i in range(n):
             at = M[M[th + T_ADDRESS] + (M[keys + i] & INDEX_MASK)]
-            prefetch(M, routes + (M[M[H_DEST] + (M[at + 1] & MASK_DESTINATION)] & ((1 << DEST_PORT) - 1)))
+            edge = M[M[H_DEST] + (M[at + 1] & MASK_DESTINATION)] & ((1 << DEST_PORT) - 1)
+            prefetch(M, routes + (edge >> shift))
     for i in range(n):
         key = M[keys + i]
         at = M[M[th + T_ADDRESS] + (key & INDEX_MASK)]
