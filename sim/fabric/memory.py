@@ -63,6 +63,8 @@ class Memory:
     window: Ps
     positions: Ints
     edge_index: Ints
+    levels: int
+    """of switches that sum"""
 
     def __post_init__(self) -> None:
         self.address = int(self.M.ctypes.data)
@@ -111,6 +113,7 @@ def build(
         window=room.window,
         positions=np.zeros(shape.nodes, dtype=np.int64),
         edge_index=shape.edge_index,
+        levels=switch.aggregation_levels,
     )
     _write_nodes(memory, regions, network, shape, seed, wanted.balancer_words)
     _write_threads(memory, regions, network, shape)
