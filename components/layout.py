@@ -352,24 +352,38 @@ PAIR_NEXT = 0  # no packet of the pair may start before this time
 PAIR_GAP = 1  # picoseconds per byte << 16 between packet starts, 0 = as fast as the port
 PAIR_USER = 2
 
-# --- fans: messages of the same contents between one host and many others, which the switch of the one sums up on their
-# way to it, or makes of one on the way from it (`core.fan`). FAN_WORDS, then two words for each message: the base of
-# its receiver's record, 0 = none yet; and packets that its switch made of it, less those that went no further there
-FAN_SIZE = 0  # messages
-FAN_OUT = 1  # 1: from one host to many
-FAN_NODE = 2  # base of the switch of the one host
-FAN_AT_SWITCH = 3  # base of what the switch knows of each packet, FAN_STRIDE words each; and the same of the one host
-FAN_AT_HOST = 4
-FAN_STRIDE = 5
-FAN_STARTED = 6  # from one host: messages that have started there
-FAN_CUMULATIVE = 7  # below it all packets are there at the one host of all
-FAN_OVER = 8  # 1: no packet of any of them is left
-FAN_WORDS = 9
-# what is known of a packet: PACKET_ verdict 2 | mark 1 | ... | contributors from PACKET_COUNT on; then a bit for each
+# --- fans: messages of the same contents between one host and many others, which switches sum up on their way to it, or
+# make of one on the way from it (`core.fan`). A fan begins with the station at which all of them meet; FAN_WORDS, then
+# MEMBER_WORDS for each message. A station is a switch at which some of a fan meet: those that hang on it, or all
+STATION_NODE = 0  # base of the switch
+STATION_SIZE = 1  # messages that meet there
+STATION_FIRST = 2  # place of the first of those for which it makes a packet of one from the one host
+STATION_COPIES = 3  # how many those are
+STATION_AT = 4  # base of what it knows of each packet, FAN_STRIDE words each
+STATION_WORDS = 5
+FAN_SIZE = STATION_SIZE
+FAN_OUT = 5  # 1: from one host to many
+FAN_AT_HOST = 6  # base of what the one host knows of each packet
+FAN_STRIDE = 7
+FAN_STARTED = 8  # from one host: messages that have started there
+FAN_CUMULATIVE = 9  # below it all packets are there at the one host of all
+FAN_OVER = 10  # 1: no packet of any of them is left
+FAN_WORDS = 11
+MEMBER_WORDS = 6
+F_RECORD = 0  # base of its receiver's record, 0 = none yet
+F_LEAF = 1  # base of the station where it first meets others, 0 = only where all do
+F_SPARE = 2  # packets that the station of all made of it, less those that went no further there
+F_NEXT = 3  # place of the next one for which that makes packets, in a circle
+F_LEAF_SPARE = 4  # the same of its first station
+F_LEAF_NEXT = 5
+# what is known of a packet: PACKET_ verdict 2 | mark 1 | unused 5 | contributors 20 | how often copies were made of it,
+# from PACKET_COPIED on; then a bit for each contributor
 PACKET_HELD, PACKET_PASSED = 1, 2
 PACKET_VERDICT = 3
 PACKET_MARK = 2
 PACKET_COUNT = 8
+MASK_PACKET_COUNT = (1 << 20) - 1
+PACKET_COPIED = 28
 
 TELL_DELIVERED = 1  # Python has to hear of the delivery before its host could react to it
 TELL_FINISHED = 2  # and of the sender's end, before its own host could
@@ -387,7 +401,7 @@ SET_SHIFT = 8
 
 # --- packet words -----------------------------------------------------------------------------------------------
 # A: what switches look at. destination 18 | size 14 | kind 3 | priority 3 | important 1 | ce 1 | echo 1 | trimmed 1 |
-# entropy 16 | logged 1 | stands for all of its fan 1
+# entropy 16 | logged 1 | stands for all of its fan 1 | stands for those that meet at its first station 1
 A_SIZE = 18
 A_KIND = 32
 A_PRIORITY = 35
@@ -398,6 +412,7 @@ A_TRIMMED = 41
 A_ENTROPY = 42
 A_LOGGED = 58
 A_ALL = 59
+A_LEAF = 60
 MASK_DESTINATION = 0x3FFFF
 MASK_SIZE = 0x3FFF
 # B: what transports look at. flow 20 | sequence 22 | argument 22

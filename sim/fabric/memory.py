@@ -62,6 +62,8 @@ class Memory:
     lookahead: Ps
     window: Ps
     positions: Ints
+    levels: int
+    """of switches that sum"""
 
     def __post_init__(self) -> None:
         self.address = int(self.M.ctypes.data)
@@ -109,6 +111,7 @@ def build(
         lookahead=room.lookahead,
         window=room.window,
         positions=np.zeros(shape.nodes, dtype=np.int64),
+        levels=switch.aggregation_levels,
     )
     _write_nodes(memory, regions, network, shape, seed, wanted.balancer_words)
     _write_threads(memory, regions, network, shape)

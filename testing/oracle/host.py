@@ -241,7 +241,7 @@ class Host:
         flow.clear_stamps(rider)
         return Packet(
             flow.number, DATA, flow.dst, flow.wire_bytes(sequence), flow.priority, flow.tags[sequence] or must,
-            entropy, sequence=sequence, argument=rider,
+            entropy, sequence=sequence, argument=rider, values=flow.carries and flow.carries(sequence),
         )  # fmt: skip
 
     # --- receiving ----------------------------------------------------------------------------------------------
@@ -285,7 +285,8 @@ class Host:
         if fan.has(flow.place, packet):
             if packet.sequence not in fan.complete:
                 fan.arrive(flow.place, packet)  # it may have a mark
-            self._answer(flow, packet, self._take_one(flow, packet.sequence, packet.ce))
+            if not packet.leaf:
+                self._answer(flow, packet, self._take_one(flow, packet.sequence, packet.ce))
             return
         got = fan.arrive(flow.place, packet)
         if got is None:
@@ -332,6 +333,8 @@ class Host:
         if packet.kind == DATA and not packet.trimmed:
             size = flow.payload_of(packet.sequence)
             flow.memory[flow.receiver + R_RIDER] = packet.argument
+            if packet.values is not None:
+                flow.brought[packet.sequence] = packet.values
             reply, done = flow.arrive(packet.sequence, size, int(packet.ce), self.clock.now)
         else:
             if packet.kind == DATA:

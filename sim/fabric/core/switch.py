@@ -6,7 +6,6 @@ from gradwire.components.layout import (
     A_KIND,
     B_ARGUMENT,
     CAUSE_NO_ROUTE,
-    FAN_OUT,
     H_BLOCK_SHIFT,
     H_DEST,
     H_FAR,
@@ -23,6 +22,7 @@ from gradwire.components.layout import (
     P_MORE,
     P_TIED,
     PAUSE,
+    STATION_COPIES,
     T_ADDRESS,
     T_BACK,
     T_PORTS,
@@ -32,7 +32,7 @@ from gradwire.components.layout import (
 from gradwire.sim.fabric.atomics import prefetch
 
 from .bound import AGGREGATION, FAULTS, PFC, SEES_QUEUES, SHARED, SOURCE_ROUTES, choose
-from .fan import add_up, comes_in, copy_of, count_copies, goes_out, meets
+from .fan import add_up, comes_in, copy_of, ends_here, first_copy, goes_out, next_copy, station_at
 from .link import log_drop
 from .merge import INDEX_MASK, TIME_SHIFT, merge, since_of
 from .port import finish, offer, pause, serve, serve_all
@@ -139,20 +139,23 @@ def _forward(M, th, node, p, A, B, back, now):
 
 @njit
 def _fan_step(M, th, node, A, B, now):
-    """Whether a packet goes no further because it has been added to others, or others made of it; and word A of what
-    does."""
-    fan = meets(M, node, A, B)
+    """Whether a packet goes no further because it has been added to others, or others made of it; and words A and B of
+    what does."""
+    fan, station = station_at(M, node, A, B)
     if fan == 0:
-        return False, A
+        return False, A, B
     if comes_in(M, fan, A):
-        A = add_up(M, node, fan, A, B)
-        return A == 0, A
-    if not goes_out(A, M[fan + FAN_OUT] == 1):
-        return False, A
-    for i in range(count_copies(M, node, fan, A, B)):
-        own, other = copy_of(M, fan, i, A, B)
+        A, B = add_up(M, node, fan, station, A, B)
+        return A == 0, A, B
+    if not goes_out(M, fan, station, A):
+        return False, A, B
+    i = first_copy(M, fan, station, B)
+    for _ in range(M[station + STATION_COPIES]):
+        own, other = copy_of(M, fan, station, i, A, B)
         _forward(M, th, node, route(M, th, node, own, other, now), own, other, 0, now)
-    return True, A
+        i = next_copy(M, fan, station, i)
+    ends_here(M, node, fan, station, A, B)
+    return True, A, B
 
 
 @njit
@@ -192,7 +195,7 @@ def switch_step(M, th, node, begin, end, shift):
                 pause(M, th, back, (B >> B_ARGUMENT) & MASK_SEQUENCE, now)
                 continue
         if AGGREGATION:
-            ended, A = _fan_step(M, th, node, A, B, now)
+            ended, A, B = _fan_step(M, th, node, A, B, now)
             if ended:
                 continue
         p = route(M, th, node, A, B, now) if SEES_QUEUES or AGGREGATION else M[M[th + T_PORTS] + i]

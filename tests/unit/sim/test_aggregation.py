@@ -121,7 +121,7 @@ def test_an_all_reduce_sends_gradients_once_and_results_once(workers):
 
 def test_a_sum_that_has_a_part_twice_is_found_out():
     """The oracle moves the parts of sums along; here they are of nobody's making."""
-    fan = Fan(3, False, 0)
+    fan = Fan([0, 0, 0], 0, False, 2)
     packet = Packet(0, DATA, 0, 100, 0, True, 0)
     assert fan.arrive(0, packet) is None
     assert fan.arrive(1, packet) is None
