@@ -29,7 +29,7 @@ from gradwire.scenarios.inner_units import Ps
 from gradwire.sim.fabric.agenda import Agenda
 from gradwire.sim.fabric.deliveries import Deliveries
 from gradwire.sim.fabric.flows import Flows
-from gradwire.sim.fabric.leaping import Leaper, Moment, Stretch
+from gradwire.sim.fabric.leaping import SENT, Leaper, Moment, Stretch
 from gradwire.sim.fabric.logs import Logs
 from gradwire.sim.fabric.memory import Memory
 from gradwire.sim.fabric.program import Programs
@@ -230,14 +230,12 @@ class FastForward:
 
     def _drawn(self, before: Moment, now: Moment) -> str:
         """What draws have decided from one moment to the other, in words; empty if nothing."""
-        M, ports = self._memory.M, self._memory.port_base
         one, other = before.counted, now.counted
         if other.ways != one.ways:
             return "packets take one of several ways"
         if (other.tests != one.tests).any():
             return "queues draw what they mark or cut"
-        sent = (other.ports[:, 2] != one.ports[:, 2]) & (M[ports + at.P_SHAPE] & at.SHAPE_LOSSY > 0)
-        if sent.any():
+        if (other.ports[self._leaper.lossy, SENT] != one.ports[self._leaper.lossy, SENT]).any():
             return "links lose packets at random"
         if other.ties != one.ties:
             return "packets for one port arrive at the same picosecond, and draws say which is first"

@@ -15,7 +15,7 @@ import numpy as np
 
 from gradwire.components import layout as at
 from gradwire.experiment.program import Jump, Part
-from gradwire.scenarios.arrays import Ints
+from gradwire.scenarios.arrays import Flags, Ints
 from gradwire.scenarios.inner_units import Ps
 from gradwire.sim.fabric.counts import Counts
 from gradwire.sim.fabric.deliveries import Deliveries
@@ -30,6 +30,7 @@ PORT_COUNTERS = (
     at.P_TAIL, at.P_SPILL_TAIL, at.P_BYTES, at.P_DROP_TAIL, at.P_DROP_SELECTIVE, at.P_DROP_LINK, at.P_MARKS,
     at.P_CONTROL_MARKS,
 )  # fmt: skip
+SENT = PORT_COUNTERS.index(at.P_BYTES)
 MORE_COUNTERS = (at.X_PAUSES, at.X_TRIMMED, *range(at.X_CAUSES, at.X_CAUSES + 3))
 
 
@@ -139,6 +140,11 @@ class Leaper:
             delays.copy(), int(M[memory.node_base + at.N_DRAWS].sum()), M[ports + at.P_TESTS],
             sum(int(M[thread + at.T_TIES]) for thread in memory.thread_base),
         )  # fmt: skip
+
+    @property
+    def lossy(self) -> Flags:
+        """bool[links]: whether a link loses packets at random."""
+        return self._memory.M[self._memory.port_base + at.P_SHAPE] & at.SHAPE_LOSSY > 0
 
     def leave_out(self, jobs: list[Track], now: Moment, stretches: Sequence[Stretch], times: int) -> int:
         """Hand over what came in the stretches, one after the other, so many times more, and be where everything is

@@ -59,12 +59,18 @@ def exceeds(before: Floats, seen: Floats, tolerance: float) -> bool:
 
 
 def drifts(values: Floats, ahead: int, tolerance: float) -> bool:
-    """Whether values have a trend that, if it went on for so many more, would lead by more than is tolerated away from
-    their mean; as far as it is none that chance explains."""
+    """Whether values have a trend that chance does not explain and that, if it went on for so many more, would lead by
+    more than is tolerated away from their mean."""
+    return trend(values, RARE) * ahead > tolerance
+
+
+def trend(values: Floats, normal: float = USUAL) -> float:
+    """By how much values rise or fall from one to the next; 0 if chance explains it: it is not as rare as so many
+    deviations."""
     place = np.arange(len(values)) - (len(values) - 1) / 2
     scale = float((place**2).sum())
     slope = float((place * values).sum()) / scale
     freedom = len(values) - 2
     left = values - values.mean() - slope * place
-    chance = quantile(RARE, freedom) * sqrt(float((left**2).sum()) / freedom / scale)
-    return (abs(slope) - chance) * ahead > tolerance
+    chance = quantile(normal, freedom) * sqrt(float((left**2).sum()) / freedom / scale)
+    return abs(slope) if abs(slope) > chance else 0.0

@@ -9,6 +9,8 @@ may be is measured (all of it our choice):
 * Iterations are simulated until the 95 % confidence interval of the mean iteration time of every job is within half of
   what is tolerated, and no trend would lead beyond it. For the interval, iterations are taken one by one and, as they
   may depend on each other, in `BATCHES` batches, and the wider one holds. A period (of what is replayed) counts as one.
+* Nor are any left out before what befalls iterations now and then has been seen often enough
+  (`gradwire.sim.fabric.rare`).
 * Then as many follow that are not simulated, which repeat all of the simulated ones in their order: with later times
   and higher numbers, and counters that rise by as much. The network itself has not seen them: it goes on from where it
   was, with draws of its own.
@@ -28,10 +30,11 @@ from typing import Any
 import numpy as np
 
 from gradwire.experiment.program import DRAWN, END, START
-from gradwire.scenarios.arrays import Floats
-from gradwire.sim.fabric.leaping import Leaper, Moment, Stretch
+from gradwire.scenarios.arrays import Flags, Floats
+from gradwire.sim.fabric.leaping import SENT, Leaper, Moment, Stretch
+from gradwire.sim.fabric.rare import seen, too_rare
 from gradwire.sim.fabric.recorder import Recorder
-from gradwire.sim.fabric.spread import USUAL, Spread, drifts, exceeds
+from gradwire.sim.fabric.spread import USUAL, Spread, drifts, exceeds, trend
 from gradwire.sim.fabric.track import Track
 
 Most = Callable[[int, int, list[int], list[int]], int]
@@ -59,12 +62,19 @@ class Regime:
     stretches: list[Stretch] = field(default_factory=list)
     times: list[list[Floats]] = field(default_factory=list)
     """by stretch and job: float64[periods], mean picoseconds of an iteration"""
+    rare: list[list[Flags]] = field(default_factory=list)
+    """the same, as `seen`"""
     repeated: list[int] = field(default_factory=list)
     late: list[bool] = field(default_factory=list)
     leaps: int = 0
 
     def of(self, job: int) -> Floats:
         return np.concatenate([each[job] for each in self.times])
+
+    def uncertain(self, job: int, lossy: Flags) -> str:
+        """Why too little of a job has been seen, whatever its times are. `lossy`: links that lose packets at random."""
+        used = any(stretch.ports[lossy, SENT].any() for stretch in self.stretches)
+        return too_rare(np.concatenate([each[job] for each in self.rare]), used)
 
     @property
     def rows(self) -> int:
@@ -75,12 +85,14 @@ class Regime:
 class Told:
     """What is known of a job. `period`: of what it replays. `approximated`: iterations that were left out. `errors`: of
     what was predicted of each sample, relative. `squares`: the variance of the sum of all iteration times over the
-    square of their mean, as far as it comes from what was left out."""
+    square of their mean, as far as it comes from what was left out; `led`: by how much trends would have led that sum
+    away, over their mean."""
 
     period: int
     approximated: int = 0
     errors: list[float] = field(default_factory=list)
     squares: float = 0.0
+    led: float = 0.0
 
     def summary(self, iterations: int) -> dict[str, Any]:
         """`iterations`: of the job."""
@@ -93,7 +105,7 @@ class Told:
             "samples": len(self.errors),
             "error": measured,
             "error_largest": max(map(abs, self.errors), default=0.0),
-            "uncertainty": hypot(chance, share * measured),
+            "uncertainty": hypot(chance, share * measured) + self.led / max(1, iterations),
         }
 
 
@@ -188,6 +200,7 @@ class Steady:
             return False  # the stretch goes on, as the first one of what comes
         regime.stretches.append(Stretch.between(begin, now, self._recorder, by))
         regime.times.append(times)
+        regime.rare.append([seen(track.part, regime.stretches[-1].over, regime.stretches[-1].lost) for track in jobs])
         regime.repeated.append(0)
         regime.late.append(regime.leaps > 0)
         self._begin, self._sample = now, False
@@ -214,9 +227,9 @@ class Steady:
         """Compare a sample with what was predicted: the mean of those that stand for what was left out before it."""
         good = True
         for number, track in enumerate(jobs):
-            before, seen = self._regime.of(number), times[number]
-            self._told(track).errors.append(float(before.mean() / seen.mean() - 1))
-            good &= not exceeds(before, seen, self.tolerance * float(before.mean()))
+            before, sample = self._regime.of(number), times[number]
+            self._told(track).errors.append(float(before.mean() / sample.mean() - 1))
+            good &= not exceeds(before, sample, self.tolerance * float(before.mean()))
         return good
 
     def _leave_out(self, jobs: list[Track], now: Moment) -> bool:
@@ -232,8 +245,11 @@ class Steady:
                 self.why = f"iteration times of job {name} change"
                 self.reset()
                 return False
-            if Spread.of(values).half_width > self.tolerance / 2 * float(values.mean()):
-                self.why = f"iteration times of job {name} vary too much"
+            why = regime.uncertain(number, self._leaper.lossy)
+            if not why and Spread.of(values).half_width > self.tolerance / 2 * float(values.mean()):
+                why = f"iteration times of job {name} vary too much"
+            if why:
+                self.why = why
                 if regime.rows > MOST_ROWS:
                     self.reset()
                 return False
@@ -268,7 +284,8 @@ class Steady:
     def _end_regime(self) -> None:
         """Work out how far off the mean iteration time may be because of what was left out: had they been simulated,
         these and all later iterations would have been others. So iterations that were repeated weigh as often as they
-        were, those behind the first leap once more, and those that would have been as often as there are."""
+        were, those behind the first leap once more, and those that would have been as often as there are. A trend
+        would have gone on meanwhile."""
         regime, self._regime = self._regime, Regime()
         self._times, self._sample = 1, False
         for number, told in enumerate(self.jobs.values() if regime.leaps else ()):
@@ -278,8 +295,10 @@ class Steady:
                 count * (weight**2 + repeated + late)
                 for count, weight, repeated, late in zip(counts, weights, regime.repeated, regime.late, strict=True)
             )
-            spread = Spread.of(regime.of(number))
+            values = regime.of(number)
+            spread, ahead = Spread.of(values), int(np.dot(counts, regime.repeated))
             told.squares += periods * (told.period * spread.deviation / spread.mean) ** 2
+            told.led += told.period * ahead * trend(values) * ahead / 2 / spread.mean
 
     def summary(self, iterations: dict[str, int]) -> dict[str, Any]:
         """What a Result says of it. `iterations`: of every job, those that are over."""
