@@ -2,8 +2,8 @@
 
 Confidence intervals and tests by Student's t, whose quantiles are those of a series in 1 / degrees of freedom
 (Abramowitz and Stegun, 26.7.5), off by less than half a per cent from seven degrees on. Values may depend on those
-right before them: so the means of batches of them are looked at as well, and the wider interval holds (batch means;
-Law, Simulation Modeling and Analysis, chapter 9).
+right before them, and go on like them or change by turns: so intervals are those of the means of batches, of which each
+has an even number (batch means; Law, Simulation Modeling and Analysis, chapter 9).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Spread(NamedTuple):
     @classmethod
     def of(cls, values: Floats) -> Spread:
         """Of at least `BATCHES` values, in their order."""
-        many, wide = len(values), _half_width(values)
-        size = many // BATCHES
-        if size > 1:
-            wide = max(wide, _half_width(values[many - size * BATCHES :].reshape(BATCHES, size).mean(axis=1)))
+        many = len(values)
+        size = 2 * (many // (2 * BATCHES))
+        means = values[many - size * BATCHES :].reshape(BATCHES, size).mean(axis=1) if size else values
+        wide = quantile(USUAL, len(means) - 1) * float(means.std(ddof=1)) / sqrt(len(means))
         return cls(float(values.mean()), wide, many)
 
     @property
@@ -46,10 +46,6 @@ def quantile(normal: float, freedom: int) -> float:
     """How many deviations of Student's t are as rare as so many of the normal distribution."""
     z = normal
     return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
-
-
-def _half_width(values: Floats) -> float:
-    return quantile(USUAL, len(values) - 1) * float(values.std(ddof=1)) / sqrt(len(values))
 
 
 def exceeds(before: Floats, seen: Floats, tolerance: float) -> bool:

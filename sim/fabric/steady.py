@@ -7,15 +7,17 @@ than the rates in them, and is what is asked for. So here it is whole iterations
 may be is measured (all of it our choice):
 
 * Iterations are simulated until the 95 % confidence interval of the mean iteration time of every job is within half of
-  what is tolerated, and no trend would lead beyond it. For the interval, iterations are taken one by one and, as they
-  may depend on each other, in `BATCHES` batches, and the wider one holds. A period (of what is replayed) counts as one.
+  what is tolerated, and no trend would lead beyond it (`gradwire.sim.fabric.spread`). A period of what is replayed
+  counts as one value. First ones that are not like those behind them are dropped.
 * Nor are any left out before what befalls iterations now and then has been seen often enough
   (`gradwire.sim.fabric.rare`).
-* Then as many follow that are not simulated, which repeat all of the simulated ones in their order: with later times
-  and higher numbers, and counters that rise by as much. The network itself has not seen them: it goes on from where it
-  was, with draws of its own.
+* Then some follow that are not simulated, which repeat all of the simulated ones in their order: with later times and
+  higher numbers, and counters that rise by as much. The network itself has not seen them: it goes on from where it was,
+  with draws of its own.
 * Behind them a *sample* is simulated, and compared with what those before had predicted. If it holds, it joins them,
-  and up to `MOST_TIMES` times as many follow that are not simulated; if not, all begins anew with the sample.
+  and up to twice as many times as many are left out as before; if not, all begins anew with the sample.
+* What changes more slowly than that is not foreseen. So an early leap takes no more than a part (`EARLY`) of what is
+  left of the job, until `SETTLED` iterations that stand for each other have been simulated.
 * Whatever comes from outside - faults, traffic, the end of a run, the last iterations - is simulated, and what
   came before an action from outside stands for nothing after it.
 """
@@ -40,14 +42,16 @@ from gradwire.sim.fabric.track import Track
 Most = Callable[[int, int, list[int], list[int]], int]
 """(picoseconds, messages, steps and steps to spare, by job) -> how many times as much may be left out."""
 
-LEAST = 16
+LEAST = 32
 """Iterations, and ..."""
 LEAST_PERIODS = 8
 """... periods that are simulated before any is left out."""
-SAMPLE = 4
+SAMPLE = 8
 """Iterations that are simulated between two leaps, at least; whole periods."""
 MOST_TIMES = 8
 """How many times as many are left out as others stand for them, at most."""
+EARLY, SETTLED = 8, 64
+"""The first leaps take an eighth of the iterations that are left, at most."""
 MOST_ROWS = 1 << 20
 """Messages that are kept to be repeated."""
 RHYTHM = 0.25
@@ -75,6 +79,18 @@ class Regime:
         """Why too little of a job has been seen, whatever its times are. `lossy`: links that lose packets at random."""
         used = any(stretch.ports[lossy, SENT].any() for stretch in self.stretches)
         return too_rare(np.concatenate([each[job] for each in self.rare]), used)
+
+    def since(self, first: int) -> Regime:
+        """What is left without the first so many stretches, as if it had been all."""
+        stretches = self.stretches[first:]
+        return Regime(
+            stretches, self.times[first:], self.rare[first:], [0] * len(stretches), [False] * len(stretches)
+        )  # fmt: skip
+
+    @property
+    def steps(self) -> list[int]:
+        """By job."""
+        return [sum(each) for each in zip(*(stretch.steps for stretch in self.stretches), strict=True)]
 
     @property
     def rows(self) -> int:
@@ -183,9 +199,7 @@ class Steady:
     def _need(self, track: Track) -> int:
         """Iterations of a job in the stretch that is simulated now."""
         period = track.part.repeats.period
-        if not self._regime.stretches:
-            return max(LEAST, LEAST_PERIODS * period)
-        return -(-SAMPLE // period) * period
+        return -(-SAMPLE // period) * period if self._regime.stretches else _least(track)
 
     def _judge(self, jobs: list[Track], begin: Moment, now: Moment) -> bool:
         fits, by, times = self._measured(jobs, begin, now)
@@ -233,45 +247,70 @@ class Steady:
         return good
 
     def _leave_out(self, jobs: list[Track], now: Moment) -> bool:
-        """Leave out what the stretches so far stand for, if they are steady."""
-        regime = self._regime
-        by, messages = (sum(getattr(each, name) for each in regime.stretches) for name in ("by", "messages"))
-        steps = [sum(each) for each in zip(*(stretch.steps for stretch in regime.stretches), strict=True)]
-        # a sample is to come behind it, and then another moment to look at it
-        times = min(self._times, self._most(by, messages, steps, [self._need(track) + 1 for track in jobs]))
+        """Leave out what the stretches so far, or the later ones of them, stand for, if they are steady."""
+        self.why = self._unsteady(jobs, self._regime)
+        for first in range(1, len(self._regime.stretches) if self.why else 0):
+            later = self._regime.since(first)
+            if all(map(int.__ge__, later.steps, map(_least, jobs))) and not self._unsteady(jobs, later):
+                self._end_regime()
+                self._regime, self.why = later, ""
+                break
+        if self.why:
+            if self._regime.rows > MOST_ROWS:
+                self.reset()
+            return False
+        return self._leap(jobs, now)
+
+    def _unsteady(self, jobs: list[Track], regime: Regime) -> str:
+        """Why mean iteration times are not known well enough, in words; empty if they are."""
         for number, track in enumerate(jobs):
-            values, name = regime.of(number), track.part.table.name
-            if drifts(values, max(1, times) * len(values), self.tolerance * float(values.mean())):
-                self.why = f"iteration times of job {name} change"
+            if why := regime.uncertain(number, self._leaper.lossy):
+                return why
+            values = regime.of(number)
+            if Spread.of(values).half_width > self.tolerance / 2 * float(values.mean()):
+                return f"iteration times of job {track.part.table.name} vary too much"
+        return ""
+
+    def _leap(self, jobs: list[Track], now: Moment) -> bool:
+        """Leave out as many as may be, which repeat all stretches or, where these are too many, the later ones."""
+        regime = self._regime
+        for number, track in enumerate(jobs):
+            values = regime.of(number)
+            if drifts(values, self._times * len(values), self.tolerance * float(values.mean())):
+                self.why = f"iteration times of job {track.part.table.name} change"
                 self.reset()
                 return False
-            why = regime.uncertain(number, self._leaper.lossy)
-            if not why and Spread.of(values).half_width > self.tolerance / 2 * float(values.mean()):
-                why = f"iteration times of job {name} vary too much"
-            if why:
-                self.why = why
-                if regime.rows > MOST_ROWS:
-                    self.reset()
-                return False
-        if times < 1:
-            self.why = "there are too few iterations"
-            return False
-        told = self._leaper.leave_out(jobs, now, regime.stretches, times)
-        if told:
-            self._note(jobs, now, steps, told)
-        return told > 0
+        for first in range(len(regime.stretches)):
+            times = min(self._times, self._fits(jobs, regime.since(first)))
+            if times > 0:
+                told = self._leaper.leave_out(jobs, now, regime.stretches[first:], times)
+                if told:
+                    self._note(jobs, now, first, told)
+                return told > 0
+        self.why = "" if self.left else "there are too few iterations"
+        return False
 
-    def _note(self, jobs: list[Track], now: Moment, steps: list[int], times: int) -> None:
-        """Remember what was left out."""
-        regime = self._regime
+    def _fits(self, jobs: list[Track], regime: Regime) -> int:
+        """How many times as many iterations may be left out now."""
+        by, messages = (sum(getattr(each, name) for each in regime.stretches) for name in ("by", "messages"))
+        # a sample is to come behind it, and then another moment to look at it
+        most = self._most(by, messages, regime.steps, [self._need(track) + 1 for track in jobs])
+        if min(self._regime.steps) < SETTLED:
+            ahead = [track.part.repeats.last - track.laid for track in jobs]
+            most = min(most, *(some // (EARLY * many) for some, many in zip(ahead, regime.steps, strict=True)))
+        return most
+
+    def _note(self, jobs: list[Track], now: Moment, first: int, times: int) -> None:
+        """Remember what was left out: stretches from `first` on, so many times."""
+        regime, repeats = self._regime, self._regime.since(first)
         regime.leaps += 1
-        regime.repeated = [each + times for each in regime.repeated]
-        for number, track in enumerate(jobs):
-            self._told(track).approximated += times * steps[number]
+        regime.repeated = [each + times * (place >= first) for place, each in enumerate(regime.repeated)]
+        for number, (track, steps) in enumerate(zip(jobs, repeats.steps, strict=True)):
+            self._told(track).approximated += times * steps
             self.left.append({
-                "job": track.part.table.name, "first": now.handed[number].steps, "iterations": times * steps[number],
+                "job": track.part.table.name, "first": now.handed[number].steps, "iterations": times * steps,
                 "repeats": [
-                    [stretch.begin.handed[number].steps, stretch.steps[number]] for stretch in regime.stretches
+                    [stretch.begin.handed[number].steps, stretch.steps[number]] for stretch in repeats.stretches
                 ],
             })  # fmt: skip
         self._times, self._sample, self.why = min(2 * self._times, MOST_TIMES), True, ""
@@ -312,3 +351,8 @@ class Steady:
             "left_out": self.left,
             "missed": self.missed,
         }
+
+
+def _least(track: Track) -> int:
+    """Iterations of a job that are simulated before any is left out."""
+    return max(LEAST, LEAST_PERIODS * track.part.repeats.period)
