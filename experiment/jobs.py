@@ -103,14 +103,14 @@ class Job:
         """Which of its iterations are alike. The first ones find nothing there of those before, and behind the last
         ones there is nothing to wait for."""
         table, exchange = self.table, self.exchange
-        if table.jitter:
-            return Repeats(why="compute times vary (jitter)")
-        if table.bound_per == "step":
-            return Repeats(why='each iteration has a budget of losses of its own (bound_per = "step")')
         if not vars(type(exchange)).get("repeats", False):
             return Repeats(why=f"nobody says that iterations of the exchange {table.exchange.kind} repeat themselves")
-        stale = exchange.staleness
-        return Repeats(self.replay.period, 2 + stale, table.iterations - 1 - max(1, stale))
+        stale, varies = exchange.staleness, ""
+        if table.jitter:
+            varies = "compute times vary (jitter)"
+        elif table.bound_per == "step":
+            varies = 'each iteration has a budget of losses of its own (bound_per = "step")'
+        return Repeats(self.replay.period, 2 + stale, table.iterations - 1 - max(1, stale), varies=varies)
 
 
 class Iterations:

@@ -72,6 +72,11 @@ def played_scenario(scenario: Scenario | str | Path, given: str) -> Scenario:
             "happens at times of a whole run, which one step at a time has not got",
             f"{scenario.name}: {'fault' if scenario.fault else 'traffic'}", expected="the job alone",
         )  # fmt: skip
+    if scenario.simulation.approximate is not None:
+        raise ScenarioError(
+            "leaves out iterations, and one step at a time plays them all", f"{scenario.name}: simulation.approximate",
+            expected="no such key",
+        )  # fmt: skip
     output = scenario.output.model_copy(update={"missing": True, "packet_log": False})
     job = scenario.job[0].model_copy(update={"phase": None, "trace": PLAYED, "iterations": 1, "start": Ps(0)})
     return scenario.model_copy(update={"output": output, "duration": None, "job": (job,)})

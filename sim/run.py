@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
@@ -192,8 +193,13 @@ def collect_result(
     }
     if sums := getattr(coupling.fabric, "sums", {}):
         totals["sums"] = sums
+    summary = summarise(scenario, ",".join(digests), {"packet_hops": hops}, totals)
+    if forward is not None and forward.steady is not None:
+        rows = Counter(row[0] for row in collected.iterations)
+        workers = {job.table.name: job.table.workers for job in state.jobs}
+        summary["approximate"] = forward.steady.summary({name: many // workers[name] for name, many in rows.items()})
     return Result.build(
-        summarise(scenario, ",".join(digests), {"packet_hops": hops}, totals),
+        summary,
         {
             **collected.kept(state.routing),
             "ports": dict(tables.ports),

@@ -43,7 +43,9 @@ and, if it wants more than that,
   PAIR_GAP, which a transport writes instead of S_GAP. Of the messages of a pair the one of the best class sends, and of
   these the oldest that has something to send. At the receiver `peer_words` from `M[r + R_PAIR]` on for the pair, and
   `host_words` from `M[r + R_HOST]` on for all messages of the transport to this host. All begin at zero and stay for
-  the run.
+  the run. `pair_times`, `peer_times` and `host_times`, in the class itself, are the offsets of those of its words that
+  are points in time, as its functions count them: where it says the first of these, at least as `()`, what it keeps can
+  be moved on in time, with iterations that are left out (`gradwire.sim.fabric.steady`).
 
 The state of a flow is a record of integers in `M`. A sender's own words begin at `f + S_USER`, a receiver's at
 `r + R_USER`; the words before belong to the engine, of which a transport writes S_TIMER (call me then), S_GAP and

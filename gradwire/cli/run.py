@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gradwire.cli.options import (
+    Approximate,
     Breakdown,
     Json,
     MaxWall,
@@ -78,6 +79,7 @@ def cmd_run(
         bool,
         typer.Option("--fast-forward/--no-fast-forward", help="Leave out iterations that would repeat others exactly."),
     ] = True,
+    approximate: Approximate = None,
     as_json: Json = False,
 ) -> None:
     """Simulate one scenario and print what came out. Exits with 1 if a loss bound is broken or time was up."""
@@ -87,7 +89,7 @@ def cmd_run(
 
     if plots is not None:
         known_format(plots, out)
-    overrides, limit = overrides_of(set_, trace), seconds_of(max_wall)
+    overrides, limit = overrides_of(set_, trace, approximate), seconds_of(max_wall)
     if scenario not in list_library() and is_record(scenario):
         chosen = _again(scenario, overrides, policy)
     else:

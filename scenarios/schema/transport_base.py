@@ -48,6 +48,9 @@ class Transport(Table):
     pair_words: ClassVar[int]
     peer_words: ClassVar[int]
     host_words: ClassVar[int]
+    pair_times: ClassVar[tuple[int, ...]]
+    peer_times: ClassVar[tuple[int, ...]] = ()
+    host_times: ClassVar[tuple[int, ...]] = ()
     fresh_word: ClassVar[int]
     probe_word: ClassVar[int]
     streams: ClassVar[bool] = False
