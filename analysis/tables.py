@@ -34,6 +34,9 @@ KIND_WORDS = {
     "activations": "activations",
     "errors": "errors",
     "parameters": "parameters",
+    "tensor_parallel": "tensor-parallel",
+    "expert_parallel": "expert-parallel",
+    "data_parallel": "data-parallel, waited for",
 }
 
 ALWAYS_SHOWN = ("drops_tail", "drops_selective", "drops_loss")

@@ -28,6 +28,7 @@ from gradwire.scenarios.schema.fidelity import Fidelity
 from gradwire.scenarios.schema.job import HostPlacement, Job
 from gradwire.scenarios.schema.measured import Measure
 from gradwire.scenarios.schema.network import Host, Link, LinkOverride, Switch
+from gradwire.scenarios.schema.parallel import Parallel
 from gradwire.scenarios.schema.policy import Policy, Tagging
 from gradwire.scenarios.schema.scenario import Output, Scenario
 from gradwire.scenarios.schema.traffic import Traffic
@@ -59,6 +60,7 @@ SECTIONS: tuple[tuple[str, type[Table]], ...] = (
     *_kinds("[job.exchange]", "exchange"),
     *_kinds("[job.scheduler]", "scheduler"),
     ("[job.placement]", HostPlacement),
+    ("[job.parallel]", Parallel),
     ("[job.push_bound] and [job.pull_bound]", Bound),
     ("[job.tagging]", Tagging),
     ("[[traffic]] of every kind", Traffic),
@@ -140,6 +142,7 @@ MORE: dict[tuple[str, str], str] = {
     ("Job", "workers"): "Replicas, one per host.",
     ("Job", "start"): "Simulated time at which the job begins.",
     ("Job", "exchange"): "See below; docs/jobs.md describes every kind.",
+    ("Job", "parallel"): "See below, and docs/jobs.md.",
     ("Job", "scheduler"): "See below, and docs/jobs.md.",
     ("Job", "tagging"): "See below.",
     ("HostPlacement", "workers"): "Host names, one per worker.",

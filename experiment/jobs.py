@@ -26,6 +26,7 @@ import numpy as np
 from gradwire.experiment.bounds import Bounds
 from gradwire.experiment.collectives.base import Exchange, JobContext
 from gradwire.experiment.collectives.merged import grown
+from gradwire.experiment.collectives.parallel import SplitModel
 from gradwire.experiment.courses import Courses, Past
 from gradwire.experiment.placement import Places
 from gradwire.experiment.program import FIRE, WAIT, Course, Ints, Jump, Part, Repeats, Step, Table
@@ -72,7 +73,7 @@ class Job:
         replay = Replay(table, trace, seed, where)
         context = job_context(replay, places, cards, number, payload, where, sums)
         with asked(table.exchange, "collective", f"{where}.exchange"):
-            exchange = table.exchange.collective(context)
+            exchange = table.exchange.collective(context) if table.parallel is None else SplitModel(context, where)
         return cls(table, trace, replay, exchange, transport, source)
 
     @property

@@ -67,6 +67,11 @@ def played_scenario(scenario: Scenario | str | Path, given: str) -> Scenario:
         raise ScenarioError(
             f"has {len(scenario.job)} jobs", f"{scenario.name}: job", expected="one, whose iterations are played"
         )
+    if scenario.job[0].parallel is not None:
+        raise ScenarioError(
+            "is about what a trace has besides gradients, and a training hands over gradients alone",
+            f"{scenario.name}: job.parallel", expected="to leave it out",
+        )  # fmt: skip
     if scenario.fault or scenario.traffic:
         raise ScenarioError(
             "happens at times of a whole run, which one step at a time has not got",

@@ -51,6 +51,8 @@ def info(trace: Trace) -> Json:
         "magnitudes": trace.magnitude_source,
         "timing": timing_source(trace),
         "groups": _groups(trace),
+        "parallel": trace.parallel,
+        "communications": _communications(trace),
         "back_layers": {
             "layers": min(BACK_LAYERS, len(trace.layers)),
             "share_of_bytes": float(layer_bytes[-BACK_LAYERS:].sum() / layer_bytes.sum()),
@@ -71,6 +73,17 @@ def _groups(trace: Trace) -> list[Json]:
     return [
         {**group, "bytes": sum(trace.tensors[tensor].bytes for tensor in group.get("tensors", []))}
         for group in trace.groups
+    ]
+
+
+def _communications(trace: Trace) -> list[Json]:
+    """What passes wait for, by pass, kind and dimension: how many and how large in all."""
+    found: dict[tuple[str, str, str], list[int]] = {}
+    for each in trace.communications:
+        found.setdefault((each.turn, each.kind, each.group), []).append(each.bytes)
+    return [
+        {"pass": turn, "kind": kind, "group": group, "count": len(sizes), "bytes": sum(sizes)}
+        for (turn, kind, group), sizes in found.items()
     ]
 
 
@@ -210,6 +223,8 @@ def print_info(trace: Trace, console: Console | None = None, *, layers: bool = T
             f"quartiles {change_text(1 + low)} and {change_text(1 + high)})"
         )
     console.print(_phase_table(data))
+    if data["communications"]:
+        console.print(_communication_table(data))
     if layers or data["layers"] <= MANY_LAYERS:
         console.print(_layer_table(data))
     else:
@@ -252,6 +267,19 @@ def _remarks(data: Json) -> list[str]:
     if data["manifest"].get("note"):
         lines.append(f"note: {data['manifest']['note']}")
     return lines
+
+
+def _communication_table(data: Json) -> Table:
+    split = ", ".join(f"{name} {size}" for name, size in data["parallel"].items())
+    table = Table(title=f"what passes wait for, of one worker (model split: {split})", box=SIMPLE)
+    for name in ("pass", "collective", "dimension"):
+        table.add_column(name, no_wrap=True)
+    for name in ("times", "buffers in all"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for each in data["communications"]:
+        kind, group = (each[key].replace("_", "-") for key in ("kind", "group"))
+        table.add_row(each["pass"], kind, group, f"{each['count']:,}", size_text(each["bytes"]))
+    return table
 
 
 def _phase_table(data: Json) -> Table:

@@ -13,7 +13,7 @@ they should be. `tests/support/array_cases.py` moves arrays along them and sees.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import numpy as np
@@ -78,6 +78,17 @@ def transfers(rows: Iterable[Rows], segments: int, lanes: int = 1, rails: int | 
     stage, src, dst, first, count, adds = (np.repeat(each, lanes) for each in (stage, src, dst, first, count, adds))
     first, rail = lane * segments + first, lane % (rails or lanes)
     return Transfers(stage, src, dst, first, count, adds > 0, rail, lanes * segments)
+
+
+def grouped(plan: Transfers, groups: Ints) -> Transfers:
+    """A schedule among the members of each group, int64[groups, members], stage by stage side by side. Groups have
+    nothing to do with each other: segments of one number are others in each."""
+    many = len(groups)
+    made = {each.name: np.repeat(getattr(plan, each.name), many) for each in fields(plan) if each.name != "segments"}
+    which = np.tile(np.arange(many), len(plan))
+    for name in ("src", "dst"):
+        made[name] = groups[which, made[name]]
+    return Transfers(**made, segments=plan.segments)
 
 
 class Links(NamedTuple):

@@ -87,6 +87,8 @@ def remarks(scenario: Scenario) -> list[str]:
 
 def _exchanges(scenario: Scenario) -> Iterator[Mistake]:
     for index, job in enumerate(scenario.job):
+        if job.parallel is not None:
+            continue  # depends on what the trace says: gradwire.experiment.needs
         for mistake in job.exchange.unfit(job, scenario.host.gpus):
             yield replace(mistake.under(f"job[{index}]"), concerns=("host.gpus", f"job[{index}].workers"))
 

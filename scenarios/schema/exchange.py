@@ -40,6 +40,11 @@ class ExchangeTable(Table, ABC):
         return False
 
     @property
+    def grouped(self) -> bool:
+        """Whether it goes inside of groups of workers, where these have different parts of a model."""
+        return False
+
+    @property
     def shares_hosts(self) -> bool:
         """Whether servers are on the workers' hosts rather than on hosts of their own."""
         return False
