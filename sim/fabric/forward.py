@@ -100,7 +100,7 @@ class FastForward:
         if jobs:
             self.why = self._never or "the network is never quiet between two iterations"
         if self.steady is not None:
-            self.steady.follow(self._lasts or differ or ("" if jobs else "there is no job"))
+            self.steady.follow(jobs, self._lasts or differ)
         looks_steady = self.steady is not None and not self.steady.never
         self._recorder.on = bool(jobs) and (looks_steady or not self._never)
         self._recorder.forget(*self._recorder.seen)

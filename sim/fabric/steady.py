@@ -161,11 +161,12 @@ class Steady:
         self._end_regime()
         self._begin = None
 
-    def follow(self, why: str) -> None:
-        """Other jobs go on from now on. `why`: why none of their iterations can be left out, if so."""
-        self.disturbed("the network is never quiet between two iterations")
+    def follow(self, jobs: list[Track], why: str) -> None:
+        """These jobs go on from now on. `why`: why none of their iterations can be left out, if so."""
+        self.reset()
         self.never = why
-        self.why = why or self.why
+        if jobs:
+            self.why = why or "the network is never quiet between two iterations"
 
     def disturbed(self, why: str) -> None:
         """Something else is under way, so that it has to be looked at anew behind it."""
