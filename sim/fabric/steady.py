@@ -141,7 +141,7 @@ class Steady:
     ) -> None:  # fmt: skip
         """`why`: why nothing can be left out in its network, if so."""
         self.tolerance, self.never = tolerance, why
-        self.why = why or "the network is never quiet between two iterations"
+        self.why = why or "there is no job"
         self.jobs: dict[str, Told] = {}
         self.left: list[dict[str, Any]] = []
         self.missed = 0
