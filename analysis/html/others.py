@@ -48,7 +48,8 @@ def learned_section(trainings: Sequence[tuple[Learned, str, Path | None]], title
     """Trainings side by side. `trainings`: with the text of their scenarios, and their folders if they have any."""
     all_of = [each for each, _, _ in trainings]
     section = Section(title, "training" if len(all_of) == 1 else f"{len(all_of)} trainings")
-    section.lead, *more = list(_learned_facts(all_of)) or ["Nothing has been learned yet."]
+    facts = list(_learned_facts(all_of)) or ["Nothing has been learned yet."]
+    section.lead, *more = facts if len(all_of) < 2 else [f"{len(all_of)} trainings side by side.", *facts]
     section.add(listed(more))
     section.add(*(chart(each) for each in _learned_charts(all_of)))
     section.add(heading("Figures"), table("", [each.name for each in all_of], rows_of(all_of)))

@@ -64,7 +64,7 @@ from gradwire.components.layout import (
     S_USER,
     S_WORDS,
 )
-from gradwire.components.transports.base import ONE, Context, bit, fraction, set_bit
+from gradwire.components.transports.base import ONE, Context, bit, fraction
 from gradwire.components.transports.coalesced import (
     K_EVERY,
     K_FIRST,
@@ -75,6 +75,7 @@ from gradwire.components.transports.coalesced import (
     on_late,
     on_trimmed,
 )
+from gradwire.components.transports.lost import LOST, note_lost
 from gradwire.components.transports.ndp import go_below
 from gradwire.components.transports.reliable import Reliable
 from gradwire.components.transports.sent_times import BITMAPS, delay_of, stamp
@@ -83,8 +84,6 @@ from gradwire.components.transports.window import (
     CWND,
     FLIGHT,
     HIGHEST,
-    LOST,
-    LOST_AT,
     NXT,
     SCANNED,
     SHIFT,
@@ -280,10 +279,7 @@ def _steer(M, k, f, newly, marked, delay, now):
 @njit
 def _lose(M, f, sequence):
     """A packet that was out there is to be sent again."""
-    set_bit(M, M[f + S_BITS] + M[f + S_WORDS], sequence)
-    if M[f + LOST] == 0 or sequence < M[f + LOST_AT]:
-        M[f + LOST_AT] = sequence
-    M[f + LOST] += 1
+    note_lost(M, f, sequence)
     M[f + FLIGHT] -= 1
     M[f + TO_IGNORE] -= 1
     if sequence == M[f + TIMED]:
