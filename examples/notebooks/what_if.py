@@ -18,7 +18,8 @@ base  # in a notebook: what it is, and its file
 result = gradwire.simulate(base)
 print(result)
 (entry,) = gradwire.metrics(result)
-print(f"{entry.iteration.mean_ps / 1e9:.1f} ms per iteration, {100 * entry.exposed_share:.0f} % of it waiting for the network")
+waiting = 100 * entry.exposed_share
+print(f"{entry.iteration.mean_ps / 1e9:.1f} ms per iteration, {waiting:.0f} % of it waiting for the network")
 
 # %% [markdown]
 # The same job with another network or more workers; each is one changed key.
