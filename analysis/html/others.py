@@ -146,7 +146,7 @@ def _effects(found: Sequence[Json]) -> str:
     for each in found:
         spread = "{:+.2f} to {:+.2f}".format(*(100 * end for end in each["interval"])) if each["interval"] else "-"
         change = f"{100 * each['change']:+.2f}"
-        rows.append([each["setting"], each["label"], accuracy_text(each['mean']), change, spread,
+        rows.append([each["setting"], each["label"], accuracy_text(each["mean"]), change, spread,
                      "" if each["resolved"] else "unresolved"])  # fmt: skip
     head = ["setting", "arm", "mean", "less the baseline, points", "95 % interval", ""]
     return grid(Grid("", head, rows), words=True) if rows else ""
@@ -154,7 +154,8 @@ def _effects(found: Sequence[Json]) -> str:
 
 def _claim_chart(claim: Json) -> Iterator[Chart]:
     """Its figure by setting and policy: medians over seeds, with the smallest and the largest."""
-    name = str(claim.get("shown", ""))
+    kept = [name for name in WORDS if any(row.get(name) is not None for row in claim["measures"])]
+    name = str(claim.get("shown") or next(iter(kept), ""))  # older files do not say which
     rows = [row for row in claim["measures"] if row.get(name) is not None]
     settings = list(dict.fromkeys(row["setting"] for row in rows))
     if not rows:
