@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 MEASURES = (
     ("step", "steps", 1.0),
-    ("sent_bytes", "sent by all workers, MB", 1e6),
+    ("sent_bytes", "what all workers sent, MB", 1e6),
     ("clock_ps", "simulated time, ms", 1e9),
 )
 """What accuracy is drawn against: column of the scores, words, unit."""

@@ -96,7 +96,7 @@ class Chart {
     const all = shown.flat();
     const left = 62, right = this.wide - 16, top = 8, bottom = Math.round(Math.min(340, 170 + this.wide * 0.18));
     const labels = x.ticks.map((tick) => tick[1]);
-    const turned = labels.join("  ").length * 6.6 > right - left;
+    const turned = this.crowded(labels, (right - left) / labels.length);
     this.high = bottom + (turned ? 30 + 4.4 * Math.max(...labels.map((label) => label.length)) : 44);
     const [xs, ys] = [all.map((p) => p[0]), all.flatMap((p) => p.slice(1).filter((value) => value !== null))];
     const placeX = this.scale(x, xs, left, right, whiskers ? 0.5 : 0);
@@ -225,7 +225,7 @@ class Chart {
     const left = 20 + 6.8 * Math.max(...y.ticks.map((tick) => tick[1].length)) + 16, top = 24;
     const cell = Math.min(52, Math.max(22, 280 / y.ticks.length)), wide = (this.wide - left - 90) / x.ticks.length;
     const bottom = top + cell * y.ticks.length;
-    const turned = x.ticks.map((tick) => tick[1]).join("  ").length * 6.6 > wide * x.ticks.length;
+    const turned = this.crowded(x.ticks.map((tick) => tick[1]), wide);
     this.high = bottom + (turned ? 30 + 4.4 * Math.max(...x.ticks.map((tick) => tick[1].length)) : 44);
     const flat = values.flat().filter((value) => value !== null);
     const [low, high] = [Math.min(...flat), Math.max(...flat)];
@@ -283,6 +283,11 @@ class Chart {
     const text = look.svg("text", { "text-anchor": "end" }, this.svg);
     look.svg("title", { text: words }, text);
     lines.forEach((line, n) => look.svg("tspan", { x, y: y + (n - (lines.length - 1) / 2) * 13, text: line }, text));
+  }
+
+  /* Whether labels that are so many pixels apart would run into each other. */
+  crowded(labels, apart) {
+    return labels.some((label, n) => n > 0 && ((labels[n - 1].length + label.length) / 2 + 2) * 6.6 > apart);
   }
 
   gridX(values, place, top, bottom, names, turned) {

@@ -48,7 +48,8 @@ def learned_section(trainings: Sequence[tuple[Learned, str, Path | None]], title
     """Trainings side by side. `trainings`: with the text of their scenarios, and their folders if they have any."""
     all_of = [each for each, _, _ in trainings]
     section = Section(title, "training" if len(all_of) == 1 else f"{len(all_of)} trainings")
-    section.lead, *more = list(_learned_facts(all_of)) or ["Nothing has been learned yet."]
+    facts = list(_learned_facts(all_of)) or ["Nothing has been learned yet."]
+    section.lead, *more = facts if len(all_of) < 2 else [f"{len(all_of)} trainings side by side.", *facts]
     section.add(listed(more))
     section.add(*(chart(each) for each in _learned_charts(all_of)))
     section.add(heading("Figures"), table("", [each.name for each in all_of], rows_of(all_of)))
@@ -145,7 +146,7 @@ def _effects(found: Sequence[Json]) -> str:
     for each in found:
         spread = "{:+.2f} to {:+.2f}".format(*(100 * end for end in each["interval"])) if each["interval"] else "-"
         change = f"{100 * each['change']:+.2f}"
-        rows.append([each["setting"], each["label"], accuracy_text(each['mean']), change, spread,
+        rows.append([each["setting"], each["label"], accuracy_text(each["mean"]), change, spread,
                      "" if each["resolved"] else "unresolved"])  # fmt: skip
     head = ["setting", "arm", "mean", "less the baseline, points", "95 % interval", ""]
     return grid(Grid("", head, rows), words=True) if rows else ""
@@ -153,7 +154,8 @@ def _effects(found: Sequence[Json]) -> str:
 
 def _claim_chart(claim: Json) -> Iterator[Chart]:
     """Its figure by setting and policy: medians over seeds, with the smallest and the largest."""
-    name = str(claim.get("shown", ""))
+    kept = [name for name in WORDS if any(row.get(name) is not None for row in claim["measures"])]
+    name = str(claim.get("shown") or next(iter(kept), ""))  # older files do not say which
     rows = [row for row in claim["measures"] if row.get(name) is not None]
     settings = list(dict.fromkeys(row["setting"] for row in rows))
     if not rows:

@@ -24,7 +24,7 @@ reneging.
 
 from gradwire.components.compiled import njit
 from gradwire.components.layout import BLOCKED, S_BITS, S_DONE, S_GAP, S_PACKETS, S_SENT, S_TIMEOUTS, S_WORDS
-from gradwire.components.transports.base import ONE, bit, clear_bit, forget_bits, set_bit
+from gradwire.components.transports.base import ONE, bit, forget_bits, set_bit
 from gradwire.components.transports.cubic import stand_still
 from gradwire.components.transports.linux_growth import (
     count_marks,
@@ -96,14 +96,13 @@ from gradwire.components.transports.linux_words import (
     more,
     stamp_of,
 )
+from gradwire.components.transports.lost import LOST, LOST_AT, next_lost
 from gradwire.components.transports.window import (
     ALPHA,
     BACKOFF,
     CWND,
     FLIGHT,
     HIGHEST,
-    LOST,
-    LOST_AT,
     NXT,
     OBSERVED,
     RECOVER,
@@ -113,7 +112,7 @@ from gradwire.components.transports.window import (
     STATE,
     UNA,
     rest,
-    )
+)
 from gradwire.components.transports.window import start as start_window
 
 UNPACED = 10  # packets at the beginning
@@ -290,13 +289,7 @@ def pull(M, k, f, now):
         if M[f + NXT] == M[f + S_PACKETS]:
             return BLOCKED
     elif again:
-        lost = M[f + S_BITS] + M[f + S_WORDS]
-        sequence = M[f + LOST_AT]
-        while bit(M, lost, sequence) == 0:
-            sequence += 1
-        clear_bit(M, lost, sequence)
-        M[f + LOST] -= 1
-        M[f + LOST_AT] = sequence + 1
+        sequence = next_lost(M, f)
         M[f + FLIGHT] += 1
         M[f + SENT] += 1
         _send_again(M, k, f, sequence, now)
