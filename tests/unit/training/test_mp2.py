@@ -25,6 +25,7 @@ from gradwire.training.served.predictor import (  # noqa: E402
     BLOCK,
     BUNDLED,
     PERIOD,
+    SHIPPED,
     BlockPredictor,
     ScalarPredictor,
     WeightNowcaster,
@@ -221,7 +222,7 @@ def test_features_are_what_they_say() -> None:
     assert torch.allclose(x, again, atol=1e-5)
 
 
-@pytest.mark.parametrize("predictor", ["bundled", "hold", "none"])
+@pytest.mark.parametrize("predictor", ["bundled", "several", "hold", "none"])
 def test_least_squares_of_four_workers(predictor: str) -> None:
     """Each worker has another optimum; the mean is found, however the rest is predicted."""
     def distance(model, inputs, targets):
@@ -258,14 +259,21 @@ def test_it_learns() -> None:
 # predictors
 
 
-def test_bundled_predictors_are_small_and_say_where_they_are_from() -> None:
-    for kind in ("mp2", "wnn"):
-        net, manifest = load_predictor(kind)
-        assert sum(p.numel() for p in net.parameters()) < 15_000 and (BUNDLED / f"{kind}.npz").stat().st_size < 80_000
-        assert manifest["command"].startswith("gradwire predictor") and manifest["date"] and len(manifest["plan"]["seeds"]) >= 2
-        assert manifest["error"]["predicted"] < 1, "better than to stay"
-    _, manifest = load_predictor("mp2")
-    assert manifest["error"]["predicted"] < manifest["error"]["hold"]
+@pytest.mark.parametrize(("kind", "name"), SHIPPED)
+def test_bundled_predictors_are_small_and_say_where_they_are_from(kind: str, name: str) -> None:
+    net, manifest = load_predictor(kind, name)
+    assert sum(p.numel() for p in net.parameters()) < 15_000 and (BUNDLED / SHIPPED[kind, name]).stat().st_size < 80_000
+    assert manifest["command"].startswith("gradwire predictor") and manifest["date"] and len(manifest["plan"]["seeds"]) >= 2
+    assert manifest["error"]["predicted"] < 1, "better than to stay"
+    if kind == "mp2":
+        assert manifest["error"]["predicted"] < manifest["error"]["hold"]
+    if name == "several":
+        assert set(manifest["plan"]["models"]) == set(manifest["error_by_model"]) == {"resnet8", "vgg11-quarter", "char-lstm"}
+        assert all(each["predicted"] < each["hold"] for each in manifest["error_by_model"].values())
+
+
+def test_every_shipped_file_has_a_name() -> None:
+    assert sorted(SHIPPED.values()) == sorted(each.name for each in BUNDLED.iterdir())
 
 
 def test_nowcast_by_hand() -> None:
