@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradwire.components.find import table_for
-from gradwire.components.transports.base import answers_late, persists, pulls, rides, shares
+from gradwire.components.transports.base import answers_late, persists, pulls, queues_at_nic, rides, shares
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.transports.rules import MOST_FILL, functions_of, transport_class
 from gradwire.scenarios.components import components
@@ -59,6 +59,8 @@ def _lacking(owner: type[Transport], table: Transport) -> Iterator[str]:
         yield "connections that carry message after message, which only the kernel's TCP has here"
     if answers_late(table):
         yield "receivers that put off their answers"
+    if queues_at_nic(owner):
+        yield "hosts where packets wait in the order in which they were made"
     if shares(owner):
         try:
             functions_of(owner)
