@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwire.experiment.routing.groups import Ways
+from gradwire.experiment.routing.groups import Groups, Ways
 from gradwire.experiment.topology.network import Network
 from gradwire.scenarios.arrays import Flags, Ints
 
@@ -99,14 +99,16 @@ class Order(NamedTuple):
 def lay_groups(network: Network, ways: Ways) -> tuple[Blocks, NDArray[np.int64], NDArray[np.int32]]:
     """The table of a network, and `group_first` and `group_links` of its `Routing`: groups are numbered by switch, and
     at a switch by the first edge switch that uses them."""
-    wiring, order = ways.wiring, _order(network, ways)
+    wiring = ways.wiring
+    sample = {switch: ways.at(switch) for switch in _some(wiring.switches)}
+    order = _order(network, ways, sample)
     table = np.empty((wiring.switches, len(order.starts)), dtype=np.int32)
     details: list[NDArray[np.int32]] = []
     sizes: list[Ints] = []
     members: list[NDArray[np.int32]] = []
     count = 0
     for switch in range(wiring.switches):
-        groups = ways.at(switch)
+        groups = sample.get(switch) or ways.at(switch)
         row = np.where(groups.row >= 0, groups.row + count, NONE)
         table[switch] = _by_block(row[order.edges], int(order.place_of[switch]), order, details)
         sizes.append(groups.sizes)
@@ -143,7 +145,7 @@ def _by_block(
     return low
 
 
-def _order(network: Network, ways: Ways) -> Order:
+def _order(network: Network, ways: Ways, sample: dict[int, Groups]) -> Order:
     """Destinations of one kind together, and kinds and what is in them as near as they are in the network's order."""
     near = np.empty(network.node_count, dtype=np.int64)
     near[network.order] = np.arange(network.node_count)
@@ -153,17 +155,21 @@ def _order(network: Network, ways: Ways) -> Order:
     edges = np.lexsort((near, first[ways.column]))
     place_of = np.full(ways.wiring.switches, -1, dtype=np.int64)
     place_of[ways.edges[edges]] = np.arange(len(edges))
-    starts = _cut(_changes(ways, edges, place_of))
+    starts = _cut(_changes(sample, edges, place_of))
     return Order(edges, starts, np.diff(np.append(starts, len(edges))), place_of)
 
 
-def _changes(ways: Ways, edges: Ints, place_of: Ints) -> Flags:
+def _some(switches: int) -> list[int]:
+    """Switches evenly spread, or all of a few."""
+    some: list[int] = np.unique(np.arange(SAMPLE) * switches // SAMPLE).tolist()
+    return some
+
+
+def _changes(sample: dict[int, Groups], edges: Ints, place_of: Ints) -> Flags:
     """Where some of the switches have another group than for the destination before: bool[switches, edges]."""
-    switches = ways.wiring.switches
-    some = np.unique(np.arange(SAMPLE) * switches // SAMPLE) if switches > SAMPLE else np.arange(switches)
-    changes = np.zeros((len(some), len(edges)), dtype=np.bool_)
-    for change, switch in zip(changes, some.tolist(), strict=True):
-        row, own = ways.at(switch).row[edges], int(place_of[switch])
+    changes = np.zeros((len(sample), len(edges)), dtype=np.bool_)
+    for change, (switch, groups) in zip(changes, sample.items(), strict=True):
+        row, own = groups.row[edges], int(place_of[switch])
         if own >= 0 and len(row) > 1:
             row[own] = row[own - 1 if own else 1]
         change[1:] = row[1:] != row[:-1]
