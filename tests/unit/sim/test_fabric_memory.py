@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import networkx
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from gradwire.experiment.topology import LinkSpec, fat_tree, from_networkx, leaf
 from gradwire.scenarios.schema.network import Switch
 from gradwire.sim.fabric.memory import build
 from gradwire.sim.fabric.regions import Wanted
+from gradwire.sim.fabric.room import link_room
 
 LINK = LinkSpec(10**11, 10**6)
 NETWORKS = {
@@ -51,3 +54,15 @@ def test_routes_read_back(name: str) -> None:
     assert seen == sum(
         len(routing.groups[group]) for group in routing.group_of[:, edges].ravel().tolist() if group >= 0
     )
+
+
+def test_a_node_may_see_what_each_of_its_links_can_bring() -> None:
+    """A fast link at one host does not count for the slow ones of a large switch."""
+    network = star(50, LINK)
+    slow = link_room(network, 1500, 2 * 10**6)
+    each = slow.per_window // network.link_count
+    assert slow.arrivals == 50 * each
+    rates = network.link_rate.copy()
+    rates[:2] *= 10
+    fast = link_room(replace(network, link_rate=rates), 1500, 2 * 10**6)
+    assert 50 * each < fast.arrivals < 60 * each + 20
