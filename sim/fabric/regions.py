@@ -174,9 +174,9 @@ def plan_regions(shape: Shape, room: LinkRoom, wanted: Wanted) -> Regions:
         more=take(links * at.MORE_WORDS),
         table=take(shape.switches * wanted.balancer_words),
         params=take(at.PARAM_WORDS * MOST_SETS),
-        of_thread=_plan_threads(plan, shape, room, wanted),
+        of_thread=_plan_threads(plan, room, wanted),
         timers=take(at.TIMER_WORDS * MOST_TIMERS),
-        sort=take(at.TIMER_WORDS * threads * _deliveries(shape, room, wanted)),
+        sort=take(at.TIMER_WORDS * threads * _deliveries(room, wanted)),
         rings=take(int(room.rings.sum()) * at.RING_WORDS),
         spills=take(int(room.spills.sum()) * at.RING_WORDS),
         pools=[take(POOL_ENTRIES * MOST_POOL_WORDS) for _ in range(threads)],
@@ -193,24 +193,24 @@ def plan_regions(shape: Shape, room: LinkRoom, wanted: Wanted) -> Regions:
     )
 
 
-def _plan_threads(plan: Plan, shape: Shape, room: LinkRoom, wanted: Wanted) -> ThreadRegions:
-    threads, burst = range(wanted.threads), shape.links * room.per_window
+def _plan_threads(plan: Plan, room: LinkRoom, wanted: Wanted) -> ThreadRegions:
+    threads, burst = range(wanted.threads), room.per_window
     scratch = [[plan.take(room.arrivals + 8) for _ in threads] for _ in range(6)]
     keys, spare, chosen, backs, address, tie_keys = scratch
     return ThreadRegions(
         keys, spare, chosen, backs, address, tie_keys,
         buckets=[plan.take(128) for _ in threads],
-        done=[plan.take(_deliveries(shape, room, wanted) * at.DONE_WORDS) for _ in threads],
+        done=[plan.take(_deliveries(room, wanted) * at.DONE_WORDS) for _ in threads],
         drops=[plan.take((LOG_ENTRIES + 2 * burst) * at.DROP_WORDS) for _ in threads],
         trace=[plan.take((LOG_ENTRIES + burst) * at.TRACE_WORDS if wanted.trace else 8) for _ in threads],
     )
 
 
-def _deliveries(shape: Shape, room: LinkRoom, wanted: Wanted) -> int:
+def _deliveries(room: LinkRoom, wanted: Wanted) -> int:
     """Messages that a thread may have to note before the engine returns."""
     held = POOL_ENTRIES if wanted.reroutes else 0  # what has waited for a still host arrives all at once
     ends = 2 * at.MAX_FLOWS if wanted.streams else 0
-    return LOG_ENTRIES + shape.links * room.per_window + held + ends
+    return LOG_ENTRIES + room.per_window + held + ends
 
 
 def reserve(words: int) -> Ints:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import networkx
@@ -23,6 +24,7 @@ from gradwire.experiment.topology import (
 from gradwire.scenarios.schema.network import Switch
 from gradwire.sim.fabric.memory import Memory, build, lay_routes
 from gradwire.sim.fabric.regions import REROUTED_ENTRIES, Wanted
+from gradwire.sim.fabric.room import link_room
 
 LINK = LinkSpec(10**11, 10**6)
 NETWORKS = {
@@ -97,3 +99,15 @@ def test_other_routes_take_the_place_of_the_first(name: str) -> None:
         read_back(memory, network, routing)
     lay_routes(memory, whole, REROUTED_ENTRIES)
     read_back(memory, network, whole)
+
+
+def test_a_node_may_see_what_each_of_its_links_can_bring() -> None:
+    """A fast link at one host does not count for the slow ones of a large switch."""
+    network = star(50, LINK)
+    slow = link_room(network, 1500, 2 * 10**6)
+    each = slow.per_window // network.link_count
+    assert slow.arrivals == 50 * each
+    rates = network.link_rate.copy()
+    rates[:2] *= 10
+    fast = link_room(replace(network, link_rate=rates), 1500, 2 * 10**6)
+    assert 50 * each < fast.arrivals < 60 * each + 20
