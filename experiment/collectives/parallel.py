@@ -124,8 +124,8 @@ class SplitModel(Exchange):
         if not self.gradients and not self.calls:
             what = "leaves nothing to send: all groups that communicate are of one worker"
             raise ScenarioError(what, f"{where}.parallel", "groups of two or more in some dimension of the trace")
-        for name in ("layerwise", "worker_optimizes"):
-            setattr(self, name, any(getattr(each, name) for each in self.gradients) or not self.gradients)
+        self.layerwise = any(each.layerwise for each in self.gradients)
+        self.worker_optimizes = not self.gradients or any(each.worker_optimizes for each in self.gradients)
 
     def _call(self) -> None:
         """Schedules of communications; and which rounds a worker asks for at which, counted through all of them."""
