@@ -36,7 +36,9 @@ KIND_WORDS = {
     "parameters": "parameters",
     "tensor_parallel": "tensor-parallel",
     "expert_parallel": "expert-parallel",
-    "data_parallel": "data-parallel, waited for",
+    "data_parallel": "data-parallel",
+    "collective": "collective",
+    "point_to_point": "point-to-point",
 }
 
 ALWAYS_SHOWN = ("drops_tail", "drops_selective", "drops_loss")

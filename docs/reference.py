@@ -28,7 +28,7 @@ from gradwire.scenarios.schema.fidelity import Fidelity
 from gradwire.scenarios.schema.job import HostPlacement, Job
 from gradwire.scenarios.schema.measured import Measure
 from gradwire.scenarios.schema.network import Host, Link, LinkOverride, Switch
-from gradwire.scenarios.schema.parallel import Parallel
+from gradwire.scenarios.schema.parallel import ModelSplit
 from gradwire.scenarios.schema.policy import Policy, Tagging
 from gradwire.scenarios.schema.scenario import Output, Scenario
 from gradwire.scenarios.schema.traffic import Traffic
@@ -60,7 +60,7 @@ SECTIONS: tuple[tuple[str, type[Table]], ...] = (
     *_kinds("[job.exchange]", "exchange"),
     *_kinds("[job.scheduler]", "scheduler"),
     ("[job.placement]", HostPlacement),
-    ("[job.parallel]", Parallel),
+    ("[job.parallel]", ModelSplit),
     ("[job.push_bound] and [job.pull_bound]", Bound),
     ("[job.tagging]", Tagging),
     ("[[traffic]] of every kind", Traffic),

@@ -91,8 +91,9 @@ class Courses:
             if layer == len(begin) - 1:
                 break
             gate = -1 if before is None else int(before[0][layer])
+            share = 0 if before is None else self._share(before[1], layer)
             asked, fired = visit.at(False, layer), visit.forward(layer, len(begin))
-            if gate < 0 and not asked and not fired:
+            if gate < 0 and not share and not asked and not fired:
                 continue
             if begin[layer] > done:
                 rows.append((COMPUTE, begin[layer] - done, -1))
@@ -100,8 +101,8 @@ class Courses:
             rows += fired
             if gate >= 0:
                 rows.append((WAIT, gate, visit.iteration - 1 - self._exchange.staleness))
-                if before is not None and (share := self._share(before[1], layer)):
-                    rows.append((COMPUTE, share, -1))
+            if share:
+                rows.append((COMPUTE, share, -1))
             rows += asked
         if begin[-1] > done:
             rows.append((COMPUTE, begin[-1] - done, -1))

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -150,8 +151,11 @@ class Iterations:
         rows = [
             self._courses.of(worker, iteration, plans, exchanged, first, past) for worker, plans in enumerate(times)
         ]
-        behind = tuple(_moved(each, first) for each in exchanged.threads)
         self._iteration, self._first = iteration + 1, first + len(step)
+        factor = partial(job.replay.factor, iteration=number)
+        if (own := exchange.courses(iteration, factor, table.start)) is not None:
+            return replace(step, courses=tuple(_moved(each, first) for each in own))
+        behind = tuple(_moved(each, first) for each in exchanged.threads)
         return replace(step, courses=tuple(Course(worker, each) for worker, each in enumerate(rows)) + behind)
 
     def _times(self, worker: int, iteration: int, micro: int) -> Timetable:

@@ -95,9 +95,10 @@ def exchanging(job: Job, trace: Trace) -> Job:
 
 
 def _check_groups(scenario: Scenario, traces: list[Trace]) -> None:
-    """Jobs with split models: sizes, and exchanges that do not go among so many."""
+    """Exchanges that do not fit a trace; of split models sizes, and exchanges that do not go among so many."""
     mistakes: list[Mistake] = []
     for number, (job, trace) in enumerate(zip(scenario.job, traces, strict=True)):
+        mistakes += [each.under(f"job[{number}]") for each in job.exchange.against(job, trace)]
         if job.parallel is None:
             continue
         groups = Groups.of(job, trace, f"job[{number}]")
@@ -112,7 +113,7 @@ def _check_groups(scenario: Scenario, traces: list[Trace]) -> None:
                 for each in found
             ]
     if mistakes:
-        raise ScenarioError("the exchange does not fit its groups:", scenario.name, mistakes=mistakes)
+        raise ScenarioError("the exchange does not fit its trace:", scenario.name, mistakes=mistakes)
 
 
 def _check_messages(scenario: Scenario, traces: list[Trace]) -> None:

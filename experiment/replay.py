@@ -123,13 +123,19 @@ class Replay:
         """The timetable of a micro-batch of a worker's iteration. `slowness`: how many times longer computing takes
         besides."""
         table = self.table
-        factor = table.compute_scale * slowness
+        factor = self.factor(worker, iteration) * slowness
+        found = self._timetables[self.captured(worker, iteration, micro)].scaled(factor)
+        return found if table.optimizer is None else replace(found, optimizer=int(table.optimizer))
+
+    def factor(self, worker: int, iteration: int) -> float:
+        """How many times longer computing takes in a worker's iteration than captured."""
+        table = self.table
+        factor: float = table.compute_scale
         if table.jitter:
             key = (self.seed, zlib.crc32(table.name.encode()), worker, iteration)
             draw = np.random.default_rng(np.random.SeedSequence(key)).standard_normal()
             factor *= float(np.exp(table.jitter * draw))
-        found = self._timetables[self.captured(worker, iteration, micro)].scaled(factor)
-        return found if table.optimizer is None else replace(found, optimizer=int(table.optimizer))
+        return factor
 
 
 def captured_iterations(trace: Trace, phase: str | None, where: str = "job") -> list[int]:

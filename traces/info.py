@@ -53,6 +53,7 @@ def info(trace: Trace) -> Json:
         "groups": _groups(trace),
         "parallel": trace.parallel,
         "communications": _communications(trace),
+        "graphs": _graphs(trace),
         "back_layers": {
             "layers": min(BACK_LAYERS, len(trace.layers)),
             "share_of_bytes": float(layer_bytes[-BACK_LAYERS:].sum() / layer_bytes.sum()),
@@ -85,6 +86,18 @@ def _communications(trace: Trace) -> list[Json]:
         {"pass": turn, "kind": kind, "group": group, "count": len(sizes), "bytes": sum(sizes)}
         for (turn, kind, group), sizes in found.items()
     ]
+
+
+def _graphs(trace: Trace) -> Json | None:
+    """Of graphs of ranks, how many ranks and nodes, and what they call by kind: how often, and how large in all."""
+    graphs = trace.graphs
+    if graphs is None:
+        return None
+    calls: dict[str, list[int]] = {}
+    for each in graphs.calls:
+        calls.setdefault(each.kind, []).append(each.bytes)
+    told = {kind: {"count": len(sizes), "bytes": sum(sizes)} for kind, sizes in calls.items()}
+    return {"ranks": graphs.ranks, "nodes": len(graphs.names), "calls": told}
 
 
 def _layer_bytes(trace: Trace) -> np.ndarray:
@@ -250,6 +263,12 @@ def _remarks(data: Json) -> list[str]:
         kinds.setdefault(str(group.get("kind", "group")), []).append(group["bytes"])
     for kind, sizes in kinds.items():
         lines.append(f"{len(sizes)} x {kind}: {size_text(min(sizes))} to {size_text(max(sizes))}")
+    if graphs := data["graphs"]:
+        calls = ", ".join(
+            f"{each['count']:,} x {kind.replace('_', '-')} ({size_text(each['bytes'])})"
+            for kind, each in graphs["calls"].items()
+        )
+        lines.append(f"graphs of {graphs['ranks']} ranks, {graphs['nodes']:,} nodes: {calls}")
     source = data["manifest"].get("source")
     if isinstance(source, dict) and "format" in source:
         lines.append(f"imported from {source['format']} ({source.get('file', 'unknown file')})")

@@ -65,8 +65,8 @@ def retime(a: Trace, b: Trace, name: str | None = None, source: Json | None = No
     TraceError
         b is of another model, or its times are impossible for a.
     """
-    if a.communications:
-        what = f"has {len(a.communications)} collectives besides gradients, whose times b does not say"
+    if a.communications or a.graphs is not None:
+        what = "has collectives besides those of gradients, whose times b does not say"
         raise TraceError(what, a.name, "a trace of gradients alone")
     found = match(a, b)
     if found.share < LEAST_SHARE:

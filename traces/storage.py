@@ -12,6 +12,11 @@ more, one column more of `tensors` (group str), and one of `iterations` (asked_p
 
     communications  communication i32, name str, layer i32, pass str, kind str, group str, bytes i64
 
+and, where the graphs of all ranks are known, two more:
+
+    nodes           node i64, name str, rank i32, unit str, role str, effort_ps i64, call i64, needs list<i64>
+    calls           call i64, kind str, members list<i32>, bytes i64
+
 The rows of `chunks` are ordered by sampled iteration, tensor, place in the tensor, one row group per sampled
 iteration; nothing but the place says whose a row is, since at 20 million rows the two columns of numbers that
 would repeat it take more time and memory to read than the magnitudes themselves.
@@ -48,6 +53,7 @@ from gradwire.scenarios.given import path_of
 from gradwire.scenarios.json_data import Json, JsonView
 from gradwire.scenarios.output import FREE, cannot_write, is_taken
 from gradwire.traces import trace as traces
+from gradwire.traces.graphs import ROLES, UNITS, Call, Graphs
 from gradwire.traces.parts import Communication
 from gradwire.traces.room import refuse_beyond
 from gradwire.traces.trace import (
@@ -116,6 +122,23 @@ SCHEMAS_3 = {
             ("group", pa.string()),
             ("bytes", pa.int64()),
         ]
+    ),
+}
+GRAPHS = {
+    "nodes": pa.schema(
+        [
+            ("node", pa.int64()),
+            ("name", pa.string()),
+            ("rank", pa.int32()),
+            ("unit", pa.string()),
+            ("role", pa.string()),
+            ("effort_ps", pa.int64()),
+            ("call", pa.int64()),
+            ("needs", _TIMES),
+        ]
+    ),
+    "calls": pa.schema(
+        [("call", pa.int64()), ("kind", pa.string()), ("members", pa.list_(pa.int32())), ("bytes", pa.int64())]
     ),
 }
 READABLE = {1: SCHEMAS_1, 2: SCHEMAS, SCHEMA_VERSION: SCHEMAS_3}
@@ -232,7 +255,7 @@ def _write_table(table: pa.Table, path: Path, trace: Trace) -> None:
 def _version(trace: Trace) -> int:
     """The oldest version that has all that the trace has."""
     plain = not trace.communications and all(tensor.group == "data" for tensor in trace.tensors)
-    return 2 if plain else SCHEMA_VERSION
+    return 2 if plain and trace.graphs is None else SCHEMA_VERSION
 
 
 def _tables(trace: Trace, given: dict[str, pa.Schema]) -> dict[str, pa.Table]:
@@ -281,11 +304,35 @@ def _tables(trace: Trace, given: dict[str, pa.Schema]) -> dict[str, pa.Table]:
         },
         "chunks": chunks,
     }
+    if trace.graphs is not None:
+        schemas |= GRAPHS
+        columns |= _graph_columns(trace.graphs)
     return {
         name: pa.table(
             {field.name: pa.array(columns[name][field.name], type=field.type) for field in schema}, schema
         )
         for name, schema in schemas.items()
+    }
+
+
+def _graph_columns(graphs: Graphs) -> dict[str, Json]:
+    return {
+        "nodes": {
+            "node": range(len(graphs.names)),
+            "name": list(graphs.names),
+            "rank": graphs.rank,
+            "unit": [UNITS[each] for each in graphs.unit.tolist()],
+            "role": [ROLES[each] for each in graphs.role.tolist()],
+            "effort_ps": graphs.effort_ps,
+            "call": graphs.call,
+            "needs": [graphs.of(row) for row in range(len(graphs.names))],
+        },
+        "calls": {
+            "call": range(len(graphs.calls)),
+            "kind": [each.kind for each in graphs.calls],
+            "members": [list(each.members) for each in graphs.calls],
+            "bytes": [each.bytes for each in graphs.calls],
+        },
     }
 
 
@@ -327,6 +374,7 @@ def read(directory: Path) -> Trace:
             halves.get("rms"),
             sampled,
             _communications(directory, schemas, rows),
+            _graphs(directory, rows) if "nodes" in rows and version == SCHEMA_VERSION else None,
         )
     except TraceError as error:
         raise TraceError(error.what, f"{directory}: {error.where}", error.expected) from None
@@ -342,6 +390,26 @@ def _communications(
     _expect_order(path, table, "communication")
     keys = ("name", "layer", "pass", "kind", "group", "bytes")
     return [Communication(*(row[key] for key in keys)) for row in table.to_pylist()]
+
+
+def _graphs(directory: Path, rows: dict[str, int]) -> Graphs:
+    nodes, calls = (_read_table(directory / f"{name}.parquet", GRAPHS[name], rows.get(name, -1)) for name in GRAPHS)
+    _expect_order(directory / "nodes.parquet", nodes, "node")
+    _expect_order(directory / "calls.parquet", calls, "call")
+    told = {}
+    for name, known in (("unit", UNITS), ("role", ROLES)):
+        values = nodes[name].to_pylist()
+        if wrong := set(values) - set(known):
+            raise TraceError(f"{name} {min(wrong)!r}", str(directory / "nodes.parquet"), ", ".join(known))
+        told[name] = np.array([known.index(each) for each in values], dtype=np.int64)
+    needs = _lists(nodes["needs"])
+    rank, effort, call = (_numbers(nodes[name]).astype(np.int64) for name in ("rank", "effort_ps", "call"))
+    return Graphs(
+        names=nodes["name"].to_pylist(), rank=rank, unit=told["unit"], role=told["role"], effort_ps=effort, call=call,
+        first=np.concatenate([[0], np.cumsum([len(each) for each in needs])]).astype(np.int64),
+        needs=np.concatenate([*needs, np.zeros(0, dtype=np.int64)]),
+        calls=[Call(row["kind"], tuple(row["members"]), row["bytes"]) for row in calls.to_pylist()],
+    )  # fmt: skip
 
 
 def _owner_of_chunks(directory: Path, manifest: Json, version: int) -> tuple[Path, pa.Schema]:

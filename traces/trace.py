@@ -12,6 +12,7 @@ On disk a trace is a directory (see `gradwire.traces.storage` for the columns)
     iterations.parquet  one row per captured iteration: rank, times and loss
     chunks.parquet      one row per sampled iteration and run of 256 elements: mean |g|, max |g|, rms
     communications.parquet  where there are any: collectives that passes wait for, other than those of gradients
+    nodes.parquet, calls.parquet  where they are known: the graphs of all ranks (`gradwire.traces.graphs`)
 
 Times are recorded in every captured iteration, magnitudes perhaps only in some, the *sampled* ones. An
 iteration without magnitudes of its own answers with those of the nearest sampled one of its phase and rank.
@@ -57,6 +58,7 @@ from numpy.typing import NDArray
 from gradwire.scenarios.errors import TraceError
 from gradwire.scenarios.given import path_of
 from gradwire.scenarios.json_data import Json, JsonView
+from gradwire.traces.graphs import Graphs
 from gradwire.traces.parts import CHUNK_ELEMENTS, Communication, Floats, Halves, Iteration, TensorInfo
 from gradwire.traces.soundness import check_communications, check_parts, magnitude_rows
 
@@ -73,7 +75,8 @@ class Trace:
     chunks of all tensors in order], scaled as described above; `chunk_rms` is None where it is not known.
     `sampled` lists the indices of the iterations that the rows belong to, rising; all iterations by default.
     Every phase of every rank needs a sampled one. `communications` are the collectives that passes wait for, in the
-    order in which they are called. TraceError if the parts do not fit together.
+    order in which they are called; `graphs` are those of all ranks, where they are known. TraceError if the parts do
+    not fit together.
     """
 
     def __repr__(self) -> str:
@@ -105,6 +108,7 @@ class Trace:
         chunk_rms: Halves | None = None,
         sampled: Sequence[int] | None = None,
         communications: Sequence[Communication] = (),
+        graphs: Graphs | None = None,
     ) -> None:
         self.manifest: Json = json.loads(json.dumps(manifest))  # as it will be read back
         self.layers = list(layers)
@@ -119,6 +123,9 @@ class Trace:
         check_parts(self.manifest, self.layers, self.tensors, self.iterations, self.sampled, chunks)
         self.communications = list(communications)
         check_communications(self.communications, self.layers, self.tensors, self.iterations)
+        self.graphs = graphs
+        if graphs is not None:
+            graphs.check()
         self._row = magnitude_rows(self.iterations, self.sampled)
 
     @property
@@ -232,6 +239,8 @@ class Trace:
                 hasher.update(np.ascontiguousarray(values, dtype="<f2").data)
         if len(self.sampled) != len(self.iterations):
             hasher.update(repr(self.sampled).encode())
+        if self.graphs is not None:
+            hasher.update(self.graphs.digest())
         for each in self.communications:
             hasher.update(repr((each.name, each.layer, each.turn, each.kind, each.group, each.bytes)).encode())
         return hasher.hexdigest()

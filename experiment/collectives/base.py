@@ -201,6 +201,12 @@ class Exchange(ABC):
         """One iteration. `ready`: int64[workers, tensors], picoseconds from its beginning at which gradients are ready
         where nothing is waited for: messages are numbered by it. `last`: nothing follows it."""
 
+    def courses(self, iteration: int, factor: Callable[[int], float], start: int) -> tuple[Course, ...] | None:
+        """What its processes do in an iteration instead of replaying the trace, events counted from the step's first;
+        None: they replay it. `factor`: how many times longer a worker's computing takes than the trace says; `start`:
+        picoseconds at which the job begins."""
+        return None
+
     @property
     def buckets_and_segments(self) -> tuple[tuple[tuple[int, ...], ...], int]:
         """The tensors of every bucket in the order in which they lie there, and into how many parts a bucket is cut;

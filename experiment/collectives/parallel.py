@@ -124,8 +124,8 @@ class SplitModel(Exchange):
         if not self.gradients and not self.calls:
             what = "leaves nothing to send: all groups that communicate are of one worker"
             raise ScenarioError(what, f"{where}.parallel", "groups of two or more in some dimension of the trace")
-        for name in ("layerwise", "worker_optimizes"):
-            setattr(self, name, any(getattr(each, name) for each in self.gradients) or not self.gradients)
+        self.layerwise = any(each.layerwise for each in self.gradients)
+        self.worker_optimizes = not self.gradients or any(each.worker_optimizes for each in self.gradients)
 
     def _call(self) -> None:
         """Schedules of communications; and which rounds a worker asks for at which, counted through all of them."""
@@ -213,18 +213,25 @@ class SplitModel(Exchange):
         return whole, numbers
 
     def _updates(self, made: Sequence[Exchanged], numbers: Sequence[Ints]) -> Ints | None:
-        """Each of the exchanges of gradients updates its part of the parameters, in a share of the time by bytes."""
-        found, tensors = [], self.context.trace.tensors
+        """Each of the exchanges of gradients updates its part of the parameters, in a share of the time by bytes; at the
+        end, what nobody else has is updated by everybody."""
+        found, tensors, whole = [], self.context.trace.tensors, self.context.trace.total_bytes
+        left = whole
         for part, each, mine in zip(self.gradients, made, numbers, strict=False):
             if each.updates is None:
                 continue
             rows = each.updates.copy()
             rows[:, :, 0] = mine[rows[:, :, 0]]
             rows[:, :, 3] = np.where(rows[:, :, 3] >= 0, mine[rows[:, :, 3]], -1)
-            if len(self.gradients) > 1:
-                rows[:, :, 1] *= sum(tensors[tensor].bytes for tensor in part.context.tensors or ())
-                rows[:, :, 2] *= self.context.trace.total_bytes
+            own = sum(tensors[tensor].bytes for tensor in part.context.tensors or ())
+            rows[:, :, 1] *= own
+            rows[:, :, 2] *= whole
+            left -= own
             found.append(rows)
+        if found and left:  # behind what is waited for already
+            rest = found[-1][:, -1:].copy()
+            rest[:, :, 1:] = left, whole, -1
+            found.append(rest)
         return np.concatenate(found, axis=1) if found else None
 
 

@@ -66,6 +66,10 @@ class ExchangeTable(Table, ABC):
         """What of its job does not fit where hosts have so many accelerators, with paths in the job's table."""
         return iter(())
 
+    def against(self, job: Job, trace: Any) -> Iterator[Mistake]:
+        """What of its job does not fit the trace that it replays, with paths in the job's table."""
+        return iter(())
+
     @abstractmethod
     def longest(self, tensor: int, workers: int) -> tuple[str, int]:
         """Bytes of the longest message, at most, and the key that decides it. `tensor`: bytes of the largest tensor."""

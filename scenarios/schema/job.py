@@ -10,7 +10,7 @@ from gradwire.scenarios.components import chosen, named
 from gradwire.scenarios.schema.base import Count, Flag, Mistakes, Natural, Table, refuse
 from gradwire.scenarios.schema.bound import AnyBound
 from gradwire.scenarios.schema.exchange import ExchangeTable
-from gradwire.scenarios.schema.parallel import Parallel
+from gradwire.scenarios.schema.parallel import ModelSplit
 from gradwire.scenarios.schema.policy import Tagging
 from gradwire.scenarios.schema.scheduler import SchedulerTable
 from gradwire.scenarios.schema.transport import AnyTransport
@@ -85,7 +85,7 @@ class Job(Table):
     transport: AnyTransport | None = None
     """What carries its messages, a name or a table; that of the scenario if absent."""
     exchange: AnyExchange
-    parallel: Parallel | None = None
+    parallel: ModelSplit | None = None
     """Into how many parts the model is split; all workers have all of it, and exchange gradients only, if absent."""
     scheduler: AnyScheduler | None = None
     """When and in which order gradients are communicated, a name or a table; `order`, `credit` and `credit_per` say so

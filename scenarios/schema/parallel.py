@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gradwire.scenarios.schema.job import Job
 
 
-class Parallel(Table):
+class ModelSplit(Table):
     """A model that is split over workers, as imported workloads have it: those that share a layer's matrices follow one
     another (tensor), then those that share its experts (expert), then copies of all that. What passes of the trace wait
     for goes inside of these groups, gradients among the copies. An empty table takes the sizes from the trace."""

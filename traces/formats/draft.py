@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from gradwire.scenarios.errors import TraceError, shorten
 from gradwire.traces.formats.magnitudes import Model
+from gradwire.traces.graphs import Graphs
 from gradwire.traces.parts import ELEMENT_BYTES, Communication
 from gradwire.traces.room import refuse_beyond
 from gradwire.traces.trace import (
@@ -79,6 +80,7 @@ class Draft:
     gradients: list[Gradient] = field(default_factory=list)
     iterations: list[Timing] = field(default_factory=list)
     communications: list[Communication] = field(default_factory=list)
+    graphs: Graphs | None = None
     timing: str = "imported"
     how: str = ""
     groups: list[dict[str, Any]] = field(default_factory=list)
@@ -182,6 +184,7 @@ def finish(draft: Draft, source: Path, name: str, model: Model, seed: int) -> Tr
             largest,
             sampled=sampled,
             communications=draft.communications,
+            graphs=draft.graphs,
         )
     except TraceError as error:  # times that no training has
         raise TraceError(error.what, f"{where}: {error.where}", error.expected) from None

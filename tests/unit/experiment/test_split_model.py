@@ -178,6 +178,29 @@ def test_micro_batches_call_each_time():
     assert sent[1]["reduce_scatter"] == sent[0]["reduce_scatter"]
 
 
+@pytest.mark.parametrize("forward", ["barrier", "layerwise"])
+@pytest.mark.parametrize("parallel", [{"tensor": 4}, {"tensor": 1, "expert": 4}, {"tensor": 2, "expert": 2}, {"tensor": 1}])
+def test_everybody_updates_all_that_it_has(parallel, forward):
+    """Whether gradients are exchanged or not: in one group, in two, or none at all."""
+    calls = [*both_ways(0, "all_reduce", "tensor", 4000)]
+    calls = [calls[0], (1, "forward", "all_to_all", "expert", 4000), calls[1]]
+    trace = split(make_trace([[2000], [6000]], optimizer=8000), calls, {"tensor": 1}, experts=(1,))
+    result = run(trace, 4, exchange={"kind": "ring", "forward": forward}, parallel=parallel, iterations=3)
+    computed = Counter()
+    for row in rows(result.iterations):
+        computed[row["worker"]] += row["compute_ps"]
+    assert set(computed.values()) == {3 * (4 * MS + 8000)}
+
+
+def test_sharded_updates_take_shares_of_the_time():
+    """A quarter of the bytes is shared by four workers, the rest by two that have the same experts, or by nobody."""
+    calls = [(0, "forward", "all_reduce", "tensor", 4000)]
+    trace = split(make_trace([[2000], [6000]], optimizer=8000), calls, {"tensor": 2, "expert": 2}, experts=(1,))
+    for workers, expert, update in ((8, 2, 500 + 3000), (8, 4, 500 + 6000), (4, 2, 1000 + 6000)):
+        result = run(trace, workers, exchange={"kind": "sharded"}, parallel={"expert": expert})
+        assert {row["compute_ps"] for row in rows(result.iterations)} == {4 * MS + update}
+
+
 # --- bytes -------------------------------------------------------------------------------------------------------------
 
 MOE = """HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2 ep: 2 pp: 1 vpp: 2 ga: 1 all_gpus: 8 checkpoints: 0
