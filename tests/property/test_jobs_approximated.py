@@ -14,10 +14,10 @@ TOLERANCE = 0.02
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_random_jobs(transport):
-    many = 10 if settings.default.max_examples < 1000 else 60
+    many = 6 if settings.default.max_examples < 1000 else 60
     covered = []
     for seed in range(many):
-        (case, trace), (asked, _) = (steady_case(seed, transport, 160, each) for each in (None, TOLERANCE))
+        (case, trace), (asked, _) = (steady_case(seed, transport, 200, each) for each in (None, TOLERANCE))
         full, approximated = simulate(case, trace), simulate(asked, trace, threads=1 + seed % 2)
         error = mean_times(approximated)["job0"] / mean_times(full)["job0"] - 1
         assert abs(error) <= TOLERANCE, f"seed {seed}"
