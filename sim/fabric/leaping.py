@@ -73,10 +73,12 @@ class Moment:
 
 @dataclass(frozen=True, eq=False)
 class Stretch:
-    """What came from a quiet moment `begin` to a later one. `by`: how much later whatever comes behind it comes, if it
-    comes once more. `over`, `lost`: what was handed over. The rest: how much more there was of it."""
+    """What came from a quiet moment `begin` to a later one. `origin`, `by`: when it is taken to have begun, and how
+    much later whatever comes behind it comes, if it comes once more. `over`, `lost`: what was handed over. The rest:
+    how much more there was of it."""
 
     begin: Moment
+    origin: int
     by: int
     over: list[tuple[Part, int, Over, Counts, Ints]]
     lost: list[Ints]
@@ -89,11 +91,13 @@ class Stretch:
     delays: Ints
 
     @classmethod
-    def between(cls, begin: Moment, now: Moment, recorder: Recorder, by: int | None = None) -> Stretch:
-        """`by`: unless given, as much time as passed."""
+    def between(
+        cls, begin: Moment, now: Moment, recorder: Recorder, span: tuple[int, int] | None = None
+    ) -> Stretch:  # fmt: skip
+        """`span`: `origin` and `by`; unless given, those of the moments."""
         taken, dropped = recorder.before
         return cls(
-            begin, now.anchor - begin.anchor if by is None else by,
+            begin, *(span or (begin.anchor, now.anchor - begin.anchor)),
             recorder.taken[begin.taken - taken : now.taken - taken],
             recorder.dropped[begin.dropped - dropped : now.dropped - dropped],
             now.messages - begin.messages, now.nbytes - begin.nbytes,
@@ -148,7 +152,8 @@ class Leaper:
 
     def leave_out(self, jobs: list[Track], now: Moment, stretches: Sequence[Stretch], times: int) -> int:
         """Hand over what came in the stretches, one after the other, so many times more, and be where everything is
-        after that. Returns how often it was: less often if somebody wants to end the run."""
+        after that. The last one has come right before. Returns how often it was: less often if somebody wants to end
+        the run."""
         times = self._tell(jobs, now, stretches, times)
         for stretch in stretches:
             self._leap(jobs, stretch, times)
@@ -166,13 +171,14 @@ class Leaper:
     def _tell(self, jobs: list[Track], now: Moment, stretches: Sequence[Stretch], times: int) -> int:
         taker = self._recorder.taker
         place = {id(track.part): number for number, track in enumerate(jobs)}
-        steps, messages, anchor = [handed.steps for handed in now.handed], now.messages, now.anchor
+        steps, messages = [handed.steps for handed in now.handed], now.messages
+        origin = stretches[-1].origin + stretches[-1].by
         for time in range(times):
             if self._stopped():
                 return time
             for stretch in stretches:
                 begin = stretch.begin
-                more, by = messages - begin.messages, anchor - begin.anchor
+                more, by = messages - begin.messages, origin - stretch.origin
                 for part, number, each, counts, missing in stretch.over:
                     job = place[id(part)]
                     later = Shift(steps[job] - begin.handed[job].steps, more, by)
@@ -180,7 +186,7 @@ class Leaper:
                 for rows in stretch.lost:
                     taker.drops(rows + np.array([by, 0, 0, 0, more]))
                 steps = [one + other for one, other in zip(steps, stretch.steps, strict=True)]
-                messages, anchor = messages + stretch.messages, anchor + stretch.by
+                messages, origin = messages + stretch.messages, origin + stretch.by
         return times
 
     def _leap(self, jobs: list[Track], stretch: Stretch, times: int) -> None:

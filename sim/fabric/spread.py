@@ -2,12 +2,13 @@
 
 Confidence intervals and tests by Student's t, whose quantiles are those of a series in 1 / degrees of freedom
 (Abramowitz and Stegun, 26.7.5), off by less than half a per cent from seven degrees on. Values may depend on those
-right before them, and go on like them or change by turns: so intervals are those of the means of batches, of which each
-has an even number (batch means; Law, Simulation Modeling and Analysis, chapter 9).
+right before them, and go on like them or change by turns: so intervals are those of the means of batches of even
+numbers of them (batch means; Law, Simulation Modeling and Analysis, chapter 9).
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import sqrt
 from typing import NamedTuple
 
@@ -30,9 +31,11 @@ class Spread(NamedTuple):
     @classmethod
     def of(cls, values: Floats) -> Spread:
         """Of at least `BATCHES` values, in their order."""
-        many = len(values)
-        size = 2 * (many // (2 * BATCHES))
-        means = values[many - size * BATCHES :].reshape(BATCHES, size).mean(axis=1) if size else values
+        many, means = len(values), values
+        if many >= 2 * BATCHES:
+            ends = 2 * (np.arange(BATCHES + 1) * (many // 2) // BATCHES)
+            ends[-1] = many
+            means = np.array([values[first:end].mean() for first, end in pairwise(ends.tolist())])
         wide = quantile(USUAL, len(means) - 1) * float(means.std(ddof=1)) / sqrt(len(means))
         return cls(float(values.mean()), wide, many)
 

@@ -209,7 +209,7 @@ class Steady:
         return -(-SAMPLE // period) * period if self._regime.stretches else _least(track)
 
     def _judge(self, jobs: list[Track], begin: Moment, now: Moment) -> bool:
-        fits, by, times = self._measured(jobs, begin, now)
+        fits, span, times = self._measured(jobs, begin, now)
         if not fits:
             self.why = "jobs have rhythms of their own"
             return False
@@ -219,7 +219,7 @@ class Steady:
             self._end_regime()
             self.why = "iteration times change"
             return False  # the stretch goes on, as the first one of what comes
-        regime.stretches.append(Stretch.between(begin, now, self._recorder, by))
+        regime.stretches.append(Stretch.between(begin, now, self._recorder, span))
         regime.times.append(times)
         regime.rare.append([seen(track.part, regime.stretches[-1].over, regime.stretches[-1].lost) for track in jobs])
         regime.repeated.append(0)
@@ -227,20 +227,24 @@ class Steady:
         self._begin, self._sample = now, False
         return self._leave_out(jobs, now)
 
-    def _measured(self, jobs: list[Track], begin: Moment, now: Moment) -> tuple[bool, int, list[Floats]]:
-        """Whether a stretch can come again: all jobs have spent the same time in it; how long that is, from worker to
-        worker on average; and mean iteration times by job, float64[periods]."""
+    def _measured(
+        self, jobs: list[Track], begin: Moment, now: Moment
+    ) -> tuple[bool, tuple[int, int], list[Floats]]:
+        """Whether a stretch can come again: all jobs have spent the same time in it; when it began and how long it is,
+        from worker to worker on average; and mean iteration times by job, float64[periods]."""
         first = self._recorder.before[0]
         entries = self._recorder.taken[begin.taken - first : now.taken - first]
-        sums, times = [], []
+        starts, sums, times = [], [], []
         for track in jobs:
             workers = track.part.workers >= 0
             notes = np.stack([over.notes[workers] for part, _, over, _, _ in entries if part is track.part])
             spent = notes[:, :, END] - notes[:, :, START]  # by step and worker
+            starts.append(float(notes[0, :, START].mean()))
             sums.append(float(spent.sum(axis=0).mean()))
             times.append(spent.mean(axis=1).reshape(-1, track.part.repeats.period).mean(axis=1))
         by = round(float(np.mean(sums)))
-        return max(abs(each - by) for each in sums) <= RHYTHM * self.tolerance * by, by, times
+        fits = max(abs(each - by) for each in sums) <= RHYTHM * self.tolerance * by
+        return fits, (round(float(np.mean(starts))), by), times
 
     # --- deciding -----------------------------------------------------------------------------------------------
 

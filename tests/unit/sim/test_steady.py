@@ -110,6 +110,8 @@ def test_rows_are_those_of_other_iterations(case):
         mine, its = (iterations[iterations["iteration"] == each].set_index("worker") for each in (left, simulated))
         assert (mine["end_ps"] - its["end_ps"] == by.iloc[0, 0]).all()
         assert (mine["exposed_ps"] == its["exposed_ps"]).all()
+    for _, own in iterations.groupby("worker"):  # where stretches meet, workers are not apart by more than usual
+        assert np.abs(own["start_ps"].to_numpy()[1:] - own["end_ps"].to_numpy()[:-1]).max() < 20 * US
     assert check_loss_invariant(result) == []
     hosts = result.to_pandas("ports").query("port.str.match('h.*->')")
     whole = full.to_pandas("ports").query("port.str.match('h.*->')")
@@ -169,8 +171,8 @@ def test_a_change_that_nobody_has_announced(monkeypatch):
     times = steady.Steady._measured
 
     def slower(self: Any, jobs: Any, begin: Any, now: Any) -> Any:
-        fits, by, found = times(self, jobs, begin, now)
-        return fits, by, [each * (1.1 if begin.handed[0].steps > 60 else 1.0) for each in found]
+        fits, span, found = times(self, jobs, begin, now)
+        return fits, span, [each * (1.1 if begin.handed[0].steps > 60 else 1.0) for each in found]
 
     monkeypatch.setattr(steady.Steady, "_measured", slower)
     said = simulate(ring(500, transport=DLCP, simulation=ASKED), TRACE).summary["approximate"]
