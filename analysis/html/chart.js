@@ -106,7 +106,7 @@ class Chart {
     this.gridX(marks.map((mark) => mark[0]), placeX, top, bottom, marks.map((mark) => mark[1]), turned);
     for (const value of placeY.ticks(bottom / 55)) {
       look.svg("line", { class: "grid", x1: left, x2: right, y1: placeY(value), y2: placeY(value) }, this.svg);
-      this.svg.append(this.text(left - 6, placeY(value) + 4, look.number(value), "end"));
+      this.svg.append(this.text(left - 6, placeY(value) + 4, look.number(value, 6), "end"));
     }
     look.svg("path", { class: "axis", fill: "none", d: `M${left} ${top}V${bottom}H${right}` }, this.svg);
     this.svg.append(this.text((left + right) / 2, this.high - 4, x.label, "middle"));
@@ -294,7 +294,7 @@ class Chart {
     values.forEach((value, n) => {
       const x = place(value);
       if (bottom > top) look.svg("line", { class: "grid", x1: x, x2: x, y1: top, y2: bottom }, this.svg);
-      const words = (names && names[n]) ?? look.number(value);
+      const words = (names && names[n]) ?? look.number(value, 6);
       const label = this.text(x, bottom + 16, words, turned ? "end" : "middle");
       if (turned) label.setAttribute("transform", `rotate(-35 ${x} ${bottom + 12})`);
       this.svg.append(label);

@@ -54,7 +54,8 @@ def learned_section(trainings: Sequence[tuple[Learned, str, Path | None]], title
     section.add(*(chart(each) for each in _learned_charts(all_of)))
     section.add(heading("Figures"), table("", [each.name for each in all_of], rows_of(all_of)))
     section.add(heading("Train it again"))
-    commands = [str(each.summary["command"]) for each in all_of if each.summary.get("command")]
+    commands = [str(each.summary.get("command", "")) for each in all_of]
+    commands = [each for each in commands if each.startswith("gradwire ")]  # none where Python asked for it
     commands += [f"gradwire train {at}/scenario.toml" for _, _, at in trainings if at is not None]
     section.add(code("\n".join(dict.fromkeys(commands))))
     for each, text, _ in trainings:
