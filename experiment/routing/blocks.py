@@ -29,6 +29,8 @@ NONE, DETAILED = -1, -2
 SAMPLE = 64
 """Switches whose tables are looked at before destinations are cut into blocks (our choice)."""
 
+GOLDEN = (5**0.5 - 1) / 2
+
 CANDIDATES = 32
 """Ways to cut that are compared (our choice)."""
 
@@ -164,8 +166,11 @@ def _order(network: Network, ways: Ways, sample: dict[int, Groups]) -> Order:
 
 
 def _some(switches: int) -> list[int]:
-    """Switches evenly spread, or all of a few."""
-    some: list[int] = np.unique(np.arange(SAMPLE) * switches // SAMPLE).tolist()
+    """Switches spread evenly, but not at equal distances (which might all be at one place of every ring of a torus);
+    or all of a few."""
+    if switches <= SAMPLE:
+        return list(range(switches))
+    some: list[int] = np.unique((np.arange(SAMPLE) * GOLDEN % 1 * switches).astype(np.int64)).tolist()
     return some
 
 
