@@ -29,11 +29,17 @@ NONE, DETAILED = -1, -2
 SAMPLE = 64
 """Switches whose tables are looked at before destinations are cut into blocks (our choice)."""
 
+GOLDEN = (5**0.5 - 1) / 2
+
 CANDIDATES = 32
 """Ways to cut that are compared (our choice)."""
 
 PADDED = 4
 """Numbers in use are at most so many times the destinations, since blocks are as long as the longest (our choice)."""
+
+
+GAIN = 3
+"""Blocks are worth their second look-up if they need so many times fewer entries (our choice)."""
 
 
 class Blocks(NamedTuple):
@@ -42,7 +48,8 @@ class Blocks(NamedTuple):
     shift : a block has up to ``1 << shift`` destinations.
     number : int32[switches]: ``block << shift | place`` of every edge switch, -1 for others.
     table : int32[switches, blocks]: the group, NONE, or ``DETAILED - row`` of details.
-    details : int32[rows, 1 << shift]: the group of each destination of the block, or NONE.
+    details : int32[rows, 1 << shift]: the group of each destination of the block, or NONE; the last one stands for
+        all beyond it.
     """
 
     shift: int
@@ -103,32 +110,34 @@ def lay_groups(network: Network, ways: Ways) -> tuple[Blocks, NDArray[np.int64],
     sample = {switch: ways.at(switch) for switch in _some(wiring.switches)}
     order = _order(network, ways, sample)
     table = np.empty((wiring.switches, len(order.starts)), dtype=np.int32)
-    details: list[NDArray[np.int32]] = []
+    details: list[NDArray[np.int32]] = [np.zeros((0, 1 << order.shift), dtype=np.int32)]
     sizes: list[Ints] = []
     members: list[NDArray[np.int32]] = []
-    count = 0
+    count = rows = 0
     for switch in range(wiring.switches):
         groups = sample.get(switch) or ways.at(switch)
         row = np.where(groups.row >= 0, groups.row + count, NONE)
-        table[switch] = _by_block(row[order.edges], int(order.place_of[switch]), order, details)
+        table[switch], detail = _by_block(row[order.edges], int(order.place_of[switch]), order, rows)
+        details.append(detail)
+        rows += len(detail)
         sizes.append(groups.sizes)
         members.append(groups.links)
         count += len(groups.sizes)
     number = np.full(wiring.switches, -1, dtype=np.int32)
     block = np.repeat(np.arange(len(order.starts)), order.sizes)
     number[ways.edges[order.edges]] = (block << order.shift) + np.arange(len(block)) - order.starts[block]
-    rows = np.array(details, dtype=np.int32).reshape(-1, 1 << order.shift)
     group_first = np.concatenate((np.zeros(1, np.int64), *sizes)).cumsum()
-    return Blocks(order.shift, number, table, rows), group_first, np.concatenate((np.zeros(0, np.int32), *members))
+    blocks = Blocks(order.shift, number, table, np.concatenate(details))
+    return blocks, group_first, np.concatenate((np.zeros(0, np.int32), *members))
 
 
 def _by_block(
-    row: NDArray[np.int32], own: int, order: Order, details: list[NDArray[np.int32]]
-) -> NDArray[np.int32]:
-    """The entries of a switch from its groups by destination, in order; `own`: its own place, or -1. What needs a row
-    of details gets one."""
+    row: NDArray[np.int32], own: int, order: Order, rows: int
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """The entries of a switch, and its rows of details, from its groups by destination, in order; `own`: its own place,
+    or -1; `rows`: how many there are before."""
     if order.shift == 0:
-        return row
+        return row, row[:0, None]
     here = int(np.searchsorted(order.starts, own, side="right")) - 1 if own >= 0 else -1
     if here >= 0 and order.sizes[here] > 1:
         start = int(order.starts[here])
@@ -136,13 +145,10 @@ def _by_block(
     low, high = np.minimum.reduceat(row, order.starts), np.maximum.reduceat(row, order.starts)
     if own >= 0:
         row[own] = NONE
-    for block in np.flatnonzero(low != high).tolist():
-        start, size = int(order.starts[block]), int(order.sizes[block])
-        singly = np.full(1 << order.shift, NONE, dtype=np.int32)
-        singly[:size] = row[start : start + size]
-        low[block] = DETAILED - len(details)
-        details.append(singly)
-    return low
+    singly = np.flatnonzero(low != high)
+    low[singly] = DETAILED - rows - np.arange(len(singly))
+    places = np.minimum(np.arange(1 << order.shift), order.sizes[singly, None] - 1)
+    return low, row[order.starts[singly, None] + places]
 
 
 def _order(network: Network, ways: Ways, sample: dict[int, Groups]) -> Order:
@@ -160,8 +166,11 @@ def _order(network: Network, ways: Ways, sample: dict[int, Groups]) -> Order:
 
 
 def _some(switches: int) -> list[int]:
-    """Switches evenly spread, or all of a few."""
-    some: list[int] = np.unique(np.arange(SAMPLE) * switches // SAMPLE).tolist()
+    """Switches spread evenly, but not at equal distances (which might all be at one place of every ring of a torus);
+    or all of a few."""
+    if switches <= SAMPLE:
+        return list(range(switches))
+    some: list[int] = np.unique((np.arange(SAMPLE) * GOLDEN % 1 * switches).astype(np.int64)).tolist()
     return some
 
 
@@ -182,7 +191,7 @@ def _cut(changes: Flags) -> Ints:
     often = changes.sum(axis=0)
     often[0] = switches + 1
     levels = np.unique(often)
-    best, least = np.arange(count), switches * count
+    best, least = np.arange(count), switches * count // GAIN
     for level in levels[np.unique(np.linspace(0, len(levels) - 1, CANDIDATES).astype(np.int64))].tolist():
         starts = np.flatnonzero(often >= level)
         longest = int(np.diff(np.append(starts, count)).max())

@@ -56,9 +56,13 @@ def search(wiring: Wiring, kinds: Kinds, edges: AnyInts, weighted: bool) -> Foun
     unreached = cost == UNREACHED
     far = FAR[cost.dtype]
     cost[unreached] = far
-    hops = _longest_hops(small, cost) if weighted else cost.astype(np.int16)
+    several = np.flatnonzero(kinds.size[columns] > 1)
+    if weighted:
+        hops = _longest_hops(small, cost)
+    else:  # the very table, if nothing will differ
+        hops = cost.astype(np.int16, copy=len(several) > 0 or bool(unreached.any()))
     among = np.zeros(len(columns), dtype=cost.dtype)
-    for column in np.flatnonzero(kinds.size[columns] > 1).tolist():
+    for column in several.tolist():
         kind = columns[column]
         mine = slice(small.first[kind], small.first[kind + 1])
         ways = cost[small.dst[mine], column] + small.cost[mine]

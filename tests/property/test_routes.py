@@ -67,8 +67,8 @@ def networks(draw: st.DrawFn) -> Network:
 KINDS = {
     "star": lambda draw: star(draw(st.integers(2, 4)), LINK),
     "dumbbell": lambda draw: dumbbell(draw(st.integers(1, 3)), draw(st.integers(1, 3)), LINK),
-    "leaf_spine": lambda draw: leaf_spine(draw(st.integers(1, 7)), draw(st.integers(1, 2)), draw(st.integers(1, 5)), LINK),
-    "fat_tree": lambda draw: fat_tree(draw(st.sampled_from((2, 4, 6))), LINK, tiers=draw(st.sampled_from((2, 3)))),
+    "leaf_spine": lambda draw: leaf_spine(draw(st.integers(1, 24)), draw(st.integers(1, 2)), draw(st.integers(1, 4)), LINK),
+    "fat_tree": lambda draw: fat_tree(draw(st.sampled_from((2, 4, 8))), LINK, tiers=draw(st.sampled_from((2, 3)))),
     "dragonfly": lambda draw: dragonfly(draw(st.integers(1, 2)), LINK, groups=draw(st.sampled_from((None, 2, 3)))),
     "rail": lambda draw: rail(
         8, draw(st.integers(2, 3)), draw(st.integers(1, 3)), LINK, hosts_per_group=draw(st.sampled_from((2, 4)))
