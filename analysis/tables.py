@@ -34,9 +34,9 @@ KIND_WORDS = {
     "activations": "activations",
     "errors": "errors",
     "parameters": "parameters",
-    "tensor_parallel": "tensor-parallel",
-    "expert_parallel": "expert-parallel",
-    "data_parallel": "data-parallel",
+    "tensor_parallel": "TP",
+    "expert_parallel": "EP",
+    "data_parallel": "DP",
     "collective": "collective",
     "point_to_point": "point-to-point",
 }

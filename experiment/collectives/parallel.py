@@ -213,8 +213,8 @@ class SplitModel(Exchange):
         return whole, numbers
 
     def _updates(self, made: Sequence[Exchanged], numbers: Sequence[Ints]) -> Ints | None:
-        """Each of the exchanges of gradients updates its part of the parameters, in a share of the time by bytes; at
-        the end, what nobody else has is updated by everybody."""
+        """Each of the exchanges of gradients updates its part of the parameters, in a share of the time by bytes; what
+        nobody else has is updated by everybody at the end."""
         found, tensors, whole = [], self.context.trace.tensors, self.context.trace.total_bytes
         left = whole
         for part, each, mine in zip(self.gradients, made, numbers, strict=False):

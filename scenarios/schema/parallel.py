@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterator
+from typing import Any, Literal
 
 from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.schema.base import Count, Table
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from gradwire.scenarios.schema.job import Job
 
 
 class ModelSplit(Table):
@@ -28,8 +24,8 @@ class ModelSplit(Table):
     """How all-reduces, reduce-scatters and all-gathers inside of passes go. All-to-alls go at once, broadcasts along a
     binomial tree."""
 
-    def misfits(self, job: Job) -> Iterator[Mistake]:
-        """What of its job does not fit, with paths in the job's table."""
+    def misfits(self, job: Any) -> Iterator[Mistake]:
+        """What of its [[job]] does not fit, with paths in the job's table."""
         if not job.exchange.grouped:
             what = f"{job.exchange.kind} goes among all workers, and these have other parts of the model"
             yield Mistake("exchange.kind", what, expected="ring, halving_doubling, transpose, hierarchical or sharded")
