@@ -15,8 +15,8 @@ FOR_TYPES = {
     # a model of the schema is checked by functions that name it, and a topology checks what surrounds it
     ("scenarios.checks.exec", "scenarios.checks.scenario", "scenarios.checks.switch", "scenarios.checks.traffic", "scenarios.schema.scenario",
      "scenarios.schema.topology"),
-    # an exchange, a scheduler and a way to split a model check the job that chooses them
-    ("scenarios.schema.exchange", "scenarios.schema.job", "scenarios.schema.parallel", "scenarios.schema.scheduler"),
+    # an exchange and a scheduler check the job that chooses them
+    ("scenarios.schema.exchange", "scenarios.schema.job", "scenarios.schema.scheduler"),
     # cables and cards of a network are made by what a network is made of
     ("experiment.topology.cables", "experiment.topology.cards", "experiment.topology.network"),
     # a fan has flows, and a flow is of a fan
