@@ -91,7 +91,12 @@ class Groups:
         }[dimension]
 
     def misfits(self, job: Any, trace: Trace, where: str) -> Iterator[Mistake]:
-        """Groups in which passes communicate by an algorithm that does not go among so many."""
+        """Groups of which none has anybody to send to; and those in which passes communicate by an algorithm that does
+        not go among so many."""
+        gradients = {"data" if self.expert == 1 else info.group for info in trace.tensors}
+        if all(self.size(each) == 1 for each in gradients | {each.group for each in trace.communications}):
+            what = "leaves nothing to send: all groups that communicate are of one worker"
+            yield Mistake(f"{where}.parallel", what, expected="groups of two or more in some dimension")
         if job.parallel.algorithm != "halving":
             return
         for dimension in sorted({each.group for each in trace.communications if each.kind in HALVES}):

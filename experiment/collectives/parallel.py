@@ -33,7 +33,6 @@ from gradwire.experiment.collectives.staged import Staged
 from gradwire.experiment.collectives.walks import binomial, scattered
 from gradwire.experiment.program import Importance, Ints, Lists, Messages, Step
 from gradwire.scenarios.arrays import Flags
-from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.loss import Allowance
 from gradwire.scenarios.result import KINDS
 from gradwire.traces.parts import Communication
@@ -121,9 +120,6 @@ class SplitModel(Exchange):
                 inner = replace(context, groups=self.groups.members(dimension), tensors=mine)
                 self.gradients.append(context.table.exchange.collective(inner))
         self._call()
-        if not self.gradients and not self.calls:
-            what = "leaves nothing to send: all groups that communicate are of one worker"
-            raise ScenarioError(what, f"{where}.parallel", "groups of two or more in some dimension of the trace")
         self.layerwise = any(each.layerwise for each in self.gradients)
         self.worker_optimizes = not self.gradients or any(each.worker_optimizes for each in self.gradients)
 

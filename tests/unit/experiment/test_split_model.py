@@ -450,6 +450,8 @@ def test_a_trace_of_gradients_alone_and_training():
 
 
 def test_nothing_left_to_send():
+    """What `check` looks at finds it."""
     trace = split(make_trace([[10]]), [(0, "forward", "all_to_all", "expert", 4000)], {"tensor": 4})
+    case = scenario({"workers": 4, "exchange": {"kind": "ring"}, "parallel": {}})
     with pytest.raises(ScenarioError, match="leaves nothing to send"):
-        made(trace, 4)
+        find_needs(case, trace)
