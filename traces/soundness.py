@@ -107,9 +107,9 @@ def _check_manifest(manifest: JsonView, tensors: int) -> None:
     magnitudes = manifest.get("magnitudes", {"source": "measured"})
     known = isinstance(magnitudes, dict) and magnitudes.get("source") in ("measured", "model")
     _require(known, f"magnitudes {magnitudes!r}", "manifest", 'a table with source "measured" or "model"')
-    parts = manifest.get("parallel", {})
+    parts = manifest.get("split", {})
     fits = isinstance(parts, dict) and all(type(each) is int and each > 0 for each in parts.values())
-    _require(fits, f"parallel {parts!r}", "manifest", "a table of numbers from 1, by dimension")
+    _require(fits, f"split {parts!r}", "manifest", "a table of numbers from 1, by dimension")
     groups = manifest.get("groups", [])
     _require(isinstance(groups, list), "groups that are no list", "manifest", "a list of tables")
     for number, group in enumerate(groups):

@@ -156,7 +156,7 @@ class Trace:
     @property
     def parallel(self) -> dict[str, int]:
         """Into how many parts the recorded job had split its model, by dimension; 1 where the manifest says nothing."""
-        said = self.manifest.get("parallel", {})
+        said = self.manifest.get("split", {})
         return {name: int(said.get(name, 1)) for name in ("tensor", "expert", "pipeline")}
 
     @property

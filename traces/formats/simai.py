@@ -123,7 +123,7 @@ def _header(words: list[str], skipped: Counter[str]) -> dict[str, object]:
     if pairs.get("pp_comm"):
         skipped["pipeline transfers (pp_comm)"] += 1
     parallel = {name: pairs[key] for name, key in _SIZES.items() if pairs.get(key, 0) > 0}
-    return {"parallelism": words[0], "parallelism_header": pairs, "parallel": parallel}
+    return {"parallelism": words[0], "parallelism_header": pairs, "split": parallel}
 
 
 def _row(line: str, where: str, skipped: Counter[str]) -> Row:

@@ -60,7 +60,7 @@ def split(base: Trace, calls: list[tuple[int, str, str, str, int]], parallel: di
     tensors = [
         TensorInfo(**{**vars(info), "group": "expert_data" if info.layer in experts else "data"}) for info in base.tensors
     ]
-    said = {**base.manifest, "parallel": parallel}
+    said = {**base.manifest, "split": parallel}
     return Trace(said, base.layers, tensors, captured, base._mean, base._max, communications=named)
 
 
