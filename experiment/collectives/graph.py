@@ -19,6 +19,7 @@ from gradwire.experiment.collectives.base import Exchange, Exchanged, JobContext
 from gradwire.experiment.collectives.kinds.graph import Graph
 from gradwire.experiment.collectives.parallel import ELEMENT, nothing, plan_of
 from gradwire.experiment.collectives.schedule import Transfers, links
+from gradwire.experiment.courses import Row
 from gradwire.experiment.program import (
     BACKWARD_END,
     COMPUTE,
@@ -39,7 +40,6 @@ from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.loss import Allowance
 from gradwire.traces.graphs import ROLES, SEND, Call
 
-Row = tuple[int, int, int]
 NOTHING = -1
 
 
