@@ -285,7 +285,7 @@ def load_trace(name: str | Path) -> Trace:
     """The bundled trace of that name, else the trace in that directory. TraceError if neither, or if it is
     damaged.
     """
-    from gradwire.traces.storage import read
+    from gradwire.traces.reading import read
 
     path = path_of(name, "load_trace(name)", NAMED_BY, TraceError)
     if str(name) in bundled_traces():

@@ -462,7 +462,7 @@ def test_a_trace_cannot_be_written_to() -> None:
 
 def test_the_format_does_not_need_torch() -> None:
     code = (
-        "import sys, gradwire.traces.trace, gradwire.traces.storage, gradwire.traces.messages, gradwire.traces.info, gradwire.traces.datasets.images;"
+        "import sys, gradwire.traces.trace, gradwire.traces.storage, gradwire.traces.reading, gradwire.traces.messages, gradwire.traces.info, gradwire.traces.datasets.images;"
         "sys.exit('torch' in sys.modules)"
     )
     root = Path(__file__).parents[3]
