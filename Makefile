@@ -3,6 +3,7 @@
 #
 #   make demo                      replay the bundled trace under three policies (no torch, no compiler, no root)
 #   make test                      lint, types and tests (installs torch and the test tools first)
+#   make test-ray                  tests of sweeps on a Ray cluster (installs Ray, 230 MB, for them)
 #   make quick                     lint, types, and the unit tests that take no kernel and no patience
 #   make lint | make bench | make clean
 #
@@ -41,7 +42,7 @@ UML_PACKAGES := gcc make flex bison bc xz-utils bzip2
 # The kernel's source as the distribution has it: Debian 12, Debian 13, Ubuntu.
 KERNEL_SOURCES := linux-source-6.1 linux-source-6.12 linux-source
 
-.PHONY: demo demo-emu test quick lint bench clean packages packages-tests uml
+.PHONY: demo demo-emu test test-ray quick lint bench clean packages packages-tests uml
 
 demo: $(BASE_STAMP)
 	$(BIN)/gradwire demo
@@ -85,6 +86,11 @@ quick: $(TEST_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'not wall and not slow' tests/unit --ignore tests/unit/emu --ignore tests/unit/benchmarks
+
+# Two nodes on this machine, of which one is killed or knows nothing. Apart from the others: Ray wants 230 MB and minutes.
+test-ray: $(TEST_STAMP)
+	$(PIP) install --quiet --editable '.[ray]'
+	$(BIN)/python -m pytest -rs tests/end_to_end/test_sweep_ray.py
 
 lint: $(TEST_STAMP)
 	$(BIN)/ruff check .
