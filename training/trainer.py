@@ -22,7 +22,7 @@ from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.given import instance_of, number_within, one_of, unfit, whole_number
 from gradwire.traces.trace import TensorInfo
 from gradwire.training.data import Dealer, Images, Text
-from gradwire.training.devices import CPU, moved
+from gradwire.training.devices import CPU, Stopwatch, moved
 from gradwire.training.exchange import Exchange, Fill, Sent
 from gradwire.training.gradients import Loss, gradients_of
 from gradwire.training.network import Ideal, Network
@@ -181,6 +181,7 @@ class Trainer:
         instance_of(recipe, Recipe, "Trainer(recipe)", "a Recipe", ScenarioError)
         self.device = next((each.device for each in model.parameters()), CPU)
         """Where everything is but what goes to the network: that of the model's parameters."""
+        self.watch = Stopwatch(self.device, waits=recipe.encode_time == "measured")
         self.dealer = Dealer(data, recipe.workers, recipe.batch, recipe.data_seed, self.device)
         self.infos = tensors_of(model)
         self.exchange = Exchange(
@@ -206,9 +207,9 @@ class Trainer:
         answers = self.gradients if self.replicas is None else self.replicas.answers
         losses, gradients = answers(self.loss, inputs, targets)
         means, sent = self.exchange.step(gradients, number, self.network)
-        began = self.exchange.watch()
+        began = self.watch()
         self._update(means, sent, number)
-        self.server_ns += sent.server_ns + self.exchange.watch() - began
+        self.server_ns += sent.server_ns + self.watch() - began
         self.encode_ns += sent.encode_ns
         apart = (0.0, 0.0) if self.replicas is None else self.replicas.apart()
         self.done += 1
