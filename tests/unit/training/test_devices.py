@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import warnings
@@ -94,6 +95,27 @@ def test_a_training_on_a_second_device_has_the_bits_of_one_on_the_cpu(case: str)
         assert not on_the_cpu
     assert (found, judged) == (rows, score)
     assert same(ours.model, expected.model)
+
+
+STATEFUL = [
+    "topk, fed back", "powersgd, fed back", "fill stale", "pulls stale", "ring stale", "asynchronous", "slimdp", "mipd", "mp2",
+    "wnn",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", STATEFUL)
+def test_a_checkpoint_of_the_cpu_goes_on_on_another_device(case: str) -> None:
+    asked = scenario(*CASES[case])
+    before = trainer_of(asked, data_of(asked.training))
+    before.step(), before.step()
+    saved = copy.deepcopy(before.state_dict())
+    rows = [before.step(), before.step()]
+    with SecondDevice():
+        there = scenario(*CASES[case], 'training.device="cuda"')
+        after = trainer_of(there, data_of(there.training))
+        after.load_state_dict(saved)
+        assert [after.step(), after.step()] == rows
+    assert same(after.model, before.model)
 
 
 def named(of: object, name: str = "") -> list:
