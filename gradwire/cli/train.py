@@ -116,7 +116,7 @@ def _engine_words(done: Learned) -> list[str]:
 def _device_words(done: Learned) -> list[str]:
     """On what it was computed, and what does not repeat there, where that was no CPU."""
     found = []
-    for each in done.summary["devices"]:
+    for each in done.summary.get("devices", ()):  # none was noted before there was a choice
         if each["device"] != "cpu":
             found.append(f"computed on {each['device']}, {each['name']}")
         if each["not_deterministic"]:
