@@ -273,15 +273,9 @@ def machine() -> dict[str, Any]:
     """What the figures were measured on."""
     import platform
 
-    model = platform.processor()
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                model = line.partition(":")[2].strip()
-                break
-    except OSError:
-        pass
-    return {"processor": model, "cores": os.cpu_count(), "python": platform.python_version()}
+    from gradwire.traces.devices import processor_name
+
+    return {"processor": processor_name(), "cores": os.cpu_count(), "python": platform.python_version()}
 
 
 def _print(rows: list[dict[str, Any]]) -> None:

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 from gradwire.scenarios.json_data import Json
 
 if TYPE_CHECKING:
+    import torch
+
     from gradwire.analysis.claims.plan import Run
     from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.scenarios.schema.training import Training
@@ -37,7 +39,7 @@ TEXT = 1_000_000
 @dataclass(frozen=True)
 class Effort:
     """Processor seconds of a step, of a look at one held-out sample, and of what a training's steps would take at
-    other rates."""
+    other rates; on a GPU, of the wall."""
 
     step_s: float
     look_s: float
@@ -117,7 +119,8 @@ def _timed(run: Run, read: dict[tuple[object, ...], Images | Text]) -> Effort:
 
     from gradwire.learn import network_of
     from gradwire.scenarios.load import build_scenario
-    from gradwire.training.build import data_of, table_of, trainer_of
+    from gradwire.training.build import data_of, device_of, table_of, trainer_of
+    from gradwire.training.devices import repeatable
 
     tables: Json = _tables(run.scenario)
     count = run.scenario.job[0].workers * _table(run).batch
@@ -129,11 +132,12 @@ def _timed(run: Run, read: dict[tuple[object, ...], Images | Text]) -> Effort:
     if shape not in read:
         read[shape] = data_of(table)
     with ExitStack() as stack:
+        stack.enter_context(repeatable(device := device_of(table)))
         network, _ = network_of(scenario, stack)
         trainer = trainer_of(scenario, read[shape], network)
         row = trainer.step()
-        step_s = _taken(lambda: [trainer.step() for _ in range(TIMED)]) / TIMED
-        look_s = _taken(trainer.score) / _looked_at(trainer)
+        step_s = _taken(lambda: [trainer.step() for _ in range(TIMED)], device) / TIMED
+        look_s = _taken(trainer.score, device) / _looked_at(trainer)
     workers = trainer.recipe.workers
     return Effort(step_s, look_s, _rates(run, scenario, row.sent_bytes / workers, row.pulled_bytes / workers))
 
@@ -156,10 +160,17 @@ def _looked_at(trainer: Trainer) -> int:
     return len(data.held_out()[0]) if isinstance(data, Text) else len(data.test[1])
 
 
-def _taken(work: Callable[[], object]) -> float:
-    began = time.process_time()
+def _taken(work: Callable[[], object], device: torch.device | None = None) -> float:
+    """Processor seconds; on a GPU, which is waited for, seconds on the wall."""
+    now: Callable[[], float] = time.process_time
+    if device is not None and device.type != "cpu":
+        from gradwire.training.devices import Stopwatch
+
+        watch = Stopwatch(device, waits=True)
+        now = lambda: watch() / 1e9  # noqa: E731
+    began = now()
     work()
-    return time.process_time() - began
+    return now() - began
 
 
 def _table(run: Run) -> Training:

@@ -11,7 +11,8 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -68,7 +69,8 @@ def train(
         import torch
     except ModuleNotFoundError as error:
         raise MissingExtraError("torch", "capture") from error
-    from gradwire.training.build import data_of, table_of, trainer_of
+    from gradwire.training.build import data_of, device_of, table_of, trainer_of
+    from gradwire.training.devices import described, repeatable
     from gradwire.training.kept import Kept
 
     scenario = scenario_of(scenario, "train(scenario)")
@@ -78,6 +80,7 @@ def train(
     if progress is not None and not callable(progress):
         raise unfit(progress, "train(progress)", "a function that is called, or None", ScenarioError)
     table, text = table_of(scenario), scenario_text(scenario)
+    device = device_of(table)
     place = None if out is None else _place(path_of(out, "train(out)", "a folder", ResultError), text)
     if place is not None and (kept := _over(place)) is not None:
         return kept
@@ -85,17 +88,51 @@ def train(
     data = data_of(table) if data is None else data
     with ExitStack() as stack:
         network, engine = network_of(scenario, stack)
+        unlike = stack.enter_context(repeatable(device))
         trainer = trainer_of(scenario, data, network)
         if table.keep_missing:
             trainer.network = Kept(trainer.network)
-        return _trained(scenario, trainer, place, text, until, progress, engine)
+
+        def ran_on() -> dict[str, Any]:
+            return {**engine(), "device": described(device, unlike)}
+
+        return _trained(scenario, trainer, place, text, until, progress, ran_on)
+
+
+def check_devices(variants: Iterable[Scenario]) -> None:
+    """Whether what trainings are to compute on is there; torch is asked only where it is not the CPU.
+
+    Raises
+    ------
+    ScenarioError
+        It is not.
+    MissingExtraError
+        torch is not installed, which knows.
+    """
+    for table in [variant.training for variant in variants]:
+        if table is None or table.device in ("cpu", "auto"):
+            continue
+        try:
+            from gradwire.training.build import device_of
+        except ModuleNotFoundError as error:
+            raise MissingExtraError("torch", "capture") from error
+        device_of(table)
+
+
+def auto_device() -> str:
+    """What "auto" is here: "cuda" or "cpu". Raises MissingExtraError if torch is not installed, which knows."""
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("torch", "capture") from error
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _trained(
     scenario: Scenario, trainer: Trainer, place: Path | None, text: str, until: float | None,
-    told: Callable[[float, str], object] | None, engine: Callable[[], dict[str, Any]],
+    told: Callable[[float, str], object] | None, ran_on: Callable[[], dict[str, Any]],
 ) -> Learned:  # fmt: skip
-    """Train, from where its folder is, and keep at every score."""
+    """Train, from where its folder is, and keep at every score. `ran_on`: device and engine."""
     import torch
 
     from gradwire.training.kept import Kept
@@ -104,16 +141,19 @@ def _trained(
     table = scenario.training
     assert table is not None
     tables: dict[str, list[dict[str, Any]]] = {"steps": [], "scores": [], "lost": []}
-    began, before_s = time.process_time(), 0.0
+    began, before = time.process_time(), dict[str, Any]()
     if place is not None and (place / CHECKPOINT).is_file():
-        tables, before_s = _resumed(place, trainer)
+        tables, before = _resumed(place, trainer)
         if isinstance(trainer.network, Kept):
             trainer.network.resume(place, trainer.done)
+    first = trainer.done
     every = table.score_every or max(1, -(-trainer.recipe.steps // SCORES))
 
     def learned() -> Learned:
-        cpu_s = before_s + time.process_time() - began
-        return Learned({**_summary(scenario, trainer), "cpu_s": cpu_s, **engine()}, tables)
+        ran = ran_on()
+        devices = _devices(before.get("devices", []), first, ran.pop("device"))
+        cpu_s = float(before.get("cpu_s", 0.0)) + time.process_time() - began
+        return Learned({**_summary(scenario, trainer), "cpu_s": cpu_s, "devices": devices, **ran}, tables)
 
     def keep() -> Learned:
         made = learned()
@@ -190,13 +230,32 @@ def _place(folder: Path, text: str) -> Path:
         kept = folder / SCENARIO
         if not kept.is_file() or not (CHECKPOINT in there or there <= own):
             raise ResultError("holds something else", str(folder), "a new folder, or that of a training")
-        if kept.read_text(encoding="utf-8") != text:
+        if _anywhere(kept.read_text(encoding="utf-8")) != _anywhere(text):
             raise ResultError("holds the training of another scenario", str(folder), f"as {kept} says, or a new folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ResultError(f"cannot be made: {error.strerror}", str(folder), "a folder that can be written to") from None
     return folder
+
+
+def _anywhere(text: str) -> dict[str, Any]:
+    """A scenario, whatever device it is trained on: it may be gone on with on another one."""
+    try:
+        tables = tomllib.loads(text)
+        tables.get("training", {}).pop("device", None)
+    except (tomllib.TOMLDecodeError, AttributeError):  # somebody has been at it
+        return {"": text}
+    return tables
+
+
+def _devices(before: Sequence[dict[str, Any]], first: int, now: dict[str, Any]) -> list[dict[str, Any]]:
+    """On what a training's steps were made, in order: those that it has been on, and from step `first` on this one."""
+    *others, last = before or [{}]
+    if (last.get("device"), last.get("name")) != (now["device"], now["name"]):
+        return [*before, {"from_step": first, **now}]
+    unlike = {*last["not_deterministic"], *now["not_deterministic"]}
+    return [*others, {"from_step": last["from_step"], **now, "not_deterministic": sorted(unlike)}]
 
 
 def _over(place: Path) -> Learned | None:
@@ -207,12 +266,12 @@ def _over(place: Path) -> Learned | None:
     return kept if kept.summary["steps_done"] == kept.summary["steps"] else None
 
 
-def _resumed(place: Path, trainer: Trainer) -> tuple[dict[str, list[dict[str, Any]]], float]:
-    """Bring a trainer to where its folder's checkpoint is; the rows until there, and the processor time in seconds."""
+def _resumed(place: Path, trainer: Trainer) -> tuple[dict[str, list[dict[str, Any]]], dict[str, Any]]:
+    """Bring a trainer to where its folder's checkpoint is; the rows until there, and the summary."""
     import torch
 
     try:
-        trainer.load_state_dict(torch.load(place / CHECKPOINT, weights_only=True))
+        trainer.load_state_dict(torch.load(place / CHECKPOINT, map_location="cpu", weights_only=True))
     except Exception as error:  # a damaged file makes torch raise almost anything
         said = (str(error).splitlines() or [type(error).__name__])[0]
         raise ResultError(
@@ -227,7 +286,7 @@ def _resumed(place: Path, trainer: Trainer) -> tuple[dict[str, list[dict[str, An
         name: [dict(row) for row in table if row["step"] <= until.get(name, trainer.done - 1)]
         for name, table in kept.tables.items()
     }
-    return rows, float(kept.summary.get("cpu_s", 0.0))
+    return rows, dict(kept.summary)
 
 
 def _summary(scenario: Scenario, trainer: Trainer) -> dict[str, Any]:

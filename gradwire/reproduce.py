@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from gradwire.processes import Work, play
-from gradwire.scenarios.errors import GradwireError, ResultError
+from gradwire.scenarios.errors import GradwireError, ResultError, ScenarioError
 from gradwire.scenarios.gone_on_with import gone_on_with
 from gradwire.scenarios.output import replaced
 
@@ -43,6 +43,7 @@ def reproduce(
     seeds: int | None = None,
     jobs: int = 1,
     data: Mapping[str, str] = NO_DATA,
+    device: str = "cpu",
     told: Told = lambda share, words: None,
 ) -> list[Judgement]:
     """Run what the claims of a set need, judge them, and write pictures, page.html and claims.json to `out`.
@@ -53,13 +54,13 @@ def reproduce(
     out : folder of the Results and the page; one of an earlier reproduction is gone on with.
     full : also the settings that take long. `jobs` : processes at a time.
     seeds : how often each run is made, 3 of simulations and 5 of trainings if absent.
-    data : for trainings, where "pictures" and "text" are.
+    data : for trainings, where "pictures" and "text" are. `device` : what they compute on, as `training.device`.
     told : called with the share that is done, and words.
 
     Raises
     ------
     ScenarioError
-        There is no such set or claim, or it learns from data that are not given.
+        There is no such set, claim or device, or it learns from data that are not given.
     ResultError
         `out` is something else, or cannot be written.
     """
@@ -67,12 +68,13 @@ def reproduce(
     from gradwire.analysis.claims.plan import all_runs
     from gradwire.analysis.claims.store import Store
 
-    chosen, plans, seeds = _plans(name, claims, full, seeds, data)
+    chosen, plans, seeds = _plans(name, claims, full, seeds, data, device)
     with gone_on_with(out, MARK, "a reproduction"):
         figures = _results(all_runs(plans), Store(out), jobs, told, full)
         judgements = [judge(claim, plan, figures) for claim, plan in zip(chosen, plans, strict=True)]
         options = [*(f"--claim {each}" for each in claims), *(["--full"] if full else []), f"--seeds {seeds}"]
         options += [f"--{key} {place}" for key, place in data.items()]
+        options += [f"--device {device}"] if device != "cpu" else []
         _write(out, name, judgements, " ".join(["gradwire reproduce", name, *options]), seeds)
     return judgements
 
@@ -88,6 +90,7 @@ def listing(
     full: bool = False,
     seeds: int | None = None,
     data: Mapping[str, str] = NO_DATA,
+    device: str = "cpu",
     told: Told = lambda share, words: None,
 ) -> list[Listed]:
     """What `reproduce` would run, by setting, how much of it is in `out` already, and how long the rest may take.
@@ -104,21 +107,27 @@ def listing(
     from gradwire.efforts import efforts, listed
 
     made_up = {"pictures": "synthetic", "text": "synthetic"}
-    _, plans, _ = _plans(name, claims, full, seeds, {**made_up, **data})
+    _, plans, _ = _plans(name, claims, full, seeds, {**made_up, **data}, device)
     runs, store = all_runs(plans), Store(out)
     return listed(runs, {run.key: store.share(run.key) for run in runs}, efforts(runs, told))
 
 
 def _plans(
-    name: str, claims: Sequence[str], full: bool, seeds: int | None, data: Mapping[str, str]
+    name: str, claims: Sequence[str], full: bool, seeds: int | None, data: Mapping[str, str], device: str
 ) -> tuple[list[Claim], list[list[Run]], int]:
     """(the claims that are wanted, the runs of each, how many seeds)."""
     from gradwire.analysis.claims import LEARNED, claims_of
     from gradwire.analysis.claims.plan import planned
+    from gradwire.learn import auto_device, check_devices
 
     chosen = claims_of(name, list(claims))
     seeds = seeds or (5 if name in LEARNED else 3)
-    return chosen, [planned(claim, seeds, full, data) for claim in chosen], seeds
+    device = device if device != "auto" else auto_device()  # by which a kept training is known
+    plans = [planned(claim, seeds, full, data, device) for claim in chosen]
+    if device != "cpu" and not any(run.trained for plan in plans for run in plan):
+        raise ScenarioError(f"{device} has nothing to do: {name} only simulates", "--device", "no --device")
+    check_devices(run.scenario for plan in plans for run in plan)
+    return chosen, plans, seeds
 
 
 def _results(runs: Sequence[Run], store: Store, jobs: int, told: Told, full: bool) -> Figures:

@@ -4,7 +4,7 @@ A training is gone on with, so its folder fills while it runs: every file is rep
 and the checkpoint last, so that tables never lack steps that it has behind it, whenever the training is killed.
 
     scenario.toml       what was trained, with everything laid over
-    training.json       how far it is, versions, and the command
+    training.json       how far it is, on which devices, versions, and the command
     steps.parquet       a row per step
     scores.parquet      a row per look at data that is not learned from
     lost.parquet        per step, worker and tensor what did not arrive, where anything was lost
@@ -58,7 +58,8 @@ class Learned:
     Attributes
     ----------
     summary : name, policy, label, steps done and wanted, parameters, versions, command; the processor time of all
-        workers' encoding, of the server's own work, and of the whole training, measured.
+        workers' encoding, of the server's own work, and of the whole training, measured; `devices`, on which steps were
+        made, in order: `from_step`, `device`, `name`, `deterministic_algorithms`, `not_deterministic`.
     tables : rows by table, as `TABLES` names their columns.
     """
 

@@ -25,6 +25,7 @@ except ImportError as error:
 
 from gradwire.traces.capture.session import capture
 from gradwire.traces.capture.tasks import make_task
+from gradwire.traces.devices import pick_device
 from gradwire.traces.models import ModelKind, find_model
 
 Progress = Callable[[int, int, float], None]  # step, steps in all, loss
@@ -32,21 +33,6 @@ Progress = Callable[[int, int, float], None]  # step, steps in all, loss
 LOSS_WINDOW = 50  # steps averaged into one figure of the loss history
 _SGD = {"momentum": 0.9, "weight_decay": 1e-4}
 _ADAMW = {"betas": [0.9, 0.98], "weight_decay": 0.01}  # the second beta as for the Transformer: our choice
-
-
-def pick_device(name: str) -> torch.device:
-    """The device of that name; "auto" is CUDA if torch has one, else the CPU. TraceError if unusable."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
-        raise TraceError(
-            f"device {name!r} cannot be used ({reason})", "capture", "auto, cpu or cuda"
-        ) from None
-    return device
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from torch import nn
 
 from gradwire.scenarios.errors import ScenarioError, TraceError
 from gradwire.scenarios.schema.training import PLAYED, RandomLoss, Replayed, Training
+from gradwire.traces.devices import pick_device
 from gradwire.traces.models import ModelKind, find_model
 from gradwire.training.data import Dealer, Images, Text, images, text
 from gradwire.training.kept import Again
@@ -75,11 +76,23 @@ def data_of(table: Training) -> Images | Text:
     return text(table.data, table.size or kind.size)
 
 
+def device_of(table: Training) -> torch.device:
+    """Where a training computes.
+
+    Raises
+    ------
+    ScenarioError
+        There is no such device here.
+    """
+    return pick_device(table.device, "training.device", ScenarioError)
+
+
 def trainer_of(scenario: Scenario, data: Images | Text, network: Network | None = None) -> Trainer:
-    """The trainer of a scenario.
+    """The trainer of a scenario, on its device.
 
     Parameters
     ----------
+    data : wherever it is.
     network : where the scenario says "simulated" or "emulated".
 
     Raises
@@ -88,6 +101,7 @@ def trainer_of(scenario: Scenario, data: Images | Text, network: Network | None 
         What is asked cannot be trained.
     """
     table, job = table_of(scenario), scenario.job[0]
+    device = device_of(table)
     _exchanged(job)
     system: System | None = table.system  # type: ignore[assignment]
     if system is not None:
@@ -107,7 +121,7 @@ def trainer_of(scenario: Scenario, data: Images | Text, network: Network | None 
     if optimizer.nesterov and not optimizer.momentum:
         raise ScenarioError("has no momentum to look ahead with", "training.optimizer.nesterov", "momentum above 0")
     torch.manual_seed(table.model_seed)
-    model = model_kind(table).build(data.classes)
+    model, data = model_kind(table).build(data.classes).to(device), data.to(device)
     if network is None or table.network not in PLAYED:
         network = _network(table, job.workers, recipe.collective)
     reducer = reducer_of(table)

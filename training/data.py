@@ -7,7 +7,7 @@ sample by sample. `gradwire.traces.datasets` reads the files.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from gradwire.scenarios.errors import TraceError
 from gradwire.scenarios.given import whole_number
 from gradwire.traces.datasets.images import ImageDataset, load_images
 from gradwire.traces.datasets.text import TextDataset, load_text, synthetic_text
+from gradwire.training.devices import moved
 
 SYNTHETIC = "synthetic"
 LARGEST = 4096
@@ -42,9 +43,13 @@ class Images:
     def __len__(self) -> int:
         return len(self.train[1])
 
+    def to(self, device: torch.device) -> Images:
+        """The same on a device."""
+        return replace(self, train=moved(self.train, device), test=moved(self.test, device))
+
     def batch(self, indices: np.ndarray, draws: np.random.Generator) -> tuple[tuple[Tensor, ...], Tensor]:
         """(inputs, targets) of these samples."""
-        chosen = torch.from_numpy(indices)
+        chosen = torch.from_numpy(indices).to(self.train[0].device)
         pictures, labels = self.train[0][chosen], self.train[1][chosen]
         if self.augment:
             pictures = _moved(pictures, draws)
@@ -67,12 +72,16 @@ class Text:
     def __len__(self) -> int:
         return (len(self.train) - 1) // self.length
 
+    def to(self, device: torch.device) -> Text:
+        """The same on a device."""
+        return replace(self, train=self.train.to(device), test=self.test.to(device))
+
     def batch(self, indices: np.ndarray, draws: np.random.Generator) -> tuple[tuple[Tensor, ...], Tensor]:
         """(inputs, targets) of these samples, int64 [samples, length] each, from places a little further on each
         time."""
         shift = int(draws.integers(0, self.length))
         starts = np.minimum(indices * self.length + shift, len(self.train) - self.length - 1)
-        spans = self.train[torch.from_numpy(starts[:, None] + np.arange(self.length + 1))]
+        spans = self.train[torch.from_numpy(starts[:, None] + np.arange(self.length + 1)).to(self.train.device)]
         return (spans[:, :-1],), spans[:, 1:]
 
     def held_out(self) -> tuple[Tensor, Tensor]:
@@ -124,14 +133,17 @@ def text(source: str | Path, length: int, tokens: str = "char", vocabulary: int 
 class Dealer:
     """Deals the samples of a data set to workers: step after step, epoch after epoch."""
 
-    def __init__(self, data: Images | Text, workers: int, batch: int, seed: int) -> None:
+    def __init__(
+        self, data: Images | Text, workers: int, batch: int, seed: int, device: torch.device | None = None
+    ) -> None:
+        """`device`: where samples are handed out; where they are if absent."""
         if workers * batch > len(data):
             raise TraceError(
                 f"{len(data)} samples for {workers} workers with {batch} each in a step",
                 "training.samples or the data",
                 f"at least {workers * batch}, or a smaller training.batch",
             )
-        self.data, self.count, self.seed = data, workers * batch, seed
+        self.data, self.count, self.seed, self.device = data, workers * batch, seed, device
         self._epoch, self._order = -1, np.empty(0, np.int64)
 
     @property
@@ -145,7 +157,8 @@ class Dealer:
         if epoch != self._epoch:
             self._epoch, self._order = epoch, np.random.default_rng([self.seed, 0, epoch]).permutation(len(self.data))
         indices = self._order[within * self.count : (within + 1) * self.count]
-        return self.data.batch(indices, np.random.default_rng([self.seed, 1, number]))
+        dealt = self.data.batch(indices, np.random.default_rng([self.seed, 1, number]))
+        return dealt if self.device is None else moved(dealt, self.device)
 
 
 def _tensors(dataset: ImageDataset, size: int, limit: int | None) -> tuple[Tensor, Tensor]:
@@ -175,11 +188,11 @@ def _patterns(size: int, count: int, seed: int, augment: bool) -> Images:
 def _moved(pictures: Tensor, draws: np.random.Generator) -> Tensor:
     """Each picture shifted and perhaps mirrored."""
     count, _, size, _ = pictures.shape
-    reach = size // 8
-    padded = pad(pictures, (reach,) * 4)
-    rows = torch.from_numpy(draws.integers(0, 2 * reach + 1, count))[:, None] + torch.arange(size)
-    columns = torch.from_numpy(draws.integers(0, 2 * reach + 1, count))[:, None] + torch.arange(size)
-    mirrored = torch.from_numpy(draws.random(count) < 0.5)
+    reach, device = size // 8, pictures.device
+    padded, along = pad(pictures, (reach,) * 4), torch.arange(size, device=device)
+    rows = torch.from_numpy(draws.integers(0, 2 * reach + 1, count)).to(device)[:, None] + along
+    columns = torch.from_numpy(draws.integers(0, 2 * reach + 1, count)).to(device)[:, None] + along
+    mirrored = torch.from_numpy(draws.random(count) < 0.5).to(device)
     columns = torch.where(mirrored[:, None], columns.flip(1), columns)
-    samples = torch.arange(count)
+    samples = torch.arange(count, device=device)
     return padded[samples[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2).contiguous()

@@ -71,17 +71,19 @@ class Encoded:
         return self.units * self.unit_bytes + self.packets(payload) * self.head_bytes
 
     def arrived(self, received: Tensor, payload: int = PAYLOAD) -> Tensor:
-        """Which units have arrived, (U,) bool, given which packets have, (packets,) bool."""
+        """Which units have arrived, (U,) bool on the device of the fields, given which packets have, (packets,) bool
+        anywhere."""
         if received.shape != (self.packets(payload),):
             raise ValueError(f"a mask of {tuple(received.shape)} for {self.packets(payload)} packets")
-        return received.repeat_interleave(self.units_per_packet(payload))[: self.units]
+        there = received.to(self.fields[0].device)
+        return there.repeat_interleave(self.units_per_packet(payload))[: self.units]
 
     def to_packets(self, payload: int = PAYLOAD) -> list[bytes]:
         """The payloads themselves, little-endian: the head, then the packet's units, each with all of its fields."""
         import torch
 
-        rows = torch.cat([_bytes(each, self.units) for each in self.fields], dim=1).cpu().numpy()
-        head = b"".join(_bytes(each, 1).cpu().numpy().tobytes() for each in self.head)
+        rows = torch.cat([_bytes(each.cpu(), self.units) for each in self.fields], dim=1).numpy()
+        head = b"".join(_bytes(each.cpu(), 1).numpy().tobytes() for each in self.head)
         step = self.units_per_packet(payload)
         return [head + rows[first : first + step].tobytes() for first in range(0, self.units, step)]
 
@@ -89,7 +91,7 @@ class Encoded:
         """What a receiver makes of payloads, None for each that has not arrived: (encoded, which units arrived).
 
         `self` gives the layout alone - shapes, types and what is `known` - none of its values is read. Units that have
-        not arrived are zero, and so is the head where nothing has.
+        not arrived are zero, and so is the head where nothing has. All of it is on the device of `self`.
         """
         import torch
 
@@ -105,7 +107,8 @@ class Encoded:
             here = slice(number * step, min((number + 1) * step, self.units))
             rows[here] = content[start:].view(-1, self.unit_bytes)
             there[here] = True
-        return replace(self, fields=_split(rows, self.fields), head=_split(head[None], self.head, whole=True)), there
+        fields, heads = _split(rows, self.fields), _split(head[None], self.head, whole=True)
+        return replace(self, fields=fields, head=heads), there.to(self.fields[0].device)
 
 
 def _row_bytes(rows: Tensor) -> int:
@@ -126,11 +129,11 @@ def _empty(rows: int) -> Tensor:
 
 
 def _split(rows: Tensor, like: Sequence[Tensor], whole: bool = False) -> tuple[Tensor, ...]:
-    """Rows of bytes back into tensors of the shapes and types of others."""
+    """Rows of bytes back into tensors of the shapes, types and devices of others."""
     found, at = [], 0
     for each in like:
         width = each.numel() * each.element_size() if whole else _row_bytes(each)
         part = rows[:, at : at + width].reshape(-1).clone()
-        found.append(part.view(each.dtype).reshape(each.shape))
+        found.append(part.view(each.dtype).reshape(each.shape).to(each.device))
         at += width
     return tuple(found)

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from time import thread_time_ns
 from typing import TYPE_CHECKING, Any, Literal
 
+from gradwire.training.devices import CPU, Stopwatch
 from gradwire.training.encoded import PAYLOAD, Encoded
 from gradwire.training.network import Answer, Ideal, Network, Pushed
 from gradwire.training.reducers.base import Reducer, State, flat, per_element
 from gradwire.training.ring import VALUE, Ring, RingLayout, buckets_of
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from gradwire.traces.trace import TensorInfo
@@ -42,8 +43,8 @@ class Sent:
     views : the means that the workers have after a ring that gave them different ones, N lists of T tensors; else
         nothing.
     pulled_bytes : payload that servers sent back to all workers (`answer_bytes`); a ring's is all in `nbytes`.
-    encode_ns, server_ns : processor time of encoding, all workers together, and of decoding and adding up, as measured
-        here: the only thing that does not repeat.
+    encode_ns, server_ns : time of encoding, all workers together, and of decoding and adding up, as measured here
+        (`gradwire.training.devices.Stopwatch`): the only thing that does not repeat.
     """
 
     nbytes: list[int]
@@ -73,10 +74,11 @@ class Exchange:
     collective : whether servers add up, or a ring, which adds up float32 only.
     bucket : bytes of a ring's buckets.
     pull_fill : what stands for what a ring lost in all-gather; see `Ring`.
-    encode_time : how long encoding and decoding take on the clock: nothing; as long as they take here, as processor
-        time of one thread ("measured"); or so many nanoseconds for each element of a tensor. Every worker encodes by
-        itself, tensor after tensor; one server decodes what all have sent, one after the other [ours]. A ring encodes
-        nothing.
+    encode_time : how long encoding and decoding take on the clock: nothing; as long as they take here ("measured"), as
+        processor time of one thread, or on a GPU, which is waited for, as time on the wall; or so many nanoseconds for
+        each element of a tensor. Every worker encodes by itself, tensor after tensor; one server decodes what all have
+        sent, one after the other [ours]. A ring encodes nothing.
+    device : where gradients are.
     """
 
     reducer: Reducer
@@ -90,7 +92,9 @@ class Exchange:
     bucket: int = 25 * 2**20
     pull_fill: Literal["stale", "zero"] = "stale"
     encode_time: Literal["none", "measured"] | float = "none"
+    device: torch.device = CPU
     ring: Ring | None = field(init=False, default=None)
+    watch: Stopwatch = field(init=False)
     states: list[list[State]] = field(init=False)
     last: list[dict[int, Tensor]] = field(init=False)
 
@@ -100,6 +104,7 @@ class Exchange:
                 f"fill = {self.fill!r} wants to know which elements were lost, and {self.reducer.kind} sends "
                 "them with their places; expected zero, or a reducer whose elements have fixed places"
             )
+        self.watch = Stopwatch(self.device, waits=self.encode_time == "measured")
         self.states = [
             [State(self.seed, worker, tensor, self.workers) for tensor in range(len(self.infos))]
             for worker in range(self.workers)
@@ -185,7 +190,7 @@ class Exchange:
     def _pulled(self, answer: Answer) -> list[list[Tensor | None]]:
         elements = self.payload // VALUE
         return [
-            [None if mask is None else per_element(mask, elements, info.numel)
+            [None if mask is None else per_element(mask.to(self.device), elements, info.numel)
              for mask, info in zip(row, self.infos, strict=True)]
             for row in answer.pulled
         ]  # fmt: skip
@@ -201,9 +206,9 @@ class Exchange:
             encoded.append([])
             times.append([])
             for tensor in range(len(self.infos)):
-                began = thread_time_ns()
+                began = self.watch()
                 encoded[-1].append(make(worker, tensor))
-                took = thread_time_ns() - began
+                took = self.watch() - began
                 sent.encode_ns += took
                 times[-1].append(self._counted(tensor, took))
         return encoded, times
@@ -235,9 +240,9 @@ class Exchange:
                 mine, mask = encoded[worker][tensor], masks[worker][tensor]
                 sent.nbytes[worker] += mine.nbytes(self.payload)
                 there = None if mask is None else mine.arrived(mask, self.payload)
-                began = thread_time_ns()
+                began = self.watch()
                 got = self.reducer.decode(mine, info, there)
-                took = thread_time_ns() - began
+                took = self.watch() - began
                 sent.server_ns += took
                 decoding += self._counted(tensor, took)
                 if there is not None and len(there):
@@ -255,9 +260,9 @@ class Exchange:
                         got = got.where(covered, before)
                 if self.fill == "stale":
                     self.last[worker][tensor] = got
-                began = thread_time_ns()
+                began = self.watch()
                 total = got.clone() if total is None else total.add_(got)
-                sent.server_ns += thread_time_ns() - began
+                sent.server_ns += self.watch() - began
             assert total is not None
             means.append(total / (self.workers if count is None else count.clamp(min=1)))
             sent.pulled_bytes += self.workers * answer_bytes(means[-1], encoded[0][tensor], self.reducer.places)

@@ -12,7 +12,7 @@ of its own elsewhere (an LSTM) goes in turn; `gradients_of` chooses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -164,33 +164,53 @@ class _Apart(torch.autograd.Function):
 
 
 class _Convolution:
-    """A convolution of any dimension that is taken apart."""
+    """A convolution of any dimension that is taken apart. `padding`: zeros on both sides of each dimension."""
 
-    def __init__(self, module: Any, workers: int, keep: Keep) -> None:
+    def __init__(self, module: Any, workers: int, keep: Keep, padding: Sequence[int]) -> None:
         self.module, self.workers, self.keep = module, workers, keep
+        self.more = (module.stride, padding, module.dilation, False, [0] * len(padding), module.groups)
 
     def forward(self, x: Tensor) -> Tensor:
-        return type(self.module).forward(self.module, x)
+        return torch.convolution(x, self.module.weight, self.module.bias, *self.more)
 
     def backward(self, x: Tensor, weight: Tensor, gradient: Tensor, of_input: bool) -> Tensor | None:
         module = self.module
-        spatial = x.dim() - 2
-        padding = module.padding if not isinstance(module.padding, str) else None
-        if padding is None:
-            raise NotImplementedError("convolutions with padding by name")
-        more = (module.stride, padding, module.dilation, False, [0] * spatial, module.groups)
         slices = zip(x.chunk(self.workers), gradient.chunk(self.workers), strict=True)
         weights = [
-            torch.ops.aten.convolution_backward(g, mine, weight, None, *more, (False, True, False))[1]
+            torch.ops.aten.convolution_backward(g, mine, weight, None, *self.more, (False, True, False))[1]
             for mine, g in slices
         ]
         self.keep(module.weight, torch.stack(weights))
         if module.bias is not None:
-            every = tuple(range(2, 2 + spatial))
+            every = tuple(range(2, x.dim()))
             self.keep(module.bias, gradient.sum(dim=every).view(self.workers, -1, gradient.shape[1]).sum(dim=1))
         if not of_input:
             return None
-        return torch.ops.aten.convolution_backward(gradient, x, weight, None, *more, (True, False, False))[0]
+        return torch.ops.aten.convolution_backward(gradient, x, weight, None, *self.more, (True, False, False))[0]
+
+
+def _convolution(module: Any, x: Tensor, workers: int, keep: Keep) -> Tensor:
+    x, padding = padded(module, x)
+    return _Apart.apply(x, module.weight, _Convolution(module, workers, keep, padding))  # type: ignore[no-any-return]
+
+
+def padded(module: Any, x: Tensor) -> tuple[Tensor, list[int]]:
+    """(input, zeros that a convolution still has to add on both sides of each dimension).
+
+    What a convolution cannot add by itself is there already: another number of zeros on one side than on the other, as
+    "same" has with an even kernel, or other values than zeros.
+    """
+    shape = list(zip(module.kernel_size, module.dilation, strict=True))
+    if module.padding == "same":
+        whole = [dilation * (size - 1) for size, dilation in shape]
+        sides = [(each // 2, each - each // 2) for each in whole]
+    else:
+        sides = [(each, each) for each in ([0] * len(shape) if module.padding == "valid" else module.padding)]
+    if module.padding_mode == "zeros" and all(before == after for before, after in sides):
+        return x, [before for before, _ in sides]
+    mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+    both = [each for pair in reversed(sides) for each in pair]  # the last dimension first
+    return functional.pad(x, both, mode=mode), [0] * len(sides)
 
 
 class _Linear:
@@ -285,8 +305,8 @@ def _layer_norm(module: nn.LayerNorm, x: Tensor, workers: int, keep: Keep) -> Te
 
 
 FORWARDS: dict[type[nn.Module], Any] = {
-    nn.Conv1d: _weighted(_Convolution),
-    nn.Conv2d: _weighted(_Convolution),
+    nn.Conv1d: _convolution,
+    nn.Conv2d: _convolution,
     nn.Linear: _weighted(_Linear),
     nn.Embedding: _weighted(_Embedding),
     nn.BatchNorm1d: _batch_norm,
@@ -324,7 +344,7 @@ def gradients_of(model: nn.Module, workers: int) -> Answers:
         try:
             answer = together(loss, inputs, targets)
             alike = _agree(answer[1], expected[1])
-        except (RuntimeError, NotImplementedError):  # shapes that do not come apart
+        except RuntimeError:  # shapes that do not come apart
             alike = False
         if alike:
             return answer

@@ -57,7 +57,8 @@ class Pushed:
         return self.encoded[worker][tensor].packets(self.payload)
 
     def magnitudes(self, worker: int, tensor: int) -> Tensor:
-        """The mean magnitude of each packet's values, (packets,), as a sender can work it out for its tags."""
+        """The mean magnitude of each packet's values, (packets,), as a sender can work it out for its tags; where they
+        are."""
         import torch
 
         mine = self.encoded[worker][tensor]
@@ -65,7 +66,7 @@ class Pushed:
         step = mine.units_per_packet(self.payload)
         short = -len(values) % step
         rows = torch.nn.functional.pad(values, (0, short)).view(-1, step)
-        counts = torch.full((len(rows),), float(step))
+        counts = values.new_full((len(rows),), float(step))
         if short:
             counts[-1] -= short
         return rows.sum(dim=1) / counts
@@ -75,7 +76,8 @@ class Pushed:
 class Answer:
     """What became of a round.
 
-    arrived : for each worker and tensor which packets have arrived, (packets,) bool; None where all have.
+    arrived : for each worker and tensor which packets have arrived, (packets,) bool on the CPU, wherever the training
+        is; None where all have.
     time_ps : how long it took, from the first gradient's readiness until everybody has the mean.
     pulled : the same for what came back from the servers; nothing where all of it has.
     hops : of a ring, instead of both; None where nothing was lost.

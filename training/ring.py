@@ -164,7 +164,7 @@ class Ring:
         """The means that the workers have after a step, N lists of flat tensors; one list where all have the same.
 
         gradients : N lists of tensors.
-        masks : by bucket, of its packets; see `reduce_bucket`.
+        masks : by bucket, of its packets, on any device; see `reduce_bucket`.
         """
         import torch
 
@@ -173,7 +173,7 @@ class Ring:
         found = []
         for number, mask in enumerate(masks):
             every = torch.stack([layout.gathered(mine, number) for mine in gradients])
-            found.append(self.reduce_bucket(layout, number, every, mask))
+            found.append(self.reduce_bucket(layout, number, every, None if mask is None else mask.to(every.device)))
         means: list[list[Any]] = []
         for worker in range(max(map(len, found))):
             means.append([None] * len(layout.numels))
@@ -219,7 +219,7 @@ class Ring:
         import torch
 
         count = len(gradients)
-        worker = torch.arange(count)
+        worker = torch.arange(count, device=gradients.device)
         sums, members = gradients.clone(), torch.ones_like(gradients)
         before = self.came.get(number)
         came = []
@@ -248,7 +248,7 @@ class Ring:
         import torch
 
         count = len(mean)
-        worker = torch.arange(count)
+        worker = torch.arange(count, device=mean.device)
         instead = torch.zeros_like(mean)[None] if had is None or self.pull_fill == "zero" else had
         found = instead.expand(count, *mean.shape).clone()
         found[(worker + count - 1) % count, worker] = mean

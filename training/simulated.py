@@ -217,7 +217,7 @@ class Simulated:
 
     def _magnitudes(self, encoded: Sequence[Encoded], layout: Layout) -> tuple[Floats, Floats]:
         """(mean, largest) magnitude of each chunk's units, (C,) each."""
-        sizes = np.concatenate([_unit_magnitudes(each) for each in encoded if each.units])
+        sizes = _unit_magnitudes([each for each in encoded if each.units])
         mean, most = np.zeros(layout.chunks), np.zeros(layout.chunks)
         if len(sizes):
             starts = layout.starts[layout.starts < len(sizes)]
@@ -352,10 +352,12 @@ def _numbers(pushed: Pushed) -> bool:
     return all(not each.head and [field.dtype for field in each.fields] == [torch.float32] for each in every)
 
 
-def _unit_magnitudes(encoded: Encoded) -> Floats:
-    """The mean magnitude of each unit's first field, times its scale where that is the head, (units,)."""
-    values = encoded.fields[0].detach().float().abs().reshape(encoded.units, -1).mean(dim=1)
-    return values.double().cpu().numpy()
+def _unit_magnitudes(encoded: Sequence[Encoded]) -> Floats:
+    """The mean magnitude of each unit's first field, (units of all,); they leave the device at once."""
+    import torch
+
+    means = [each.fields[0].detach().float().abs().reshape(each.units, -1).mean(dim=1) for each in encoded]
+    return torch.cat(means).cpu().numpy().astype(np.float64)
 
 
 def _halves(values: Floats, exponents: Ints) -> NDArray[np.float16]:

@@ -22,6 +22,7 @@ from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.given import instance_of, number_within, one_of, unfit, whole_number
 from gradwire.traces.trace import TensorInfo
 from gradwire.training.data import Dealer, Images, Text
+from gradwire.training.devices import CPU, Stopwatch, moved
 from gradwire.training.exchange import Exchange, Fill, Sent
 from gradwire.training.gradients import Loss, gradients_of
 from gradwire.training.network import Ideal, Network
@@ -165,7 +166,8 @@ def tensors_of(model: nn.Module) -> list[TensorInfo]:
 
 
 class Trainer:
-    """Trains a model on data as a recipe says. Ask `step`, or iterate `run`; stop and go on at any step."""
+    """Trains a model on data as a recipe says, on the model's device. Ask `step`, or iterate `run`; stop and go on at
+    any step."""
 
     def __init__(
         self, model: nn.Module, data: Images | Text, recipe: Recipe, reducer: Reducer | None = None,
@@ -177,11 +179,14 @@ class Trainer:
         if not (hasattr(data, "batch") and hasattr(data, "__len__")):  # a user's own may be of any type
             raise unfit(data, "Trainer(data)", "what gradwire.training.data reads", ScenarioError)
         instance_of(recipe, Recipe, "Trainer(recipe)", "a Recipe", ScenarioError)
-        self.dealer = Dealer(data, recipe.workers, recipe.batch, recipe.data_seed)
+        self.device = next((each.device for each in model.parameters()), CPU)
+        """Where everything is but what goes to the network: that of the model's parameters."""
+        self.watch = Stopwatch(self.device, waits=recipe.encode_time == "measured")
+        self.dealer = Dealer(data, recipe.workers, recipe.batch, recipe.data_seed, self.device)
         self.infos = tensors_of(model)
         self.exchange = Exchange(
             reducer or Dense(), self.infos, recipe.workers, recipe.seed, recipe.fill, recipe.payload, recipe.feed_back,
-            recipe.collective, recipe.bucket, recipe.pull_fill, recipe.encode_time,
+            recipe.collective, recipe.bucket, recipe.pull_fill, recipe.encode_time, self.device,
         )  # fmt: skip
         self.gradients = gradients_of(model, recipe.workers)
         self.optimizer = self._optimizer(list(model.parameters()))
@@ -189,8 +194,8 @@ class Trainer:
         """The workers' own parameters, once they differ."""
         self.done, self.clock_ps, self.sent_bytes, self.pulled_bytes = 0, 0, 0, 0
         self.encode_ns = self.server_ns = 0
-        """Processor time of all workers' encoding, and of the server's own work, measured: no part of what is
-        repeatable."""
+        """Time of all workers' encoding, and of the server's own work, as `gradwire.training.devices.Stopwatch` has it:
+        no part of what is repeatable."""
         self.lost: list[list[float]] = []
         """Of the last step, for each worker and tensor, the share that did not arrive."""
 
@@ -202,9 +207,9 @@ class Trainer:
         answers = self.gradients if self.replicas is None else self.replicas.answers
         losses, gradients = answers(self.loss, inputs, targets)
         means, sent = self.exchange.step(gradients, number, self.network)
-        began = time.thread_time_ns()
+        began = self.watch()
         self._update(means, sent, number)
-        self.server_ns += sent.server_ns + time.thread_time_ns() - began
+        self.server_ns += sent.server_ns + self.watch() - began
         self.encode_ns += sent.encode_ns
         apart = (0.0, 0.0) if self.replicas is None else self.replicas.apart()
         self.done += 1
@@ -273,6 +278,7 @@ class Trainer:
         total, right = 0.0, 0
         with torch.no_grad():
             for mine, answers in zip(inputs.split(batch), targets.split(batch), strict=True):
+                mine, answers = mine.to(self.device), answers.to(self.device)
                 logits = self.model(mine)
                 total += float(cross_entropy(logits.flatten(0, -2), answers.flatten(), reduction="sum"))
                 right += int((logits.argmax(dim=-1) == answers).sum())
@@ -313,13 +319,17 @@ class Trainer:
         }  # fmt: skip
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Go on from there.
+        """Go on from there, on whatever device that was.
 
         Raises
         ------
         ValueError
             It is of another recipe.
         """
+        self.take_over(moved(saved, self.device))
+
+    def take_over(self, saved: dict[str, Any]) -> None:
+        """`load_state_dict` of what is on this device already; what systems override."""
         differing = [name for name, value in asdict(self.recipe).items() if saved["recipe"].get(name) != value]
         if differing:
             raise ValueError(f"the checkpoint is of another recipe: {', '.join(differing)}")

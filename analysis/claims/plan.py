@@ -50,8 +50,10 @@ class Run:
         return self.scenario.training is not None
 
 
-def planned(claim: Claim, seeds: int, full: bool, data: Mapping[str, str] = NO_DATA) -> list[Run]:
-    """The runs of a claim. `data`: where "pictures" and "text" are, for trainings.
+def planned(
+    claim: Claim, seeds: int, full: bool, data: Mapping[str, str] = NO_DATA, device: str = "cpu"
+) -> list[Run]:
+    """The runs of a claim. For trainings, `data`: where "pictures" and "text" are; `device`: what they compute on.
 
     Raises
     ------
@@ -59,7 +61,7 @@ def planned(claim: Claim, seeds: int, full: bool, data: Mapping[str, str] = NO_D
         A scenario of it is none, or it learns from data that are not given.
     """
     return [
-        _run(setting, _with_data(setting, data), policy, seed)
+        _run(setting, _with_data(setting, data), policy, seed, device)
         for setting in claim.settings
         if full or not setting.full_only
         for policy in setting.policies
@@ -93,13 +95,15 @@ def _size(run: Run) -> int:
     return sum(job.workers * job.iterations for job in run.scenario.job)
 
 
-def _run(setting: Setting, changes: Json, policy: str, seed: int) -> Run:
+def _run(setting: Setting, changes: Json, policy: str, seed: int, device: str) -> Run:
     name = setting.scenario
     tables = {key: value for key, value in load_tables(name).items() if key != "policy"}
     chosen = policy_of(policy)
     tables = laid_over(overlay(tables, changes), chosen) | {"seed": seed, "name": name}
     if "training" in tables:
         tables = seeded(tables, seed)
+        if device != "cpu":  # what was kept of the CPU stays what it is
+            tables = overlay(tables, {"training": {"device": device}})
     scenario = build_scenario(tables, f"{name}, {policy}")
     if scenario.training is not None:
         apart = ("name", "description")

@@ -81,6 +81,13 @@ PolicyName = Annotated[
 ]
 
 
+Device = Annotated[
+    str | None,
+    typer.Option(
+        "--device", help="What computes: cpu, cuda (a GPU), cuda:1, or auto; as the scenario says, or cpu, if absent.",
+        autocompletion=one_of("cpu", "cuda", "auto"),
+    ),
+]
 Approximate = Annotated[
     float | None,
     typer.Option(
@@ -90,13 +97,17 @@ Approximate = Annotated[
 ]
 
 
-def overrides_of(set_: list[str] | None, trace: str | None, approximate: float | None = None) -> list[str]:
-    """The overrides of a scenario that --set, --trace and --approximate ask for."""
+def overrides_of(
+    set_: list[str] | None, trace: str | None, approximate: float | None = None, device: str | None = None
+) -> list[str]:
+    """The overrides of a scenario that --set, --trace, --approximate and --device ask for."""
     found = list(set_ or [])
     if trace is not None:
         found.append(f"job.trace={json.dumps(trace)}")
     if approximate is not None:
         found.append(f"simulation.approximate={approximate!r}")
+    if device is not None:
+        found.append(f"training.device={json.dumps(device)}")
     return found
 
 

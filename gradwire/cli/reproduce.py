@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from gradwire.cli.options import Json
+from gradwire.cli.options import Device, Json
 from gradwire.cli.terminal import for_people, progress
 
 
@@ -54,8 +54,10 @@ def cmd_reproduce(
     text: Annotated[
         str | None, typer.Option(metavar="FILE", help="What trainings of text learn from, or synthetic.")
     ] = None,
+    device: Device = None,
     jobs: Annotated[
-        int | None, typer.Option(min=1, max=256, help="Runs at a time; as many as processors.")
+        int | None,
+        typer.Option(min=1, max=256, help="Runs at a time; as many as processors if absent, one with --device."),
     ] = None,
     out: Annotated[
         Path | None,
@@ -73,15 +75,17 @@ def cmd_reproduce(
 
     place = out or Path("results") / f"reproduce-{name}"
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    jobs = jobs or (cores if device is None else 1)
     given = {"pictures": pictures, "text": text}
     data = {key: value for key, value in given.items() if value is not None}
     if only_list:
-        _list(name, place, claim or [], full, seeds, jobs or cores, data, as_json)
+        _list(name, place, claim or [], full, seeds, jobs, data, device or "cpu", as_json)
         return
     with progress(f"reproduce {name}", as_json) as show:
         judgements = reproduce(
-            name, place, claims=claim or (), full=full, seeds=seeds, jobs=jobs or cores, data=data, told=show
-        )
+            name, place, claims=claim or (), full=full, seeds=seeds, jobs=jobs, data=data,
+            device=device or "cpu", told=show,
+        )  # fmt: skip
     if as_json:
         from gradwire.analysis.claims.page import as_dict
 
@@ -100,7 +104,7 @@ def cmd_reproduce(
 
 def _list(
     name: str, place: Path, claims: list[str], full: bool, seeds: int | None, jobs: int, data: dict[str, str],
-    as_json: bool,
+    device: str, as_json: bool,
 ) -> None:  # fmt: skip
     """What would be run, as a table or as JSON."""
     from gradwire.analysis.tables import Grid, print_grid
@@ -108,7 +112,7 @@ def _list(
     from gradwire.scenarios.readable import wall_text
 
     with progress(f"reproduce {name} --list", as_json) as show:
-        rows = listing(name, place, claims=claims, full=full, seeds=seeds, data=data, told=show)
+        rows = listing(name, place, claims=claims, full=full, seeds=seeds, data=data, device=device, told=show)
     runs, kept = sum(row.runs for row in rows), sum(row.kept for row in rows)
     left = [row.left_s for row in rows if row.left_s is not None]
     if as_json:

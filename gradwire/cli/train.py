@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gradwire.cli.options import Json, PolicyName, ScenarioName, Set, TraceName, known_format, overrides_of
+from gradwire.cli.options import (
+    Device,
+    Json,
+    PolicyName,
+    ScenarioName,
+    Set,
+    TraceName,
+    known_format,
+    overrides_of,
+)
 from gradwire.cli.terminal import for_people, progress
 
 if TYPE_CHECKING:
@@ -37,6 +46,7 @@ def cmd_train(
     until: Annotated[
         str | None, typer.Option(metavar="accuracy=X", help="Stop when held-out data is predicted that well.")
     ] = None,
+    device: Device = None,
     threads: Annotated[int, typer.Option(min=1, max=128, help="Threads of torch; bits may depend on it.")] = 1,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the trainings; what is there of the same scenario is gone on with.")
@@ -57,7 +67,7 @@ def cmd_train(
     target = target_of(until)
     if every and policy is not None:
         raise ScenarioError("names one policy", "--policy", expected="either that or --all")
-    loaded = load_scenario(scenario, set=overrides_of(set_, trace), policy=policy)
+    loaded = load_scenario(scenario, set=overrides_of(set_, trace, device=device), policy=policy)
     chosen = loaded.variants() if every else (loaded,)
     trainings: list[Learned] = []
     with nullcontext() if out is None else gone_on_with(out, MARK, "trainings"):
@@ -75,7 +85,7 @@ def cmd_train(
             from gradwire.analysis.learning import print_learned
 
             print_learned(trainings, target)
-        for words in dict.fromkeys(each for done in trainings for each in _engine_words(done)):
+        for words in dict.fromkeys(each for done in trainings for each in [*_engine_words(done), *_device_words(done)]):
             typer.echo(words, err=True)
         for done in trainings:
             if done.diverged is not None:
@@ -100,6 +110,18 @@ def _engine_words(done: Learned) -> list[str]:
         of = done.summary["policy"]
         found.append(f"disturbed: {of}: {count} of its steps, with which this machine did not keep up; the first, "
                      f"{engine['disturbed'][0]}")  # fmt: skip
+    return found
+
+
+def _device_words(done: Learned) -> list[str]:
+    """On what it was computed, and what does not repeat there, where that was no CPU."""
+    found = []
+    for each in done.summary.get("devices", ()):  # none was noted before there was a choice
+        if each["device"] != "cpu":
+            found.append(f"computed on {each['device']}, {each['name']}")
+        if each["not_deterministic"]:
+            names = ", ".join(each["not_deterministic"])
+            found.append(f"note: another training will have other bits: on {each['device']} {names} cannot be repeated")
     return found
 
 

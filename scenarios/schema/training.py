@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
@@ -86,6 +87,8 @@ AnyNetwork = Annotated[
     Discriminator(_tag),
 ]
 """The name of a network, a rule of loss, or what was lost before."""
+DEVICES = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
+"""What `training.device` may be."""
 PLAYED = ("simulated", "emulated")
 """Networks that carry packets."""
 
@@ -141,6 +144,9 @@ class Training(Table):
     ] = "none"
     """How long encoding and decoding take on the clock: none; measured: the processor time that they take here, which
     no two runs have alike; or so many nanoseconds for each element of a tensor."""
+    device: Annotated[str, Field(min_length=1)] = "cpu"
+    """What computes: cpu; cuda, a GPU, or cuda:1 for one of several; auto, a GPU if there is one. With auto the same
+    scenario would have other bits where there is a GPU, so a GPU has to be asked for."""
     score_every: Natural = 0
     """Steps between two looks at data that is not learned from; ten in a training if 0."""
     model_seed: Natural = 1
@@ -150,6 +156,8 @@ class Training(Table):
 
     @model_validator(mode="after")
     def _once(self) -> Training:
+        if not DEVICES.fullmatch(self.device):
+            raise refuse("device", "is none that is computed on", self.device, '"cpu", "cuda", "cuda:1" or "auto"')
         if self.momentum_correction and self.optimizer.momentum:
             raise refuse(
                 "momentum_correction", "is momentum besides that of the optimiser", self.momentum_correction,

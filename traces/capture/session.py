@@ -42,6 +42,7 @@ from gradwire.traces.capture.parallel import World, start_of
 from gradwire.traces.capture.plan import PHASE
 from gradwire.traces.capture.recorder import Recorder
 from gradwire.traces.capture.statistics import RawFolder
+from gradwire.traces.devices import device_name, processor_name
 from gradwire.traces.storage import manifest_text, refuse_unwritable, write
 
 
@@ -142,7 +143,7 @@ def describe_machine(device: torch.device) -> Json:
     """What the times of a trace depend on: device, processor, threads, versions."""
     described: Json = {
         "device": device.type,
-        "cpu": _processor(),
+        "cpu": processor_name(),
         "threads": torch.get_num_threads(),
         "versions": {
             "python": platform.python_version(),
@@ -151,16 +152,6 @@ def describe_machine(device: torch.device) -> Json:
         },
     }
     if device.type == "cuda":
-        described["gpu"] = torch.cuda.get_device_name(device)
+        described["gpu"] = device_name(device)
         described["versions"]["cuda"] = torch.version.cuda
     return described
-
-
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()

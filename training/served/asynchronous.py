@@ -259,8 +259,8 @@ class Asynchronous(Trainer):
             "order": {name: _plain(getattr(self, name)) for name in ORDER},
         }  # fmt: skip
 
-    def load_state_dict(self, saved: dict[str, Any]) -> None:
-        super().load_state_dict(saved)
+    def take_over(self, saved: dict[str, Any]) -> None:
+        super().take_over(saved)
         self.copies.load_state_dict(saved["copies"])
         self.flying = [dict(each) for each in saved["flying"]]
         for name in ORDER:

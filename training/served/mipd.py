@@ -72,19 +72,19 @@ class Mipd(Asynchronous):
         self.velocity, self.smoothed, self.pending = nothing.clone(), nothing.clone(), nothing.clone()
         self.there = torch.zeros_like(self.vector, dtype=torch.bool)
         """Which elements have arrived since their half was updated."""
-        blocks = torch.arange(len(self.vector))
+        blocks = torch.arange(len(self.vector), device=self.device)
         self.halves = [blocks[: -(-len(blocks) // 2)], blocks[-(-len(blocks) // 2) :]]
         self.chosen = 0
         """How often the halves have been chosen; what each worker knows of it is in `known`."""
         self.known = [0] * recipe.workers
-        self.since = torch.zeros(len(self.vector), 1)
+        self.since = torch.zeros(len(self.vector), 1, device=self.device)
         """Pushes since each block was updated, (blocks, 1)."""
         self.turned = [0] * recipe.workers
         """The half that each worker's last push updated."""
         self.matters: list[list[Tensor]] = [[] for _ in range(recipe.workers)]
         self.places: list[list[Tensor]] = [[] for _ in range(recipe.workers)]
         """By worker, of each tensor the places that are sent; `where` has them in the vector."""
-        self.where = [torch.empty(0, dtype=torch.long)] * recipe.workers
+        self.where = [torch.empty(0, dtype=torch.long, device=self.device)] * recipe.workers
         self.messages = [
             TensorInfo(f"{each.name}.{what}", each.shape, each.numel, each.dtype, each.layer)
             for each in self.infos
@@ -139,7 +139,8 @@ class Mipd(Asynchronous):
         for mine, mask, places in zip(encoded[::2], masks[::2], self.places[worker], strict=True):
             sent.append(restored(mine, bits, len(places)) if bits else mine.fields[0])
             if lost:
-                units = torch.ones(mine.units, dtype=torch.bool) if mask is None else mine.arrived(mask, payload)
+                whole = torch.ones(mine.units, dtype=torch.bool, device=self.device)
+                units = whole if mask is None else mine.arrived(mask, payload)
                 arrived.append(units.repeat_interleave(TOGETHER if bits else 1)[: len(places)])
         where, values = self.where[worker], torch.cat(sent)
         if lost:
@@ -217,7 +218,7 @@ class Mipd(Asynchronous):
 
     def _in_one(self, parameters: Sequence[Tensor]) -> Tensor:
         """Parameters moved into one vector of whole blocks, (blocks, block), of which they are parts from now on."""
-        vector = torch.zeros(-(-self.numel // self.block) * self.block)
+        vector = torch.zeros(-(-self.numel // self.block) * self.block, device=self.device)
         for parameter, first in zip(parameters, self.offsets, strict=True):
             part = vector[first : first + parameter.numel()].view(parameter.shape)
             part.copy_(parameter.detach())
@@ -233,8 +234,8 @@ class Mipd(Asynchronous):
             **lists, **tensors, "halves": [each.clone() for each in self.halves],
         }}  # fmt: skip
 
-    def load_state_dict(self, saved: dict[str, Any]) -> None:
-        super().load_state_dict(saved)
+    def take_over(self, saved: dict[str, Any]) -> None:
+        super().take_over(saved)
         mine = saved["mipd"]
         for name in NUMBERS:
             setattr(self, name, list(mine[name]) if isinstance(mine[name], list) else mine[name])
@@ -276,7 +277,7 @@ def keys_of(places: Tensor, numel: int) -> Encoded:
     """Places, sorted, as a bit for each element or as 32-bit indices, whichever is shorter; nothing for none."""
     if not len(places) or 4 * len(places) <= -(-numel // 8):
         return Encoded((places.to(torch.int32),))
-    bits = torch.zeros(numel, dtype=torch.long)
+    bits = torch.zeros(numel, dtype=torch.long, device=places.device)
     bits[places] = 1
     return Encoded((packed(bits, 1),))
 

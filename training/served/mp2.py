@@ -61,15 +61,16 @@ class Mp2Trainer(Trainer):
         self.rules = rules or Predicted()
         self.predictor: nn.Module | None = None
         if self.rules.predictor not in ("hold", "none"):
-            self.predictor, _ = load_predictor("mp2", self.rules.predictor)
+            self.predictor = load_predictor("mp2", self.rules.predictor)[0].to(self.device)
         kinds = kinds_of(model)
         self.blocked = [at for at, kind in enumerate(kinds) if kind in ("conv", "fc")]
-        self.conv = torch.cat([torch.full((_blocks(self.infos[at].numel),), kinds[at] == "conv") for at in self.blocked]
-                              or [torch.empty(0, dtype=torch.bool)])  # fmt: skip
+        of_conv = [each for at in self.blocked for each in [kinds[at] == "conv"] * _blocks(self.infos[at].numel)]
+        self.conv = torch.tensor(of_conv, dtype=torch.bool, device=self.device)
         self.velocity: list[list[Tensor]] = [[] for _ in range(recipe.workers)]
-        self.moved = [torch.zeros(_blocks(self.infos[at].numel), BLOCK) for at in self.blocked]
+        sizes = [_blocks(self.infos[at].numel) for at in self.blocked]
+        self.moved = [torch.zeros(size, BLOCK, device=self.device) for size in sizes]
         """How far each parameter moved when it was pushed last, in blocks."""
-        self.age = torch.zeros(BLOCK, dtype=torch.long)
+        self.age = torch.zeros(BLOCK, dtype=torch.long, device=self.device)
         self.error = 0.0
         """Of predictions: their distance from what was pushed, relative to its size; 0 before there is any."""
         self.full = 0
@@ -105,7 +106,8 @@ class Mp2Trainer(Trainer):
 
     def _places(self, number: int, whole: bool) -> list[Tensor | None]:
         """Which elements of each tensor are pushed, None for all: of every block the places of `self.now`."""
-        self.now = torch.ones(BLOCK, dtype=torch.bool) if whole else places_at(number, self.recipe.seed)
+        now = torch.ones(BLOCK, dtype=torch.bool) if whole else places_at(number, self.recipe.seed)
+        self.now = now.to(self.device)
         found: list[Tensor | None] = [None] * len(self.infos)
         if not whole:
             for at in self.blocked:
@@ -215,8 +217,8 @@ class Mp2Trainer(Trainer):
             "full": self.full,
         }}  # fmt: skip
 
-    def load_state_dict(self, saved: dict[str, Any]) -> None:
-        super().load_state_dict(saved)
+    def take_over(self, saved: dict[str, Any]) -> None:
+        super().take_over(saved)
         mine = saved["mp2"]
         self.velocity = [[each.clone() for each in row] for row in mine["velocity"]]
         self.moved = [each.clone() for each in mine["moved"]]

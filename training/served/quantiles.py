@@ -52,37 +52,41 @@ def bins(distribution: int, bits: int) -> tuple[Tensor, Tensor]:
 def quantised(values: Tensor, bits: int) -> Encoded:
     """Values, flat float32 (k,), as codes of 1 to 8 bits; distribution, centre and scale in the head, 9 bytes."""
     if not len(values):
-        return Encoded((torch.empty(0, bits, dtype=torch.uint8),))
+        return Encoded((torch.empty(0, bits, dtype=torch.uint8, device=values.device),))
     distribution, centre, scale = fitted(values)
     edges, _ = bins(distribution, bits)
-    codes = torch.bucketize((values - centre) / (scale or 1.0), edges)
-    head = (torch.tensor([centre, scale]), torch.tensor([distribution], dtype=torch.uint8))
+    codes = torch.bucketize((values - centre) / (scale or 1.0), edges.to(values.device))
+    head = (
+        torch.tensor([centre, scale], device=values.device),
+        torch.tensor([distribution], dtype=torch.uint8, device=values.device),
+    )
     return Encoded((packed(codes, bits),), head)
 
 
 def restored(encoded: Encoded, bits: int, count: int) -> Tensor:
     """The values again, (count,)."""
     if not count:
-        return torch.empty(0)
+        return torch.empty(0, device=encoded.fields[0].device)
     (centre, scale), distribution = encoded.head[0].tolist(), int(encoded.head[1])
     _, means = bins(distribution, bits)
-    return centre + scale * means[unpacked(encoded.fields[0], bits, count)]
+    return centre + scale * means.to(encoded.fields[0].device)[unpacked(encoded.fields[0], bits, count)]
 
 
 def packed(codes: Tensor, bits: int) -> Tensor:
     """Codes below 2^b, (k,), as bytes without gaps, (units, b) uint8: the code with the lowest bits first."""
     short = -len(codes) % TOGETHER
     rows = torch.nn.functional.pad(codes, (0, short)).view(-1, TOGETHER, 1)
-    single = (rows >> torch.arange(bits)) & 1
-    octets = single.reshape(-1, bits, 8) << torch.arange(8)
+    single = (rows >> torch.arange(bits, device=codes.device)) & 1
+    octets = single.reshape(-1, bits, 8) << torch.arange(8, device=codes.device)
     return octets.sum(dim=2).to(torch.uint8)
 
 
 def unpacked(units: Tensor, bits: int, count: int) -> Tensor:
     """Codes again, (count,) int64."""
     if 8 % bits == 0:  # none spans two bytes: many times faster, and what a server's time is about
-        within = (units.reshape(-1, 1) >> torch.arange(0, 8, bits, dtype=torch.uint8)) & (2**bits - 1)
+        shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=units.device)
+        within = (units.reshape(-1, 1) >> shifts) & (2**bits - 1)
         return within.view(-1)[:count].long()
-    single = (units.long()[:, :, None] >> torch.arange(8)) & 1
-    rows = single.reshape(-1, TOGETHER, bits) << torch.arange(bits)
+    single = (units.long()[:, :, None] >> torch.arange(8, device=units.device)) & 1
+    rows = single.reshape(-1, TOGETHER, bits) << torch.arange(bits, device=units.device)
     return rows.sum(dim=2).view(-1)[:count]

@@ -106,8 +106,8 @@ class SlimTrainer(Trainer):
         kept = {name: [[each.clone() for each in row] for row in getattr(self, name)] for name in KEPT}
         return {**super().state_dict(), "copies": self.copies.state_dict(), "kept": kept}
 
-    def load_state_dict(self, saved: dict[str, Any]) -> None:
-        super().load_state_dict(saved)
+    def take_over(self, saved: dict[str, Any]) -> None:
+        super().take_over(saved)
         self.copies.load_state_dict(saved["copies"])
         for name in KEPT:
             setattr(self, name, [[each.clone() for each in row] for row in saved["kept"][name]])
@@ -150,11 +150,12 @@ class SlimTrainer(Trainer):
         found = []
         for tensor, (info, core) in enumerate(zip(self.infos, self.cores[worker], strict=True)):
             _, count = self.slim.counts(info.numel)
-            rest = torch.ones(info.numel, dtype=torch.bool)
+            rest = torch.ones(info.numel, dtype=torch.bool, device=self.device)
             rest[core] = False
             places = rest.nonzero().view(-1)
-            draws = State(self.recipe.seed, worker, tensor, step=number).own()
-            found.append((core, places[torch.randperm(len(places), generator=draws)[:count]]))
+            draws = State(self.recipe.seed, worker, tensor, step=number).own(self.device)
+            order = torch.randperm(len(places), generator=draws, device=self.device)
+            found.append((core, places[order[:count]]))
         return found
 
     def _pushed(self, worker: int, sets: Sequence[tuple[Tensor, Tensor]], number: int) -> list[Encoded]:

@@ -41,7 +41,7 @@ class WnnTrainer(Trainer):
         super().__init__(model, data, recipe, reducer, network, loss)
         net, _ = load_predictor("wnn", predictor)
         assert isinstance(net, WeightNowcaster)
-        self.net, self.kinds = net, kinds_of(model)
+        self.net, self.kinds = net.to(self.device), kinds_of(model)
         self.period = period or self.dealer.steps_per_epoch
         self.seen: list[list[Tensor]] = []
         self.jumps = 0
@@ -72,7 +72,7 @@ class WnnTrainer(Trainer):
         seen = [[each.clone() for each in row] for row in self.seen]
         return {**super().state_dict(), "wnn": {"seen": seen, "jumps": self.jumps}}
 
-    def load_state_dict(self, saved: dict[str, Any]) -> None:
-        super().load_state_dict(saved)
+    def take_over(self, saved: dict[str, Any]) -> None:
+        super().take_over(saved)
         self.seen = [[each.clone() for each in row] for row in saved["wnn"]["seen"]]
         self.jumps = saved["wnn"]["jumps"]

@@ -30,6 +30,22 @@ class Text(nn.Module):
         return self.head(self.plain(y))
 
 
+class Padded(nn.Module):
+    """Convolutions whose padding has a name, is not alike on both sides, or is no zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.even = nn.Conv2d(3, 4, (4, 3), padding="same", dilation=(1, 2))
+        self.none = nn.Conv2d(4, 4, 2, padding="valid", stride=2, bias=False)
+        self.round = nn.Conv2d(4, 4, 3, padding=(1, 2), padding_mode="circular", groups=2)
+        self.mirrored = nn.Conv1d(4, 5, 2, padding="same", padding_mode="reflect")
+        self.head = nn.Linear(5 * 24, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.tanh(self.round(torch.tanh(self.none(torch.tanh(self.even(x))))))
+        return self.head(self.mirrored(y.flatten(2)).flatten(1))
+
+
 def of_images(model, inputs, targets):
     return cross_entropy(model(*inputs), targets, reduction="none")
 
@@ -45,11 +61,13 @@ def made(kind: str):
         for parameter in model.parameters():
             nn.init.normal_(parameter, std=0.2)
         return model.double(), of_images, (torch.randn(12, 3, 8, 8).double(),), torch.randint(10, (12,))
+    if kind == "padded":
+        return Padded().double(), of_images, (torch.randn(12, 3, 8, 8).double(),), torch.randint(10, (12,))
     tokens = torch.randint(30, (12, 7))
     return Text(5 if kind == "padding" else None).double(), of_text, (tokens,), torch.randint(30, (12, 7))
 
 
-@pytest.mark.parametrize("kind", ["resnet", "text", "padding"])
+@pytest.mark.parametrize("kind", ["resnet", "text", "padding", "padded"])
 @pytest.mark.parametrize("workers", [2, 3, 12])
 def test_together_as_in_turn(kind: str, workers: int) -> None:
     """To rounding in float64, batch statistics of each worker included."""

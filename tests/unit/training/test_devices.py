@@ -1,0 +1,357 @@
+"""Trainings on a second device: everything but what goes to the network stays there, and the bits are the CPU's."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import warnings
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from second_device import DevicesMeet, SecondDevice  # noqa: E402
+from training_cases import plain, same  # noqa: E402
+from typer.testing import CliRunner  # noqa: E402
+
+from gradwire import cli  # noqa: E402
+from gradwire.learn import train  # noqa: E402
+from gradwire.scenarios.components import components  # noqa: E402
+from gradwire.scenarios.errors import ScenarioError  # noqa: E402
+from gradwire.scenarios.learned import Learned  # noqa: E402
+from gradwire.scenarios.load import load_scenario  # noqa: E402
+from gradwire.training.build import data_of, trainer_of  # noqa: E402
+from gradwire.training.data import images  # noqa: E402
+from gradwire.training.devices import WORKSPACE, Stopwatch, described, moved, repeatable  # noqa: E402
+from gradwire.training.encoded import Encoded  # noqa: E402
+from gradwire.training.network import Pushed, Random  # noqa: E402
+from gradwire.training.trainer import Recipe, Trainer, tensors_of  # noqa: E402
+
+SHORT = [
+    "training.steps=4", "training.samples=200", "training.size=8", "training.batch=4", "job.workers=2",
+    "training.augment=true", "training.score_every=2", "transport.payload=\"512B\"",
+]  # fmt: skip
+LOSSY, IDEAL = "training.network={loss=0.2}", 'training.network="ideal"'
+MODELS = {
+    "vgg11-quarter": ["training.size=32", "training.samples=16", "training.steps=1"],
+    "char-lstm": ["training.size=16", "training.steps=2", "training.batch=2"],
+    "char-gpt": ["training.size=16", "training.steps=2", "training.batch=2"],
+}
+RING = ['job.exchange={kind="ring"}', "job.servers=0", 'training.network={loss=0.2, way="both"}', "training.resync=3"]
+CASES = {
+    **{f"reducer {kind}": [f'training.reducer={{kind="{kind}"}}', LOSSY] for kind in components("reducer")},
+    **{f"{kind}, fed back": [f'training.reducer={{kind="{kind}"}}', LOSSY, "training.error_feedback=true",
+                             "training.feed_back=true", "training.momentum_correction=0.9",
+                             "training.optimizer.momentum=0.0"] for kind in ("topk", "signsgd", "powersgd")},
+    **{f"fill {fill}": [LOSSY, f'job.fill="{fill}"', "training.optimizer.clip=1.0"] for fill in ("rescaled", "stale")},
+    **{f"randomk, {fill}": ['training.reducer={kind="randomk", ratio=0.5}', LOSSY, f'job.fill="{fill}"']
+       for fill in ("rescaled", "stale")},
+    **{f"pulls {fill}": ['training.network={loss=0.2, way="both"}', f'job.pull_fill="{fill}"', "training.resync=3"]
+       for fill in ("stale", "zero")},
+    **{f"ring {fill}": [*RING, f'job.fill="{fill}"', "training.optimizer.clip=1.0"]
+       for fill in ("zero", "rescaled", "stale")},
+    "large magnitudes": ['training.network={loss=0.5, magnitudes="large", quota=true}'],
+    "overlapped": ['job.exchange={kind="overlapped", batch=4}', "job.servers=0", IDEAL],
+    "asynchronous": ['training.system={kind="asynchronous", staleness=1, computing=["1ms","3ms"]}', LOSSY],
+    "slimdp": ['training.system={kind="slimdp", every=2}', LOSSY],
+    "slimdp without keys": ['training.system={kind="slimdp", every=2, keys=false, unsent="dropped"}', LOSSY],
+    "mipd": ['training.system={kind="mipd", refresh=2, warmup=1, small=16}', LOSSY],
+    "mipd, three bits": ['training.system={kind="mipd", refresh=2, bits=3, update="all"}', LOSSY],
+    "mp2": ['training.system={kind="mp2", full_every=4}', LOSSY],
+    "mp2, several": ['training.system={kind="mp2", full_every=3, predictor="several", pull="pushed"}', IDEAL],
+    "wnn": ['training.system={kind="wnn", period=1}', "training.steps=6", IDEAL],
+    **{f"model {name}": [f'training.model="{name}"', LOSSY, *more] for name, more in MODELS.items()},
+}  # fmt: skip
+
+
+def scenario(*settings: str, policy: str = "dctcp"):
+    return load_scenario("train-tiny", set=[*SHORT, *settings], policy=policy)
+
+
+def trained(*settings: str):
+    """A trainer after its steps, what its steps were, and its score."""
+    asked = scenario(*settings)
+    trainer = trainer_of(asked, data_of(asked.training))
+    rows = [trainer.step() for _ in range(trainer.recipe.steps)]
+    return trainer, rows, trainer.score()
+
+
+def test_there_is_a_case_for_every_system() -> None:
+    assert set(components("system")) <= set(CASES)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_training_on_a_second_device_has_the_bits_of_one_on_the_cpu(case: str) -> None:
+    settings = CASES[case]
+    expected, rows, score = trained(*settings)
+    assert any(row.lost or row.lost_back for row in rows) or IDEAL in settings
+    with SecondDevice() as device:
+        ours, found, judged = trained(*settings, 'training.device="cuda"')
+        everything = [*ours.model.parameters(), *ours.model.buffers()]
+        assert {each.device for each in everything} == {device}
+        on_the_cpu = [name for name, each in named(ours.state_dict()) if each.device != device]
+        assert not on_the_cpu
+    assert (found, judged) == (rows, score)
+    assert same(ours.model, expected.model)
+
+
+STATEFUL = [
+    "topk, fed back", "powersgd, fed back", "fill stale", "pulls stale", "ring stale", "asynchronous", "slimdp", "mipd", "mp2",
+    "wnn",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", STATEFUL)
+def test_a_checkpoint_of_the_cpu_goes_on_on_another_device(case: str) -> None:
+    asked = scenario(*CASES[case])
+    before = trainer_of(asked, data_of(asked.training))
+    before.step(), before.step()
+    saved = copy.deepcopy(before.state_dict())
+    rows = [before.step(), before.step()]
+    with SecondDevice():
+        there = scenario(*CASES[case], 'training.device="cuda"')
+        after = trainer_of(there, data_of(there.training))
+        after.load_state_dict(saved)
+        assert [after.step(), after.step()] == rows
+    assert same(after.model, before.model)
+
+
+def named(of: object, name: str = "") -> list:
+    """All tensors of a checkpoint, with where they are in it."""
+    if isinstance(of, torch.Tensor):
+        return [(name, of)]
+    pairs = of.items() if isinstance(of, dict) else enumerate(of) if isinstance(of, (list, tuple)) else ()
+    return [each for key, value in pairs for each in named(value, f"{name}.{key}")]
+
+
+def test_the_second_device_refuses_what_cuda_refuses() -> None:
+    with SecondDevice() as device:
+        there, here = torch.ones(3, device=device), torch.ones(3)
+        for wrong in (lambda: there + here, lambda: torch.cat([there, here]), lambda: there[torch.tensor([0])],
+                      lambda: torch.where(here > 0, there, 0.0), lambda: there.numpy(), lambda: there.new_zeros(3) * here):  # fmt: skip
+            with pytest.raises(DevicesMeet):
+                wrong()
+        assert (there * torch.tensor(2.0)).device == device and (there.cpu() + here).device.type == "cpu"
+        assert there.view(1, 3)[0].device == there[:1].device == there.double().device == device
+        assert float(there.sum()) == 3 and there.cpu().numpy().tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("more", ["", "training.spread=true"])
+def test_what_the_simulator_lost_is_lost_again_on_another_device(more: str, tmp_path: Path) -> None:
+    asked = ["training.keep_missing=true", *([more] if more else [])]
+    before = train(scenario(*asked, policy="dlcp"), tmp_path / "before")
+    assert any(row["lost"] for row in before.steps)
+    replayed = f'training.network={{replay="{tmp_path / "before"}"}}'
+    with SecondDevice():
+        again = train(scenario(*asked, 'training.device="cuda"', policy="dlcp"), tmp_path / "again")
+        replay = train(scenario(replayed, 'training.device="cuda"', policy="dlcp"))
+    assert again.steps == replay.steps == before.steps and again.scores == replay.scores == before.scores
+
+
+@pytest.mark.parametrize("policy", ["dlcp", "topk"])
+def test_over_the_simulator_and_on_another_device_from_a_checkpoint_on(policy: str, tmp_path: Path) -> None:
+    """Two of four steps on a second device and two on the CPU: the bits, tables and losses are those of four on the
+    CPU, and the summary says which were made where."""
+    def stop(share: float, words: str) -> None:
+        if "step 3" in words:
+            raise KeyboardInterrupt
+
+    asked = ("training.keep_missing=true",)
+    whole = train(scenario(*asked, policy=policy), tmp_path / "whole")
+    with SecondDevice(), pytest.raises(KeyboardInterrupt):
+        train(scenario(*asked, 'training.device="cuda"', policy=policy), tmp_path / "part", progress=stop)
+    early = Learned.read(tmp_path / "part").summary
+    assert early["steps_done"] == 2 and [each["device"] for each in early["devices"]] == ["cuda"]
+    learned = train(scenario(*asked, policy=policy), tmp_path / "part")
+    assert learned.steps == whole.steps and learned.scores == whole.scores
+    tables = [(tmp_path / name / "missing.parquet").read_bytes() for name in ("whole", "part")]
+    assert tables[0] == tables[1]
+    assert [(each["from_step"], each["device"]) for each in learned.summary["devices"]] == [(0, "cuda"), (2, "cpu")]
+    assert [each["deterministic_algorithms"] for each in learned.summary["devices"]] == [True, False]
+    assert [(each["from_step"], each["device"]) for each in whole.summary["devices"]] == [(0, "cpu")]
+
+
+def test_a_training_of_another_scenario_is_still_refused(tmp_path: Path) -> None:
+    train(scenario(IDEAL), tmp_path / "one")
+    with pytest.raises(Exception, match="holds the training of another scenario"):
+        train(scenario(IDEAL, "training.batch=5"), tmp_path / "one")
+
+
+def test_packets_of_what_is_on_a_device() -> None:
+    values, keys = torch.arange(7.0), torch.arange(7, dtype=torch.int32)
+    expected = Encoded((values, keys), (torch.tensor([3.0]),)).to_packets(28)
+    with SecondDevice() as device:
+        there = Encoded((values.to(device), keys.to(device)), (torch.tensor([3.0], device=device),))
+        packets = there.to_packets(28)
+        assert packets == expected and len(packets) == 3
+        again, arrived = there.from_packets([packets[0], None, packets[2]], 28)
+        assert {each.device for each in (*again.fields, *again.head, arrived)} == {device}
+        assert arrived.tolist() == [True] * 3 + [False] * 3 + [True]
+        assert Encoded((values[:0].to(device),)).to_packets() == []
+        pushed = Pushed(0, 0, 28, [], [[there]])
+        assert pushed.magnitudes(0, 0).tolist() == pytest.approx([1.0, 4.0, 6.0])
+
+
+def test_data_of_a_user_may_stay_on_the_cpu() -> None:
+    """Batches, and what is scored, are moved to the model."""
+    data, recipe = images("synthetic", 8, limit=200), Recipe(workers=2, batch=4, steps=2)
+    expected = Trainer(plain(), data, recipe, network=Random(0.3))
+    rows = [expected.step() for _ in range(2)]
+    with SecondDevice() as device:
+        ours = Trainer(plain().to(device), data, recipe, network=Random(0.3))
+        assert [ours.step() for _ in range(2)] == rows and ours.score() == expected.score()
+        saved = ours.state_dict()
+    other = Trainer(plain(), data, recipe, network=Random(0.3))
+    other.load_state_dict(saved)
+    assert same(other.model, ours.model)
+
+
+def test_the_stopwatch_waits_for_a_device_only_if_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[object] = []
+    monkeypatch.setattr("torch.cuda.synchronize", waited.append)
+    cpu, cuda = torch.device("cpu"), torch.device("cuda:1")
+    assert Stopwatch(cpu, waits=True)() > 0 and Stopwatch(cuda)() > 0 and not waited
+    assert Stopwatch(cuda, waits=True)() > 0 and waited == [cuda]
+
+
+def test_measured_encoding_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[object] = []
+    with SecondDevice():
+        monkeypatch.setattr("torch.cuda.synchronize", waited.append)
+        for how, times in (("none", 0), ("measured", 2 * 2 * 3 * 4 + 2)):  # before and after; encode, decode and add
+            asked = scenario(IDEAL, f'training.encode_time="{how}"', 'training.device="cuda"')
+            data = data_of(asked.training)
+            trainer = trainer_of(asked, data)
+            waited.clear()
+            trainer.step()
+            tensors = len(tensors_of(trainer.model))
+            assert len(waited) == (times - 2) // 4 * tensors + 2 if times else not waited
+
+
+def test_repeatable_is_only_asked_of_a_gpu_and_only_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(WORKSPACE, raising=False)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    with repeatable(torch.device("cpu")):
+        assert not torch.are_deterministic_algorithms_enabled() and torch.backends.cudnn.benchmark
+        assert WORKSPACE not in os.environ
+    with repeatable(torch.device("cuda")):
+        assert torch.are_deterministic_algorithms_enabled() and os.environ[WORKSPACE] == ":4096:8"
+        assert not torch.backends.cudnn.benchmark and not torch.backends.cudnn.allow_tf32
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.backends.cudnn.benchmark and torch.backends.cudnn.allow_tf32
+    monkeypatch.delenv(WORKSPACE)
+
+
+def test_what_does_not_repeat_is_named_and_other_warnings_are_heard() -> None:
+    pool, places = torch.nn.functional.max_pool2d(torch.rand(1, 1, 4, 4), 2, return_indices=True)
+    with pytest.warns(UserWarning, match="something else") as heard, SecondDevice(), \
+            repeatable(torch.device("cuda")) as unlike:
+        torch.nn.functional.max_unpool2d(pool, places, 2)
+        warnings.warn("something else", stacklevel=1)
+        said = described(torch.device("cuda"), unlike)
+    assert said == {
+        "device": "cuda", "name": "a second device", "deterministic_algorithms": True,
+        "not_deterministic": ["max_unpooling2d_forward_out"],
+    }  # fmt: skip
+    assert len(heard) == 1
+
+
+def test_moved_keeps_what_is_no_tensor() -> None:
+    one = {"a": [torch.ones(2), 3, None], 1: ("x", torch.zeros(1))}
+    with SecondDevice() as device:
+        found = moved(one, device)
+        assert found["a"][0].device == found[1][1].device == device
+        assert found["a"][1:] == [3, None] and found[1][0] == "x" and isinstance(found[1], tuple)
+
+
+# --- what is not there -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+@pytest.mark.parametrize("command", [
+    ["check", "train-tiny", "--set", 'training.device="cuda"'],
+    ["train", "train-tiny", "--policy", "dctcp", "--device", "cuda", "--out", "here"],
+    ["train", "train-tiny", "--policy", "dctcp", "--device", "cuda:7", "--out", "here"],
+    ["reproduce", "reducers", "--device", "cuda", "--pictures", "synthetic", "--out", "here"],
+    ["reproduce", "reducers", "--device", "cuda", "--list", "--out", "here"],
+])  # fmt: skip
+def test_a_device_that_is_not_there_is_one_message(command: list[str]) -> None:
+    found = CliRunner().invoke(cli.app, command)
+    assert found.exit_code == 2 and "Traceback" not in found.output
+    words = "".join(found.output.replace("│", "").split())
+    assert "training.device:device'cuda" in words and "cannotbeused" in words and "expectedauto,cpuorcuda" in words
+    assert not any(Path("here").rglob("*.toml"))
+
+
+def test_a_device_of_no_such_name_and_one_for_what_only_simulates() -> None:
+    with pytest.raises(ScenarioError, match=r"(?s)device.*is none that is computed on.*mps"):
+        scenario('training.device="mps"')
+    found = CliRunner().invoke(cli.app, ["reproduce", "schedulers", "--device", "cuda", "--out", "here"])
+    assert found.exit_code == 2 and "only simulates" in found.output and not Path("here").exists()
+
+
+def test_auto_is_the_cpu_where_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    learned = train(scenario(IDEAL, 'training.device="auto"'))
+    assert [each["device"] for each in learned.summary["devices"]] == ["cpu"]
+
+
+def test_a_reproduction_on_another_device_is_another_training() -> None:
+    """What is kept of the CPU has the key that it always had; the command and the page say the device."""
+    from gradwire.analysis.claims import claims_of
+    from gradwire.analysis.claims.plan import planned
+
+    data = {"pictures": "synthetic", "text": "synthetic"}
+    claim = claims_of("reducers", [])[0]
+    before, cpu, cuda = (planned(claim, 1, False, data, *more) for more in ((), ("cpu",), ("cuda",)))
+    assert [run.key for run in before] == [run.key for run in cpu]
+    assert not {run.key for run in cpu} & {run.key for run in cuda}
+    assert {run.scenario.training.device for run in cuda} == {"cuda"}
+
+
+def test_the_command_says_on_what_it_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    sets = [word for each in [*SHORT, IDEAL] for word in ("--set", each)]
+    line = ["train", "train-tiny", "--policy", "dctcp", *sets, "--json"]
+    with SecondDevice():
+        found = CliRunner().invoke(cli.app, [*line, "--device", "cuda"])
+    assert found.exit_code == 0 and "computed on cuda, a second device" in found.stderr
+    (made,) = json.loads(found.stdout)["trainings"]
+    assert made["devices"][0]["name"] == "a second device"
+    assert "computed on" not in CliRunner().invoke(cli.app, line).stderr
+
+
+# --- on a GPU --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("case", CASES)
+def test_on_a_gpu_it_repeats_and_is_near_the_cpu(case: str) -> None:
+    """The same seeds give the same bits there, and of what draws nothing the first step has the CPU's loss."""
+    settings = [*CASES[case], 'training.device="cuda"']
+    with repeatable(torch.device("cuda")) as unlike:
+        (one, rows, score), (other, again, judged) = trained(*settings), trained(*settings)
+    assert {each.device.type for each in one.model.parameters()} == {"cuda"}
+    if not unlike:
+        assert (rows, score) == (again, judged) and same(one.model, other.model)
+    _, expected, _ = trained(*CASES[case])
+    assert rows[0].loss == pytest.approx(expected[0].loss, rel=1e-3)
+    assert rows[0].sent_bytes == pytest.approx(expected[0].sent_bytes, rel=0.05)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_on_a_gpu_over_the_simulator_and_back(tmp_path: Path) -> None:
+    """Trained on a GPU, gone on with on the CPU."""
+    def stop(share: float, words: str) -> None:
+        if "step 3" in words:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(scenario('training.device="cuda"', policy="dlcp"), tmp_path / "part", progress=stop)
+    learned = train(scenario(policy="dlcp"), tmp_path / "part")
+    assert [each["device"] for each in learned.summary["devices"]] == ["cuda", "cpu"]
+    whole = train(scenario(policy="dlcp"))
+    assert learned.steps[-1]["loss"] == pytest.approx(whole.steps[-1]["loss"], rel=1e-2)
