@@ -9,14 +9,15 @@ three times compute in nanoseconds, collective and bytes, for the forward pass, 
 weight gradient; then the time of its update. Columns are separated by any blanks; a row of HYBRID_CUSTOMIZED
 has a thirteenth, its own parallelism.
 
-The gradients of data parallel training are the weight gradients' all-reduces and reduce-scatters, those of
-experts with a suffix (_EP, _DP_EP). What communicates in the other two columns is waited for in its pass: a
-communication of the trace, among the tensor-parallel group unless a suffix names another (_DP, _EP, _DP_EP), as SimAI
-deals them out [recalled]; bytes are those of the whole buffer, as in SimAI [recalled]. Other weight-gradient
-collectives are left out, by kind. Backward goes from the last row to the first: of a row the input gradient,
-what communicates then, and the weight gradient; with pure data parallelism (DATA) the weight gradient comes first,
-as in Chakra's text converter. AICB's Megatron workloads have one reduce-scatter of all gradients in their
-first rows: it becomes ready at the very end, as the file says.
+The gradients of data parallel training are the weight gradients' all-reduces and reduce-scatters, those of experts
+with a suffix (_EP, _DP_EP). What communicates in the other two columns is waited for in its pass: a communication of
+the trace, among the tensor-parallel group unless a suffix names another (_DP, _EP, _DP_EP), as SimAI deals them out
+[code: Workload.cc, which knows no _DP]; bytes are those of the whole buffer [code: AICB's generator]. Other weight-
+gradient collectives are left out, by kind. Backward goes from the last row to the first: of a row the input gradient,
+what communicates then, and the weight gradient; with pure data parallelism (DATA) the weight gradient comes first, as
+in Chakra's text converter. AICB's Megatron workloads have one reduce-scatter of all gradients in their first rows: it
+becomes ready at the very end, as the file says. What all ranks do, stages of a pipeline among them, is worked out by
+`gradwire.traces.formats.simai_ranks`.
 """
 
 from __future__ import annotations
