@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from sim_cases import MS, US, rows, scenario
 
@@ -147,6 +148,14 @@ def test_rows_around_the_micro_batches(tmp_path: Path) -> None:
     )]  # fmt: skip
     assert order == sorted(order) and names[-1] == "update"
     assert trace.graphs.effort_ps[trace.graphs.rank == 1].sum() == 2 * (FORWARD + BACKWARD) + 157 * US
+
+
+def test_only_the_update_waits_for_gradients(tmp_path: Path) -> None:
+    reduced = "layer -1 1000 NONE 0 1000 NONE 0 1000 ALLREDUCE 4000 3\n"
+    graphs = imported(tmp_path, ranks=4, stages=2, micros=1, micro=reduced, before=reduced).graphs
+    reductions = set(np.flatnonzero([name.endswith("all_reduce") for name in graphs.names]).tolist())
+    needing = {graphs.names[row] for row in range(len(graphs.names)) if reductions & set(graphs.of(row))}
+    assert len(reductions) == 2 * 4 and needing == {"update"}
 
 
 def test_transfers_with_a_point(tmp_path: Path) -> None:
