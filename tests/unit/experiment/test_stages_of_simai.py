@@ -168,6 +168,7 @@ def test_transfers_with_a_point(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("shape", "says"), [
     ({"transfer": "0"}, "2 stages, and pp_comm is 0"),
     ({"ranks": 3}, "3 ranks in 2 stages"),
+    ({"ranks": 2**40}, "nodes would take .* GiB"),
     ({"ranks": 8, "expert": 3}, "3 to an expert group"),
     ({"micros": 0, "before": GRADIENTS + MICRO}, "a size below 1"),
     ({"micros": 3, "micro": "", "before": GRADIENTS + MICRO}, "ga is 3, and no rows come 3 times"),
