@@ -17,6 +17,19 @@ DIMENSIONS = ("tensor", "expert", "data", "expert_data")
 that have the same part of the model, and those that have the same part of the same experts."""
 
 
+def group_members(dimension: str, tensor: int, expert: int, copies: int) -> NDArray[np.int64]:
+    """int64[groups, members]: who communicates with whom in one of `DIMENSIONS`, of `tensor` * `copies` workers that
+    are numbered with tensor parallelism innermost, then expert parallelism."""
+    apart = copies // expert
+    grid = np.arange(tensor * copies).reshape(apart, expert, tensor)
+    return {
+        "tensor": grid.reshape(-1, tensor),
+        "expert": grid.transpose(0, 2, 1).reshape(-1, expert),
+        "data": grid.transpose(2, 0, 1).reshape(-1, copies),
+        "expert_data": grid.transpose(2, 1, 0).reshape(-1, apart),
+    }[dimension]
+
+
 Times = NDArray[np.int64]
 Halves = NDArray[np.float16]
 Floats = NDArray[np.float64]

@@ -20,6 +20,7 @@ import numpy as np
 
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.errors import Mistake, ScenarioError
+from gradwire.traces.parts import group_members
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from gradwire.traces.trace import Trace
 
 STAGES = (
-    "1, which plays the trace as one stage by itself: it does not say what other stages compute and when, nor which of "
-    "its layers is where"
+    "1, which plays the trace as one stage by itself; all stages are played by the exchange graph, from a workload "
+    "imported with --ranks"
 )
 
 
@@ -81,14 +82,7 @@ class Groups:
 
     def members(self, dimension: str) -> Ints:
         """int64[groups, members]: the workers of every group."""
-        copies = self.data // self.expert
-        grid = np.arange(self.tensor * self.data).reshape(copies, self.expert, self.tensor)
-        return {
-            "tensor": grid.reshape(-1, self.tensor),
-            "expert": grid.transpose(0, 2, 1).reshape(-1, self.expert),
-            "data": grid.transpose(2, 0, 1).reshape(-1, self.data),
-            "expert_data": grid.transpose(2, 1, 0).reshape(-1, copies),
-        }[dimension]
+        return group_members(dimension, self.tensor, self.expert, self.data)
 
     def misfits(self, job: Any, trace: Trace, where: str) -> Iterator[Mistake]:
         """Groups of which none has anybody to send to; and those in which passes communicate by an algorithm that does

@@ -54,7 +54,11 @@ def cmd_import(
     ] = "resnet50",
     seed: Annotated[int, typer.Option(min=0, help="Of the magnitudes.")] = 1,
     ranks: Annotated[
-        bool, typer.Option("--ranks", help="The graphs of all ranks as well, from NAME.RANK.et beside it (chakra).")
+        bool,
+        typer.Option(
+            "--ranks",
+            help="The graphs of all ranks as well: of NAME.RANK.et beside it (chakra), or worked out of one's (simai).",
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -19,7 +19,8 @@ class ModelSplit(Table):
     expert: Count | None = None
     """Groups of these that share the experts of a layer; what the trace says if absent."""
     pipeline: Count | None = None
-    """Stages; what the trace says if absent. Only 1 can be played, which takes the trace as one stage by itself."""
+    """Stages; what the trace says if absent. Here only 1 can be played, which takes the trace as one stage by itself;
+    all stages are played as graphs of ranks."""
     algorithm: Literal["ring", "all_to_all", "halving"] = "ring"
     """How all-reduces, reduce-scatters and all-gathers inside of passes go. All-to-alls go at once, broadcasts along a
     binomial tree."""

@@ -88,11 +88,12 @@ def test_hierarchical_by_halving_across():
     assert taken({"kind": "hierarchical", "group": 2, "across": "halving"}, 8, 64) == steps(32, 16, 8, 8, 16, 32)
 
 
+@pytest.mark.parametrize("packets", [1, 100])
 @pytest.mark.parametrize(("workers", "depth"), [(2, 1), (4, 2), (8, 3)])
-def test_double_tree_of_one_chunk(workers, depth):
-    """As many steps as up to the root and down again, of one packet each: two children's packets may share a line."""
-    least = 2 * depth * steps(1)
-    assert least <= taken({"kind": "double_tree", "chunks": 1}, workers, 2) <= least + 6 * depth * PACKET
+def test_double_tree_of_one_chunk(workers, depth, packets):
+    """As many steps as up to the root and down again: two children's packets may share a line."""
+    least, most = (2 * depth * steps(several * packets) for several in (1, 2))
+    assert least <= taken({"kind": "double_tree", "chunks": 1}, workers, 2 * packets) <= most
 
 
 @pytest.mark.parametrize("workers", [8, 15])

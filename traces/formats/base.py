@@ -38,7 +38,7 @@ class Format:
     writes: ClassVar[bool] = False
     """Whether the module has `write`."""
     ranks: ClassVar[bool] = False
-    """Whether it has a file, with a graph, for each rank."""
+    """Whether the graphs of all ranks can be had: from a file for each, or worked out from one rank's."""
     offered: ClassVar[int] = 0
     """A file is offered to those with smaller numbers first: to those that know their own from what is like it."""
 
@@ -50,8 +50,7 @@ class Format:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """`dtype` is that of gradients of which a file gives only bytes. `ranks`: the graphs of all ranks are wanted, whose
-    files lie beside the one that is given."""
+    """`dtype` is that of gradients of which a file gives only bytes. `ranks`: the graphs of all ranks are wanted."""
 
     dtype: str = "float32"
     progress: Progress | None = None

@@ -290,10 +290,13 @@ def _timing(
             if graph.iterations[place] == mark and 0 <= layer < len(ends):
                 starts[layer], ends[layer] = int(start[place]) - origin, int(end[place]) - origin
         return Timing(starts, ends, ready, backward_end, spent, mark)
-    middle = int(forward.max()) if len(forward) else max(ready) // 3
+    early = forward[forward <= min(ready)]
+    if len(early) < len(forward):
+        draft.how += "; forward nodes behind the first gradient, of other micro-batches, are none of it"
+    middle = int(early.max()) if len(early) else min(max(ready) // 3, min(ready))
     if not len(forward):
         draft.timing = "estimated"
-        draft.how += "; it names no forward pass, taken as a third of the time to the last gradient"
+        draft.how += "; it names no forward pass, taken as a third of the time to the last gradient or up to the first"
     draft.how += "; forward times of single layers estimated from their share of the backward pass"
     starts, ends = spread_forward(ready, middle, middle)
     return Timing(starts, ends, ready, backward_end, spent, mark)

@@ -39,8 +39,8 @@ def import_trace(
     `format` is one of `importers()` or "auto", by the file's first bytes. Magnitudes are drawn with `seed`
     from the model of `gradwire.traces.formats.magnitudes`, fitted to the measured trace `fit_to` (a bundled one by
     default). `dtype` is that of gradients of which the file gives only bytes. With `ranks` the trace has the graphs of
-    all ranks besides, from the files beside this one, to be played as they are. TraceError for a file that is
-    missing, empty, damaged or of no known format, and for one that describes no gradients.
+    all ranks besides, from the files beside this one or worked out from it, to be played as they are. TraceError for a
+    file that is missing, empty, damaged or of no known format, and for one that describes no gradients.
     """
     from gradwire.traces.formats.draft import finish
     from gradwire.traces.formats.magnitudes import FITTED_TO

@@ -9,14 +9,15 @@ three times compute in nanoseconds, collective and bytes, for the forward pass, 
 weight gradient; then the time of its update. Columns are separated by any blanks; a row of HYBRID_CUSTOMIZED
 has a thirteenth, its own parallelism.
 
-The gradients of data parallel training are the weight gradients' all-reduces and reduce-scatters, those of
-experts with a suffix (_EP, _DP_EP). What communicates in the other two columns is waited for in its pass: a
-communication of the trace, among the tensor-parallel group unless a suffix names another (_DP, _EP, _DP_EP), as SimAI
-deals them out [recalled]; bytes are those of the whole buffer, as in SimAI [recalled]. Other weight-gradient
-collectives are left out, by kind. Backward goes from the last row to the first: of a row the input gradient,
-what communicates then, and the weight gradient; with pure data parallelism (DATA) the weight gradient comes first,
-as in Chakra's text converter. AICB's Megatron workloads have one reduce-scatter of all gradients in their
-first rows: it becomes ready at the very end, as the file says.
+The gradients of data parallel training are the weight gradients' all-reduces and reduce-scatters, those of experts
+with a suffix (_EP, _DP_EP). What communicates in the other two columns is waited for in its pass: a communication of
+the trace, among the tensor-parallel group unless a suffix names another (_DP, _EP, _DP_EP), as SimAI deals them out
+[code: Workload.cc, which knows no _DP]; bytes are those of the whole buffer [code: AICB's generator]. Other weight-
+gradient collectives are left out, by kind. Backward goes from the last row to the first: of a row the input gradient,
+what communicates then, and the weight gradient; with pure data parallelism (DATA) the weight gradient comes first, as
+in Chakra's text converter. AICB's Megatron workloads have one reduce-scatter of all gradients in their first rows: it
+becomes ready at the very end, as the file says. What all ranks do, stages of a pipeline among them, is worked out by
+`gradwire.traces.formats.simai_ranks`.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ from gradwire.traces.parts import Communication
 
 if TYPE_CHECKING:
     from gradwire.traces.formats.base import ReadOptions, WriteOptions
+    from gradwire.traces.formats.simai_ranks import Calls
+    from gradwire.traces.graphs import Graphs
     from gradwire.traces.trace import Iteration, Trace
 
 COLUMNS = 12
@@ -58,7 +61,11 @@ _BOTH = ("ALLREDUCEALLTOALL", "ALLTOALLALLREDUCE")
 _SIZES = {"tensor": "model_parallel_NPU_group", "expert": "ep", "pipeline": "pp"}
 """What the header calls the dimensions."""
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
+_VALUE = re.compile(rf"({_INTEGER.pattern})(\.0*)?")
+"""Of a header: with sequence parallelism AICB divides pp_comm, and writes it with a point."""
 _PASSES = ("forward", "input gradient", "weight gradient")
+TRANSFERS, NO_GRADIENT = "pipeline transfers (pp_comm)", " (of activations or parameters)"
+"""What is left out unless the graphs of all ranks are made, and counted so."""
 
 
 class Row(NamedTuple):
@@ -111,17 +118,47 @@ def read(path: Path, options: ReadOptions) -> Draft:
     draft.about = _header(header, draft.skipped)
     data_parallel = header[0] in ("DATA", "MICRO")
     _build(draft, rows, options.dtype, data_parallel)
+    if options.ranks:
+        draft.graphs = _graphs(draft, rows, data_parallel, str(path))
     return draft
+
+
+def _graphs(draft: Draft, rows: list[Row], data_parallel: bool, where: str) -> Graphs:
+    """The graphs of all ranks. What they play is not left out then."""
+    from gradwire.traces.formats.simai_ranks import Collective, graphs_of
+
+    def calls(row: Row) -> Calls:
+        found = [
+            Collective(*each, size) if each is not None and size else None
+            for each, size in zip(map(_meant, row.collective, range(3)), row.size, strict=True)
+        ]
+        return found[0], found[1], found[2]
+
+    header: dict[str, int] = draft.about["parallelism_header"]  # type: ignore[assignment]
+    graphs = graphs_of(rows, [calls(row) for row in rows], header, data_parallel, where)
+    draft.understood["graphs of ranks"] = graphs.ranks
+    for left_out in [name for name in draft.skipped if name.endswith((TRANSFERS, NO_GRADIENT))]:
+        draft.understood[left_out.removesuffix(NO_GRADIENT)] += draft.skipped.pop(left_out)
+    return graphs
+
+
+def _meant(collective: str, column: int) -> tuple[str, str] | None:
+    """(kind, dimension) of what stands in a column, 0 to 2; None for nothing, and for two collectives in one."""
+    found = _COLLECTIVE.fullmatch(collective)
+    if found is None:
+        return None
+    return _KINDS[found[1]], _OF_GRADIENTS.get(found[2], "tensor") if column == 2 else _GROUPS.get(found[2], "tensor")
 
 
 def _header(words: list[str], skipped: Counter[str]) -> dict[str, object]:
     """The header's "key: value" pairs, for the manifest."""
     pairs = {}
     for key, value in itertools.pairwise(words[1:]):
-        if not _INTEGER.fullmatch(key) and _INTEGER.fullmatch(value):
-            pairs[key.rstrip(":")] = int(value)
+        found = _VALUE.fullmatch(value)
+        if not _VALUE.fullmatch(key) and found:
+            pairs[key.rstrip(":")] = int(found[1])
     if pairs.get("pp_comm"):
-        skipped["pipeline transfers (pp_comm)"] += 1
+        skipped[TRANSFERS] += 1
     parallel = {name: pairs[key] for name, key in _SIZES.items() if pairs.get(key, 0) > 0}
     return {"parallelism": words[0], "parallelism_header": pairs, "split": parallel}
 
@@ -193,7 +230,7 @@ def _gradient(draft: Draft, row: Row, number: int, dtype: str) -> None:
     found = _COLLECTIVE.fullmatch(collective)
     group = _OF_GRADIENTS.get(found[2]) if found and found[1] in ("ALLREDUCE", "REDUCESCATTER") else None
     if group is None:
-        draft.skipped[f"{_PASSES[2]} {collective} (of activations or parameters)"] += 1
+        draft.skipped[f"{_PASSES[2]} {collective}{NO_GRADIENT}"] += 1
         return
     draft.gradients.append(gradient_of_bytes(f"{row.name}.{number}", size, dtype, number, draft.skipped, group))
     draft.understood[f"{_PASSES[2]} {collective}"] += 1
@@ -204,13 +241,13 @@ def _called(draft: Draft, row: Row, number: int, column: int, clock: int) -> lis
     collective, size = row.collective[column], row.size[column]
     if collective == "NONE" or not size:
         return []
-    found = _COLLECTIVE.fullmatch(collective)
-    if found is None:
+    meant = _meant(collective, column)
+    if meant is None:
         draft.skipped[f"{_PASSES[column]} {collective} (two collectives in one)"] += 1
         return []
-    group = _GROUPS.get(found[2], "tensor")
+    kind, group = meant
     turn = "backward" if column else "forward"
-    draft.communications.append(Communication(f"{row.name}.{number}", number, turn, _KINDS[found[1]], group, size))
+    draft.communications.append(Communication(f"{row.name}.{number}", number, turn, kind, group, size))
     draft.understood[f"{_PASSES[column]} {collective} of {group} groups"] += 1
     return [clock]
 

@@ -11,8 +11,10 @@ off and the next one on, or only off where there is no such worker.
 
 Every worker sends and receives 2 S at the most, all together 2(N - 1) S. On an idle network, where a message of m
 bytes takes a + m b, one chunk of c bytes alone takes 2 D (a + c b), D being the steps from the deepest leaf to the
-root, about log2 N: what a short bucket takes. A long one takes at least 2(N - 1)/N S b, the bound of any all-reduce,
-and 2.3 to 2.6 S b measured where chunks take longer than a round trip: both directions of two trees share every line.
+root, about log2 N: what a short bucket takes. Where c b is not small beside a, what comes of two children and of the
+other tree shares a line, up to 2 D (a + 2 c b). A bucket of many chunks takes at least 2(N - 1)/N S b, the bound of any
+all-reduce, and 2.3 to 2.6 S b measured where chunks take longer than a round trip: both directions of two trees share
+every line.
 
 Our choices: `chunks` for every half of a bucket whatever its size, and two of them under way between two workers, where
 NCCL has eight slots of fixed size.

@@ -143,6 +143,24 @@ def test_micro_batches_fill_the_pipeline(tmp_path):
     assert ends(result) == [last + LAST, last + HALF]
 
 
+def test_stages_that_take_turns(tmp_path):
+    """A rank that goes forward again behind its first backward pass, and calls after each, as tensor groups do."""
+    nodes = [compute("F0 FWD", 1), compute("F1 FWD", 1, 0), compute("B0 BWD", 2, 1), call(REDUCE, 4 * PAYLOAD, "tp", 2)]
+    nodes += [compute("F2 FWD", 1, 3), compute("B1 BWD", 2, 4), call(REDUCE, 4 * PAYLOAD, "tp", 5)]
+    trace = read(tmp_path, nodes, nodes)
+    assert "of other micro-batches" in trace.manifest["timing_how"]
+    assert trace.iterations[0].forward_end_ps.max() == 2 * MS and trace.iterations[0].ready_ps.tolist() == [7 * MS, 4 * MS]
+    assert ends(run(trace)) == [7 * MS + 2 * LAST] * 2
+
+
+def test_nobody_says_what_is_forward(tmp_path):
+    """The first gradient is there before a third of the time to the last one has passed."""
+    nodes = [compute("a", 1), call(REDUCE, 4 * PAYLOAD, "x", 0), compute("b", 8, 0), call(REDUCE, 4 * PAYLOAD, "x", 2)]
+    trace = read(tmp_path, nodes, nodes)
+    assert trace.iterations[0].forward_end_ps.max() == MS
+    assert ends(run(trace)) == [9 * MS + LAST] * 2
+
+
 def test_two_by_two(tmp_path):
     """Tensor groups {0, 1} and {2, 3}, data groups {0, 2} and {1, 3}: a call inside of each pass, gradients at the end."""
     ranks: list[list[Node]] = []

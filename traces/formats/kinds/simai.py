@@ -10,4 +10,5 @@ class SimAi(Format):
     title = "SimAI text workload"
     module = "gradwire.traces.formats.simai"
     writes = True
+    ranks = True
     offered = 30
