@@ -81,12 +81,13 @@ def test_what_is_left_out_is_what_would_have_been(case, trace, least, threads):
         (servers(120, transport=lasting("dctcp", delayed_acks="10us", recovery="prr")), TRACE),
         (servers(120, transport=lasting("tcp_newreno", min_rto="20us"), switch={"buffer": "20kB"}), TRACE),  # drops
         (ring(60, transport=lasting("cubic")), CALM),
+        (servers(60, transport={"kind": "cubic", "preset": "linux", "timers": "exact"}), CALM),
         (servers(60, transport=IN_ORDER), TRACE),
         (ring(60, transport=IN_ORDER), CALM),
         (summed(1000), TRACE),
         (summed(3), CALM),
     ],
-    ids=["ring", "rhythm", "ways", "delayed", "drops", "cubic", "pairs", "ring of pairs", "sums", "few slots"],
+    ids=["ring", "rhythm", "ways", "delayed", "drops", "cubic", "exact timers", "pairs", "ring of pairs", "sums", "few slots"],
 )  # fmt: skip
 def test_what_outlives_messages_settles(case, trace):
     """Windows, rates and round trips of connections and pairs, and slots of switches, are what they were before."""
