@@ -35,13 +35,13 @@ def left_out(result: Result) -> int:
 
 def long_jobs(made: Scenarios, seed: int, folder: Path, lasts: bool = False) -> Scenario | None:
     """A drawn scenario whose jobs have a dozen iterations or two, mostly with nothing beside them; None if it has no
-    job. `lasts`: something outlives its messages, mostly."""
+    job. `lasts`: something outlives its messages, mostly, and has time to settle."""
     rng = Random(seed)
     tables: dict[str, Any] = made.tables(seed)
     if not tables.get("job"):
         return None
     for job in tables["job"]:
-        job["iterations"] = rng.randint(6, 30)
+        job["iterations"] = rng.randint(40, 80) if lasts else rng.randint(6, 30)
         for key in ("jitter", "bound_per", "phase"):
             if rng.random() < 0.9:
                 job.pop(key, None)
