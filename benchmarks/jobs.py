@@ -2,8 +2,9 @@
 
 `spray`: 64 ranks, a ring, 20 iterations of 250 MB of gradients in buckets of 25 MB, at 400 Gbps, every packet its own
 way. `ranks`: 16,384 ranks on 2,048 machines of eight, all-reduce inside machines first, of the gradients of ResNet-50,
-over rails at 400 Gbps. `--hosts` makes it smaller. One run each, in a process of its own; processor time is that of the
-whole run, from the call to the Result, all threads together.
+over rails at 400 Gbps. `--hosts` makes it smaller. `flows`: no job, but ten million flows of 4 kB, of 128 hosts of a
+fat-tree that send one each to another every microsecond, at 100 Gbps; `--millions` says how many. One run each, in a
+process of its own; processor time is that of the whole run, from the call to the Result on disk, all threads together.
 """
 
 from __future__ import annotations
@@ -34,17 +35,27 @@ RANKS: dict[str, Any] = {
     "link": {"rate": "400Gbps", "latency": "1us"},
     "switch": {"queues": 1, "buffer": "4MiB", "ecn_threshold": "200KiB"},
 }  # fmt: skip
+FLOWS: dict[str, Any] = {
+    "name": "flows", "transport": "dctcp", "topology": {"kind": "fat_tree", "k": 8},
+    "link": {"rate": "100Gbps", "latency": "1us"},
+    "switch": {"queues": 1, "buffer": "512KiB", "ecn_threshold": "100KiB"},
+}  # fmt: skip
+FLOW_HOSTS = 128
+CASES = ("spray", "ranks", "flows")
 HEADER = (
-    "| case | ranks | threads | iterations simulated | M messages | M packet-hops | set-up s | wall s | CPU s | "
-    "M hops/s of CPU | peak MB |\n|---|" + "---:|" * 10
+    "| case | hosts or ranks | threads | iterations simulated | M messages | M packet-hops | set-up s | wall s | "
+    "CPU s | M hops/s of CPU | peak MB | MB written |\n|---|" + "---:|" * 11
 )
 
 
-def scenario_of(case: str, folder: Path, hosts: int, iterations: int) -> Any:
-    """The scenario of a case, with the trace that it needs made in a folder."""
+def scenario_of(case: str, folder: Path, hosts: int, count: int) -> Any:
+    """The scenario of a case, with the trace that it needs made in a folder. `count`: iterations, or flows."""
     from gradwire.scenarios.schema.scenario import Scenario
 
     job: dict[str, Any]
+    if case == "flows":
+        flows = {"name": "flows", "kind": "permutation", "size": "4kB", "period": "1us", "rounds": count // FLOW_HOSTS}
+        return Scenario.model_validate({**FLOWS, "traffic": [flows]})
     if case == "spray":
         rows = [f"l{layer}.weight,{LAYER_BYTES // 4},100,200" for layer in range(LAYERS)]
         (folder / "layers.csv").write_text("\n".join(["name,shape,forward_us,backward_us", *rows]) + "\n")
@@ -52,7 +63,7 @@ def scenario_of(case: str, folder: Path, hosts: int, iterations: int) -> Any:
         command = ["trace", "import", str(folder / "layers.csv"), "--out", str(trace), "--name", "layers"]
         subprocess.run([sys.executable, "-m", "gradwire", *command], check=True, stdout=subprocess.DEVNULL)
         exchange = {"kind": "ring", "bucket": "25MB"}
-        job = {"trace": str(trace), "iterations": iterations, "workers": 64, "exchange": exchange}
+        job = {"trace": str(trace), "iterations": count, "workers": 64, "exchange": exchange}
         return Scenario.model_validate({**SPRAY, "job": [{"name": "job", **job}]})
     job = {
         "trace": "resnet50", "iterations": 1, "workers": 8 * hosts, "compute_scale": 0.0,
@@ -62,19 +73,22 @@ def scenario_of(case: str, folder: Path, hosts: int, iterations: int) -> Any:
     return Scenario.model_validate({**RANKS, "topology": topology, "job": [{"name": "job", **job}]})
 
 
-def run_row(case: str, hosts: int, iterations: int, threads: int, fast: bool) -> dict[str, Any]:
+def run_row(case: str, hosts: int, count: int, threads: int, fast: bool) -> dict[str, Any]:
     """One row, once, in this process. Times in seconds, memory in bytes."""
     from gradwire.sim.simulate import simulate
 
     with tempfile.TemporaryDirectory() as folder:
-        scenario = scenario_of(case, Path(folder), hosts, iterations)
+        scenario = scenario_of(case, Path(folder), hosts, count)
         wall, cpu = time.perf_counter(), time.process_time()
         result = simulate(scenario, threads=threads, fast_forward=fast)
+        where = result.write(Path(folder) / "result")
+        written = sum(each.stat().st_size for each in where.rglob("*") if each.is_file())
     return {
-        "case": case, "ranks": scenario.job[0].workers, "threads": threads,
-        "fast_forward": result.timing.get("fast_forward", ""), "messages": result.messages.num_rows,
+        "case": case, "ranks": scenario.job[0].workers if scenario.job else FLOW_HOSTS, "threads": threads,
+        "fast_forward": result.timing.get("fast_forward", ""), "messages": result.kept("messages").num_rows,
         "packet_hops": result.timing["packet_hops"], "setup_s": result.timing["setup_s"],
         "wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu,
+        "written_bytes": written,
         "peak_rss_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
     }  # fmt: skip
 
@@ -84,30 +98,33 @@ def line(row: dict[str, Any]) -> str:
     return (
         f"| {row['case']} | {row['ranks']} | {row['threads']} | {row['fast_forward'] or 'all'} | "
         f"{row['messages'] / 1e6:.2f} | {row['packet_hops'] / 1e6:.0f} | {row['setup_s']:.1f} | {row['wall_s']:.0f} | "
-        f"{row['cpu_s']:.0f} | {row['packet_hops'] / 1e6 / row['cpu_s']:.1f} | {row['peak_rss_bytes'] / 1e6:.0f} |"
+        f"{row['cpu_s']:.0f} | {row['packet_hops'] / 1e6 / row['cpu_s']:.1f} | {row['peak_rss_bytes'] / 1e6:.0f} | "
+        f"{row['written_bytes'] / 1e6:.0f} |"
     )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m gradwire.benchmarks.jobs", description=__doc__)
-    parser.add_argument("case", nargs="*", help="spray, ranks, or both")
+    parser.add_argument("case", nargs="*", help=f"{', '.join(CASES)}; all unless given")
     parser.add_argument("--hosts", type=int, default=2048, help="machines of eight, of `ranks`")
     parser.add_argument("--iterations", type=int, default=20, help="of `spray`")
+    parser.add_argument("--millions", type=float, default=10.0, help="of flows, of `flows`")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--no-fast-forward", action="store_true")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    if unknown := set(asked.case) - {"spray", "ranks"}:
-        parser.error(f"no case {', '.join(sorted(unknown))}: spray or ranks")
+    if unknown := set(asked.case) - set(CASES):
+        parser.error(f"no case {', '.join(sorted(unknown))}: {', '.join(CASES)}")
     if asked.one:
-        row = run_row(asked.case[0], asked.hosts, asked.iterations, asked.threads, not asked.no_fast_forward)
+        count = round(1e6 * asked.millions) if asked.case == ["flows"] else asked.iterations
+        row = run_row(asked.case[0], asked.hosts, count, asked.threads, not asked.no_fast_forward)
         print(json.dumps(row))
         return 0
     print(", ".join(f"{name} {value}" for name, value in machine().items()))
     print(HEADER)
-    for case in asked.case or ["spray", "ranks"]:
+    for case in asked.case or CASES:
         command = [sys.executable, "-m", "gradwire.benchmarks.jobs", case, "--one", f"--hosts={asked.hosts}"]
-        command += [f"--iterations={asked.iterations}", f"--threads={asked.threads}"]
+        command += [f"--iterations={asked.iterations}", f"--threads={asked.threads}", f"--millions={asked.millions}"]
         command += ["--no-fast-forward"] if asked.no_fast_forward else []
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         print(line(json.loads(done.stdout)), flush=True)

@@ -26,6 +26,8 @@ class Balancer:
     """How scenarios call it."""
     per_packet: ClassVar[bool] = False
     """Packets of one message take different ways, one by one."""
+    by_entropy: ClassVar[bool] = False
+    """In the class itself: the way follows from the switch and the packet's entropy, from nothing else."""
     choose: ClassVar[Rule]
     """The compiled function of switches (see `gradwire.components.balancers`)."""
     pick: ClassVar[Rule] = staticmethod(pick)

@@ -16,4 +16,5 @@ class Ecmp(Balancer):
     """Load balancer `ecmp`."""
 
     kind = "ecmp"
+    by_entropy = True
     choose = staticmethod(choose)

@@ -13,6 +13,7 @@
 
 from gradwire.components.compiled import njit
 from gradwire.components.layout import ACK, R_TIMER, R_USER
+from gradwire.components.transports.at_rest import AtRest
 from gradwire.components.transports.base import for_previous, reply
 from gradwire.components.transports.window import CUMULATIVE
 from gradwire.components.transports.window import forget_received as forget_window
@@ -22,6 +23,8 @@ from gradwire.components.transports.window import on_data as take_at_once
 WAITING = R_USER + 1  # 1: a packet waits for its acknowledgement
 MARK = R_USER + 2  # its mark
 TOP = R_USER + 3  # one above the highest packet that has arrived
+
+RECEIVER_AT_REST = AtRest(idle=(CUMULATIVE, TOP))
 
 K_DELAY = 4  # parameter, after those of the window machinery: how long it may wait, 0 = not at all
 

@@ -37,15 +37,18 @@ and, if it wants more than that,
   (sender) and R_CUMULATIVE (receiver) have come. It has three more functions: `resume(M, k, f, now)`, a message is
   handed over when everything before it has been acknowledged; `forget(M, k, f, packets)` and
   `forget_received(M, k, r, packets)`, the first so many packets are no longer counted (see `window`).
+  `sender_at_rest` and `receiver_at_rest`, in the class itself, say of its words in the records of a connection what
+  `pair_at_rest` does of those of a pair (below), by offsets from `f` and from `r`.
 
 * `pair_words`, `peer_words`, `host_words` - its messages from one host to another share words, and a pace. At the
   sender `pair_words` of its own from `M[f + S_PAIR] + PAIR_USER` on; before them the engine keeps PAIR_NEXT, and
   PAIR_GAP, which a transport writes instead of S_GAP. Of the messages of a pair the one of the best class sends, and of
   these the oldest that has something to send. At the receiver `peer_words` from `M[r + R_PAIR]` on for the pair, and
   `host_words` from `M[r + R_HOST]` on for all messages of the transport to this host. All begin at zero and stay for
-  the run. `pair_times`, `peer_times` and `host_times`, in the class itself, are the offsets of those of its words that
-  are points in time, as its functions count them: where it says the first of these, at least as `()`, what it keeps can
-  be moved on in time, with iterations that are left out (`gradwire.sim.fabric.steady`).
+  the run. `pair_at_rest`, `peer_at_rest` and `host_at_rest`, in the class itself, say which of its words are points in
+  time or say nothing while no message is under way, by offsets as its functions count them
+  (`gradwire.components.transports.at_rest`): where it says the first of these, at least as `AtRest()`, what it keeps
+  can be compared, and moved on in time with iterations that are left out (`gradwire.sim.fabric.forward`, `steady`).
 
 The state of a flow is a record of integers in `M`. A sender's own words begin at `f + S_USER`, a receiver's at
 `r + R_USER`; the words before belong to the engine, of which a transport writes S_TIMER (call me then), S_GAP and
@@ -59,9 +62,11 @@ oracle (`gradwire.testing`) can run the very same code uncompiled.
 
 * `variant(settings) -> class` - whose functions carry it out with that table, where that depends on it.
 
-* `forgets = True`, in the class itself - what becomes of a message follows from its own packets and from the times
-  between them, not from what time it is, how many messages there were, S_TURN, or what others have left behind. Then
-  iterations of a job that begin alike go alike, and are not simulated again (`gradwire.sim.fabric.forward`).
+* `forgets = True`, in the class itself - what becomes of a message follows from its own packets, from the times between
+  them, and from what stands in the words of its connection or its pair, not from what time it is, how many messages
+  there were, or S_TURN. Then iterations of a job that begin alike go alike, and are not simulated again
+  (`gradwire.sim.fabric.forward`). Instead `goes_by(settings) -> str` says in words what else it follows from with that
+  table, "" for nothing.
 
 A sequence number that `pull` returns may carry MUST (the packet is made important whatever its tag says); a transport
 that does so with all that it sends again says `repeats_important = True`.

@@ -32,7 +32,8 @@ from pydantic import Field
 
 from gradwire.components.compiled import njit
 from gradwire.components.layout import S_DONE, S_USER
-from gradwire.components.transports.acknowledgements import on_data
+from gradwire.components.transports.acknowledgements import RECEIVER_AT_REST, on_data
+from gradwire.components.transports.at_rest import AtRest
 from gradwire.components.transports.base import ONE, Context, fraction
 from gradwire.components.transports.recovery import begin, find_losses, keep_pace, pull, slow_down
 from gradwire.components.transports.reliable import Reliable
@@ -45,6 +46,7 @@ from gradwire.components.transports.window import (
     NXT,
     RECOVER,
     REDUCED,
+    SENDER_AT_REST,
     SHIFT,
     SRTT,
     SSTHRESH,
@@ -248,6 +250,8 @@ class Cubic(Reliable, Connected, Ruled):
     """Aim lower when the last peak was not reached again [RFC 9438 section 4.7]."""
 
     streams = True
+    sender_at_rest = SENDER_AT_REST.and_of(AtRest(times=(EPOCH, SEEN)))
+    receiver_at_rest = RECEIVER_AT_REST
     sums = True
     start = staticmethod(start)
     pull = staticmethod(pull)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Literal
 
 from gradwire.components.compiled import njit
 from gradwire.components.layout import S_DONE
-from gradwire.components.transports.acknowledgements import on_data_alike
+from gradwire.components.transports.acknowledgements import RECEIVER_AT_REST, on_data_alike
+from gradwire.components.transports.at_rest import AtRest
 from gradwire.components.transports.base import ONE, Context, fraction
 from gradwire.components.transports.recovery import find_losses, keep_pace, pull, recover
 from gradwire.components.transports.reliable import Reliable
@@ -24,6 +25,7 @@ from gradwire.components.transports.window import (
     MARKED,
     OBSERVED,
     REDUCED,
+    SENDER_AT_REST,
     UNA,
     acknowledge,
     grow,
@@ -116,6 +118,8 @@ class Dctcp(Connected, ByMarks, Ruled):
 
     kernel_tcp = "dctcp"
     streams = True
+    sender_at_rest = SENDER_AT_REST.and_of(AtRest(idle=(OBSERVED,)))
+    receiver_at_rest = RECEIVER_AT_REST
     sums = True
     pull = staticmethod(pull)
 

@@ -73,6 +73,7 @@ from gradwire.components.layout import (
     S_WORDS,
     STOP,
 )
+from gradwire.components.transports.at_rest import AtRest
 from gradwire.components.transports.base import MUST, ONE, Context, bit, clear_bit, fraction, reply, set_bit
 from gradwire.components.transports.dlcp_budget import affordable, spend
 from gradwire.components.transports.dlcp_order import another_pass, first_pass, next_packet, ones
@@ -99,6 +100,7 @@ from gradwire.components.transports.dlcp_words import (
     EARLY,
     FROM,
     H_ENDS,
+    H_EPOCH,
     HOST_WORDS,
     IMPORTANT_FIRST,
     K_IMPORTANT,
@@ -454,8 +456,8 @@ class Dlcp(Transport):
     pair_words = PAIR_WORDS
     peer_words = PEER_WORDS
     host_words = HOST_WORDS
-    pair_times = (Q_ROUND, Q_QUIET, Q_HEARD)
-    host_times = (H_ENDS,)
+    pair_at_rest = AtRest(times=(Q_HEARD,), ahead=(Q_ROUND, Q_QUIET))
+    host_at_rest = AtRest(times=(H_ENDS,), idle=(H_EPOCH,))
     fresh_word = NEW
     probe_word = PROBES
     start = staticmethod(start)
@@ -464,6 +466,15 @@ class Dlcp(Transport):
     on_timer = staticmethod(on_timer)
     on_data = staticmethod(on_data)
     on_probe = staticmethod(on_probe)
+
+    @staticmethod
+    def goes_by(settings: dict) -> str:
+        """In which order a message goes may follow from its number."""
+        order = settings["send_order"]
+        if order == "sequential":
+            return ""
+        what = "changes from iteration to iteration" if order == "important_first" else "is drawn for every message"
+        return f'the order of packets {what} (send_order = "{order}")'
 
     @staticmethod
     def important(settings: dict) -> bool:

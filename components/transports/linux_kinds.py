@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 CONTROLS = {"tcp_newreno": RENO, "cubic": CUBIC, "dctcp": DCTCP}
 SLOW_STARTS = {"standard": STANDARD, "hystart": HYSTART, "hystart++": HYSTART_PLUS}
+BY_TICKS = 'timers go by ticks of a clock (timers = "ticks")'
 TRAIN_BYTES = 4 * 65536
 """What HyStart allows for bursts [net/ipv4/tcp_cubic.c: `hystart_ack_delay`, four times the largest GSO packet]."""
 
@@ -44,6 +45,7 @@ def variant(owner: type[Transport], control: int) -> type[Transport]:
         "streams": True,
         "queues_at_nic": True,
         "at_nic": staticmethod(linux_queue.at_nic),
+        "goes_by": staticmethod(lambda settings: BY_TICKS if rules_of(settings)["timers"] == "ticks" else ""),
         "parameters": staticmethod(lambda settings, context: parameters(owner, control, settings, context)),
         "on_data": staticmethod(linux_receiver.on_data_alike if alike else linux_receiver.on_data),
     }

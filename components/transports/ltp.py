@@ -397,6 +397,11 @@ class Ltp(Transport):
     on_probe = staticmethod(on_probe)
 
     @staticmethod
+    def goes_by(settings: dict) -> str:
+        """`_steer` looks at the clock."""
+        return "at which place of its cycle the rate of ltp begins goes by what time it is"
+
+    @staticmethod
     def important(settings: dict) -> bool:
         """Untagged messages have no critical packets."""
         return False

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Literal
 
 from gradwire.components.compiled import njit
 from gradwire.components.layout import S_DONE
-from gradwire.components.transports.acknowledgements import on_data
+from gradwire.components.transports.acknowledgements import RECEIVER_AT_REST, on_data
 from gradwire.components.transports.recovery import find_losses, keep_pace, pull, recover
 from gradwire.components.transports.reliable import Reliable
 from gradwire.components.transports.window import (
     CWND,
     HIGHEST,
     REDUCED,
+    SENDER_AT_REST,
     UNA,
     acknowledge,
     grow,
@@ -57,6 +58,8 @@ class TcpNewReno(Reliable, Connected, Ruled):
     """Whether packets are ECN-capable; others are dropped above K where `selective_drop` is on."""
 
     streams = True
+    sender_at_rest = SENDER_AT_REST
+    receiver_at_rest = RECEIVER_AT_REST
     sums = True
     start = staticmethod(start)
     pull = staticmethod(pull)

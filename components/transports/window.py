@@ -44,6 +44,7 @@ from gradwire.components.layout import (
     S_USER,
     S_WORDS,
 )
+from gradwire.components.transports.at_rest import AtRest
 from gradwire.components.transports.base import ONE, bit, clear_bit, forget_bits, reply, set_bit
 from gradwire.components.transports.lost import LOST, LOST_AT, next_lost
 
@@ -76,6 +77,13 @@ DELIVERED = S_USER + 28  # packets that have arrived since
 SENT_BEFORE = S_USER + 29  # packets that had been sent until then
 # a receiver's own word
 CUMULATIVE = R_CUMULATIVE
+# while nothing of a connection is under way no number of a packet lies ahead of those that come; it does not matter of
+# which window they were, nor what was counted in a recovery, which is over with the next acknowledgement
+SENDER_AT_REST = AtRest(
+    idle=(
+        UNA, NXT, LOST_AT, HIGHEST, SCANNED, RECOVER, TIMED_AT, REDUCED, RESCUED, DELIVERED, SENT_BEFORE,
+    )
+)  # fmt: skip
 
 # parameters
 K_INITIAL = 0  # initial window, packets

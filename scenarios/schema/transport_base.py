@@ -48,13 +48,16 @@ class Transport(Table):
     pair_words: ClassVar[int]
     peer_words: ClassVar[int]
     host_words: ClassVar[int]
-    pair_times: ClassVar[tuple[int, ...]]
-    peer_times: ClassVar[tuple[int, ...]] = ()
-    host_times: ClassVar[tuple[int, ...]] = ()
+    pair_at_rest: ClassVar[Any]
+    peer_at_rest: ClassVar[Any]
+    host_at_rest: ClassVar[Any]
+    sender_at_rest: ClassVar[Any]
+    receiver_at_rest: ClassVar[Any]
     fresh_word: ClassVar[int]
     probe_word: ClassVar[int]
     streams: ClassVar[bool] = False
-    forgets: ClassVar[bool] = False  # nothing but its own packets decides what becomes of a message
+    forgets: ClassVar[bool] = False  # nothing but its own packets decides what becomes of a message ...
+    goes_by: ClassVar[Any]  # ... or what does
     pulls: ClassVar[bool] = False
     rides: ClassVar[bool] = False
     queues_at_nic: ClassVar[bool] = False

@@ -35,7 +35,7 @@ from gradwire.sim.fabric.deliveries import Deliveries
 from gradwire.sim.fabric.events import Delivery, Event
 from gradwire.sim.fabric.fans import lay_one
 from gradwire.sim.fabric.flows import Flows
-from gradwire.sim.fabric.forward import FastForward, lasts, remembers
+from gradwire.sim.fabric.forward import FastForward
 from gradwire.sim.fabric.logs import Logs, joined
 from gradwire.sim.fabric.memory import Memory, build
 from gradwire.sim.fabric.over import Over, Taker
@@ -261,8 +261,7 @@ class Fabric:
         `approximate`: nor are those that are alike on average, with so large a relative error (see `Steady`)."""
         self.forward = FastForward(
             self.memory, self.flows, self._programs, self._logs, self._deliveries, self.agenda, self._recorder,
-            delays=self._combination.features.delays, limit=limit, why=why or remembers(self._combination),
-            approximate=approximate, lasting=lasts(self._combination), stopped=self._asks_to_stop,
+            combination=self._combination, limit=limit, why=why, approximate=approximate, stopped=self._asks_to_stop,
         )  # fmt: skip
 
     def play(self, part: Part, logged: bool = True) -> Track:

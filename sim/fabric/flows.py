@@ -120,6 +120,16 @@ class Flows:
         ends = self.book[: self.count - self.first, B_END]
         ends[ends >= 0] += by
         self._pairs.later(by)
+        self._streams.later(by)
+
+    @property
+    def shares(self) -> bool:
+        """Whether messages of any transport share words between two hosts."""
+        return any(bound.pairs for bound in self.transports)
+
+    def lasting(self, anchor: int) -> list[Ints]:
+        """How what outlives messages stands while none is under way, times counted from `anchor`."""
+        return self._streams.told(anchor) + self._pairs.told(anchor)
 
     def variants(self, begin: Begin, transport: int) -> tuple[Ints, Ints]:
         """What messages of one transport have in common: see `FlowRecords.variants`. Makes what connections and pairs

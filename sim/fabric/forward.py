@@ -9,19 +9,22 @@ handed over once more for each of those that follow, with later times and higher
 the state is moved on (`gradwire.sim.fabric.leaping`). The last iterations, what a fault or the end of the run comes
 into, and whatever is not certain are simulated. So a Result is the same to the byte as without.
 
-What outlives a moment and cannot be told, so that nothing is left out: what transports know of a pair of hosts or of a
-connection, samples of queues, a log of packets; and what a scenario's own components may do. Where that does not matter
-on average, and a scenario asks for it, iterations are left out all the same (`gradwire.sim.fabric.steady`).
+What transports know of a connection, or of a pair of hosts, stands as it did as well where it has settled: windows that
+are as large as they get, round trips that are measured over and over (`gradwire.components.transports.at_rest`). So do
+the slots of switches that sum.
+
+What outlives a moment and cannot be told, so that nothing is left out: samples of queues, a log of packets; rules that
+go by a clock or by how many iterations there were; and what a scenario's own components may do. Where that does not
+matter on average, and a scenario asks for it, iterations are left out all the same (`gradwire.sim.fabric.steady`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from gradwire.components import layout as at
-from gradwire.components.transports.base import shares
 from gradwire.experiment.program import DRAWN
 from gradwire.experiment.repeating import alike
 from gradwire.scenarios.components import kind_of
@@ -39,6 +42,8 @@ from gradwire.sim.fabric.steady import Steady
 from gradwire.sim.fabric.track import Track
 
 if TYPE_CHECKING:
+    from gradwire.scenarios.json_data import Json
+    from gradwire.sim.fabric.parameters import Bound
     from gradwire.sim.fabric.specialise import Combination
 
 MOST_PERIOD = 64
@@ -46,6 +51,9 @@ MOST_PERIOD = 64
 
 MOST_RHYTHM = 8
 """Jobs may go on by turns: so many iterations more it is kept what came of them, and how things stood (our choice)."""
+LASTING_RHYTHM = 24
+"""The same where connections last: a window that is halved in every silence, and grows again by whole packets, comes
+back after 17 times, as it has 16 binary places to lose."""
 MOST_TRIES = 12
 """So often it is looked whether the network is quiet, in every iteration (our choice)."""
 
@@ -65,14 +73,15 @@ class FastForward:
 
     def __init__(
         self, memory: Memory, flows: Flows, programs: Programs, logs: Logs, deliveries: Deliveries, agenda: Agenda,
-        recorder: Recorder, *, delays: bool, limit: Ps, why: str, approximate: float | None, lasting: str,
+        recorder: Recorder, *, combination: Combination, limit: Ps, why: str, approximate: float | None,
         stopped: Callable[[], bool],
     ) -> None:  # fmt: skip
-        """`delays`: waiting times are counted. `limit`: where the run ends. `why`: why nothing repeats itself exactly
-        in its network, if so. `approximate`: the error of mean iteration times that is tolerated, if any is; `lasting`:
-        why it cannot be had, if so. `stopped`: whether somebody wants to end the run."""
+        """`limit`: where the run ends. `why`: why nothing is to be taken as repeating itself exactly, if so.
+        `approximate`: the error of mean iteration times that is tolerated, if any is. `stopped`: whether somebody wants
+        to end the run."""
         self._memory, self._flows, self._programs, self._agenda = memory, flows, programs, agenda
         self._logs, self._recorder, self._limit = logs, recorder, limit
+        delays = combination.features.delays
         self._leaper = Leaper(memory, flows, deliveries, recorder, delays=delays, stopped=stopped)
         self.soonest, self.skipped = Ps(at.FOREVER), 0
         self._moments: list[Moment] = []
@@ -80,7 +89,11 @@ class FastForward:
         self._begun: list[int] = []
         self._looked: list[int] = []
         self._tries = 0
-        self._remembers, self._lasts, self._never = why, lasting, why
+        self._remembers = self._never = why = why or remembers(combination, flows.transports)
+        self._lasts = lasting = lasts(combination, flows.transports)
+        lasting_ones = any(bound.persistent for bound in flows.transports)
+        self._rhythm = LASTING_RHYTHM if lasting_ones else MOST_RHYTHM
+        self._keeps_ways = keeps_ways(combination, flows.transports)
         self.why = why or "there is no job"
         self.steady: Steady | None = None
         if approximate is not None:
@@ -178,7 +191,7 @@ class FastForward:
         if self.steady is not None:
             moved = self._looks_steady(self.steady, jobs, now, moved)
         periods = [track.part.repeats.period for track in jobs]
-        self._moments = [] if moved or self._never else [*self._moments, now][-2 * max(periods) - MOST_RHYTHM :]
+        self._moments = [] if moved or self._never else [*self._moments, now][-2 * max(periods) - self._rhythm :]
         return moved
 
     def _disturbed(self, why: str) -> None:
@@ -200,7 +213,7 @@ class FastForward:
     def _forget(self) -> None:
         """Keep no moment that is long ago, as where the network is hardly ever quiet, and of what came of iterations
         only what came since the first one that is still of use."""
-        most = 2 * (2 * max(track.part.repeats.period for track in self._jobs) + MOST_RHYTHM)
+        most = 2 * (2 * max(track.part.repeats.period for track in self._jobs) + self._rhythm)
         self._moments = [
             each for each in self._moments
             if all(job.handed.steps - was.steps <= most for job, was in zip(self._jobs, each.handed, strict=True))
@@ -254,7 +267,7 @@ class FastForward:
     def _drawn(self, before: Moment, now: Moment) -> str:
         """What draws have decided from one moment to the other, in words; empty if nothing."""
         one, other = before.counted, now.counted
-        if other.ways != one.ways:
+        if other.ways != one.ways and not self._keeps_ways:
             return "packets take one of several ways"
         if (other.tests != one.tests).any():
             return "queues draw what they mark or cut"
@@ -268,42 +281,58 @@ class FastForward:
         """How many times so much time, so many messages and so many steps of each job can be left out before anything
         else comes: the last iterations and so many before them, an action from outside, the end of the run."""
         end = min(self._limit, self._agenda.next_action)
-        most = [
-            (end - int(self._memory.M[at.H_NOW])) // by,
-            (at.MASK_KEY_NUMBER - self._flows.count) // max(1, messages),
-        ]
+        left = at.MASK_KEY_NUMBER - self._flows.count
+        if self._flows.shares:
+            # the oldest messages of groups are told apart by the last digits of their numbers (KEY_CLASS)
+            left = min(left, -self._flows.count % (1 << at.KEY_CLASS))
+        most = [(end - int(self._memory.M[at.H_NOW])) // by, left // max(1, messages)]
         for more, rest, track in zip(steps, spare, self._jobs, strict=True):
             # the step that comes next is made already
             most.append((track.part.repeats.last - track.laid - rest) // more)
         return min(most)
 
 
-def remembers(combination: Combination) -> str:
-    """Why what comes of messages may follow from more than themselves, if so."""
-    if combination.features.streams:
-        return "connections outlive messages"
-    if combination.features.aggregation:
-        return "slots of switches that sum outlive messages"
-    return next((why for owner in (*combination.transports, combination.queue) if (why := _untold(owner))), "")
-
-
-def lasts(combination: Combination) -> str:
-    """Why what outlives a quiet moment cannot be moved on in time, if so."""
-    if combination.features.streams:
-        return "connections outlive messages"
-    if combination.features.aggregation:
-        return "slots of switches that sum outlive messages"
-    for owner in combination.transports:
-        if shares(owner) and "pair_times" not in vars(owner):
-            return f"nobody says what of pairs of hosts are times in {kind_of(owner) or owner.__name__} (pair_times)"
+def remembers(combination: Combination, transports: Sequence[Bound]) -> str:
+    """Why what comes of messages may follow from more than themselves and what is told of lasting records, if so."""
+    for bound in transports:
+        why = _not_at_rest(bound) or _untold(bound.owner, bound.settings)
+        if why:
+            return why
     return _untold(combination.queue)
 
 
-def _untold(owner: type) -> str:
-    """Why what comes of messages may follow from more than themselves with a component, if so."""
-    if vars(owner).get("forgets", False):
-        return ""
-    return f"nobody says that nothing outlives the messages of {kind_of(owner) or owner.__name__}"
+def lasts(combination: Combination, transports: Sequence[Bound]) -> str:
+    """Why what outlives a quiet moment cannot be moved on in time, if so."""
+    return next((why for bound in transports if (why := _not_at_rest(bound))), "") or _untold(combination.queue)
+
+
+def keeps_ways(combination: Combination, transports: Sequence[Bound]) -> bool:
+    """Whether packets of later messages take the same ways as those of earlier ones: all connections last, and ways
+    follow from what they are."""
+    return vars(combination.balancer).get("by_entropy", False) and all(bound.persistent for bound in transports)
+
+
+def _not_at_rest(bound: Bound) -> str:
+    """Why it is not known of a transport how what outlives its messages stands while there are none, if so."""
+    for there, what, name in (
+        (bound.pairs, "pairs of hosts", "pair_at_rest"), (bound.persistent, "connections", "sender_at_rest"),
+    ):  # fmt: skip
+        if there and name not in vars(bound.owner):
+            return f"nobody says what of {what} lasts in {_name(bound.owner)} ({name})"
+    return ""
+
+
+def _untold(owner: type, settings: Json | None = None) -> str:
+    """Why what comes of messages may follow from more than itself with a component, if so. `settings`: a transport's
+    table."""
+    own = vars(owner)
+    if settings is not None and "goes_by" in own:
+        return cast("str", cast("Any", owner).goes_by(settings))
+    return "" if own.get("forgets", False) else f"nobody says that nothing outlives the messages of {_name(owner)}"
+
+
+def _name(owner: type) -> str:
+    return kind_of(owner) or owner.__name__
 
 
 def _same_steps(before: Moment, now: Moment) -> bool:

@@ -31,16 +31,18 @@ PORT_COUNTERS = (
     at.P_CONTROL_MARKS,
 )  # fmt: skip
 SENT = PORT_COUNTERS.index(at.P_BYTES)
+SUMS = (at.N_SUMMED, at.N_UNSUMMED, at.N_COPIED)
 MORE_COUNTERS = (at.X_PAUSES, at.X_TRIMMED, *range(at.X_CAUSES, at.X_CAUSES + 3))
 
 
 class Counted(NamedTuple):
-    """Counters of the whole network: of ports (by link), how long packets waited there, packets for which a way was
-    chosen, draws of queues, and ties."""
+    """Counters of the whole network: of ports (by link), how long packets waited there, packets that switches added
+    up and copied (by switch), packets for which a way was chosen, draws of queues, and ties."""
 
     ports: Ints
     more: Ints
     delays: Ints
+    sums: Ints
     ways: int
     tests: Ints
     ties: int
@@ -89,6 +91,7 @@ class Stretch:
     ports: Ints
     more: Ints
     delays: Ints
+    sums: Ints
 
     @classmethod
     def between(
@@ -107,7 +110,7 @@ class Stretch:
             ],
             [other - one for one, other in zip(begin.events, now.events, strict=True)],
             now.counted.ports - begin.counted.ports, now.counted.more - begin.counted.more,
-            now.counted.delays - begin.counted.delays,
+            now.counted.delays - begin.counted.delays, now.counted.sums - begin.counted.sums,
         )  # fmt: skip
 
     @property
@@ -131,6 +134,7 @@ class Leaper:
         self._memory, self._flows, self._deliveries, self._recorder = memory, flows, deliveries, recorder
         first = int(memory.M[memory.M[memory.port_base[0] + at.P_MORE] + at.X_DELAYS])
         self._delays = slice(first, first + delays * len(memory.port_base) * at.DELAY_BINS)
+        self._switches = memory.node_base[memory.M[memory.node_base + at.N_KIND] == at.SWITCH]
         self._stopped = stopped
         self.hops = 0
 
@@ -141,7 +145,8 @@ class Leaper:
         delays = M[self._delays]
         return Counted(
             M[ports[:, None] + np.array(PORT_COUNTERS)], M[more[:, None] + np.array(MORE_COUNTERS)],
-            delays.copy(), int(M[memory.node_base + at.N_DRAWS].sum()), M[ports + at.P_TESTS],
+            delays.copy(), M[self._switches[:, None] + np.array(SUMS)],
+            int(M[memory.node_base + at.N_DRAWS].sum()), M[ports + at.P_TESTS],
             sum(int(M[thread + at.T_TIES]) for thread in memory.thread_base),
         )  # fmt: skip
 
@@ -209,6 +214,7 @@ class Leaper:
         M[ports[:, None] + np.array(PORT_COUNTERS)] += rise
         M[more[:, None] + np.array(MORE_COUNTERS)] += higher
         M[self._delays] += times * stretch.delays
+        M[self._switches[:, None] + np.array(SUMS)] += times * stretch.sums
         for places, column in (
             (heads, 0), (heads + at.HEAD_RING_FREE, 0), (ports + at.P_SEEN, 0),
             (heads + at.HEAD_SPILL, 1), (heads + at.HEAD_SPILL_FREE, 1),

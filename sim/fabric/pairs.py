@@ -7,11 +7,22 @@ transport has learnt of a path outlives a message.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import cast
+
 import numpy as np
 
 from gradwire.components import layout as at
+from gradwire.components.transports.at_rest import AtRest
 from gradwire.scenarios.arrays import Ints
 from gradwire.sim.fabric.records import FlowRecords
+
+PAIR_AT_REST = AtRest(ahead=(at.PAIR_NEXT,))
+"""What is the engine's of a pair's words at its sender."""
+
+
+def _at_rest(owner: type, what: str) -> AtRest:
+    return cast("AtRest", getattr(owner, f"{what}_at_rest", AtRest()))
 
 
 class Pairs:
@@ -44,22 +55,35 @@ class Pairs:
             self._groups[group] = self._begin(self._senders[pair], src, dst, priority)
         return self._senders[pair], self._groups[group], self._receivers[pair], self._hosts[host]
 
+    def _words(self) -> Iterator[tuple[int, Ints, int, AtRest]]:
+        """The words of pairs at senders and at receivers, and of hosts, of each transport: its number, bases, how many,
+        and which of these are what."""
+        for transport in sorted({pair[0] for pair in self._senders}):
+            owner = self._records.transports[transport].owner
+            for known, many, which in (
+                (self._senders, at.PAIR_USER + owner.pair_words, PAIR_AT_REST.and_of(_at_rest(owner, "pair"))),
+                (self._receivers, owner.peer_words, _at_rest(owner, "peer")),
+                (self._hosts, owner.host_words, _at_rest(owner, "host")),
+            ):
+                bases = [base for key, base in sorted(known.items()) if key[0] == transport]
+                yield transport, np.array(bases, dtype=np.int64), many, which
+
+    def told(self, anchor: int) -> list[Ints]:
+        """How they stand while nothing is under way: two moments that are told alike go on alike (`AtRest`)."""
+        M = self._records.memory.M
+        found = []
+        for transport, bases, words, which in self._words():
+            rows = M[bases[:, None] + np.arange(words)]
+            found += [np.array([transport, len(bases)]), which.told(rows, anchor).ravel()]
+        return found
+
     def later(self, by: int) -> None:
-        """What they know of times is so many picoseconds later. Of transports that do not say which words are times
-        there must be none."""
-        M, transports = self._records.memory.M, self._records.transports
-        for name, known in (
-            ("pair_times", [(pair[0], base) for pair, base in self._senders.items()]),
-            ("peer_times", [(pair[0], base) for pair, base in self._receivers.items()]),
-            ("host_times", [(host[0], base) for host, base in self._hosts.items()]),
-        ):
-            for transport, base in known:
-                for word in getattr(transports[transport].owner, name, ()):
-                    M[base + word] += by
-        for base in self._senders.values():
-            M[base + at.PAIR_NEXT] += by
+        """What they know of times is so many picoseconds later; what their hosts' heaps had of them is over."""
+        M = self._records.memory.M
+        for _, bases, _, which in self._words():
+            which.later(M, bases, by)
         for base in self._groups.values():
-            M[base + at.S_ARMED] = 0  # what its host's heap had of it is over
+            M[base + at.S_ARMED] = 0
 
     def _begin(self, pair: int, src: int, dst: int, priority: int) -> int:
         """The record of a group: enough of one for the NIC to list it as it lists a flow."""

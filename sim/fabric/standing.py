@@ -58,7 +58,9 @@ def standing(memory: Memory, flows: Flows, tracks: list[Track], anchor: int) -> 
     """What jobs are in the middle of while the network is quiet, as words. `anchor`: the next thing that happens."""
     M, nodes = memory.M, memory.node_base
     found = [_timers(memory, tracks, anchor)]
+    found += flows.lasting(anchor)
     pulls = M[nodes + at.N_PULL_AT][M[nodes + at.N_KIND] == at.HOST]
+    found.append(M[nodes + at.N_SLOTS][M[nodes + at.N_KIND] == at.SWITCH])
     more = M[memory.port_base + at.P_MORE]
     found += [np.maximum(pulls - anchor, 0), M[more[:, None] + np.array(LASTS)].ravel()]
     for track in tracks:

@@ -19,17 +19,23 @@ COMBINATIONS = {
     "several transports, shared buffers": replace(
         COMMON, transports=("tcp_newreno", "dcqcn"), features=frozenset({"shared_buffer"}), delays=True
     ),
+    "connections that last": replace(COMMON, transports=("tcp_newreno", "cubic")),
+    "pairs, switches that sum": replace(COMMON, transports=("dlcp", "dctcp"), features=frozenset({"aggregation_slots"})),
     "flow control, faults": replace(COMMON, features=frozenset({"pfc", "drr_quantum"}), faults=True),
 }
 
 
-@pytest.mark.parametrize("combination", COMBINATIONS.values(), ids=COMBINATIONS)
-def test_random_jobs(combination: Any, tmp_path: Any) -> None:
+LASTS = ("connections that last", "pairs, switches that sum")
+
+
+@pytest.mark.parametrize("name", COMBINATIONS)
+def test_random_jobs(name: str, tmp_path: Any) -> None:
+    combination = COMBINATIONS[name]
     made, answers = Scenarios(tmp_path, combination), Counter[str]()
     many = 80 if settings.default.max_examples < 1000 else 1000
     for seed in range(many):
         try:
-            case = long_jobs(made, seed, tmp_path)
+            case = long_jobs(made, seed, tmp_path, name in LASTS)
             if case is None:
                 continue
             fast = simulate(case, threads=1 + seed % 2, max_wall_s=10.0)

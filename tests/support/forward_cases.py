@@ -13,6 +13,11 @@ from tests.soak.drawn import Scenarios
 
 REMEMBERS = ("connections", "preset", "loss_detection", "tail_probes", "frto", "slow_start", "pacing", "timers")
 """Keys of transports with which messages are not by themselves, or go by the time of day."""
+LASTS = {
+    "tcp_newreno": {"connections": "persistent"}, "cubic": {"connections": "persistent"},
+    "dlcp": {"send_order": "sequential"},
+}  # fmt: skip
+"""Keys with which something outlives messages that may stand as it did before."""
 LEFT_OUT = " iterations not simulated again"
 
 
@@ -28,15 +33,15 @@ def left_out(result: Result) -> int:
     return int(said.removesuffix(LEFT_OUT)) if said.endswith(LEFT_OUT) else 0
 
 
-def long_jobs(made: Scenarios, seed: int, folder: Path) -> Scenario | None:
+def long_jobs(made: Scenarios, seed: int, folder: Path, lasts: bool = False) -> Scenario | None:
     """A drawn scenario whose jobs have a dozen iterations or two, mostly with nothing beside them; None if it has no
-    job."""
+    job. `lasts`: something outlives its messages, mostly, and has time to settle."""
     rng = Random(seed)
     tables: dict[str, Any] = made.tables(seed)
     if not tables.get("job"):
         return None
     for job in tables["job"]:
-        job["iterations"] = rng.randint(6, 30)
+        job["iterations"] = rng.randint(40, 80) if lasts else rng.randint(6, 30)
         for key in ("jitter", "bound_per", "phase"):
             if rng.random() < 0.9:
                 job.pop(key, None)
@@ -54,6 +59,8 @@ def long_jobs(made: Scenarios, seed: int, folder: Path) -> Scenario | None:
         if rng.random() < 0.8:
             for key in REMEMBERS:
                 transport.pop(key, None)
+        if lasts and rng.random() < 0.9:
+            transport.update(LASTS.get(transport.get("kind", ""), {}))
     for key in ("queue_samples", "sample_ports", "packet_log"):
         tables["output"].pop(key, None)
     return build_scenario(made._settled(tables)).at(folder)

@@ -9,6 +9,7 @@ import pytest
 from forward_cases import difference, left_out
 from sim_cases import US, make_trace, ps_job, ring_job, scenario
 
+from gradwire.components import layout as at
 from gradwire.experiment.program import Repeats
 from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.sim.fabric import forward
@@ -21,7 +22,12 @@ from gradwire.traces.trace import Trace
 
 TRACE = make_trace([[2000], [90_000]])
 TWO = make_trace([[2000], [90_000]], iterations=2, skew=3 * US)
+SHORT = make_trace([[2000], [90_000]], forward=2 * US, backward=2 * US)
+CALM = make_trace([[2000], [90_000]], forward=300 * US, backward=300 * US)
+"""Silences that are no longer than a time-out."""
 LOSSY = {"loss": 0.001}
+SPINES = {"kind": "leaf_spine", "leaves": 2, "spines": 2, "hosts_per_leaf": 2}
+IN_ORDER = {"kind": "dlcp", "send_order": "sequential"}
 
 
 def ring(iterations: int = 40, compute_scale: float = 1.0, **fields: Any) -> Scenario:
@@ -31,6 +37,16 @@ def ring(iterations: int = 40, compute_scale: float = 1.0, **fields: Any) -> Sce
 def servers(iterations: int = 40, **fields: Any) -> Scenario:
     """All workers push at the same time, so that their packets tie at the server's port."""
     return scenario(ps_job(3, iterations=iterations), **fields)
+
+
+def lasting(kind: str, **rules: Any) -> dict[str, Any]:
+    """A transport whose connections carry the messages of one iteration after those of another."""
+    return {"kind": kind, "connections": "persistent", **rules}
+
+
+def summed(slots: int, **fields: Any) -> Scenario:
+    job = ps_job(3, iterations=60, exchange={"aggregation": True})
+    return scenario(job, switch={"aggregation_slots": slots}, **fields)
 
 
 def both(case: Scenario, trace: Trace = TRACE, **how: Any) -> tuple[Any, Any]:
@@ -54,6 +70,70 @@ def test_what_is_left_out_is_what_would_have_been(case, trace, least, threads):
     assert difference(fast, full) == []
     assert least <= left_out(fast) < 40
     assert full.timing["fast_forward"] == "off"
+
+
+@pytest.mark.parametrize(
+    ("case", "trace"),
+    [
+        (ring(60, transport=lasting("dctcp")), CALM),
+        (ring(60, transport=lasting("dctcp")), TRACE),  # windows fall in every silence, and rise: 17 times by turns
+        (ring(60, transport=lasting("tcp_newreno"), topology=SPINES), CALM),  # connections keep their ways
+        (servers(120, transport=lasting("dctcp", delayed_acks="10us", recovery="prr")), TRACE),
+        (servers(120, transport=lasting("tcp_newreno", min_rto="20us"), switch={"buffer": "20kB"}), TRACE),  # drops
+        (ring(60, transport=lasting("cubic")), CALM),
+        (servers(60, transport={"kind": "cubic", "preset": "linux", "timers": "exact"}), CALM),
+        (servers(60, transport=IN_ORDER), TRACE),
+        (ring(60, transport=IN_ORDER), CALM),
+        (summed(1000), TRACE),
+        (summed(3), CALM),
+    ],
+    ids=["ring", "rhythm", "ways", "delayed", "drops", "cubic", "exact timers", "pairs", "ring of pairs", "sums", "few slots"],
+)  # fmt: skip
+def test_what_outlives_messages_settles(case, trace):
+    """Windows, rates and round trips of connections and pairs, and slots of switches, are what they were before."""
+    fast, full = both(case, trace)
+    assert difference(fast, full) == []
+    assert 10 < left_out(fast) < case.job[0].iterations
+
+
+def test_what_connections_know_has_to_be_told(monkeypatch):
+    """Windows that go on growing from one iteration to the next; were they not looked at, one would stand for all."""
+    case = servers(60, transport=lasting("dctcp"))
+    assert left_out(simulate(case, CALM)) == 0
+    monkeypatch.setattr("gradwire.sim.fabric.flows.Flows.lasting", lambda *_: [])
+    fast, full = both(case, CALM)
+    assert left_out(fast)
+    assert difference(fast, full)
+
+
+@pytest.mark.parametrize(
+    ("case", "what"),
+    [
+        (servers(60, transport=IN_ORDER), "pairs.Pairs"),
+        (
+            scenario(
+                ring_job(4, iterations=60, bucket="10MB"), transport=lasting("dctcp", min_rto="100us"),
+                switch={"buffer": "4MB"},
+            ),
+            "streams.Streams",
+        ),
+    ],
+    ids=["pairs", "connections"],
+)  # fmt: skip
+def test_what_is_known_of_times_has_to_move_on(case, what, monkeypatch):
+    """Where it stays behind, hosts take what they know for stale after a leap."""
+    monkeypatch.setattr(f"gradwire.sim.fabric.{what}.later", lambda *_: None)
+    fast, full = both(case, SHORT)
+    assert left_out(fast)
+    assert difference(fast, full)
+
+
+def test_slots_have_to_be_counted(monkeypatch):
+    """What switches have added up and copied rises with every iteration that is left out."""
+    monkeypatch.setattr("gradwire.sim.fabric.leaping.SUMS", (at.N_SUMMED,))
+    fast, full = both(summed(1000))
+    assert left_out(fast)
+    assert difference(fast, full) == ["summary"]
 
 
 def test_a_long_job_is_simulated_as_long_as_a_short_one(monkeypatch):
@@ -134,14 +214,23 @@ DECLINED = [
     (ring(40, output={"packet_log": True}), "packets are noted (output.packet_log)"),
     (scenario(ring_job(4, iterations=40, jitter=0.1)), "compute times vary (jitter)"),
     (ring(40, link=LOSSY), "links lose packets at random"),
-    (ring(40, transport={"kind": "dctcp", "connections": "persistent"}), "connections outlive messages"),
-    (ring(40, transport={"kind": "dlcp"}), "nobody says that nothing outlives the messages of dlcp"),
+    (
+        ring(40, transport={"kind": "dlcp"}),
+        'the order of packets changes from iteration to iteration (send_order = "important_first")',
+    ),
+    (
+        ring(40, transport={"kind": "dlcp", "send_order": "random"}),
+        'the order of packets is drawn for every message (send_order = "random")',
+    ),
+    (ring(40, transport={"kind": "ltp"}), "at which place of its cycle the rate of ltp begins goes by what time it is"),
+    (ring(40, transport={"kind": "dctcp", "preset": "linux"}), 'timers go by ticks of a clock (timers = "ticks")'),
+    (
+        ring(40, transport=lasting("dctcp", preset="linux")),
+        "nobody says what of connections lasts in LinuxDctcp (sender_at_rest)",
+    ),
     (ring(6), "there are too few iterations"),
     (scenario(ring_job(4, iterations=40, compute_scale=0.0)), "the network is never quiet between two iterations"),
-    (
-        ring(40, topology={"kind": "leaf_spine", "leaves": 2, "spines": 2, "hosts_per_leaf": 2}),
-        "packets take one of several ways",
-    ),
+    (ring(40, topology=SPINES), "packets take one of several ways"),
     (
         servers(40, switch={"ecn_threshold": "9kB", "ecn_ceiling": "60kB"}), "queues draw what they mark or cut",
     ),
