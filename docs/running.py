@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from docs.pages import ROOT, Block, cells, is_rule, options
 
 LIMIT_S = 240
 """No command of a page takes longer; on a machine of its own each takes less than a minute."""
+PROGRAMS = {"gradwire": [sys.executable, "-m", "gradwire"], "python": [sys.executable]}
 
 
 class Wrong(AssertionError):
@@ -31,22 +33,25 @@ class Done:
 
 @dataclass
 class Session:
-    """A folder in which commands and code run as in a terminal, with this `gradwire`. Commands run once."""
+    """A folder in which commands and code run as in a terminal, with this `gradwire`. Commands run once.
+
+    `programs`: what `gradwire` and `python` are there, as words before their arguments.
+    """
 
     folder: Path
     limit_s: float = LIMIT_S
+    programs: Mapping[str, Sequence[str]] = field(default_factory=lambda: PROGRAMS)
     known: dict[str, Done] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        programs = self.folder / ".programs"
-        programs.mkdir()
-        for name, rest in (("gradwire", ["-m", "gradwire"]), ("python", [])):
-            words = shlex.join([sys.executable, *rest])
-            (programs / name).write_text(f'#!/bin/sh\nexec {words} "$@"\n')
-            (programs / name).chmod(0o755)
+        place = self.folder / ".programs"
+        place.mkdir()
+        for name, words in self.programs.items():
+            (place / name).write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+            (place / name).chmod(0o755)
         path = os.environ.get("PATH", "")
         self._environment = {
-            **os.environ, "PATH": f"{programs}:{path}", "PYTHONPATH": str(ROOT), "COLUMNS": "200", "TERM": "dumb",
+            **os.environ, "PATH": f"{place}:{path}", "PYTHONPATH": str(ROOT), "COLUMNS": "200", "TERM": "dumb",
         }  # fmt: skip
 
     def command(self, line: str) -> Done:
@@ -56,7 +61,7 @@ class Session:
         return self.known[line]
 
     def python(self, code: str) -> Done:
-        return self._run([sys.executable, "-c", code], code.splitlines()[0])
+        return self._run([*self.programs["python"], "-c", code], code.splitlines()[0])
 
     def _run(self, arguments: list[str], name: str) -> Done:
         done = subprocess.run(

@@ -17,7 +17,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Compiling a kernel inside an example takes seconds on a busy machine; deadlines would only flake.
 settings.register_profile("gradwire", deadline=None)
-# For a longer look: pytest tests/property --hypothesis-profile thorough
+# For a longer look: pytest tests/property --hypothesis-profile thorough, or python -m tests.soak
 settings.register_profile("thorough", deadline=None, max_examples=2000)
 settings.load_profile("gradwire")
 # Hypothesis also tries the constants that it finds in whatever modules of this folder are loaded. Then what a property
@@ -39,10 +39,24 @@ WALL = {
 are marked `virtual`."""
 
 
+TESTS = Path(__file__).resolve().parent
+WALL_PLACES = [TESTS / each for each in ("testbed", "unit/emu", "unit/benchmarks", "unit/scenarios/test_components.py")]
+"""Where tests marked `wall` lie: `-m wall` looks for them there alone, and does not import all the others."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    if config.option.markexpr != "wall":
+        return None
+    near = any(collection_path.is_relative_to(place) or place.is_relative_to(collection_path) for place in WALL_PLACES)
+    return None if near else True
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.stem in WALL and not item.get_closest_marker("virtual"):
             item.add_marker(pytest.mark.wall)
+        if item.get_closest_marker("wall") and not any(item.path.is_relative_to(place) for place in WALL_PLACES):
+            raise pytest.UsageError(f"{item.nodeid}: is marked wall, but lies outside of WALL_PLACES")
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from warm import Warm
 
 import gradwire
 from gradwire.scenarios.result import Result
@@ -30,7 +31,7 @@ def command(*arguments: str) -> list[str]:
 
 
 def run(*arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=timeout, check=False)
+    return Warm.ours().run(*arguments, timeout=timeout)
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import typer
+from warm import Warm
 
 from docs.pages import PAGES, ROOT, Block, blocks
 from docs.refresh import _aligned, _with_cell
@@ -34,6 +35,11 @@ TO_RUN = [page for page, found in BLOCKS.items() if any(each.kind in ("sh", "pyt
 TABLES = [(block, *entry) for found in BLOCKS.values() for block in found if "figures" in block.marks for entry in table_commands(block)]
 
 
+def session_in(folder: Path) -> Session:
+    """Commands and code in processes that need not import `gradwire` each."""
+    return Session(folder, programs={name: Warm.ours().client(name) for name in ("gradwire", "python")})
+
+
 def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
@@ -41,7 +47,7 @@ def name(page: Path) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", TO_RUN, ids=name)
 def test_commands_and_code_run(page: Path, tmp_path: Path):
-    session = Session(tmp_path)
+    session = session_in(tmp_path)
     skipped = ""
     for block in BLOCKS[page]:
         why = missing(block.needs)
@@ -58,7 +64,7 @@ def test_figures_are_those_that_are_printed(block: Block, command: str, number: 
     why = missing(block.needs)
     if why:
         pytest.skip(why)
-    session = Session(tmp_path)
+    session = session_in(tmp_path)
     run_first(session, block)
     done = session.command(command)
     assert done.code == 0, done.text

@@ -14,6 +14,8 @@ from gradwire.scenarios.errors import ScenarioError, StallError, TraceError
 from gradwire.sim.simulate import simulate
 from tests.soak.drawn import COMMON, Scenarios
 
+LEAST = 30
+"""Seeds that are tried in any case; then as many as it takes to have met what there is to meet."""
 COMBINATIONS = {
     "plain": COMMON,
     "several transports, shared buffers": replace(
@@ -46,5 +48,7 @@ def test_random_jobs(name: str, tmp_path: Any) -> None:
             continue
         assert difference(fast, full) == [], f"seed {seed}"
         answers["skipped" if left_out(fast) else str(fast.timing["fast_forward"])] += 1
+        if many < 1000 and seed >= LEAST and answers["skipped"] >= 3 and len(answers) > 4:
+            break
     assert answers["skipped"] >= 3, answers
     assert len(answers) > 4, answers

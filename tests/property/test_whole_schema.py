@@ -21,7 +21,10 @@ KEPT = sorted((Path(__file__).parents[1] / "data" / "soak").glob("*.json"))
 @pytest.mark.parametrize("seed", range(3))
 def test_what_check_accepts_runs_and_is_what_the_oracle_does(seed, tmp_path):
     made = Scenarios(tmp_path, combination(Random(seed)))
-    answers = [play(made.tables(member, 0.1 if member % 4 == 3 else 0.0), tmp_path) for member in range(40)]
+    answers: list[str] = []
+    while len(answers) < 20 or (len(answers) < 40 and answers.count("ok") <= 10):
+        member = len(answers)
+        answers.append(play(made.tables(member, 0.1 if member % 4 == 3 else 0.0), tmp_path))
     assert set(answers) <= set(ANSWERS)
     assert answers.count("ok") > 10
 

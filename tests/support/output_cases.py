@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from warm import Warm
+
 import gradwire
 
 ROOT = Path(gradwire.__file__).resolve().parents[1]
@@ -31,10 +33,9 @@ def gradwire_command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "gradwire", *arguments]
 
 
-def run(*arguments: str, timeout: float = 120, **options: object) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
     """One command; fails if it takes longer than `timeout` seconds."""
-    command = gradwire_command(*arguments)
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, **options)  # type: ignore[call-overload,no-any-return]
+    return Warm.ours().run(*arguments, timeout=timeout)
 
 
 def same_but_timing(first: Path, second: Path) -> list[str]:

@@ -48,8 +48,8 @@ def simulated(policy: str) -> list[Result]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("switch", ["red", "bpf", "userspace"])
+@pytest.mark.parametrize("policy", POLICIES)  # one after the other: what is simulated of each is simulated once
 def test_real_kernels_do_what_the_simulator_says(policy, switch):
     chosen = variant(policy)
     sim, *others = simulated(policy)

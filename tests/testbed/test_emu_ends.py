@@ -81,6 +81,7 @@ def test_an_interrupt_keeps_what_was_seen(place: Place, sent: int, code: int, wo
     assert sum(port["packets"] for port in result.ports.to_pylist()) > 0
 
 
+@pytest.mark.virtual
 @needs("uml")
 @pytest.mark.parametrize(("sent", "code", "word"), ENDED)
 def test_an_interrupt_in_virtual_time_keeps_what_was_seen(place: Place, sent: int, code: int, word: str) -> None:
@@ -152,6 +153,7 @@ def test_nothing_is_left_when_it_is_killed_while_it_builds(place: Place, backend
     killed(place, wait, "--switch", backend)
 
 
+@pytest.mark.virtual
 @needs("uml")
 def test_nothing_is_left_when_it_is_killed_in_virtual_time(place: Place) -> None:
     def wait(process: subprocess.Popen[str]) -> None:

@@ -151,7 +151,7 @@ def test_whatever_ends_a_run_nothing_is_left(place: Place, how: str) -> None:
         "import os, signal, subprocess, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
         "subprocess.Popen(['sleep', '600'], start_new_session=True); print('begun', flush=True); time.sleep(600)"
     )
-    limit = ("--max-wall", "20s") if how == "max_wall" else ()
+    limit = ("--max-wall", "12s") if how == "max_wall" else ()
     process = place.start("exec", "s.toml", *USERSPACE, *limit, "--out", "o", "--", PYTHON, "-c", code)
     assert process.stdout is not None
     if how != "max_wall":
@@ -182,6 +182,7 @@ def test_rules_write_what_programs_do_not_know_of(place: Place) -> None:
     assert met[0]["packets"] == sent[0] and met[1]["packets"] >= sent[1] + 2  # and what h0 answers
 
 
+@pytest.mark.virtual
 @needs("uml")
 @pytest.mark.parametrize("switch", ["bpf", pytest.param("userspace", marks=pytest.mark.slow)])
 def test_a_cable_is_cut_and_mended_when_the_scenario_says(place: Place, switch: str) -> None:
@@ -199,6 +200,7 @@ def test_a_cable_is_cut_and_mended_when_the_scenario_says(place: Place, switch: 
     assert {port: count for port, count in lost.items() if count} == {"h1->s0": 30}
 
 
+@pytest.mark.virtual
 @needs("uml")
 def test_two_virtual_runs_are_one_and_the_rate_is_the_links(place: Place) -> None:
     pair = str(ROOT / "examples" / "exec" / "pair.py")
@@ -232,6 +234,7 @@ def test_background_traffic_runs_beside_and_a_paused_host_stands_still(place: Pl
     assert first_end[1] >= 1.1e12 and len(first_end) == 3
 
 
+@pytest.mark.virtual
 @needs("uml")
 @pytest.mark.slow
 @pytest.mark.parametrize("reducer", [(), ("--reducer", "topk")], ids=["plain", "topk"])
@@ -278,6 +281,7 @@ def test_what_computing_took_is_slept_at_marks(place: Place) -> None:
         assert 2 * first < second < 8 * first
 
 
+@pytest.mark.virtual
 @needs("uml")
 def test_computing_takes_what_a_trace_says_and_the_run_replays_as_long(place: Place) -> None:
     """Whatever this machine takes; and what two ranks send to each other goes on top, as far as it does not overlap.

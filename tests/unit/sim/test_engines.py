@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from gradwire.components.find import functions_of, resolve
 from gradwire.components.transports.dctcp import Dctcp
 from gradwire.components.transports.dlcp import Dlcp
 from gradwire.experiment.topology import LinkSpec, leaf_spine
+from gradwire.scenarios.components import kind_of
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.load import build_scenario
 from gradwire.scenarios.schema.network import Switch
@@ -41,6 +43,38 @@ def own_cache(tmp_path, monkeypatch):
     specialise._load.cache_clear()
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The engine of `scenario()`, compiled once for all tests that need one: its folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRADWIRE_CACHE", str(tmp_path_factory.mktemp("made")))
+        patch.setattr(engines, "_private", [])
+        compile_ahead([scenario()])
+        (kept,) = engines.kept_engines()
+        return engines.engines_folder() / kept.identity
+
+
+@pytest.fixture
+def own_engine(own_cache, made):
+    """The own cache with that engine in it: its folder."""
+    return Path(shutil.copytree(made, own_cache / made.name))
+
+
+@pytest.fixture
+def remade(monkeypatch, made):
+    """What compiles puts that engine where it belongs, instead of compiling it once more. How often it did."""
+    times = []
+
+    def fill(part, work, at_once, begin):
+        assert work.identity == made.name
+        times.append(1)
+        for path in made.iterdir():
+            shutil.copy(path, part)
+
+    monkeypatch.setattr(engines, "_fill", fill)
+    return times
+
+
 def scenario(**fields):
     return build_scenario({
         "name": "x", "topology": {"kind": "star", "hosts": 4},
@@ -48,18 +82,17 @@ def scenario(**fields):
     })  # fmt: skip
 
 
-def case(balancing="ecmp"):
-    tables = [Dctcp.model_validate({"kind": "dctcp"}), Dlcp.model_validate({"kind": "dlcp"})]
+def case(balancing, *models):
+    tables = [model.model_validate({"kind": kind_of(model)}) for model in models]
     letters = [Letter(n * US, n % 6, (n + 3 + n // 6) % 6 if n % 6 != (n + 3 + n // 6) % 6 else (n + 1) % 6,
-                      9_000 + 5_000 * n, n % 2, bound=0.1 * (n % 2)) for n in range(12)]  # fmt: skip
+                      9_000 + 5_000 * n, n % len(tables), bound=0.1 * (n % len(tables))) for n in range(12)]  # fmt: skip
     switch = Switch.model_validate({"buffer": "20kB", "ecn_threshold": "8kB"})
     return Case(leaf_spine(2, 3, 2, LinkSpec(10**10, US)), tables, letters, switch, balancing)
 
 
-def test_it_compiles_as_one_program(own_cache):
+def test_it_compiles_as_one_program(own_engine):
     """Falling back to Numba's own way would cost four times as long, and nobody would notice."""
     assert whole.is_known(), "this Numba is not known to work: see whole.KNOWN"
-    compile_ahead([scenario()])
     kept = {
         each.about["transports"][0] if each.about["transports"] else "": each.about
         for each in engines.kept_engines()
@@ -82,34 +115,30 @@ def test_the_time_that_a_child_took_is_told_of_the_first_run(own_cache):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("balancing", ["ecmp", "reps"])
-def test_both_ways_of_compiling_give_the_same(own_cache, balancing, monkeypatch):
-    quick = run_engine(case(balancing))
+@pytest.mark.parametrize("which", [("ecmp", Dctcp), ("reps", Dctcp, Dlcp)], ids=["ecmp", "reps"])
+def test_both_ways_of_compiling_give_the_same(own_cache, which, monkeypatch):
+    quick = run_engine(case(*which))
     monkeypatch.setattr(whole, "KNOWN", ())
     engines.clear()
     specialise._load.cache_clear()
-    slow = run_engine(case(balancing))
+    slow = run_engine(case(*which))
     assert {each.about["compiled"] for each in engines.kept_engines()} == {"function by function"}
     assert quick.transmissions and first_difference(quick, slow) == ""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("left", [{"run.o": b"half"}, {engines.ABOUT: b"{"}, {engines.ABOUT: b"{}"}])
-def test_what_is_not_whole_is_not_taken(own_cache, left):
+def test_what_is_not_whole_is_not_taken(own_cache, remade, left):
     identity = specialise._identity(combination_of(scenario()))
     folder = own_cache / identity  # as a crash could have left it, had it had its name
     folder.mkdir(parents=True)
     for name, data in left.items():
         (folder / name).write_bytes(data)
     assert simulate(scenario()).summary["totals"]["finished"]
-    assert [kept.identity for kept in engines.kept_engines()] == [identity]
+    assert [kept.identity for kept in engines.kept_engines()] == [identity] and (folder / "post.o").exists()
 
 
-@pytest.mark.slow
-def test_what_has_changed_on_disk_is_not_run(own_cache):
-    identity = specialise._identity(combination_of(scenario()))
-    compile_ahead([scenario()])
-    code = own_cache / identity / "run.o"
+def test_what_has_changed_on_disk_is_not_run(own_engine, remade):
+    code = own_engine / "run.o"
     whole_code = code.read_bytes()
     code.write_bytes(whole_code[:5000] + bytes(100) + whole_code[5100:])
     assert simulate(scenario()).summary["totals"]["finished"]
@@ -158,10 +187,13 @@ def test_nothing_that_is_compiled_is_missing_from_what_an_engine_is_known_by(fie
     assert Path(gradwire.scenarios.wire.__file__) in files
 
 
-@pytest.mark.slow
-def test_a_run_with_a_kept_engine_needs_no_numba(own_cache, tmp_path):
+def test_a_run_with_a_kept_engine_needs_no_numba(own_engine):
     """It takes a fifth of a second and 60 MB to load."""
-    compile_ahead([scenario()])
+    runs_without_numba()
+
+
+def runs_without_numba():
+    """A run in a process in which there is no Numba is the same as here."""
     code = (
         "import sys; sys.modules['numba'] = None\n"
         "from gradwire.scenarios.load import build_scenario; from gradwire.sim.simulate import simulate\n"
@@ -173,10 +205,11 @@ def test_a_run_with_a_kept_engine_needs_no_numba(own_cache, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_the_parent_has_compiled_its_children_compile_anew(own_cache, tmp_path):
+def test_what_the_parent_has_compiled_its_children_compile_anew(own_cache):
     """Otherwise an engine is kept that calls helpers of Numba, which are not there when it is loaded."""
     assert specialise._functions(combination_of(scenario()))["keep"].numba
-    test_a_run_with_a_kept_engine_needs_no_numba(own_cache, tmp_path)
+    compile_ahead([scenario()])
+    runs_without_numba()
     (kept,) = engines.kept_engines()
     for name in engines.FUNCTIONS:
         assert not objects.refers_to_numba((own_cache / kept.identity / f"{name}.o").read_bytes())
@@ -284,12 +317,9 @@ def test_old_engines_go_by_themselves(own_cache, monkeypatch):
     assert {path.name for path in own_cache.iterdir()} == {"e0", "e2", "e3", "y.part"}
 
 
-@pytest.mark.slow
-def test_an_engine_that_is_used_counts_as_young(own_cache):
-    compile_ahead([scenario()])
-    (kept,) = engines.kept_engines()
-    os.utime(own_cache / kept.identity / engines.ABOUT, (1, 1))
-    assert engines.load(kept.identity)
+def test_an_engine_that_is_used_counts_as_young(own_engine):
+    os.utime(own_engine / engines.ABOUT, (1, 1))
+    assert engines.load(own_engine.name)
     assert engines.kept_engines()[0].used > time.time() - 1000
 
 
