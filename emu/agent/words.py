@@ -43,16 +43,22 @@ class Table:
         return self._block.address
 
     def put(self, number: int, index: int) -> bool:
-        """Enter a message, or say that it is under way no more (0). Whether the table has moved."""
-        moved = 2 * self._count > self.mask
+        """Enter a message, or say that it is under way no more (0). Whether the table has moved, as it may where the
+        message is new."""
+        place = self._place(number)
+        fresh = self._block.words[place] == 0
+        moved = fresh and 2 * self._count > self.mask
         if moved:
             self._grow()
-        words, place = self._block.words, self._place(number)
-        if not words[place]:
-            self._count += 1
-            words[place] = number + 1
-        words[place + 1] = index
+            place = self._place(number)
+        words = self._block.words
+        self._count += fresh
+        words[place], words[place + 1] = number + 1, index
         return moved
+
+    def get(self, number: int) -> int:
+        """The index of a message, 0: it is not there."""
+        return self._block.words[self._place(number) + 1]
 
     def _place(self, number: int) -> int:
         words, place = self._block.words, number * SPREAD >> 7 & self.mask

@@ -3,8 +3,8 @@
 A transport's rules are written once, as the functions of `gradwire.components.transports`, and sockets run what they
 are compiled to (`gradwire.emu.agent.machine`). In the simulator they work on the records of all flows in one array;
 here each end of a message has words of its own (`gradwire.emu.agent.words`), laid out the same way, whose places are
-counted from address zero. `SendingEnd` and `ReceivingEnd` are the two ends without any socket, so that tests can drive them
-beside the simulator's.
+counted from address zero. `SendingEnd` and `ReceivingEnd` are the two ends without any socket, so that tests can drive
+them beside the simulator's.
 
 What the rules decide is read from the words by which they tell the engine (`gradwire.components.transports.base`): a
 packet number or a probe to send, when to be called again, how far apart packets start, that there is nothing more to
