@@ -10,7 +10,9 @@ from pathlib import Path
 import emu_agents_cases
 import pytest
 
+from gradwire.emu.agent import machine
 from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.transports.rules import transport_class
 from gradwire.emu.uml.virtual import kernel_or_error, run_inside
 
 RATE = 10_000_000_000
@@ -34,6 +36,7 @@ def found(tmp_path_factory: pytest.TempPathFactory):
         kernel_or_error()
     except TestbedError as error:
         pytest.skip(f"{error.what}: {error.expected}")
+    machine.make_ready(transport_class(kind) for kind in ("dlcp", "constant_rate"))  # inside it would take minutes
     folder = tmp_path_factory.mktemp("virtual")
     runs = []
     for name in ("first", "second"):
