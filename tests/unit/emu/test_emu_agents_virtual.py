@@ -14,6 +14,7 @@ from gradwire.emu.agent import machine
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.transports.rules import transport_class
 from gradwire.emu.uml.virtual import kernel_or_error, run_inside
+from gradwire.scenarios.cache import cache_folder
 
 RATE = 10_000_000_000
 PACKET_NS = 4154 * 8 / 10
@@ -45,7 +46,11 @@ def found(tmp_path_factory: pytest.TempPathFactory):
         root = Path(emu_agents_cases.ROOT)
         command = [sys.executable, emu_agents_cases.__file__, "paired", arguments]
         status = run_inside(
-            command, seed=1, limit_s=100, environment={"PYTHONPATH": os.pathsep.join([str(root), str(root / "tests/support")])}
+            command, seed=1, limit_s=100,
+            environment={
+                "PYTHONPATH": os.pathsep.join([str(root), str(root / "tests/support")]),
+                "GRADWIRE_CACHE": str(cache_folder()),
+            },
         )
         assert status == 0
         runs.append(json.loads(Path(answer).read_text()))
