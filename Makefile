@@ -8,6 +8,7 @@
 #
 # Real sockets (docs/testbed.md), on Debian or Ubuntu:
 #   make packages                  what the testbed needs of the system (asks for sudo unless run as root)
+#   make packages-tests            what only tests need of the system: a program of ssh's, of which no service is started
 #   make uml                       the kernel for virtual time, built once and kept outside of this directory
 #   make demo-emu                  kernel TCP and DLCP through a real switch (asks for sudo)
 #
@@ -29,6 +30,9 @@ TEST_STAMP := $(VENV)/.installed-test
 
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 APT := DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-install-recommends
+TEST_PACKAGES := openssh-client openssh-server
+# While a package is installed: Debian asks this program whether its services may be started (101: no).
+POLICY := /usr/sbin/policy-rc.d
 PACKAGES := iproute2 nftables clang libbpf-dev ethtool kmod iputils-ping tcpdump util-linux
 # A tarball of the source of Linux 6.1 or 6.12, where there is no such package.
 SOURCE ?=
@@ -37,7 +41,7 @@ UML_PACKAGES := gcc make flex bison bc xz-utils bzip2
 # The kernel's source as the distribution has it: Debian 12, Debian 13, Ubuntu.
 KERNEL_SOURCES := linux-source-6.1 linux-source-6.12 linux-source
 
-.PHONY: demo demo-emu test quick lint bench clean packages uml
+.PHONY: demo demo-emu test quick lint bench clean packages packages-tests uml
 
 demo: $(BASE_STAMP)
 	$(BIN)/gradwire demo
@@ -48,6 +52,12 @@ demo-emu: $(BASE_STAMP)
 packages:
 	$(SUDO) apt-get -q update
 	$(SUDO) env $(APT) install $(PACKAGES)
+
+packages-tests:
+	@[ -x /usr/sbin/sshd ] || { \
+		made=; [ -e $(POLICY) ] || { printf '#!/bin/sh\nexit 101\n' | $(SUDO) install -m 755 /dev/stdin $(POLICY); made=yes; }; \
+		$(SUDO) apt-get -q update; $(SUDO) env $(APT) install $(TEST_PACKAGES); failed=$$?; \
+		[ -z "$$made" ] || $(SUDO) rm -f $(POLICY); exit $$failed; }
 
 # Nothing is installed where everything is there; nothing is built where a kernel of this recipe is kept already.
 uml: $(BASE_STAMP)
@@ -65,8 +75,8 @@ test quick: export PYTHONDONTWRITEBYTECODE :=
 test: $(TEST_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not wall'
-	$(BIN)/python -m pytest -m wall || { \
+	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 30 --durations-min 10 -m 'not wall'
+	$(BIN)/python -m pytest --durations 15 --durations-min 5 -m wall || { \
 		echo "SECOND TRY of the tests on the wall clock that have just failed: their first try stands above." >&2; \
 		$(BIN)/python -m pytest -m wall --last-failed --last-failed-no-failures none; }
 

@@ -31,8 +31,9 @@ from gradwire.analysis.metrics import Span
 from gradwire.analysis.played import IDLE, Played
 from gradwire.analysis.ran import Ran, ran
 from gradwire.analysis.tables import Row as TableRow
-from gradwire.analysis.tables import html_table, share_text, time_text
+from gradwire.analysis.tables import html_table
 from gradwire.scenarios.json_data import Json
+from gradwire.scenarios.readable import share_text, time_text
 from gradwire.scenarios.result import Result
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 
 from gradwire.analysis.breakdown import PARTS, WORDS
 from gradwire.analysis.plots import LEGEND_COLUMNS, PAPER, PS_PER_MS, house_figure
-from gradwire.analysis.tables import three_digits
+from gradwire.scenarios.readable import three_digits
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -36,12 +36,12 @@ from gradwire.analysis.tables import (
     print_rows,
     run_tables,
     shown_entries,
-    time_text,
     whole_networks,
 )
 from gradwire.analysis.unlike import differences
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.output import new_folder
+from gradwire.scenarios.readable import time_text
 from gradwire.scenarios.result import Result, as_pandas
 from gradwire.scenarios.soundness import Unsound, check_loss_invariant
 
@@ -292,7 +292,7 @@ def flat_row(metrics: Metrics, heading: str) -> Json:
         }  # fmt: skip
     for name in (
         "under_way", *DROPS, "marks", "control_marks", "trimmed", "pauses", "retransmitted", "sent_packets",
-        "data_packets", "packet_hops", "hops_per_s", "simulated_ps",
+        "data_packets", "packet_hops", "hops_simulated", "hops_per_s", "simulated_ps",
     ):  # fmt: skip
         row[name] = getattr(metrics, name)
     loss = metrics.loss

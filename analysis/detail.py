@@ -29,11 +29,12 @@ from gradwire.analysis.metrics import (
     steady_state,
     times_of,
 )
-from gradwire.analysis.tables import KIND_WORDS, Row, count_text, late_text, late_words, share_text, time_text
+from gradwire.analysis.tables import KIND_WORDS, Row, late_text, late_words
 from gradwire.scenarios.arrays import AnyArray
 from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.kept import numbered
+from gradwire.scenarios.readable import count_text, share_text, time_text
 from gradwire.scenarios.result import KINDS, Result
 
 SLOWEST = 0.01

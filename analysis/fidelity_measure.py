@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gradwire.analysis.tables import share_text, three_digits, time_text
 from gradwire.scenarios.json_data import Json
+from gradwire.scenarios.readable import chosen_text, rate_text, share_text, time_text
 
 TIME, PACKETS, RATE, SHARE = "ps", "packets", "bps", "share"
 """Units of figures."""
@@ -89,7 +89,7 @@ class Measure:
         """The tolerance for people."""
         if self.tolerance is None:
             return "-"
-        text = f"{100 * self.tolerance:g} %"
+        text = chosen_text(self.tolerance)
         return f"{text} or {self.slack}" if self.unit == PACKETS else text
 
     def range_text(self) -> str:
@@ -108,14 +108,6 @@ class Measure:
         """Plain values, for JSON."""
         names = ("what", "where", "unit", "sim", "emu", "difference", "tolerance", "slack", "note", "low", "high")
         return {name: getattr(self, name) for name in names} | {"passed": self.passed}
-
-
-def rate_text(rate: float) -> str:
-    """Bits per second with three digits."""
-    for scale, unit in ((1e9, "Gbps"), (1e6, "Mbps"), (1e3, "kbps")):
-        if rate >= scale:
-            return f"{three_digits(rate / scale)} {unit}"
-    return f"{rate:.0f} bps"
 
 
 def relative(sim: float, emu: float) -> float | None:

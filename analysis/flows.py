@@ -17,11 +17,12 @@ from pathlib import Path
 import numpy as np
 
 from gradwire.analysis.metrics import ENOUGH, Metrics, in_window, measured_flows
-from gradwire.analysis.tables import Row, count_text, headings, three_digits, time_text
+from gradwire.analysis.tables import Row, headings
 from gradwire.scenarios.arrays import AnyArray
 from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.kept import numbered
+from gradwire.scenarios.readable import count_text, three_digits, time_text
 from gradwire.scenarios.result import Result
 from gradwire.scenarios.units import format_size
 

@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradwire.analysis.plots import look
-from gradwire.analysis.tables import Row, print_rows, share_text, size_text, time_text
+from gradwire.analysis.tables import Row, print_rows
 from gradwire.scenarios.learned import Learned
+from gradwire.scenarios.readable import accuracy_text, share_text, size_text, time_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MEASURES = (
     ("step", "steps", 1.0),
-    ("sent_bytes", "sent by all workers, MB", 1e6),
+    ("sent_bytes", "what all workers sent, MB", 1e6),
     ("clock_ps", "simulated time, ms", 1e9),
 )
 """What accuracy is drawn against: column of the scores, words, unit."""
@@ -27,7 +28,7 @@ def rows_of(trainings: Sequence[Learned], until: float | None = None) -> list[Ro
     lost = [_mean([row["lost"] for row in each.steps]) for each in trainings]
     found = [
         ("steps", [f"{each.summary['steps_done']:,}" for each in trainings]),
-        ("accuracy at the end", [f"{each['accuracy']:.2%}" if each else "none" for each in last]),
+        ("accuracy at the end", [accuracy_text(each["accuracy"]) if each else "none" for each in last]),
         ("loss at the end", [f"{each['loss']:.4f}" if each else "none" for each in last]),
         ("sent by all workers", [size_text(sum(row["sent_bytes"] for row in each.steps)) for each in trainings]),
         *_pulled(trainings),

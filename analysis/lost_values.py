@@ -62,13 +62,14 @@ def lost_values(scenario: Scenario, result: Result, trace: Trace | None = None) 
     for (table, iteration, bucket), messages in _buckets(program).items():
         job = program.tables[table]
         held = _followed(program, messages, missing)
+        among = _members(program, messages)
         numels = [resolved.traces[job.trace].tensors[tensor].numel for tensor in job.buckets[bucket]]
         first = job.slices[bucket][1] if job.slices else 0
         for worker, counts in held.items():
             low = 0
             for tensor, numel in zip(job.buckets[bucket], numels, strict=True):
                 high = low + (first or numel)
-                there = float(counts[low:high].sum(dtype=np.float64)) / len(held)
+                there = float(counts[low:high].sum(dtype=np.float64)) / among[worker]
                 missed[job.name, iteration, worker, tensor] += (high - low - there) / numel
                 low = high
     return [LostValues(*key, share) for key, share in sorted(missed.items())]
@@ -103,6 +104,20 @@ def _followed(program: Program, messages: list[int], missing: Mapping[int, list[
         came[message] = first, values
         _put(held[workers[int(rows.dst[message])]], 0, first, values, rows.kind[message] == GATHER)
     return held
+
+
+def _members(program: Program, messages: list[int]) -> dict[int, int]:
+    """By worker, how many exchange a bucket with each other: of a split model not all do."""
+    rows = program.messages
+    workers = {node: worker for (job, node), worker in program.workers().items() if job == rows.table[messages[0]]}
+    group = {worker: {worker} for worker in workers.values()}
+    for message in messages:
+        one, other = (workers[int(end[message])] for end in (rows.src, rows.dst))
+        if group[one] is not group[other]:
+            group[one] |= group[other]
+            for each in group[other]:
+                group[each] = group[one]
+    return {worker: len(each) for worker, each in group.items()}
 
 
 def _put(into: Counts, at: int, first: int, values: Counts, instead: bool) -> None:

@@ -71,14 +71,21 @@ class Traffic:
         order = on_its_way[np.lexsort((self.released[on_its_way], columns["src"][on_its_way]))]
         self._order = order
         self._first = np.searchsorted(columns["src"][order], np.arange(ran.network.host_count + 1))
+        self._releases = self.released[order]
+        # of those of a card that were released up to each, when the last one ends: by that they are found as well
+        self._last_end = np.zeros(len(order), dtype=np.int64)
+        for low, high in zip(self._first[:-1].tolist(), self._first[1:].tolist(), strict=True):
+            self._last_end[low:high] = np.maximum.accumulate(self.end[order[low:high]])
         self._row_of = {int(number): row for row, number in enumerate(columns["number"].tolist())}
 
     def sharing(self, number: int) -> int:
         """Picoseconds at most that a message of this number shared its network card with others."""
         row, columns = self._row_of[number], self.ran.columns
         card, begin, end = int(columns["src"][row]), int(self.released[row]), int(self.end[row])
-        mine = self._order[self._first[card] : self._first[card + 1]]
-        mine = mine[: np.searchsorted(self.released[mine], end)]
+        low, high = self._first[card : card + 2].tolist()
+        low += int(np.searchsorted(self._last_end[low:high], begin, side="right"))
+        high = low + int(np.searchsorted(self._releases[low:high], end))
+        mine = self._order[low:high]
         mine = mine[(self.end[mine] > begin) & (mine != row)]
         together = np.minimum(self.end[mine], end) - np.maximum(self.released[mine], begin)
         most = np.minimum(self.wire[mine], together)

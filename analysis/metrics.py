@@ -31,6 +31,7 @@ from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.kept import numbered
 from gradwire.scenarios.loss import allowed_losses
+from gradwire.scenarios.readable import share_text, time_text
 from gradwire.scenarios.result import KINDS, Result
 from gradwire.scenarios.schema.measured import Window, window_of
 from gradwire.scenarios.units import MAX_INNER
@@ -142,7 +143,8 @@ class Metrics:
     retransmitted, sent_packets, data_packets : packets sent again, sent in all (with probes), needed at least.
     loss : what was not delivered.
     packet_hops : packets times links crossed, acknowledgements included; not of this job alone.
-    hops_per_s : speed of the run in wall-clock time; 0 if unknown. Both are the simulator's alone.
+    hops_simulated : those of them that were not left out because their iterations repeat others.
+    hops_per_s : of these, per second of wall-clock time; 0 if unknown. All three are the simulator's alone.
     simulated_ps : when the run ended.
     traffic : whether this is no job but traffic beside them.
     window : of traffic, in which its flows begin.
@@ -178,6 +180,7 @@ class Metrics:
     data_packets: int
     loss: Loss
     packet_hops: int
+    hops_simulated: int
     hops_per_s: float
     simulated_ps: int
     traffic: bool = False
@@ -201,7 +204,7 @@ class Metrics:
     def __repr__(self) -> str:
         whose = " ".join(filter(None, (self.name, self.policy, self.job)))
         if self.iteration.count:
-            mean = f"{self.iteration.mean_ps / 1e9:.3g} ms per iteration, {self.exposed_share:.0%} of it waiting"
+            mean = f"{time_text(self.iteration.mean_ps)} per iteration, {share_text(self.exposed_share)} of it waiting"
             return f"<Metrics of {whose}: {mean}>"
         every = self.completion.get("all")
         return f"<Metrics of {whose}: {every.count if every else 0:,} messages>"
@@ -298,7 +301,7 @@ def _measure_job(result: Result, job: str) -> Metrics:
     counted = _in_messages(result, job)
     summary, ports = result.summary, result.ports
     totals = summary.get("totals", {})
-    total = int(iteration.sum())
+    total, hops = int(iteration.sum()), int(summary.get("engine", {}).get("packet_hops", 0))
     finished = bool(totals.get("finished", True))
     traffic = 0 < counted["messages"] == counted["flow"]
 
@@ -333,7 +336,8 @@ def _measure_job(result: Result, job: str) -> Metrics:
         sent_packets=counted["sent_packets"],
         data_packets=counted["packets"],
         loss=_loss(result, job),
-        packet_hops=int(summary.get("engine", {}).get("packet_hops", 0)),
+        packet_hops=hops,
+        hops_simulated=int(result.timing.get("packet_hops_simulated", hops)),
         hops_per_s=float(result.timing.get("hops_per_s", 0.0)),
         simulated_ps=int(totals.get("simulated_ps", 0)),
         traffic=traffic,

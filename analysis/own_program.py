@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from gradwire.analysis.tables import Grid, time_text
+from gradwire.analysis.tables import Grid
 from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.components import components
 from gradwire.scenarios.errors import ResultError, ScenarioError
 from gradwire.scenarios.json_data import Json, JsonView
 from gradwire.scenarios.load import build_scenario
 from gradwire.scenarios.overrides import put_in_traces
+from gradwire.scenarios.readable import change_text, time_text
 from gradwire.scenarios.result import Result
 from gradwire.scenarios.schema.exec import Exec
 from gradwire.scenarios.schema.scenario import Scenario
@@ -127,7 +128,7 @@ def side_by_side(program: Result, emulated: Result, simulated: Result) -> tuple[
 
     def row(label: str, of: Callable[[Column], float], text: Callable[[int], str]) -> list[str]:
         whole = of(own)
-        apart = ["" if not whole else f"{100 * (of(each) / whole - 1):+.1f} %" for each in columns[1:]]
+        apart = ["" if not whole else change_text(of(each) / whole) for each in columns[1:]]
         return [label, *(text(round(of(each))) for each in columns), *apart]
 
     rows = [

@@ -27,9 +27,10 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from gradwire.analysis.metrics import DROPS, Metrics, completion_times, durations, steady_state
-from gradwire.analysis.tables import KIND_WORDS, headings, three_digits, whole_networks
+from gradwire.analysis.tables import KIND_WORDS, headings, whole_networks
 from gradwire.analysis.tail import later
 from gradwire.scenarios.json_data import Json
+from gradwire.scenarios.readable import three_digits
 from gradwire.scenarios.result import KINDS, Result
 
 if TYPE_CHECKING:

@@ -12,16 +12,9 @@ import numpy as np
 
 from gradwire.analysis.flows import flow_blocks
 from gradwire.analysis.metrics import DROPS, Metrics, ran_on
-from gradwire.analysis.tables import (
-    count_text,
-    headings,
-    markdown_rows,
-    share_text,
-    size_text,
-    time_text,
-    whole_networks,
-)
+from gradwire.analysis.tables import headings, markdown_rows, whole_networks
 from gradwire.scenarios.arrow import numpy_of
+from gradwire.scenarios.readable import count_text, share_text, size_text, time_text
 from gradwire.scenarios.result import Result
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
 from gradwire.analysis.metrics import DROPS, Metrics, Times
+from gradwire.scenarios.readable import change_text, count_text, share_text, time_text
 from gradwire.scenarios.result import KINDS
 
 if TYPE_CHECKING:
@@ -24,10 +25,6 @@ WIDTH = 100
 PER_TABLE = 4
 LABEL_WIDTH = 30
 
-TIME_STEPS = ((1_000_000_000_000, "s"), (1_000_000_000, "ms"), (1_000_000, "us"), (1_000, "ns"))
-COUNT_STEPS = ((1_000_000_000, " G"), (1_000_000, " M"))
-SIZE_STEPS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
-
 KIND_WORDS = {
     "push": "push",
     "pull": "pull",
@@ -37,6 +34,11 @@ KIND_WORDS = {
     "activations": "activations",
     "errors": "errors",
     "parameters": "parameters",
+    "tensor_parallel": "TP",
+    "expert_parallel": "EP",
+    "data_parallel": "DP",
+    "collective": "collective",
+    "point_to_point": "point-to-point",
 }
 
 ALWAYS_SHOWN = ("drops_tail", "drops_selective", "drops_loss")
@@ -60,52 +62,6 @@ class Grid(NamedTuple):
     title: str
     head: list[str]
     rows: list[list[str]]
-
-
-def time_text(picoseconds: float) -> str:
-    """A duration with three digits and a fitting unit, such as "41.7 ms"."""
-    for scale, unit in TIME_STEPS:
-        if abs(picoseconds) >= scale:
-            return f"{three_digits(picoseconds / scale)} {unit}"
-    return f"{picoseconds:.0f} ps"
-
-
-def wall_text(seconds: float) -> str:
-    """Seconds on the wall clock in words, no more precise than a guess is."""
-    if seconds < 99.5:
-        return f"{max(1, round(seconds))} s"
-    if seconds < 99.5 * 60:
-        return f"{round(seconds / 60)} min"
-    return f"{three_digits(seconds / 3600)} h"
-
-
-def count_text(number: float) -> str:
-    """A count with separators, or in millions from a million on: "33,157", "1.4 M"."""
-    for scale, unit in COUNT_STEPS:
-        if number >= scale:
-            return f"{three_digits(number / scale)}{unit}"
-    return f"{number:,.0f}"
-
-
-def size_text(size: float) -> str:
-    """Bytes with three digits and a fitting 1024-based unit."""
-    for scale, unit in SIZE_STEPS:
-        if size >= scale:
-            return f"{three_digits(size / scale)} {unit}"
-    return f"{size:.0f} B"
-
-
-def share_text(share: float) -> str:
-    """A fraction as a percentage, three digits; never 0 % for something."""
-    if 0 < share < 0.00005:
-        return "< 0.01 %"
-    return f"{three_digits(100 * share)} %" if share else "0 %"
-
-
-def three_digits(value: float) -> str:
-    """1.23, 12.3, 123: three significant digits for numbers from 1 to 999, none after the point above."""
-    digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
-    return f"{value:,.{digits}f}"
 
 
 def heading(metrics: Metrics, metrics_list: Sequence[Metrics]) -> str:
@@ -215,10 +171,10 @@ def network_rows(metrics_list: Sequence[Metrics]) -> list[Row]:
         if any(getattr(m, column) > 0 for m in metrics_list):
             rows.append(row(words, partial(_count, column)))
     if not all(m.emulated for m in metrics_list):
-        rows += [
-            row("packet-hops simulated", lambda m: "-" if m.emulated else count_text(m.packet_hops), True),
-            row("packet-hops per second", lambda m: count_text(m.hops_per_s) if m.hops_per_s else "-"),
-        ]
+        rows.append(row("packet-hops", partial(_hops, "packet_hops"), True))
+        if any(m.hops_simulated != m.packet_hops for m in metrics_list):
+            rows.append(row("  of them simulated", partial(_hops, "hops_simulated")))
+        rows.append(row("  simulated per second", lambda m: count_text(m.hops_per_s) if m.hops_per_s else "-"))
     return rows
 
 
@@ -352,6 +308,10 @@ def _count(name: str, metrics: Metrics) -> str:
     return count_text(count) if count >= 0 else "-"
 
 
+def _hops(name: str, metrics: Metrics) -> str:
+    return "-" if metrics.emulated else count_text(getattr(metrics, name))
+
+
 def _median(kind: str, metrics: Metrics) -> str:
     times = metrics.completion.get(kind)
     return time_text(times.p50_ps) if times and times.count else "-"
@@ -374,7 +334,7 @@ def late_text(times: Times, words: str) -> str:
 def _against_first(metrics_list: Sequence[Metrics], metrics: Metrics) -> str:
     first = like_first(metrics, metrics_list)
     value, base = metrics.iteration.mean_ps, first.iteration.mean_ps if first else 0
-    return f"{100 * (value / base - 1):+.1f} %" if base and value else "-"
+    return change_text(value / base) if base and value else "-"
 
 
 def _share_of(part: int, whole: int) -> str:

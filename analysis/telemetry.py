@@ -25,10 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.analysis.metrics import DROPS, percentile, ran_on
-from gradwire.analysis.tables import Grid, count_text, print_grid, share_text, size_text, time_text
+from gradwire.analysis.tables import Grid, print_grid
 from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.json_data import Json, JsonView
+from gradwire.scenarios.readable import count_text, share_text, size_text, time_text
 from gradwire.scenarios.result import Result
 from gradwire.scenarios.units import format_time
 

@@ -18,6 +18,7 @@ from gradwire.scenarios.arrays import Floats, Ints
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.output import new_file
+from gradwire.scenarios.readable import size_unit, time_unit
 from gradwire.scenarios.result import Result
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ MOST_LINES = 6
 """More ports in one panel cannot be told apart."""
 QUEUE_POINTS, UTILISATION_POINTS = 600, 120
 """Points of a line at most: of what falls on one, the highest is drawn for queues, the mean for utilisation."""
-TIME_UNITS = ((1e12, "s"), (1e9, "ms"), (1e6, "us"), (1e3, "ns"))
-SIZE_UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 
 
 def draw_telemetry(result: Result, path: str | Path, ports: Sequence[str] | None = None) -> list[str]:
@@ -75,9 +74,9 @@ def draw_telemetry(result: Result, path: str | Path, ports: Sequence[str] | None
 
 def _draw_lines(upper: Axes, lower: Axes, lines: Sequence[Series], clock: str) -> None:
     end = max(each.period_ps * len(each.queue_bytes) for each in lines)
-    scale, unit = next(((s, u) for s, u in TIME_UNITS if end >= s), TIME_UNITS[-1])
+    scale, unit = time_unit(end)
     deepest = max(int(each.queue_bytes.max()) for each in lines)
-    size, size_unit = next((s, u) for s, u in SIZE_UNITS if deepest >= s or s == 1)
+    size, size_name = size_unit(deepest)
     for number, each in enumerate(lines):
         style: Json = {
             "color": COLOURS[number % len(COLOURS)], "linestyle": STYLES[number // len(COLOURS) % len(STYLES)],
@@ -87,7 +86,7 @@ def _draw_lines(upper: Axes, lower: Axes, lines: Sequence[Series], clock: str) -
         upper.plot(time * each.period_ps / scale, queue / size, label=each.port, **style)
         time, used = thinned(each.utilisation, UTILISATION_POINTS, np.mean)
         lower.plot(time * each.period_ps / scale, 100 * used, **style)
-    upper.set_ylabel(f"queue ({size_unit})")
+    upper.set_ylabel(f"queue ({size_name})")
     upper.set_ylim(bottom=0)
     lower.set_ylabel("utilisation (%)")
     lower.set_ylim(0, 103)
@@ -129,7 +128,7 @@ def _waits(result: Result, ports: Sequence[str] | None) -> dict[str, tuple[Ints,
 
 def _draw_waits(axes: Axes, waits: dict[str, tuple[Ints, Floats]]) -> None:
     longest = max(int(ends[-1]) for ends, _ in waits.values())
-    scale, unit = next(((s, u) for s, u in TIME_UNITS if longest >= s), TIME_UNITS[-1])
+    scale, unit = time_unit(longest)
     floor = 1.0
     for number, (name, (ends, longer)) in enumerate(waits.items()):
         axes.step(

@@ -20,11 +20,12 @@ import numpy as np
 
 from gradwire.analysis.metrics import Span
 from gradwire.analysis.ran import Ran, ran
-from gradwire.analysis.tables import Grid, size_text, time_text
+from gradwire.analysis.tables import Grid
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.output import new_file
+from gradwire.scenarios.readable import size_text, time_text
 from gradwire.scenarios.result import KINDS, Result
 
 if TYPE_CHECKING:

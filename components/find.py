@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SENDER_SIDE = ("start", "pull", "on_control", "on_timer", "resume", "forget")
+SENDER_SIDE = ("start", "pull", "on_control", "on_timer", "at_nic", "resume", "forget")
 RECEIVER_SIDE = ("on_data", "on_probe", "on_trimmed", "on_late", "forget_received")
 BALANCER_SIDE = ("choose", "pick", "heard")
 QUEUE_SIDE = ("admit",)
@@ -45,6 +45,7 @@ ARGUMENTS = {
     "pull": "M, k, f, now",
     "on_control": "M, k, f, kind, sequence, argument, echo, now",
     "on_timer": "M, k, f, now",
+    "at_nic": "M, k, f, nbytes",
     "on_data": "M, k, r, sequence, size, ce, now",
     "on_probe": "M, k, r, argument, now",
     "on_trimmed": "M, k, r, sequence, now",
@@ -202,7 +203,8 @@ def check_contract(owner: object, name: str, where: str) -> None:
     expected = f"a class as {CONTRACT[kind]} describes it (docs/extending.md)"
     if not inspect.isclass(owner):
         raise ScenarioError(f"{name!r} is no class", where, expected)
-    missing = [field for field in (*fields, *functions) if not hasattr(owner, field)]
+    missing = [name for name in fields if not hasattr(owner, name)]
+    missing += [name for name in functions if getattr(owner, name, None) is None]
     if missing:
         raise ScenarioError(f"{name!r} has no {', '.join(missing)}", where, expected)
     for side in SIDES[kind]:

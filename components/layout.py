@@ -42,7 +42,7 @@ H_SENDERS = 49
 H_RECEIVERS = 50
 H_THREAD = 52
 H_PARAMS = 53
-H_EDGES = 54  # number of edge switches: length of a row of the routing table
+H_BLOCK_SHIFT = 54  # destinations of a block of the routing tables, as a power of two
 H_POSITIONS = 55  # number of nodes: length of one half of the wake flags
 H_ORDER = 56  # node bases by position
 H_STREAK = 57  # windows in a row that would rather be advanced by all threads, or by one
@@ -111,8 +111,8 @@ N_ACTIVE = 6  # base of the list of ports that have packets queued
 N_ACTIVE_COUNT = 7
 N_USED = 32  # switch with a shared buffer: bytes that wait in it
 N_USED_BY = 40  # ... and of each class, where classes have limits (8 words)
-N_EDGE = 8  # its index among the edge switches, or -1
-N_ROUTE = 9  # switch: base of its row of the routing table
+N_EDGE = 8  # its number among the destinations of routing tables, or -1
+N_ROUTE = 9  # switch: base of its row of the routing table, one word for each block of destinations
 N_FLOWS = 9  # host: flows that may set timers here
 N_KEY = 10  # key of its random draws
 N_TABLE = 11  # switch: base of the words of its load balancer
@@ -352,24 +352,38 @@ PAIR_NEXT = 0  # no packet of the pair may start before this time
 PAIR_GAP = 1  # picoseconds per byte << 16 between packet starts, 0 = as fast as the port
 PAIR_USER = 2
 
-# --- fans: messages of the same contents between one host and many others, which the switch of the one sums up on their
-# way to it, or makes of one on the way from it (`core.fan`). FAN_WORDS, then two words for each message: the base of
-# its receiver's record, 0 = none yet; and packets that its switch made of it, less those that went no further there
-FAN_SIZE = 0  # messages
-FAN_OUT = 1  # 1: from one host to many
-FAN_NODE = 2  # base of the switch of the one host
-FAN_AT_SWITCH = 3  # base of what the switch knows of each packet, FAN_STRIDE words each; and the same of the one host
-FAN_AT_HOST = 4
-FAN_STRIDE = 5
-FAN_STARTED = 6  # from one host: messages that have started there
-FAN_CUMULATIVE = 7  # below it all packets are there at the one host of all
-FAN_OVER = 8  # 1: no packet of any of them is left
-FAN_WORDS = 9
-# what is known of a packet: PACKET_ verdict 2 | mark 1 | ... | contributors from PACKET_COUNT on; then a bit for each
+# --- fans: messages of the same contents between one host and many others, which switches sum up on their way to it, or
+# make of one on the way from it (`core.fan`). A fan begins with the station at which all of them meet; FAN_WORDS, then
+# MEMBER_WORDS for each message. A station is a switch at which some of a fan meet: those that hang on it, or all
+STATION_NODE = 0  # base of the switch
+STATION_SIZE = 1  # messages that meet there
+STATION_FIRST = 2  # place of the first of those for which it makes a packet of one from the one host
+STATION_COPIES = 3  # how many those are
+STATION_AT = 4  # base of what it knows of each packet, FAN_STRIDE words each
+STATION_WORDS = 5
+FAN_SIZE = STATION_SIZE
+FAN_OUT = 5  # 1: from one host to many
+FAN_AT_HOST = 6  # base of what the one host knows of each packet
+FAN_STRIDE = 7
+FAN_STARTED = 8  # from one host: messages that have started there
+FAN_CUMULATIVE = 9  # below it all packets are there at the one host of all
+FAN_OVER = 10  # 1: no packet of any of them is left
+FAN_WORDS = 11
+MEMBER_WORDS = 6
+F_RECORD = 0  # base of its receiver's record, 0 = none yet
+F_LEAF = 1  # base of the station where it first meets others, 0 = only where all do
+F_SPARE = 2  # packets that the station of all made of it, less those that went no further there
+F_NEXT = 3  # place of the next one for which that makes packets, in a circle
+F_LEAF_SPARE = 4  # the same of its first station
+F_LEAF_NEXT = 5
+# what is known of a packet: PACKET_ verdict 2 | mark 1 | unused 5 | contributors 20 | how often copies were made of it,
+# from PACKET_COPIED on; then a bit for each contributor
 PACKET_HELD, PACKET_PASSED = 1, 2
 PACKET_VERDICT = 3
 PACKET_MARK = 2
 PACKET_COUNT = 8
+MASK_PACKET_COUNT = (1 << 20) - 1
+PACKET_COPIED = 28
 
 TELL_DELIVERED = 1  # Python has to hear of the delivery before its host could react to it
 TELL_FINISHED = 2  # and of the sender's end, before its own host could
@@ -387,7 +401,7 @@ SET_SHIFT = 8
 
 # --- packet words -----------------------------------------------------------------------------------------------
 # A: what switches look at. destination 18 | size 14 | kind 3 | priority 3 | important 1 | ce 1 | echo 1 | trimmed 1 |
-# entropy 16 | logged 1 | stands for all of its fan 1
+# entropy 16 | logged 1 | stands for all of its fan 1 | stands for those that meet at its first station 1
 A_SIZE = 18
 A_KIND = 32
 A_PRIORITY = 35
@@ -398,6 +412,7 @@ A_TRIMMED = 41
 A_ENTROPY = 42
 A_LOGGED = 58
 A_ALL = 59
+A_LEAF = 60
 MASK_DESTINATION = 0x3FFFF
 MASK_SIZE = 0x3FFF
 # B: what transports look at. flow 20 | sequence 22 | argument 22

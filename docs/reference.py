@@ -28,8 +28,10 @@ from gradwire.scenarios.schema.fidelity import Fidelity
 from gradwire.scenarios.schema.job import HostPlacement, Job
 from gradwire.scenarios.schema.measured import Measure
 from gradwire.scenarios.schema.network import Host, Link, LinkOverride, Switch
+from gradwire.scenarios.schema.parallel import ModelSplit
 from gradwire.scenarios.schema.policy import Policy, Tagging
 from gradwire.scenarios.schema.scenario import Output, Scenario
+from gradwire.scenarios.schema.simulation import Simulation
 from gradwire.scenarios.schema.traffic import Traffic
 from gradwire.scenarios.schema.training import Optimizer, RandomLoss, Replayed, Training
 from gradwire.scenarios.schema.transport import UserTransport
@@ -59,6 +61,7 @@ SECTIONS: tuple[tuple[str, type[Table]], ...] = (
     *_kinds("[job.exchange]", "exchange"),
     *_kinds("[job.scheduler]", "scheduler"),
     ("[job.placement]", HostPlacement),
+    ("[job.parallel]", ModelSplit),
     ("[job.push_bound] and [job.pull_bound]", Bound),
     ("[job.tagging]", Tagging),
     ("[[traffic]] of every kind", Traffic),
@@ -66,6 +69,7 @@ SECTIONS: tuple[tuple[str, type[Table]], ...] = (
     *_kinds("[[fault]]", "fault"),
     ("[[policy]]", Policy),
     ("[output]", Output),
+    ("[simulation]", Simulation),
     ("[measure]", Measure),
     ("[emulation]", Emulation),
     ("[[emulation.hosts]]", RealHost),
@@ -124,6 +128,7 @@ MORE: dict[tuple[str, str], str] = {
     ("Scenario", "fault"): "See below; any number of them.",
     ("Scenario", "policy"): "See below; the variants that `gradwire compare` runs.",
     ("Scenario", "output"): "See below.",
+    ("Scenario", "simulation"): "See below; docs/jobs.md describes it.",
     ("Scenario", "emulation"): "See below, and docs/testbed.md.",
     ("Scenario", "exec"): "See below, and docs/exec.md; with it a scenario may do without jobs and traffic.",
     ("Exec", "host"): "See below; any number of them.",
@@ -140,6 +145,7 @@ MORE: dict[tuple[str, str], str] = {
     ("Job", "workers"): "Replicas, one per host.",
     ("Job", "start"): "Simulated time at which the job begins.",
     ("Job", "exchange"): "See below; docs/jobs.md describes every kind.",
+    ("Job", "parallel"): "See below, and docs/jobs.md.",
     ("Job", "scheduler"): "See below, and docs/jobs.md.",
     ("Job", "tagging"): "See below.",
     ("HostPlacement", "workers"): "Host names, one per worker.",

@@ -2,7 +2,9 @@
 
 Forward goes layer by layer, each when the parameters it needs are there; backward from one moment at which gradients
 become ready to the next. What an exchange wants of that is said by its gates (`Exchanged`): after the iteration, layer
-by layer or all at once, and, where parameters are gathered for every pass, inside of the iteration (`Moment`).
+by layer or all at once, and, where parameters are gathered for every pass or a pass waits for what the trace says,
+inside of the iteration (`Moment`). Of what falls on one moment of the backward pass, back layers come first, and of one
+layer what is waited for comes before the gradient.
 
 With gradient accumulation an iteration has several micro-batches, each a captured forward and backward pass; gradients
 are exchanged with the last one, unless the exchange wants those of all. What is noted of the two passes is of the last.
@@ -31,7 +33,7 @@ from gradwire.experiment.program import (
 from gradwire.experiment.replay import Timetable
 
 if TYPE_CHECKING:
-    from gradwire.experiment.collectives.base import Exchange, Exchanged
+    from gradwire.experiment.collectives.base import Exchange, Exchanged, Moment
     from gradwire.traces.trace import Trace
 
 Row = tuple[int, int, int]
@@ -48,6 +50,8 @@ class Courses:
             nbytes[tensor.layer + 1] += tensor.bytes
         self._cumulated = np.cumsum(nbytes)  # bytes of the layers before each
         self._layer_of = np.array([tensor.layer for tensor in trace.tensors])
+        called = [(each.turn == "backward", each.layer, n) for n, each in enumerate(trace.communications)]
+        self._forth, self._back = ([(layer, n) for back, layer, n in called if back == way] for way in (False, True))
 
     def of(
         self, worker: int, iteration: int, plans: Sequence[Timetable], exchanged: Exchanged, first: int, past: Past,
@@ -76,10 +80,20 @@ class Courses:
     def _forward(self, plan: Timetable, visit: _Visit, before: tuple[Ints, int] | None) -> list[Row]:
         rows: list[Row] = []
         begin, done = plan.forward.tolist(), 0
-        for layer in range(len(begin) - 1):
+        calls, asked_at = [each for each in self._forth if visit.call(each[1])], plan.asked_at.tolist()
+        for layer in range(len(begin)):
+            while calls and calls[0][0] < layer:
+                number = calls.pop(0)[1]
+                if asked_at[number] > done:
+                    rows.append((COMPUTE, asked_at[number] - done, -1))
+                    done = asked_at[number]
+                rows += visit.call(number)
+            if layer == len(begin) - 1:
+                break
             gate = -1 if before is None else int(before[0][layer])
+            share = 0 if before is None else self._share(before[1], layer)
             asked, fired = visit.at(False, layer), visit.forward(layer, len(begin))
-            if gate < 0 and not asked and not fired:
+            if gate < 0 and not share and not asked and not fired:
                 continue
             if begin[layer] > done:
                 rows.append((COMPUTE, begin[layer] - done, -1))
@@ -87,14 +101,16 @@ class Courses:
             rows += fired
             if gate >= 0:
                 rows.append((WAIT, gate, visit.iteration - 1 - self._exchange.staleness))
-                if before is not None and (share := self._share(before[1], layer)):
-                    rows.append((COMPUTE, share, -1))
+            if share:
+                rows.append((COMPUTE, share, -1))
             rows += asked
         if begin[-1] > done:
             rows.append((COMPUTE, begin[-1] - done, -1))
         return rows + visit.forward(len(begin) - 1, len(begin))
 
     def _backward(self, plan: Timetable, visit: _Visit) -> list[Row]:
+        if any(visit.call(number) for _, number in self._back):
+            return self._backward_called(plan, visit)
         rows: list[Row] = []
         done = int(plan.forward[-1])
         due = self._places(plan, visit.layers)
@@ -108,6 +124,23 @@ class Courses:
                 rows += visit.ready(tensor)
             for layer in due.get(number, ()):
                 rows += visit.at(True, layer)
+        if plan.backward_end > done:
+            rows.append((COMPUTE, plan.backward_end - done, -1))
+        return rows
+
+    def _backward_called(self, plan: Timetable, visit: _Visit) -> list[Row]:
+        """The same, where it waits for communications between gradients."""
+        rows: list[Row] = []
+        done = int(plan.forward[-1])
+        at, layer_of = plan.asked_at.tolist(), self._layer_of.tolist()
+        turns = [(at[number], -layer, 0, n, number) for n, (layer, number) in enumerate(self._back)]
+        for moment, tensors in zip(plan.ready_at.tolist(), plan.ready, strict=True):
+            turns += [(moment, -layer_of[tensor], 1, n, tensor) for n, tensor in enumerate(tensors)]
+        for moment, _, is_gradient, _, number in sorted(turns):
+            if moment > done:
+                rows.append((COMPUTE, moment - done, -1))
+                done = moment
+            rows += visit.ready(number) if is_gradient else visit.call(number)
         if plan.backward_end > done:
             rows.append((COMPUTE, plan.backward_end - done, -1))
         return rows
@@ -239,7 +272,13 @@ class _Visit:
 
     def at(self, back: bool, layer: int) -> list[Row]:
         """What a worker does when it comes to a layer, forward or back."""
-        moment = self._exchanged.inside.get((self._micro, back, layer))
+        return self._rows(self._exchanged.inside.get((self._micro, back, layer)))
+
+    def call(self, number: int) -> list[Row]:
+        """What a worker does when it comes to a communication of the trace."""
+        return self._rows(self._exchanged.called.get((self._micro, number)))
+
+    def _rows(self, moment: Moment | None) -> list[Row]:
         if moment is None:
             return []
         rounds = self._exchanged.rounds

@@ -110,7 +110,7 @@ def _between(network: Network, routing: Routing, start: Ints, end: Ints, one: bo
     for edge in np.unique(end).tolist():
         mine = end == edge
         if alike:
-            hops = np.maximum(routing.distance[start[mine], edge].astype(np.int64), 0)
+            hops = np.maximum(routing.distance(start[mine], edge), 0)
             each = (network.link_latency[inner[0]], speeds[inner[0]]) if len(inner) else (0, 0)
             found[0, mine], found[1, mine], found[2, mine] = hops * each[0], hops * each[1], (hops > 0) * each[1]
         else:
@@ -118,7 +118,7 @@ def _between(network: Network, routing: Routing, start: Ints, end: Ints, one: bo
         if one:
             continue
         for place in np.flatnonzero(mine & (start != edge)).tolist():
-            links = list(routing.groups[routing.group_of[start[place], edge]])
+            links = list(routing.next_links(int(start[place]), edge))
             found[2, place] = speed_of(Bps(int(network.link_rate[links].sum())))
     return found[0], found[1], found[2]
 
@@ -127,7 +127,7 @@ def _towards(network: Network, routing: Routing, edge: int, speeds: Ints) -> tup
     """Of every switch to one edge switch, over its best paths: least sum of latencies, least sum of speeds, speed of
     the narrowest cable of the widest path. Next hops have shorter (longest) paths, so they come before."""
     latency, speed, narrow = (np.zeros(network.switch_count, dtype=np.int64) for _ in range(3))
-    groups, hops = routing.group_of[:, edge], routing.distance[:, edge]
+    groups, hops = routing.groups_towards(edge), routing.distance(np.arange(network.switch_count), edge)
     for level in range(1, int(hops.max()) + 1):
         for switch in np.flatnonzero((hops == level) & (groups >= 0)).tolist():
             links = list(routing.groups[groups[switch]])

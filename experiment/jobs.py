@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ import numpy as np
 from gradwire.experiment.bounds import Bounds
 from gradwire.experiment.collectives.base import Exchange, JobContext
 from gradwire.experiment.collectives.merged import grown
+from gradwire.experiment.collectives.parallel import SplitModel
 from gradwire.experiment.courses import Courses, Past
 from gradwire.experiment.placement import Places
 from gradwire.experiment.program import FIRE, WAIT, Course, Ints, Jump, Part, Repeats, Step, Table
@@ -72,7 +74,7 @@ class Job:
         replay = Replay(table, trace, seed, where)
         context = job_context(replay, places, cards, number, payload, where, sums)
         with asked(table.exchange, "collective", f"{where}.exchange"):
-            exchange = table.exchange.collective(context)
+            exchange = table.exchange.collective(context) if table.parallel is None else SplitModel(context, where)
         return cls(table, trace, replay, exchange, transport, source)
 
     @property
@@ -103,14 +105,14 @@ class Job:
         """Which of its iterations are alike. The first ones find nothing there of those before, and behind the last
         ones there is nothing to wait for."""
         table, exchange = self.table, self.exchange
-        if table.jitter:
-            return Repeats(why="compute times vary (jitter)")
-        if table.bound_per == "step":
-            return Repeats(why='each iteration has a budget of losses of its own (bound_per = "step")')
         if not vars(type(exchange)).get("repeats", False):
             return Repeats(why=f"nobody says that iterations of the exchange {table.exchange.kind} repeat themselves")
-        stale = exchange.staleness
-        return Repeats(self.replay.period, 2 + stale, table.iterations - 1 - max(1, stale))
+        stale, varies = exchange.staleness, ""
+        if table.jitter:
+            varies = "compute times vary (jitter)"
+        elif table.bound_per == "step":
+            varies = 'each iteration has a budget of losses of its own (bound_per = "step")'
+        return Repeats(self.replay.period, 2 + stale, table.iterations - 1 - max(1, stale), varies=varies)
 
 
 class Iterations:
@@ -149,8 +151,11 @@ class Iterations:
         rows = [
             self._courses.of(worker, iteration, plans, exchanged, first, past) for worker, plans in enumerate(times)
         ]
-        behind = tuple(_moved(each, first) for each in exchanged.threads)
         self._iteration, self._first = iteration + 1, first + len(step)
+        factor = partial(job.replay.factor, iteration=number)
+        if (own := exchange.courses(iteration, factor, table.start)) is not None:
+            return replace(step, courses=tuple(_moved(each, first) for each in own))
+        behind = tuple(_moved(each, first) for each in exchanged.threads)
         return replace(step, courses=tuple(Course(worker, each) for worker, each in enumerate(rows)) + behind)
 
     def _times(self, worker: int, iteration: int, micro: int) -> Timetable:

@@ -6,13 +6,14 @@ a file's network has, a trace may lack a phase.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gradwire.components.limits import MAX_PACKETS
+from gradwire.experiment.collectives.groups import Groups
 from gradwire.experiment.collectives.staged_table import StagedTable
 from gradwire.experiment.placement import Places, place
 from gradwire.experiment.replay import captured_iterations
@@ -24,6 +25,7 @@ from gradwire.scenarios.units import Bps, format_size, format_time
 from gradwire.scenarios.wire import MIN_FRAME, serialisation_ps
 
 if TYPE_CHECKING:
+    from gradwire.scenarios.schema.job import Job
     from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.traces.trace import Trace
 
@@ -52,14 +54,18 @@ def find_needs(scenario: Scenario, trace: Trace | None = None) -> Needs:
         A trace is missing or damaged.
     """
     traces = load_traces(scenario, trace)
+    _check_groups(scenario, traces)
     check_files(scenario)
     network = network_of(scenario)
     _check_size(network)
     _check_messages(scenario, traces)
-    _check_schedules(scenario, network)
+    _check_schedules(scenario, traces, network)
     check_lookahead(scenario, network)
     check_hosts(scenario, network)
     found = Needs(network, traces, place(scenario.job, network, scenario.seed))
+    for number, (job, its, places) in enumerate(zip(scenario.job, traces, found.places, strict=True)):
+        if job.parallel is not None:
+            Groups.of(job, its).check_machines(places.workers, network.cards, f"job[{number}]")
     if network.cards.islands is not None:
         _check_reached(scenario, found)
     return found
@@ -80,16 +86,48 @@ def _check_reached(scenario: Scenario, found: Needs) -> None:
             raise ScenarioError(error.what, f"traffic[{number}].hosts", "spines, or hosts of one rail") from None
 
 
+def exchanging(job: Job, trace: Trace) -> Job:
+    """A job as its exchange sees it: of a split model, with the workers of one group that exchanges gradients, of all
+    parameters where there are several kinds of groups."""
+    if job.parallel is None:
+        return job
+    return job.model_copy(update={"workers": Groups.of(job, trace).data, "parallel": None})
+
+
+def _check_groups(scenario: Scenario, traces: list[Trace]) -> None:
+    """Exchanges that do not fit a trace; of split models sizes, and exchanges that do not go among so many."""
+    mistakes: list[Mistake] = []
+    for number, (job, trace) in enumerate(zip(scenario.job, traces, strict=True)):
+        mistakes += [each.under(f"job[{number}]") for each in job.exchange.against(job, trace)]
+        if job.parallel is None:
+            continue
+        groups = Groups.of(job, trace, f"job[{number}]")
+        mistakes += groups.misfits(job, trace, f"job[{number}]")
+        sizes = {groups.data} | {groups.size(info.group) for info in trace.tensors if groups.expert > 1}
+        for size in sorted(sizes - {1}):
+            one = job.model_copy(update={"workers": size, "parallel": None})
+            inside = max(scenario.host.gpus // groups.tensor, 1)
+            found = [*job.exchange.misfits(one), *job.exchange.unfit(one, inside)]
+            mistakes += [
+                replace(each.under(f"job[{number}]"), what=f"{each.what} (in groups of {size} that have the same part)")
+                for each in found
+            ]
+    if mistakes:
+        raise ScenarioError("the exchange does not fit its trace:", scenario.name, mistakes=mistakes)
+
+
 def _check_messages(scenario: Scenario, traces: list[Trace]) -> None:
     """Messages of jobs that have more packets than can be numbered; `check_files` looks at those of traffic."""
     mistakes = []
     for number, (job, trace) in enumerate(zip(scenario.job, traces, strict=True)):
         payload = (job.transport or scenario.transport).payload
         tensor = max(tensor.bytes for tensor in trace.tensors)
-        field, largest = job.exchange.longest(tensor, job.workers)
+        field, largest = job.exchange.longest(tensor, exchanging(job, trace).workers)
         path = f"job[{number}].exchange.{field}"
         if job.scheduler is not None and (own := job.scheduler.longest(tensor)) is not None:
             path, largest = f"job[{number}].scheduler", own
+        if job.parallel is not None and (most := _longest_call(job, trace)) > largest:
+            path, largest = f"job[{number}].parallel", most
         if largest > payload * MAX_PACKETS:
             what = f"makes messages of {-(-largest // payload)} packets of {format_size(payload)}"
             mistakes.append(Mistake(path, what, format_size(largest), f"at most {MAX_PACKETS} packets in a message"))
@@ -97,13 +135,26 @@ def _check_messages(scenario: Scenario, traces: list[Trace]) -> None:
         raise ScenarioError("has messages that are too long:", scenario.name, mistakes=mistakes)
 
 
-def _check_schedules(scenario: Scenario, network: Network) -> None:
+def _longest_call(job: Job, trace: Trace) -> int:
+    """Bytes of the longest message of what passes wait for, at most."""
+    groups = Groups.of(job, trace)
+    found = [0]
+    for each in trace.communications:
+        members = groups.size(each.group)
+        whole = each.kind == "broadcast" or members == 1
+        parts = 1 if whole else 2 if job.parallel and job.parallel.algorithm == "halving" else members
+        found.append(each.bytes // parts if members > 1 else 0)
+    return max(found)
+
+
+def _check_schedules(scenario: Scenario, traces: list[Trace], network: Network) -> None:
     """Ask collectives for their schedules, among few enough workers for a check to be quick."""
-    for job in scenario.job:
-        if isinstance(job.exchange, StagedTable) and job.workers <= MOST_WORKERS:
+    for job, trace in zip(scenario.job, traces, strict=True):
+        workers = exchanging(job, trace).workers
+        if isinstance(job.exchange, StagedTable) and workers <= MOST_WORKERS:
             from gradwire.experiment.collectives.staged import transfers_of
 
-            transfers_of(job.exchange, job.workers, int(network.cards.network.max()))
+            transfers_of(job.exchange, workers, int(network.cards.network.max()))
 
 
 def _check_size(network: Network) -> None:

@@ -222,12 +222,14 @@ class Repeats(NamedTuple):
     They differ in the numbers of their iterations alone, and in what rotates by these.
 
     why : why none are, in words; then `period` is 0.
+    varies : in words, what of them is drawn anew for each, if anything is: then they are alike on average only.
     """
 
     period: int = 0
     first: int = 0
     last: int = -1
     why: str = ""
+    varies: str = ""
 
 
 class Jump(NamedTuple):

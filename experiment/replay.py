@@ -40,6 +40,8 @@ class Timetable:
     ready : ... and which tensors do so at that moment.
     backward_end : the end of the backward pass.
     optimizer : how long the optimiser takes.
+    asked_at : int64[communications]
+        When what passes wait for is called.
     """
 
     forward: Times
@@ -47,6 +49,7 @@ class Timetable:
     ready: tuple[tuple[int, ...], ...]
     backward_end: int
     optimizer: int
+    asked_at: Times
 
     @classmethod
     def of(cls, captured: Iteration) -> Timetable:
@@ -57,7 +60,8 @@ class Timetable:
         ready_at, moment = np.unique(np.maximum(captured.ready_ps, end), return_inverse=True)
         ready = tuple(tuple(np.flatnonzero(moment == index).tolist()) for index in range(len(ready_at)))
         backward_end = max(captured.backward_end_ps, int(ready_at[-1]))
-        return cls(np.append(begin, end), ready_at, ready, backward_end, captured.optimizer_ps)
+        asked_at = captured.asked_ps
+        return cls(np.append(begin, end), ready_at, ready, backward_end, captured.optimizer_ps, asked_at)
 
     def scaled(self, factor: float) -> Timetable:
         """All times multiplied.  Offsets are rounded, not durations, so rounding does not add up."""
@@ -69,6 +73,7 @@ class Timetable:
             self.ready,
             round(self.backward_end * factor),
             round(self.optimizer * factor),
+            np.rint(self.asked_at * factor).astype(np.int64),
         )
 
 
@@ -118,13 +123,19 @@ class Replay:
         """The timetable of a micro-batch of a worker's iteration. `slowness`: how many times longer computing takes
         besides."""
         table = self.table
-        factor = table.compute_scale * slowness
+        factor = self.factor(worker, iteration) * slowness
+        found = self._timetables[self.captured(worker, iteration, micro)].scaled(factor)
+        return found if table.optimizer is None else replace(found, optimizer=int(table.optimizer))
+
+    def factor(self, worker: int, iteration: int) -> float:
+        """How many times longer computing takes in a worker's iteration than captured."""
+        table = self.table
+        factor: float = table.compute_scale
         if table.jitter:
             key = (self.seed, zlib.crc32(table.name.encode()), worker, iteration)
             draw = np.random.default_rng(np.random.SeedSequence(key)).standard_normal()
             factor *= float(np.exp(table.jitter * draw))
-        found = self._timetables[self.captured(worker, iteration, micro)].scaled(factor)
-        return found if table.optimizer is None else replace(found, optimizer=int(table.optimizer))
+        return factor
 
 
 def captured_iterations(trace: Trace, phase: str | None, where: str = "job") -> list[int]:

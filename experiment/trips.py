@@ -86,7 +86,7 @@ class RoundTrips:
     def _between(self, start: AnyInts, end: AnyInts, size: Bytes) -> Ints:
         """From one switch (index) to another: the time, or with SLOWEST for a size the slowest link."""
         if self._alike is not None:
-            hops = np.maximum(self.routing.distance[start, end].astype(np.int64), 0)
+            hops = np.maximum(self.routing.distance(start, end), 0)
             if size == SLOWEST:
                 return np.minimum(hops, 1) * speed_of(self._alike[0])
             return hops * crossing_ps(size, *self._alike)
@@ -105,7 +105,7 @@ class RoundTrips:
             return known
         network, routing = self.network, self.routing
         here = np.zeros(network.switch_count, dtype=np.int64)
-        groups, hops = routing.group_of[:, edge], routing.distance[:, edge]
+        groups, hops = routing.groups_towards(edge), routing.distance(np.arange(network.switch_count), edge)
         for level in range(1, int(hops.max()) + 1):
             switches = np.flatnonzero((hops == level) & (groups >= 0))
             if not len(switches):

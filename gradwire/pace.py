@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from gradwire.analysis.tables import three_digits, wall_text
+from gradwire.scenarios.readable import three_digits, wall_text
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario

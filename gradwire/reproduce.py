@@ -167,7 +167,7 @@ class _Progress:
         self._say(f", {run.name}")
 
     def _say(self, last: str) -> None:
-        from gradwire.analysis.tables import wall_text
+        from gradwire.scenarios.readable import wall_text
 
         rest = ""
         if self.made - self.first > 1 and self.through:

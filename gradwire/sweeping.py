@@ -134,7 +134,7 @@ def planned(
         compiled = f"engines: {len(engines)}, {missing} to be compiled"
         lines.append(f"would run {len(run.left):,}, {run.jobs} at a time; {compiled}")
         if (seconds := run.costs.left_s(run.left, run.jobs)) is not None:
-            from gradwire.analysis.tables import wall_text
+            from gradwire.scenarios.readable import wall_text
 
             lines.append(f"about {wall_text(seconds)}, after what those that are done took")
     return found, lines
@@ -356,7 +356,7 @@ class _Costs:
 
     def left_words(self, left: Sequence[Point], jobs: int) -> str:
         """The same in words; empty if it is too early."""
-        from gradwire.analysis.tables import wall_text
+        from gradwire.scenarios.readable import wall_text
 
         seconds = self.left_s(left, jobs) if self.noted >= FIRST_GUESS * jobs else None
         return "" if seconds is None else f"about {wall_text(seconds)} left"

@@ -15,6 +15,7 @@ from gradwire.experiment.needs import load_traces
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.given import whole_number
 from gradwire.scenarios.load import build_scenario, scenario_of
+from gradwire.scenarios.readable import change_text, size_text
 from gradwire.scenarios.units import Bytes, format_size
 from gradwire.sim.simulate import simulate
 
@@ -41,6 +42,10 @@ class Trial:
             "iteration_ps": self.iteration_ps,
         }  # fmt: skip
 
+    def texts(self) -> tuple[str, str, str]:
+        """Partition, credit and time for people; times of trials differ little, and have their microseconds."""
+        return size_text(self.partition), size_text(self.credit), f"{self.iteration_ps / 1e9:.3f} ms"
+
 
 @dataclass(frozen=True)
 class Tuned:
@@ -59,10 +64,10 @@ class Tuned:
     def __str__(self) -> str:
         rows = [f"{'partition':>12} {'credit':>12}   iteration time"]
         for trial in self.trials:
-            text, best = trial.as_dict(), "   best" if trial == self.best else ""
-            rows.append(f"{text['partition']:>12} {text['credit']:>12}   {trial.iteration_ps / 1e9:.3f} ms{best}")
+            partition, credit, time = trial.texts()
+            rows.append(f"{partition:>12} {credit:>12}   {time}{'   best' if trial == self.best else ''}")
         own = self.trials[0].iteration_ps
-        rows.append(f"best: {own / self.best.iteration_ps - 1:+.1%} iterations a second against what the job has")
+        rows.append(f"best: {change_text(own / self.best.iteration_ps)} iterations a second against what the job has")
         return "\n".join(rows)
 
 

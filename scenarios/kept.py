@@ -85,9 +85,9 @@ def numbered(column: pyarrow.ChunkedArray) -> tuple[AnyInts, list[str]]:
     """A column of texts as numbers, int32[n], and the texts that they stand for: each once, as texts are few."""
     import numpy as np
 
-    encoded = column.dictionary_encode().combine_chunks()
-    if not len(encoded):
+    if not len(column):  # of no chunks, pyarrow would make an array from a list, for which it imports pandas
         return np.zeros(0, dtype=np.int32), []
     from gradwire.scenarios.arrow import numpy_of
 
+    encoded = column.dictionary_encode().combine_chunks()
     return numpy_of(encoded.indices), encoded.dictionary.to_pylist()

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.given import path_of
 from gradwire.scenarios.output import replaced
+from gradwire.scenarios.readable import accuracy_text
 
 if TYPE_CHECKING:
     import pandas
@@ -76,7 +77,7 @@ class Learned:
         """What notebooks show: how far it is, and the scores."""
         head = "".join(f"<th>{each}</th>" for each in ("step", "accuracy", "loss", "simulated ms", "sent MB"))
         lines = "".join(
-            f"<tr><td>{row['step']:,}</td><td>{row['accuracy']:.2%}</td><td>{row['loss']:.4f}</td>"
+            f"<tr><td>{row['step']:,}</td><td>{accuracy_text(row['accuracy'])}</td><td>{row['loss']:.4f}</td>"
             f"<td>{row['clock_ps'] / 1e9:,.1f}</td><td>{row['sent_bytes'] / 1e6:,.1f}</td></tr>"
             for row in self.scores
         )
@@ -85,7 +86,7 @@ class Learned:
     def _what(self) -> str:
         """What was trained, how far, how well."""
         done, wanted = self.summary.get("steps_done", 0), self.summary.get("steps", 0)
-        last = f", accuracy {self.scores[-1]['accuracy']:.2%}" if self.scores else ""
+        last = f", accuracy {accuracy_text(self.scores[-1]['accuracy'])}" if self.scores else ""
         return f"{self.summary.get('name', '?')} {self.summary.get('policy', '?')}, {done:,} of {wanted:,} steps{last}"
 
     def table(self, name: str = "steps") -> pyarrow.Table:

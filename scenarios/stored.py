@@ -28,12 +28,13 @@ SUMMARY: Mapping[str, Shape] = {
     "inputs": dict, "sample_period_ps": (int, type(None)),
     "transports": {"": {"kind": str, "payload": int, "overhead": int, "wire": str}},
     "engine": {"kind": str, "clock": str, "packet_hops": int, "valid": bool, "disturbed": list},
+    "approximate": {"tolerance": float, "declined": str, "left_out": list, "missed": int, "jobs": {"": dict}},
     "totals": {"simulated_ps": int, "finished": bool, "ended_by": str},
 }  # fmt: skip
 """Types of what is read of a summary, as far as it is there; under "": of every key."""
 NEEDED = ("name", "totals")
 """What every Result has said of itself."""
-TIMING: Mapping[str, Shape] = {"hops_per_s": (int, float)}
+TIMING: Mapping[str, Shape] = {"hops_per_s": (int, float), "packet_hops_simulated": int}
 
 
 def read_summary(folder: Path) -> dict[str, Any]:

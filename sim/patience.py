@@ -38,7 +38,7 @@ TIMEOUTS = ("max_rto", "min_rto", "rto", "probe_timeout", "min_timeout", "repeat
 
 def patience_ps(scenario: Scenario, network: Network, routing: Routing) -> Ps:
     """Picoseconds without news anywhere after which a run of the scenario has stalled."""
-    hops = 2 * (2 + max(0, int(routing.distance.max())))  # there and back
+    hops = 2 * (2 + routing.farthest)  # there and back
     rates = [int(network.link_rate.min()), *(getattr(fault, "rate", math.inf) for fault in scenario.fault)]
     losses = [float(network.link_loss.max()), *(getattr(fault, "loss", 0.0) for fault in scenario.fault)]
     frame = max(frame_bytes(each.payload, each.overhead) for each in scenario.transports)

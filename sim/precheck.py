@@ -128,7 +128,7 @@ def check_paths(scenario: Scenario, routing: Routing) -> None:
 
     The scenario's own checks say this earlier for all topologies but files.
     """
-    between = 1 + max(0, int(routing.distance.max()))
+    between = 1 + routing.farthest
     mistakes = [
         Mistake(path, **too_long(transport, between))
         for path, transport in carriers(scenario)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
@@ -177,6 +178,7 @@ def collect_result(
     tables, forward = coupling.fabric.finish(), getattr(coupling.fabric, "forward", None)
     collected.rest(coupling, state.tracks, tables, state.counted_ps)
     hops, messages = int(tables.packet_hops), collected.messages
+    simulated = hops - (forward.hops if forward else 0)
     digests = dict.fromkeys(trace.digest() for trace in dict.fromkeys(traces))
     totals = {
         "simulated_ps": state.end_ps,
@@ -191,8 +193,13 @@ def collect_result(
     }
     if sums := getattr(coupling.fabric, "sums", {}):
         totals["sums"] = sums
+    summary = summarise(scenario, ",".join(digests), {"packet_hops": hops}, totals)
+    if forward is not None and forward.steady is not None:
+        rows = Counter(row[0] for row in collected.iterations)
+        workers = {job.table.name: job.table.workers for job in state.jobs}
+        summary["approximate"] = forward.steady.summary({name: many // workers[name] for name, many in rows.items()})
     return Result.build(
-        summarise(scenario, ",".join(digests), {"packet_hops": hops}, totals),
+        summary,
         {
             **collected.kept(state.routing),
             "ports": dict(tables.ports),
@@ -202,7 +209,8 @@ def collect_result(
             **times,
             "threads": threads,
             "packet_hops": hops,
-            "hops_per_s": (hops - (forward.hops if forward else 0)) / times["run_s"] if times["run_s"] > 0 else 0.0,
+            "packet_hops_simulated": simulated,
+            "hops_per_s": simulated / times["run_s"] if times["run_s"] > 0 else 0.0,
             "fast_forward": forward.said if forward else "off",
         },
         scenario_text(scenario),

@@ -81,7 +81,9 @@ def simulate(
     max_wall_s : ends the run after so many seconds on the wall clock, counted from the first event on: building the
         network and compiling the engine come before. Where it ends then depends on the machine.
     fast_forward : iterations that repeat themselves exactly are not simulated again; the Result is the same to the byte
-        but for its `timing`, which says how many they were, or why there were none.
+        but for its `timing`, which says how many they were, or why there were none. Those that are alike on average
+        only are left out where the scenario says so (`simulation.approximate`), and the summary says how many and how
+        far off that may be; not without `fast_forward`.
     fabric : makes the network that the jobs use, by default the packet engine; tests put an ideal one here. One that
         is made so is not told to forget what is over (`Fabric.hand_over`), so that it can be asked for it afterwards.
 
@@ -109,13 +111,15 @@ def simulate(
     if progress is not None and not callable(progress):
         raise unfit(progress, "simulate(progress)", "a function that is called, or None", ScenarioError)
     check_simulated(scenario)
+    if scenario.simulation.approximate is not None:
+        _check_approximated(fast_forward, fabric)
     state, traces = _prepare(scenario, trace, threads, fabric or packet_fabric)
     coupling, engine = state.coupling, state.engine
     if fabric is None:
         engine.hand_over(state.collected)
         if fast_forward:
             end = Ps(at.FOREVER) if scenario.duration is None else scenario.duration
-            engine.fast_forward(end, _watched(scenario))
+            engine.fast_forward(end, _watched(scenario), scenario.simulation.approximate)
     ready = time.perf_counter()
 
     def collect() -> Result:
@@ -208,6 +212,15 @@ def _watched(scenario: Scenario) -> str:
     if scenario.output.packet_log:
         return "packets are noted (output.packet_log)"
     return "queues are sampled (output.queue_samples)" if scenario.output.queue_samples is not None else ""
+
+
+def _check_approximated(fast_forward: bool, fabric: FabricMaker | None) -> None:
+    """Raise ScenarioError if iterations that are alike on average are to be left out where all are to be simulated."""
+    where = "simulation.approximate"
+    if fabric is not None:
+        raise ScenarioError("leaves out iterations, as the packet engine alone can", where, "no such key")
+    if not fast_forward:
+        raise ScenarioError("leaves out iterations, which --no-fast-forward forbids", where, "one of the two")
 
 
 def check_simulated(scenario: Scenario) -> None:

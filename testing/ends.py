@@ -209,7 +209,7 @@ class Ends:
 
 def _check_owner(owner: object) -> None:
     """Raise ScenarioError for what is no transport."""
-    check_contract(owner, getattr(owner, "__name__", repr(owner)), "transport.kind")
+    check_contract(owner, getattr(owner, "__name__", repr(owner)), "Ends(owner)")
 
 
 def _settings(owner: type[Transport], given: dict[str, object]) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from gradwire.scenarios.json_data import Json
-from gradwire.traces.info import size_text, tensor_means
+from gradwire.scenarios.readable import size_text
+from gradwire.traces.info import tensor_means
 from gradwire.traces.trace import Trace
 
 TIMES = {

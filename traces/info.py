@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from gradwire.scenarios.json_data import Json
+from gradwire.scenarios.readable import change_text, share_text, size_text
 from gradwire.traces.retime import told
 from gradwire.traces.trace import CHUNK_ELEMENTS, Trace
 
@@ -50,6 +51,9 @@ def info(trace: Trace) -> Json:
         "magnitudes": trace.magnitude_source,
         "timing": timing_source(trace),
         "groups": _groups(trace),
+        "parallel": trace.parallel,
+        "communications": _communications(trace),
+        "graphs": _graphs(trace),
         "back_layers": {
             "layers": min(BACK_LAYERS, len(trace.layers)),
             "share_of_bytes": float(layer_bytes[-BACK_LAYERS:].sum() / layer_bytes.sum()),
@@ -71,6 +75,29 @@ def _groups(trace: Trace) -> list[Json]:
         {**group, "bytes": sum(trace.tensors[tensor].bytes for tensor in group.get("tensors", []))}
         for group in trace.groups
     ]
+
+
+def _communications(trace: Trace) -> list[Json]:
+    """What passes wait for, by pass, kind and dimension: how many and how large in all."""
+    found: dict[tuple[str, str, str], list[int]] = {}
+    for each in trace.communications:
+        found.setdefault((each.turn, each.kind, each.group), []).append(each.bytes)
+    return [
+        {"pass": turn, "kind": kind, "group": group, "count": len(sizes), "bytes": sum(sizes)}
+        for (turn, kind, group), sizes in found.items()
+    ]
+
+
+def _graphs(trace: Trace) -> Json | None:
+    """Of graphs of ranks, how many ranks and nodes, and what they call by kind: how often, and how large in all."""
+    graphs = trace.graphs
+    if graphs is None:
+        return None
+    calls: dict[str, list[int]] = {}
+    for each in graphs.calls:
+        calls.setdefault(each.kind, []).append(each.bytes)
+    told = {kind: {"count": len(sizes), "bytes": sum(sizes)} for kind, sizes in calls.items()}
+    return {"ranks": graphs.ranks, "nodes": len(graphs.names), "calls": told}
 
 
 def _layer_bytes(trace: Trace) -> np.ndarray:
@@ -158,18 +185,6 @@ def _milliseconds(picoseconds: int) -> str:
     return f"{picoseconds / 1e9:.4g}"
 
 
-def size_unit(largest: int) -> tuple[int, str]:
-    """The unit in which sizes up to `largest` bytes are shown, and its name."""
-    units = ((2**30, "GiB"), (2**20, "MiB"))
-    return next(((unit, name) for unit, name in units if largest >= unit), (2**10, "KiB"))
-
-
-def size_text(size: int) -> str:
-    """A number of bytes for people."""
-    unit, name = size_unit(size)
-    return f"{size / unit:.1f} {name}" if size else "0"
-
-
 def _median(values: list[int]) -> int:
     return int(np.median(values))
 
@@ -208,7 +223,7 @@ def print_info(trace: Trace, console: Console | None = None, *, layers: bool = T
     console.print(
         f"{data['layers']} layers, {data['tensors']} tensors, {data['elements']:,} elements, "
         f"{size_text(data['total_bytes'])} of gradients per iteration; "
-        f"the last {back['layers']} layers hold {back['share_of_bytes']:.0%} of the bytes"
+        f"the last {back['layers']} layers hold {share_text(back['share_of_bytes'])} of the bytes"
     )
     for line in _remarks(data):
         console.print(escape(line))
@@ -216,10 +231,13 @@ def print_info(trace: Trace, console: Console | None = None, *, layers: bool = T
     if {"fraction", "fraction_quartiles", "pairs"} <= set(overhead):
         low, high = overhead["fraction_quartiles"]
         console.print(
-            f"capture overhead {overhead['fraction']:+.1%} "
-            f"(median of {overhead['pairs']} pairs of steps, quartiles {low:+.1%} and {high:+.1%})"
+            f"capture overhead {change_text(1 + overhead['fraction'])} "
+            f"(median of {overhead['pairs']} pairs of steps, "
+            f"quartiles {change_text(1 + low)} and {change_text(1 + high)})"
         )
     console.print(_phase_table(data))
+    if data["communications"]:
+        console.print(_communication_table(data))
     if layers or data["layers"] <= MANY_LAYERS:
         console.print(_layer_table(data))
     else:
@@ -245,6 +263,12 @@ def _remarks(data: Json) -> list[str]:
         kinds.setdefault(str(group.get("kind", "group")), []).append(group["bytes"])
     for kind, sizes in kinds.items():
         lines.append(f"{len(sizes)} x {kind}: {size_text(min(sizes))} to {size_text(max(sizes))}")
+    if graphs := data["graphs"]:
+        calls = ", ".join(
+            f"{each['count']:,} x {kind.replace('_', '-')} ({size_text(each['bytes'])})"
+            for kind, each in graphs["calls"].items()
+        )
+        lines.append(f"graphs of {graphs['ranks']} ranks, {graphs['nodes']:,} nodes: {calls}")
     source = data["manifest"].get("source")
     if isinstance(source, dict) and "format" in source:
         lines.append(f"imported from {source['format']} ({source.get('file', 'unknown file')})")
@@ -264,6 +288,19 @@ def _remarks(data: Json) -> list[str]:
     return lines
 
 
+def _communication_table(data: Json) -> Table:
+    split = ", ".join(f"{name} {size}" for name, size in data["parallel"].items())
+    table = Table(title=f"what passes wait for, of one worker (model split: {split})", box=SIMPLE)
+    for name in ("pass", "collective", "dimension"):
+        table.add_column(name, no_wrap=True)
+    for name in ("times", "buffers in all"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for each in data["communications"]:
+        kind, group = (each[key].replace("_", "-") for key in ("kind", "group"))
+        table.add_row(each["pass"], kind, group, f"{each['count']:,}", size_text(each["bytes"]))
+    return table
+
+
 def _phase_table(data: Json) -> Table:
     phases = data["phases"]
     table = Table(title="medians over the iterations of a phase", box=SIMPLE)
@@ -280,7 +317,7 @@ def _phase_table(data: Json) -> Table:
         words = (f"{_milliseconds(min(each))} to {_milliseconds(max(each))}" for each in spans)
         table.add_row("iteration, fastest to slowest worker (ms)", *words)
     table.add_row("mean |g|", *(f"{p['mean_magnitude']:.2e}" for p in phases.values()))
-    table.add_row("|g| in the largest tenth", *(f"{p['magnitude_spread']:.1%}" for p in phases.values()))
+    table.add_row("|g| in the largest tenth", *(share_text(p["magnitude_spread"]) for p in phases.values()))
     return table
 
 
@@ -366,7 +403,7 @@ def _block_table(data: Json) -> Table:
             f"{first}-{last}" if last > first else str(first),
             escape(name),
             size_text(size),
-            f"{size / data['total_bytes']:.1%}",
+            share_text(size / data["total_bytes"]),
             _milliseconds(sum(row["forward_ps"] for row in inside)),
             *(_milliseconds(max(times)) if times else "-" for times in ready),
         )

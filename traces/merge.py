@@ -55,6 +55,7 @@ def merge(paths: Sequence[str | Path], out: str | Path) -> Path:
         np.concatenate([_rescaled(trace, trace._max, exponents) for trace in traces]),
         _all_rms(traces, exponents),
         sampled,
+        traces[0].communications,
     )
     if not raws:
         return write(whole, out)
@@ -83,6 +84,9 @@ def _check(sources: Sequence[tuple[Trace, Path]]) -> None:
         )
         if tensors != wanted:
             raise TraceError(_difference("tensor", tensors, wanted), str(path), f"as in {first_path}")
+        if trace.communications != first.communications:
+            found = _difference("communication", trace.communications, first.communications)
+            raise TraceError(found, str(path), f"as in {first_path}")
         if _moments(trace) != _moments(first):
             found = f"recorded steps {_moments(trace)}"
             raise TraceError(found, str(path), f"{_moments(first)}, as in {first_path}")

@@ -30,7 +30,8 @@ from numpy.typing import NDArray
 from gradwire.scenarios.errors import TraceError
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.output import FREE, cannot_write, is_taken
-from gradwire.traces.info import layer_title, size_text, size_unit
+from gradwire.scenarios.readable import size_text, size_unit
+from gradwire.traces.info import layer_title
 from gradwire.traces.trace import Trace
 
 if TYPE_CHECKING:

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from gradwire.scenarios.errors import TraceError
 from gradwire.scenarios.given import path_of
 from gradwire.scenarios.json_data import Json, JsonView
+from gradwire.scenarios.readable import chosen_text
 from gradwire.traces.match import Match, Unit, match
 from gradwire.traces.parts import Iteration
 from gradwire.traces.trace import Trace, bundled_traces, load_trace
@@ -64,6 +65,9 @@ def retime(a: Trace, b: Trace, name: str | None = None, source: Json | None = No
     TraceError
         b is of another model, or its times are impossible for a.
     """
+    if a.communications or a.graphs is not None:
+        what = "has collectives besides those of gradients, whose times b does not say"
+        raise TraceError(what, a.name, "a trace of gradients alone")
     found = match(a, b)
     if found.share < LEAST_SHARE:
         raise _unlike(a, b, found)
@@ -141,7 +145,7 @@ def _unlike(a: Trace, b: Trace, found: Match) -> TraceError:
         f"is of another model: {len(found.pairs)} of {len(found.a)} {what} of {a.name} have a partner of the same size "
         f"in it, not {named}{more}",
         b.name,
-        f"a recording of the same model, with at least {LEAST_SHARE:.0%} of them",
+        f"a recording of the same model, with at least {chosen_text(LEAST_SHARE)} of them",
     )
 
 

@@ -9,7 +9,17 @@ import numpy as np
 
 from gradwire.scenarios.errors import TraceError
 from gradwire.scenarios.json_data import JsonView
-from gradwire.traces.parts import ELEMENT_BYTES, Halves, Iteration, TensorInfo, Times
+from gradwire.traces.parts import (
+    COLLECTIVES,
+    DIMENSIONS,
+    ELEMENT_BYTES,
+    PASSES,
+    Communication,
+    Halves,
+    Iteration,
+    TensorInfo,
+    Times,
+)
 
 
 def _require(holds: bool, what: str, where: str, expected: str) -> None:
@@ -60,11 +70,46 @@ def check_parts(
     _check_manifest(manifest, len(tensors))
 
 
+def check_communications(
+    given: Sequence[Communication],
+    layers: Sequence[str],
+    tensors: Sequence[TensorInfo],
+    iterations: Sequence[Iteration],
+) -> None:
+    """Raise TraceError unless communications are in the order of their passes, forward first and front layers first,
+    and back layers first on the way back, and their times rise within them."""
+    for tensor in tensors:
+        _require(tensor.group in DIMENSIONS[2:], f"group {tensor.group!r}", tensor.name, " or ".join(DIMENSIONS[2:]))
+    places = []
+    for number, each in enumerate(given):
+        where = f"communication {number} ({each.name})"
+        for what, value, known in (
+            ("pass", each.turn, PASSES), ("kind", each.kind, COLLECTIVES), ("group", each.group, DIMENSIONS),
+        ):  # fmt: skip
+            _require(value in known, f"{what} {value!r}", where, ", ".join(known))
+        _require(0 <= each.layer < len(layers), f"layer {each.layer}", where, f"0 to {len(layers) - 1}")
+        _require(0 < each.bytes < 2**53, f"{each.bytes} bytes", where, "1 or more")
+        back = each.turn == "backward"
+        places.append((back, -each.layer if back else each.layer))
+    _require(places == sorted(places), "communications in another order", "trace", "that in which passes come to them")
+    forth = sum(not back for back, _ in places)
+    for iteration in iterations:
+        where, asked = f"iteration {iteration.index}", iteration.asked_ps
+        fits = asked.shape == (len(given),) and asked.dtype == np.int64
+        _require(fits, f"asked_ps is {asked.dtype} {asked.shape}", where, f"int64 ({len(given)},)")
+        edges = [0, *asked[:forth].tolist(), int(iteration.forward_end_ps.max()), *asked[forth:].tolist()]
+        rising = edges == sorted(edges) and edges[-1] <= iteration.backward_end_ps
+        _require(rising, "communications at times outside of their passes", where, "rising ones, within the pass")
+
+
 def _check_manifest(manifest: JsonView, tensors: int) -> None:
     """Raise TraceError unless the parts of the manifest that programs rely on are what they should be."""
     magnitudes = manifest.get("magnitudes", {"source": "measured"})
     known = isinstance(magnitudes, dict) and magnitudes.get("source") in ("measured", "model")
     _require(known, f"magnitudes {magnitudes!r}", "manifest", 'a table with source "measured" or "model"')
+    parts = manifest.get("split", {})
+    fits = isinstance(parts, dict) and all(type(each) is int and each > 0 for each in parts.values())
+    _require(fits, f"split {parts!r}", "manifest", "a table of numbers from 1, by dimension")
     groups = manifest.get("groups", [])
     _require(isinstance(groups, list), "groups that are no list", "manifest", "a list of tables")
     for number, group in enumerate(groups):

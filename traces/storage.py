@@ -7,6 +7,16 @@
                 end_ps i64, rank i32, sampled bool
     chunks      mean f16, max f16, and rms f16 where it is known
 
+A trace with collectives other than those of gradients (`gradwire.traces.parts.Communication`) has version 3: one table
+more, one column more of `tensors` (group str), and one of `iterations` (asked_ps list<i64>[C]):
+
+    communications  communication i32, name str, layer i32, pass str, kind str, group str, bytes i64
+
+and, where the graphs of all ranks are known, two more:
+
+    nodes           node i64, name str, rank i32, unit str, role str, effort_ps i64, call i64, needs list<i64>
+    calls           call i64, kind str, members list<i32>, bytes i64
+
 The rows of `chunks` are ordered by sampled iteration, tensor, place in the tensor, one row group per sampled
 iteration; nothing but the place says whose a row is, since at 20 million rows the two columns of numbers that
 would repeat it take more time and memory to read than the magnitudes themselves.
@@ -18,8 +28,8 @@ holds it exactly), in the tensor's shape. They are not read with the trace; `raw
 A trace may have the magnitudes of a bundled one and no `chunks` of its own: its manifest then names that trace under
 `chunks_of` (`gradwire trace retime --share`).
 
-This is version 2. In version 1, which is still read, every iteration is sampled, rank and rms do not exist and
-chunks begin with the columns iteration i32 and tensor i32.
+Without them it is version 2. In version 1, which is still read, every iteration is sampled, rank and rms do not exist
+and chunks begin with the columns iteration i32 and tensor i32.
 
 Reading is strict: a trace that is not exactly this raises TraceError with the file, what is wrong and what
 was expected. The row counts also stand in the manifest, so that a table from another trace is noticed.
@@ -43,6 +53,8 @@ from gradwire.scenarios.given import path_of
 from gradwire.scenarios.json_data import Json, JsonView
 from gradwire.scenarios.output import FREE, cannot_write, is_taken
 from gradwire.traces import trace as traces
+from gradwire.traces.graphs import ROLES, UNITS, Call, Graphs
+from gradwire.traces.parts import Communication
 from gradwire.traces.room import refuse_beyond
 from gradwire.traces.trace import (
     CHUNK_ELEMENTS,
@@ -96,7 +108,40 @@ SCHEMAS_1 = {  # version 1, which is only read
     "iterations": pa.schema(list(SCHEMAS["iterations"])[:-2]),
     "chunks": pa.schema([("iteration", pa.int32()), ("tensor", pa.int32()), *SCHEMAS["chunks"]]),
 }
-READABLE = {1: SCHEMAS_1, SCHEMA_VERSION: SCHEMAS}
+SCHEMAS_3 = {
+    **SCHEMAS,
+    "tensors": SCHEMAS["tensors"].append(pa.field("group", pa.string())),
+    "iterations": SCHEMAS["iterations"].append(pa.field("asked_ps", _TIMES)),
+    "communications": pa.schema(
+        [
+            ("communication", pa.int32()),
+            ("name", pa.string()),
+            ("layer", pa.int32()),
+            ("pass", pa.string()),
+            ("kind", pa.string()),
+            ("group", pa.string()),
+            ("bytes", pa.int64()),
+        ]
+    ),
+}
+GRAPHS = {
+    "nodes": pa.schema(
+        [
+            ("node", pa.int64()),
+            ("name", pa.string()),
+            ("rank", pa.int32()),
+            ("unit", pa.string()),
+            ("role", pa.string()),
+            ("effort_ps", pa.int64()),
+            ("call", pa.int64()),
+            ("needs", _TIMES),
+        ]
+    ),
+    "calls": pa.schema(
+        [("call", pa.int64()), ("kind", pa.string()), ("members", pa.list_(pa.int32())), ("bytes", pa.int64())]
+    ),
+}
+READABLE = {1: SCHEMAS_1, 2: SCHEMAS, SCHEMA_VERSION: SCHEMAS_3}
 RAW = "raw"
 DAMAGED = (pa.ArrowException, OSError, ValueError, OverflowError)  # what reading a damaged table may raise
 SMALL = 2_000_000  # rows of chunks up to which strong compression takes seconds rather than minutes
@@ -112,9 +157,10 @@ def write(trace: Trace, directory: str | Path, raw: Path | None = None, chunks_o
     if is_taken(directory):
         raise TraceError("exists already", str(directory), FREE)
     refuse_unwritable(directory)
-    tables = _tables(trace)
+    version = _version(trace)
+    tables = _tables(trace, READABLE[version])
     manifest: Json = {
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": version,
         **trace.manifest,
         "rows": {name: table.num_rows for name, table in tables.items()},
     }
@@ -206,9 +252,15 @@ def _write_table(table: pa.Table, path: Path, trace: Trace) -> None:
     )
 
 
-def _tables(trace: Trace) -> dict[str, pa.Table]:
-    iterations, tensors = trace.iterations, trace.tensors
-    schemas = dict(SCHEMAS)
+def _version(trace: Trace) -> int:
+    """The oldest version that has all that the trace has."""
+    plain = not trace.communications and all(tensor.group == "data" for tensor in trace.tensors)
+    return 2 if plain and trace.graphs is None else SCHEMA_VERSION
+
+
+def _tables(trace: Trace, given: dict[str, pa.Schema]) -> dict[str, pa.Table]:
+    iterations, tensors, called = trace.iterations, trace.tensors, trace.communications
+    schemas = dict(given)
     chunks = {"mean": trace._mean.reshape(-1), "max": trace._max.reshape(-1)}
     if trace._rms is not None:
         schemas["chunks"] = schemas["chunks"].append(RMS)
@@ -224,6 +276,7 @@ def _tables(trace: Trace) -> dict[str, pa.Table]:
             "dtype": [t.dtype for t in tensors],
             "layer": [t.layer for t in tensors],
             "scale_exponent": [t.scale_exponent for t in tensors],
+            "group": [t.group for t in tensors],
         },
         "iterations": {
             "iteration": [i.index for i in iterations],
@@ -238,14 +291,48 @@ def _tables(trace: Trace) -> dict[str, pa.Table]:
             "end_ps": [i.end_ps for i in iterations],
             "rank": [i.rank for i in iterations],
             "sampled": [i.index in sampled for i in iterations],
+            "asked_ps": [i.asked_ps for i in iterations],
+        },
+        "communications": {
+            "communication": range(len(called)),
+            "name": [each.name for each in called],
+            "layer": [each.layer for each in called],
+            "pass": [each.turn for each in called],
+            "kind": [each.kind for each in called],
+            "group": [each.group for each in called],
+            "bytes": [each.bytes for each in called],
         },
         "chunks": chunks,
     }
+    if trace.graphs is not None:
+        schemas |= GRAPHS
+        columns |= _graph_columns(trace.graphs)
     return {
         name: pa.table(
             {field.name: pa.array(columns[name][field.name], type=field.type) for field in schema}, schema
         )
         for name, schema in schemas.items()
+    }
+
+
+def _graph_columns(graphs: Graphs) -> dict[str, Json]:
+    return {
+        "nodes": {
+            "node": range(len(graphs.names)),
+            "name": list(graphs.names),
+            "rank": graphs.rank,
+            "unit": [UNITS[each] for each in graphs.unit.tolist()],
+            "role": [ROLES[each] for each in graphs.role.tolist()],
+            "effort_ps": graphs.effort_ps,
+            "call": graphs.call,
+            "needs": [graphs.of(row) for row in range(len(graphs.names))],
+        },
+        "calls": {
+            "call": range(len(graphs.calls)),
+            "kind": [each.kind for each in graphs.calls],
+            "members": [list(each.members) for each in graphs.calls],
+            "bytes": [each.bytes for each in graphs.calls],
+        },
     }
 
 
@@ -261,7 +348,13 @@ def read(directory: Path) -> Trace:
     _expect_order(directory / "tensors.parquet", tensors, "tensor")
     infos = [
         TensorInfo(
-            row["name"], tuple(row["shape"]), row["numel"], row["dtype"], row["layer"], row["scale_exponent"]
+            row["name"],
+            tuple(row["shape"]),
+            row["numel"],
+            row["dtype"],
+            row["layer"],
+            row["scale_exponent"],
+            row.get("group", "data"),
         )
         for row in tensors.to_pylist()
     ]
@@ -280,9 +373,43 @@ def read(directory: Path) -> Trace:
             halves["max"],
             halves.get("rms"),
             sampled,
+            _communications(directory, schemas, rows),
+            _graphs(directory, rows) if "nodes" in rows and version == SCHEMA_VERSION else None,
         )
     except TraceError as error:
         raise TraceError(error.what, f"{directory}: {error.where}", error.expected) from None
+
+
+def _communications(
+    directory: Path, schemas: dict[str, pa.Schema], rows: dict[str, int]
+) -> list[Communication]:
+    if "communications" not in schemas:
+        return []
+    path = directory / "communications.parquet"
+    table = _read_table(path, schemas["communications"], rows["communications"])
+    _expect_order(path, table, "communication")
+    keys = ("name", "layer", "pass", "kind", "group", "bytes")
+    return [Communication(*(row[key] for key in keys)) for row in table.to_pylist()]
+
+
+def _graphs(directory: Path, rows: dict[str, int]) -> Graphs:
+    nodes, calls = (_read_table(directory / f"{name}.parquet", GRAPHS[name], rows.get(name, -1)) for name in GRAPHS)
+    _expect_order(directory / "nodes.parquet", nodes, "node")
+    _expect_order(directory / "calls.parquet", calls, "call")
+    told = {}
+    for name, known in (("unit", UNITS), ("role", ROLES)):
+        values = nodes[name].to_pylist()
+        if wrong := set(values) - set(known):
+            raise TraceError(f"{name} {min(wrong)!r}", str(directory / "nodes.parquet"), ", ".join(known))
+        told[name] = np.array([known.index(each) for each in values], dtype=np.int64)
+    needs = _lists(nodes["needs"])
+    rank, effort, call = (_numbers(nodes[name]).astype(np.int64) for name in ("rank", "effort_ps", "call"))
+    return Graphs(
+        names=nodes["name"].to_pylist(), rank=rank, unit=told["unit"], role=told["role"], effort_ps=effort, call=call,
+        first=np.concatenate([[0], np.cumsum([len(each) for each in needs])]).astype(np.int64),
+        needs=np.concatenate([*needs, np.zeros(0, dtype=np.int64)]),
+        calls=[Call(row["kind"], tuple(row["members"]), row["bytes"]) for row in calls.to_pylist()],
+    )  # fmt: skip
 
 
 def _owner_of_chunks(directory: Path, manifest: Json, version: int) -> tuple[Path, pa.Schema]:
@@ -313,15 +440,15 @@ def _read_manifest(path: Path) -> tuple[Json, dict[str, int], int]:
     version = manifest.pop("schema_version", None)
     if type(version) is not int or version not in READABLE:
         advice = "; capture it again or use the gradwire that wrote it" if version is not None else ""
-        known = " or ".join(str(number) for number in sorted(READABLE, reverse=True))
-        raise TraceError(f"schema version {version}", str(path), f"{known}{advice}")
+        *newer, oldest = (str(number) for number in sorted(READABLE, reverse=True))
+        raise TraceError(f"schema version {version}", str(path), f"{', '.join(newer)} or {oldest}{advice}")
     if not isinstance(manifest.get("name"), str):
         raise TraceError(f"name {manifest.get('name')!r}", str(path), "the name of the trace as text")
     if manifest.get("chunk_elements", CHUNK_ELEMENTS) != CHUNK_ELEMENTS:
         raise TraceError(f"chunk_elements {manifest['chunk_elements']}", str(path), str(CHUNK_ELEMENTS))
     rows = manifest.pop("rows", None)
-    if not isinstance(rows, dict) or not all(type(rows.get(name)) is int for name in SCHEMAS):
-        raise TraceError(f"rows {rows!r}", str(path), "the number of rows of " + ", ".join(SCHEMAS))
+    if not isinstance(rows, dict) or not all(type(rows.get(name)) is int for name in READABLE[version]):
+        raise TraceError(f"rows {rows!r}", str(path), "the number of rows of " + ", ".join(READABLE[version]))
     return manifest, rows, version
 
 
@@ -434,7 +561,8 @@ def _lists(column: pa.ChunkedArray) -> list[NDArray[np.int64]]:
 
 
 def _iterations(table: pa.Table) -> list[Iteration]:
-    times = {name: _lists(table[name]) for name in ("forward_start_ps", "forward_end_ps", "ready_ps")}
+    columns = ("forward_start_ps", "forward_end_ps", "ready_ps", "asked_ps")
+    times = {name: _lists(table[name]) for name in columns if name in table.column_names}
     plain = table.drop_columns(list(times)).to_pylist()
     return [
         Iteration(
@@ -449,6 +577,7 @@ def _iterations(table: pa.Table) -> list[Iteration]:
             optimizer_ps=row["optimizer_ps"],
             end_ps=row["end_ps"],
             rank=row.get("rank", 0),
+            asked_ps=times["asked_ps"][number] if "asked_ps" in times else np.zeros(0, dtype=np.int64),
         )
         for number, row in enumerate(plain)
     ]

@@ -11,6 +11,8 @@ On disk a trace is a directory (see `gradwire.traces.storage` for the columns)
     tensors.parquet     tensors in parameter order
     iterations.parquet  one row per captured iteration: rank, times and loss
     chunks.parquet      one row per sampled iteration and run of 256 elements: mean |g|, max |g|, rms
+    communications.parquet  where there are any: collectives that passes wait for, other than those of gradients
+    nodes.parquet, calls.parquet  where they are known: the graphs of all ranks (`gradwire.traces.graphs`)
 
 Times are recorded in every captured iteration, magnitudes perhaps only in some, the *sampled* ones. An
 iteration without magnitudes of its own answers with those of the nearest sampled one of its phase and rank.
@@ -24,6 +26,7 @@ What the manifest may say beyond the name, all optional, for those who must tell
     groups      [{"kind": "ddp_bucket" | "fsdp_unit", "tensors": [indices], ...}, ...]: tensors that travel
                 together
     source      of an imported trace: {"format", "file", "understood": {...}, "skipped": {name: count}}
+    parallel    into how many parts the job's model was split: {"tensor": 2, "expert": 1, "pipeline": 1}; 1 if absent
 
 Every layer runs forward before the gradients of its parameters are ready, and all of that before the backward pass
 ends; a trace in another order is refused.
@@ -55,10 +58,11 @@ from numpy.typing import NDArray
 from gradwire.scenarios.errors import TraceError
 from gradwire.scenarios.given import path_of
 from gradwire.scenarios.json_data import Json, JsonView
-from gradwire.traces.parts import CHUNK_ELEMENTS, Floats, Halves, Iteration, TensorInfo
-from gradwire.traces.soundness import check_parts, magnitude_rows
+from gradwire.traces.graphs import Graphs
+from gradwire.traces.parts import CHUNK_ELEMENTS, Communication, Floats, Halves, Iteration, TensorInfo
+from gradwire.traces.soundness import check_communications, check_parts, magnitude_rows
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 NAMED_BY = "a trace directory, or the name of a bundled trace"
 BUNDLED = Path(__file__).resolve().parent / "bundled"
 
@@ -70,7 +74,9 @@ class Trace:
     `chunk_mean`, `chunk_max` and `chunk_rms` (root of the mean square) are float16 [sampled iterations,
     chunks of all tensors in order], scaled as described above; `chunk_rms` is None where it is not known.
     `sampled` lists the indices of the iterations that the rows belong to, rising; all iterations by default.
-    Every phase of every rank needs a sampled one. TraceError if the parts do not fit together.
+    Every phase of every rank needs a sampled one. `communications` are the collectives that passes wait for, in the
+    order in which they are called; `graphs` are those of all ranks, where they are known. TraceError if the parts do
+    not fit together.
     """
 
     def __repr__(self) -> str:
@@ -101,6 +107,8 @@ class Trace:
         chunk_max: Halves,
         chunk_rms: Halves | None = None,
         sampled: Sequence[int] | None = None,
+        communications: Sequence[Communication] = (),
+        graphs: Graphs | None = None,
     ) -> None:
         self.manifest: Json = json.loads(json.dumps(manifest))  # as it will be read back
         self.layers = list(layers)
@@ -113,6 +121,11 @@ class Trace:
         self.sampled = list(range(len(self.iterations))) if sampled is None else [int(i) for i in sampled]
         chunks = {"chunk_mean": self._mean, "chunk_max": self._max, "chunk_rms": self._rms}
         check_parts(self.manifest, self.layers, self.tensors, self.iterations, self.sampled, chunks)
+        self.communications = list(communications)
+        check_communications(self.communications, self.layers, self.tensors, self.iterations)
+        self.graphs = graphs
+        if graphs is not None:
+            graphs.check()
         self._row = magnitude_rows(self.iterations, self.sampled)
 
     @property
@@ -139,6 +152,12 @@ class Trace:
     def groups(self) -> list[Json]:
         """Tensors that travel together (DDP buckets, FSDP units), as the manifest says; often none."""
         return list(self.manifest.get("groups", []))
+
+    @property
+    def parallel(self) -> dict[str, int]:
+        """Into how many parts the recorded job had split its model, by dimension; 1 where the manifest says nothing."""
+        said = self.manifest.get("split", {})
+        return {name: int(said.get(name, 1)) for name in ("tensor", "expert", "pipeline")}
 
     @property
     def magnitude_source(self) -> str:
@@ -202,22 +221,28 @@ class Trace:
     def digest(self) -> str:
         """sha256 over everything the trace says, independent of how it was stored.
 
-        Ranks, rms and sampling count where they are used, so that a trace of schema version 1 keeps its digest.
+        Ranks, rms, sampling and communications count where they are used, so that a trace of an older schema version
+        keeps its digest.
         """
         hasher = hashlib.sha256()
         hasher.update(json.dumps([1, self.manifest, self.layers], sort_keys=True).encode())
         for t in self.tensors:
-            hasher.update(repr((t.name, t.shape, t.numel, t.dtype, t.layer, t.scale_exponent)).encode())
+            told = (t.name, t.shape, t.numel, t.dtype, t.layer, t.scale_exponent)
+            hasher.update(repr(told if t.group == "data" else (*told, t.group)).encode())
         for i in self.iterations:
             scalars = (i.index, i.phase, i.step, i.loss, i.backward_end_ps, i.optimizer_ps, i.end_ps)
             hasher.update(repr(scalars if i.rank == 0 else (*scalars, i.rank)).encode())
-            for times in (i.forward_start_ps, i.forward_end_ps, i.ready_ps):
+            for times in (i.forward_start_ps, i.forward_end_ps, i.ready_ps, i.asked_ps):
                 hasher.update(np.ascontiguousarray(times, dtype="<i8").tobytes())
         for values in (self._mean, self._max, self._rms):
             if values is not None:
                 hasher.update(np.ascontiguousarray(values, dtype="<f2").data)
         if len(self.sampled) != len(self.iterations):
             hasher.update(repr(self.sampled).encode())
+        if self.graphs is not None:
+            hasher.update(self.graphs.digest())
+        for each in self.communications:
+            hasher.update(repr((each.name, each.layer, each.turn, each.kind, each.group, each.bytes)).encode())
         return hasher.hexdigest()
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from gradwire.analysis.claims.policies import POLICIES, PolicyOf
 from gradwire.scenarios.json_data import Json
+from gradwire.scenarios.readable import chosen_text
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ training unless an arm says otherwise."""
 
 ARMS: dict[str, Arm] = {
     "lossless": Arm("nothing lost", {}, number=0.0),
-    **{f"p{share:g}": _lost(f"{100 * share:g} % lost", share, share) for share in SHARES},
+    **{f"p{share:g}": _lost(f"{chosen_text(share)} lost", share, share) for share in SHARES},
     "front": _lost("50 %, front half of the layers", 0.5, layers="front"),
     "back": _lost("50 %, back half of the layers", 0.5, layers="back"),
     "few-back": _lost("7.5 %, back half: as many packets as 50 % in front", 0.075, layers="back"),

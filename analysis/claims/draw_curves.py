@@ -13,9 +13,11 @@ from gradwire.analysis.claims.measures import RATES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, SubFigure
 
 MS, MB, PERCENT = 1e9, 1e6, 100.0
+ROOM = 0.9
+"""Of a picture's width, for a legend: letters are a little wider when they are drawn than when they are measured."""
 Place = Callable[[str, int], "float | None"]
 """(policy, step) -> where a point lies on the horizontal axis."""
 
@@ -38,8 +40,9 @@ def curves_picture(judgement: Judgement) -> Figure | None:
     with matplotlib.rc_context(PAPER):
         figure = Figure(figsize=(WIDTH, 3.0 * len(rows)), layout="constrained")
         FigureCanvasAgg(figure)
-        axes = figure.subplots(len(rows), columns, squeeze=False, sharey="row")
-        for setting, panels, row in zip(settings, rows, axes, strict=True):
+        parts = figure.subfigures(len(rows), 1, squeeze=False)[:, 0]
+        for setting, panels, part in zip(settings, rows, parts, strict=True):
+            row = part.subplots(1, columns, squeeze=False, sharey=True)[0]
             for panel, (words, place) in zip(row, panels, strict=False):
                 _curves(panel, judgement, setting, place)
                 panel.set_xlabel(words)
@@ -47,9 +50,20 @@ def curves_picture(judgement: Judgement) -> Figure | None:
                 panel.set_visible(False)
             row[0].set_ylabel("accuracy, %")
             row[0].set_title(setting.name, loc="left")
-            figure.legend(*row[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+            _legend(part, row[0])
         figure.suptitle("means over seeds; dotted: the accuracy that times are to", fontsize=7, color=GREY)
     return figure
+
+
+def _legend(part: SubFigure, panel: Axes) -> None:
+    """The lines of a panel below its part of the figure, in as many columns as find room side by side."""
+    for columns in (3, 2, 1):
+        legend = part.legend(
+            *panel.get_legend_handles_labels(), loc="outside lower center", ncols=columns, frameon=False
+        )
+        if columns == 1 or legend.get_window_extent().width <= ROOM * part.bbox.width:
+            return
+        legend.remove()
 
 
 def _panels(judgement: Judgement, setting: Setting) -> list[tuple[str, Place]]:

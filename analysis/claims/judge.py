@@ -20,7 +20,7 @@ from gradwire.analysis.claims.arms import label_of
 from gradwire.analysis.claims.claim import Claim, Expect
 from gradwire.analysis.claims.intervals import half_width, interval
 from gradwire.analysis.claims.plan import Run
-from gradwire.analysis.tables import three_digits, time_text
+from gradwire.scenarios.readable import three_digits, time_text
 
 SHOWN, CONDITION, NOT_SHOWN, OPEN = "shown", "shown under a condition", "not shown", "not run"
 UNRESOLVED = "unresolved"

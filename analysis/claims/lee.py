@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from gradwire.analysis.claims.claim import At, Claim, Expect, Setting, gain
 from gradwire.analysis.claims.policies import ALL_REDUCES
+from gradwire.scenarios.readable import chosen_text
 
 PICTURES = 256
 CORES = 32
@@ -206,7 +207,7 @@ E3 = Claim(
                 speed_up(model, nodes),
                 (model.setting(nodes),),
                 low=least * nodes,
-                condition=f"{model.name}, {nodes} nodes: at least {100 * least:g} % of linear",
+                condition=f"{model.name}, {nodes} nodes: at least {chosen_text(least)} of linear",
             )
             for model in MODELS
             for nodes, least in zip(NODES, (0.9, 0.75, 0.5, 0.3), strict=True)

@@ -44,12 +44,10 @@ CLOCK = "ResNet-8 over two spines, 40 steps"
 _CLOCK: Json = {"training": {"steps": 40, "score_every": 1_000_000}}
 
 
-def _settings(
-    names: tuple[str, str], arms: tuple[str, ...], baseline: str, late: bool = False
-) -> tuple[Setting, ...]:
+def _settings(names: tuple[str, str], arms: tuple[str, ...], baseline: str) -> tuple[Setting, ...]:
     return tuple(
         Setting(
-            name, "train-tiny", arms, overlay(_BASE, more), full_only or late, data="pictures", baseline=baseline,
+            name, "train-tiny", arms, overlay(_BASE, more), full_only, data="pictures", baseline=baseline,
             target=target, shown="accuracy", lossless=dict.fromkeys(LOSSLESS, CLOCK) if baseline == BASE else {},
         )
         for name, more, full_only, target in ((names[0], {}, False, TARGET), (names[1], _LONG, True, LONG_TARGET))
@@ -58,13 +56,13 @@ def _settings(
 
 _SERVERS = _settings((LOOP, LONG_LOOP), ARMS, BASE)
 _SMALL = Setting(
-    SMALL, "train-tiny", tuple(f"{arm}-small" for arm in ARMS[:3]), _BASE, True, data="pictures",
-    baseline=f"{BASE}-small", target=TARGET, shown="accuracy",
+    SMALL, "train-tiny", tuple(f"{arm}-small" for arm in ARMS[:3]), _BASE, data="pictures", baseline=f"{BASE}-small",
+    target=TARGET, shown="accuracy",
 )  # fmt: skip
 PLACES = ((LOOP, ""), (LONG_LOOP, ""), (SMALL, "-small"))
 """Settings, and what the names of arms end with there."""
 _CLOCKS = (Setting(CLOCK, "train-tiny", (BASE, *LOSSLESS), overlay(_BASE, _CLOCK), data="pictures"),)
-_RINGS = _settings((RING, LONG_RING), ("ring-fabric", "ring-spread"), "ring-spread", late=True)
+_RINGS = _settings((RING, LONG_RING), ("ring-fabric", "ring-spread"), "ring-spread")
 
 
 def _points(arm: str, other: str, what: str, low: float, condition: str) -> tuple[Expect, ...]:

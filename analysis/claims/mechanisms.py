@@ -9,9 +9,10 @@ from gradwire.analysis.claims.claim import Claim, Expect, Setting
 from gradwire.analysis.claims.jobs import S4
 from gradwire.analysis.claims.policies import DCTCP, POLICIES
 from gradwire.scenarios.json_data import Json
+from gradwire.scenarios.readable import chosen_text
 
 LOSSES = ("0", "0.0001", "0.001", "0.01")
-GRAY = {loss: "no loss" if loss == "0" else f"{100 * float(loss):g} % loss" for loss in LOSSES}
+GRAY = {loss: "no loss" if loss == "0" else f"{chosen_text(float(loss))} loss" for loss in LOSSES}
 GRAY_JOB: Json = {"job": {"iterations": 3, "workers": 6, "servers": 4}}
 
 

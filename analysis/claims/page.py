@@ -86,13 +86,14 @@ def _effects(judgement: Judgement) -> list[str]:
     if not effects:
         return []
     words = escape(WORDS[shown_of(judgement.claim)])
-    lines = [f"<table><tr><th>setting</th><th>arm</th><th>{words}</th><th>less that of the baseline</th><th></th></tr>"]
+    heads = ("setting", "arm", words, "less that of the baseline", "from zero")
+    lines = ["<table><tr>" + "".join(f"<th>{head}</th>" for head in heads) + "</tr>"]
     for each in effects:
         lines.append(
             f"<tr><td>{escape(each.setting)}</td><td>{escape(label_of(each.policy))}</td>"
             f"<td class='n'>{each.figure.interval_text('share')}</td>"
             f"<td class='n'>{each.change.interval_text('points')}</td>"
-            f"<td>{'' if each.resolved else 'unresolved'}</td></tr>"
+            f"<td>{'resolved' if each.resolved else 'unresolved'}</td></tr>"
         )
     return [*lines, "</table>"]
 

@@ -11,6 +11,7 @@ from typing import Literal
 from gradwire.analysis.claims.arms import FILLS, SHARES
 from gradwire.analysis.claims.claim import Claim, Expect, Setting, difference
 from gradwire.scenarios.json_data import Json
+from gradwire.scenarios.readable import chosen_text
 
 POINT = 0.01
 """What "unchanged" may differ by: a point of accuracy [ours]."""
@@ -87,8 +88,9 @@ def than(
 def _by_share(setting: str, flat: tuple[float, ...], slower: tuple[float, ...]) -> tuple[Expect, ...]:
     limits = [(p, -POINT, None, "is harmless") for p in flat] + [(p, None, 0.0, "is slower") for p in slower]
     return tuple(
-        than(setting, f"p{p:g}", "lossless", f"{p:.0%} lost, less that without", low, high, f"{p:.0%} {words}")
+        than(setting, f"p{p:g}", "lossless", f"{share} lost, less that without", low, high, f"{share} {words}")
         for p, low, high, words in limits
+        for share in (chosen_text(p),)
     )
 
 

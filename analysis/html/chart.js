@@ -96,7 +96,7 @@ class Chart {
     const all = shown.flat();
     const left = 62, right = this.wide - 16, top = 8, bottom = Math.round(Math.min(340, 170 + this.wide * 0.18));
     const labels = x.ticks.map((tick) => tick[1]);
-    const turned = labels.join("  ").length * 6.6 > right - left;
+    const turned = this.crowded(labels, (right - left) / labels.length);
     this.high = bottom + (turned ? 30 + 4.4 * Math.max(...labels.map((label) => label.length)) : 44);
     const [xs, ys] = [all.map((p) => p[0]), all.flatMap((p) => p.slice(1).filter((value) => value !== null))];
     const placeX = this.scale(x, xs, left, right, whiskers ? 0.5 : 0);
@@ -106,7 +106,7 @@ class Chart {
     this.gridX(marks.map((mark) => mark[0]), placeX, top, bottom, marks.map((mark) => mark[1]), turned);
     for (const value of placeY.ticks(bottom / 55)) {
       look.svg("line", { class: "grid", x1: left, x2: right, y1: placeY(value), y2: placeY(value) }, this.svg);
-      this.svg.append(this.text(left - 6, placeY(value) + 4, look.number(value), "end"));
+      this.svg.append(this.text(left - 6, placeY(value) + 4, look.number(value, 6), "end"));
     }
     look.svg("path", { class: "axis", fill: "none", d: `M${left} ${top}V${bottom}H${right}` }, this.svg);
     this.svg.append(this.text((left + right) / 2, this.high - 4, x.label, "middle"));
@@ -225,7 +225,7 @@ class Chart {
     const left = 20 + 6.8 * Math.max(...y.ticks.map((tick) => tick[1].length)) + 16, top = 24;
     const cell = Math.min(52, Math.max(22, 280 / y.ticks.length)), wide = (this.wide - left - 90) / x.ticks.length;
     const bottom = top + cell * y.ticks.length;
-    const turned = x.ticks.map((tick) => tick[1]).join("  ").length * 6.6 > wide * x.ticks.length;
+    const turned = this.crowded(x.ticks.map((tick) => tick[1]), wide);
     this.high = bottom + (turned ? 30 + 4.4 * Math.max(...x.ticks.map((tick) => tick[1].length)) : 44);
     const flat = values.flat().filter((value) => value !== null);
     const [low, high] = [Math.min(...flat), Math.max(...flat)];
@@ -285,11 +285,16 @@ class Chart {
     lines.forEach((line, n) => look.svg("tspan", { x, y: y + (n - (lines.length - 1) / 2) * 13, text: line }, text));
   }
 
+  /* Whether labels that are so many pixels apart would run into each other. */
+  crowded(labels, apart) {
+    return labels.some((label, n) => n > 0 && ((labels[n - 1].length + label.length) / 2 + 2) * 6.6 > apart);
+  }
+
   gridX(values, place, top, bottom, names, turned) {
     values.forEach((value, n) => {
       const x = place(value);
       if (bottom > top) look.svg("line", { class: "grid", x1: x, x2: x, y1: top, y2: bottom }, this.svg);
-      const words = (names && names[n]) ?? look.number(value);
+      const words = (names && names[n]) ?? look.number(value, 6);
       const label = this.text(x, bottom + 16, words, turned ? "end" : "middle");
       if (turned) label.setAttribute("transform", `rotate(-35 ${x} ${bottom + 12})`);
       this.svg.append(label);

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 KINDS = (
     ("result.json", "run"), ("comparison.json", "comparison"), ("fidelity.json", "fidelity"), ("sweep.toml", "sweep"),
     ("claims.json", "claims"), ("training.json", "training"), ("trainings.txt", "trainings"),
+    ("reproduction.txt", "begun"),
 )  # fmt: skip
 KNOWN = "a folder of gradwire run, compare, sweep, reproduce, train or fidelity"
 TIMELINES = "-timelines"
@@ -158,6 +159,9 @@ def _in_folder(folder: Path) -> Found:
         return kind, [(Learned.read(each), each) for each in places], str(folder)
     if kind in ("claims", "fidelity"):
         return kind, _json(folder / f"{kind}.json"), str(folder)
+    if kind == "begun":
+        words = f"gradwire reproduce ... --out {folder}, which goes on where it was"
+        raise ResultError("is a reproduction that has not come to its verdicts", str(folder), words)
     raise ResultError("holds nothing that can be reported", str(folder), KNOWN)
 
 

@@ -25,8 +25,8 @@ from gradwire.analysis.happened import (
     window_of,
 )
 from gradwire.analysis.metrics import DROPS, durations, steady_state
-from gradwire.analysis.tables import time_text
 from gradwire.scenarios.json_data import Json
+from gradwire.scenarios.readable import time_text
 from gradwire.scenarios.result import KINDS
 
 if TYPE_CHECKING:

@@ -11,11 +11,15 @@ const look = {
     return getComputedStyle(from).getPropertyValue("--" + name).trim();
   },
   series: (n) => "c" + (n % 8),
-  number(value) {
+  /* A number with three digits, four from a thousand on, or as many as are asked for. */
+  number(value, digits = 3) {
     if (value === null || value === undefined) return "-";
     const size = Math.abs(value);
+    for (const [scale, unit] of [[1e9, " G"], [1e6, " M"]]) {
+      if (size >= scale && size < 1e12) return Number((value / scale).toPrecision(digits)) + unit;
+    }
     if (size >= 1e6 || (size > 0 && size < 1e-3)) return value.toExponential(2);
-    return String(Number(value.toPrecision(size >= 1000 ? 4 : 3)));
+    return String(Number(value.toPrecision(size >= 1000 ? Math.max(4, digits) : digits)));
   },
   time(ps) {
     if (!ps) return "0";

@@ -26,10 +26,11 @@ from gradwire.analysis.html.pieces import (
 )
 from gradwire.analysis.learning import MEASURES, rows_of
 from gradwire.analysis.metrics import completion_times, measure
-from gradwire.analysis.tables import KIND_WORDS, Grid, share_text, time_text
+from gradwire.analysis.tables import KIND_WORDS, Grid
 from gradwire.analysis.tail import later
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.learned import Learned
+from gradwire.scenarios.readable import accuracy_text, share_text, time_text
 from gradwire.scenarios.result import KINDS, Result
 
 if TYPE_CHECKING:
@@ -47,12 +48,14 @@ def learned_section(trainings: Sequence[tuple[Learned, str, Path | None]], title
     """Trainings side by side. `trainings`: with the text of their scenarios, and their folders if they have any."""
     all_of = [each for each, _, _ in trainings]
     section = Section(title, "training" if len(all_of) == 1 else f"{len(all_of)} trainings")
-    section.lead, *more = list(_learned_facts(all_of)) or ["Nothing has been learned yet."]
+    facts = list(_learned_facts(all_of)) or ["Nothing has been learned yet."]
+    section.lead, *more = facts if len(all_of) < 2 else [f"{len(all_of)} trainings side by side.", *facts]
     section.add(listed(more))
     section.add(*(chart(each) for each in _learned_charts(all_of)))
     section.add(heading("Figures"), table("", [each.name for each in all_of], rows_of(all_of)))
     section.add(heading("Train it again"))
-    commands = [str(each.summary["command"]) for each in all_of if each.summary.get("command")]
+    commands = [str(each.summary.get("command", "")) for each in all_of]
+    commands = [each for each in commands if each.startswith("gradwire ")]  # none where Python asked for it
     commands += [f"gradwire train {at}/scenario.toml" for _, _, at in trainings if at is not None]
     section.add(code("\n".join(dict.fromkeys(commands))))
     for each, text, _ in trainings:
@@ -69,7 +72,8 @@ def _learned_facts(trainings: Sequence[Learned]) -> Iterator[str]:
         clock = f" and {time_text(steps[-1]['clock_ps'])} of simulated time" if steps[-1]["clock_ps"] else ""
         lost = sum(row["lost"] for row in steps) / len(steps)
         yield (
-            f"{each.name}: an accuracy of {last['accuracy']:.2%} after {each.summary['steps_done']:,} steps{clock}, "
+            f"{each.name}: an accuracy of {accuracy_text(last['accuracy'])} after "
+            f"{each.summary['steps_done']:,} steps{clock}, "
             f"with {share_text(lost)} of what was sent lost in the mean step."
         )
         if each.diverged is not None:
@@ -143,7 +147,7 @@ def _effects(found: Sequence[Json]) -> str:
     for each in found:
         spread = "{:+.2f} to {:+.2f}".format(*(100 * end for end in each["interval"])) if each["interval"] else "-"
         change = f"{100 * each['change']:+.2f}"
-        rows.append([each["setting"], each["label"], f"{100 * each['mean']:.2f} %", change, spread,
+        rows.append([each["setting"], each["label"], accuracy_text(each["mean"]), change, spread,
                      "" if each["resolved"] else "unresolved"])  # fmt: skip
     head = ["setting", "arm", "mean", "less the baseline, points", "95 % interval", ""]
     return grid(Grid("", head, rows), words=True) if rows else ""
@@ -151,7 +155,8 @@ def _effects(found: Sequence[Json]) -> str:
 
 def _claim_chart(claim: Json) -> Iterator[Chart]:
     """Its figure by setting and policy: medians over seeds, with the smallest and the largest."""
-    name = str(claim.get("shown", ""))
+    kept = [name for name in WORDS if any(row.get(name) is not None for row in claim["measures"])]
+    name = str(claim.get("shown") or next(iter(kept), ""))  # older files do not say which
     rows = [row for row in claim["measures"] if row.get(name) is not None]
     settings = list(dict.fromkeys(row["setting"] for row in rows))
     if not rows:

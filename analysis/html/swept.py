@@ -71,7 +71,7 @@ def _plain_plots(found: Sweep) -> list[Plot]:
         return []
     by, panels = [*axes[1:], "", ""][:2]
     return [
-        Plot(name=f"measure-{number}", kind="lines", x=axes[0], y=name, by=by, panels=panels)
+        Plot(name=f"measure-{number}", title=words_of(name), kind="lines", x=axes[0], y=name, by=by, panels=panels)
         for number, name in enumerate(found.file.measures[:MOST_MEASURES])
     ]
 

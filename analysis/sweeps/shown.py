@@ -8,7 +8,8 @@ from gradwire.analysis.sweeps.measures import whose
 from gradwire.analysis.sweeps.points import Place
 from gradwire.analysis.sweeps.schema import SweepFile
 from gradwire.analysis.sweeps.table import Line, Records, summary_lines
-from gradwire.analysis.tables import Grid, Row, count_text, share_text, size_text, time_text
+from gradwire.analysis.tables import Grid, Row
+from gradwire.scenarios.readable import count_text, share_text, size_text, time_text
 
 MOST_LINES = 60
 """Printed; the rest is in the files."""
@@ -28,13 +29,13 @@ def value_text(name: str, value: float) -> str:
 
 
 def cell_of(name: str, line: Line) -> str:
-    """The mean with half of its interval, such as "5.31 us ±3%"; how many runs it is of, if not of all."""
+    """The mean with half of its interval, such as "5.31 us ±3 %"; how many runs it is of, if not of all."""
     mean, high, count = line[name], line[f"{name}_high"], line[f"{name}_count"]
     if mean is None:
         return "-"
     text = value_text(name, mean)
     if high is not None and high > mean:
-        text += f" ±{share_of(high - mean, abs(mean))}%" if mean else f" ±{value_text(name, high)}"
+        text += f" ±{share_of(high - mean, abs(mean))} %" if mean else f" ±{value_text(name, high)}"
     return text if count == line["runs"] else f"{text} ({count})"
 
 

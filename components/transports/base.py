@@ -15,6 +15,10 @@ and, if it wants more than that,
 
 * `control_important(settings) -> bool` - whether its control packets are important; without it they are;
 * `on_timer`, if it ever sets S_TIMER, and `on_probe`, if it sends probes;
+* `queues_at_nic = True` and `at_nic(M, k, f, nbytes) -> 0 or 1` - its packets do not take turns with those of other
+  flows: they are made as soon as `pull` gives them, and wait at the NIC in the order in which they were made. It is
+  told of every one that joins the queue how many bytes it has on the wire, and of every one that leaves it the same,
+  negative; then `pull` is asked again. With 0 it says whether packets of this flow do (1) or take turns (0);
 * `on_late(M, k, r, now) -> answer` - where its table has `delayed_acks` or `ack_every`: the time has come that a
   receiver has set in R_TIMER; it answers the last data packet that came whole. `for_previous` makes an answer to a data
   packet one to that before it; R_RIDER is what rode on the last one;
@@ -39,7 +43,9 @@ and, if it wants more than that,
   PAIR_GAP, which a transport writes instead of S_GAP. Of the messages of a pair the one of the best class sends, and of
   these the oldest that has something to send. At the receiver `peer_words` from `M[r + R_PAIR]` on for the pair, and
   `host_words` from `M[r + R_HOST]` on for all messages of the transport to this host. All begin at zero and stay for
-  the run.
+  the run. `pair_times`, `peer_times` and `host_times`, in the class itself, are the offsets of those of its words that
+  are points in time, as its functions count them: where it says the first of these, at least as `()`, what it keeps can
+  be moved on in time, with iterations that are left out (`gradwire.sim.fabric.steady`).
 
 The state of a flow is a record of integers in `M`. A sender's own words begin at `f + S_USER`, a receiver's at
 `r + R_USER`; the words before belong to the engine, of which a transport writes S_TIMER (call me then), S_GAP and
@@ -160,6 +166,12 @@ def on_timer(M, k, f, now):
 
 
 @njit
+def at_nic(M, k, f, nbytes):
+    """Its packets take turns."""
+    return 0
+
+
+@njit
 def on_probe(M, k, r, argument, now):
     """No probe was sent."""
     return 0
@@ -225,6 +237,11 @@ def rides(owner: type[Transport], table: Transport) -> bool:
     return bool(hasattr(owner, "stamp_slots") or getattr(owner, "rides", False) or getattr(table, "ack_every", 1) > 1)
 
 
+def queues_at_nic(owner: type[Transport]) -> bool:
+    """Whether packets of a transport may wait at the NIC in the order in which they were made."""
+    return bool(getattr(owner, "queues_at_nic", False))
+
+
 def shares(owner: type[Transport]) -> bool:
     """Whether messages of a transport between two hosts share words and a pace."""
     return hasattr(owner, "pair_words")
@@ -244,6 +261,7 @@ class Deaf:
     """Stands in for what a transport does not have."""
 
     on_timer = staticmethod(on_timer)
+    at_nic = staticmethod(at_nic)
     on_probe = staticmethod(on_probe)
     on_trimmed = staticmethod(on_trimmed)
     on_late = staticmethod(on_late)

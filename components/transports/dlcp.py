@@ -98,6 +98,7 @@ from gradwire.components.transports.dlcp_words import (
     EAGER,
     EARLY,
     FROM,
+    H_ENDS,
     HOST_WORDS,
     IMPORTANT_FIRST,
     K_IMPORTANT,
@@ -113,6 +114,9 @@ from gradwire.components.transports.dlcp_words import (
     PROBE,
     PROBES,
     PROBING,
+    Q_HEARD,
+    Q_QUIET,
+    Q_ROUND,
     RANDOM,
     REACHED,
     RESEND,
@@ -450,6 +454,8 @@ class Dlcp(Transport):
     pair_words = PAIR_WORDS
     peer_words = PEER_WORDS
     host_words = HOST_WORDS
+    pair_times = (Q_ROUND, Q_QUIET, Q_HEARD)
+    host_times = (H_ENDS,)
     fresh_word = NEW
     probe_word = PROBES
     start = staticmethod(start)

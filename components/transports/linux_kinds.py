@@ -8,8 +8,9 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from gradwire.components.transports import linux_receiver, linux_sender
+from gradwire.components.transports import linux_queue, linux_receiver, linux_sender
 from gradwire.components.transports.base import Context
+from gradwire.components.transports.linux_queue import PACKET_MEMORY
 from gradwire.components.transports.linux_words import (
     BITMAPS,
     CUBIC,
@@ -41,6 +42,8 @@ def variant(owner: type[Transport], control: int) -> type[Transport]:
     functions: dict[str, Any] = {
         "sender_bitmaps": BITMAPS,
         "streams": True,
+        "queues_at_nic": True,
+        "at_nic": staticmethod(linux_queue.at_nic),
         "parameters": staticmethod(lambda settings, context: parameters(owner, control, settings, context)),
         "on_data": staticmethod(linux_receiver.on_data_alike if alike else linux_receiver.on_data),
     }
@@ -91,4 +94,6 @@ def parameters(owner: Any, control: int, settings: Json, context: Context) -> li
         context.base_rtt if ticks else 0,
         found[1] if ticks else rules["delayed_acks"] or 0,
         int(rules["quick"] > 0 and settings.get("connections") != "persistent"),
+        PACKET_MEMORY - Reliable.data_overhead if rules["small_queues"] else 0,
+        context.payload,
     ]

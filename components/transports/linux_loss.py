@@ -49,14 +49,13 @@ from gradwire.components.transports.linux_words import (
     smoothed,
     stamp_of,
 )
+from gradwire.components.transports.lost import LOST, note_lost
 from gradwire.components.transports.window import (
     BACKOFF,
     FLIGHT,
     HIGHEST,
     K_MAX_RTO,
     K_MIN_RTO,
-    LOST,
-    LOST_AT,
     NXT,
     RECOVER,
     RTTVAR,
@@ -267,10 +266,7 @@ def _window_of_reordering(M, f):
 @njit
 def lose(M, f, sequence):
     """A packet counts as lost and waits to be sent again."""
-    set_bit(M, M[f + S_BITS] + M[f + S_WORDS], sequence)
-    if M[f + LOST] == 0 or sequence < M[f + LOST_AT]:
-        M[f + LOST_AT] = sequence
-    M[f + LOST] += 1
+    note_lost(M, f, sequence)
     M[f + FLIGHT] -= 1
 
 

@@ -15,7 +15,8 @@ which can be left out:
   when everything that was sent again was needless (RFC 2883, RFC 3708): a packet that arrives twice is told by its
   acknowledgement.
 * growth and reductions: `linux_growth`. Pacing: twice the window per round trip in slow start up to half of its
-  threshold, else 1.2 times, from the eleventh packet on [net/ipv4/tcp_input.c: `tcp_update_pacing_rate`].
+  threshold, else 1.2 times, from the eleventh packet on (`linux_queue`).
+* what waits at the NIC: `linux_queue`.
 
 Left out: undoing by time stamps (RFC 4015), whose clock of a millisecond tells nothing at round trips of less;
 reneging.
@@ -23,7 +24,7 @@ reneging.
 
 from gradwire.components.compiled import njit
 from gradwire.components.layout import BLOCKED, S_BITS, S_DONE, S_GAP, S_PACKETS, S_SENT, S_TIMEOUTS, S_WORDS
-from gradwire.components.transports.base import ONE, bit, clear_bit, forget_bits, set_bit
+from gradwire.components.transports.base import ONE, bit, forget_bits, set_bit
 from gradwire.components.transports.cubic import stand_still
 from gradwire.components.transports.linux_growth import (
     count_marks,
@@ -45,6 +46,7 @@ from gradwire.components.transports.linux_loss import (
     rto,
     schedule_probe,
 )
+from gradwire.components.transports.linux_queue import pace, set_room, throttled, waits
 from gradwire.components.transports.linux_states import (
     alert,
     begin_undo,
@@ -94,14 +96,13 @@ from gradwire.components.transports.linux_words import (
     more,
     stamp_of,
 )
+from gradwire.components.transports.lost import LOST, LOST_AT, next_lost
 from gradwire.components.transports.window import (
     ALPHA,
     BACKOFF,
     CWND,
     FLIGHT,
     HIGHEST,
-    LOST,
-    LOST_AT,
     NXT,
     OBSERVED,
     RECOVER,
@@ -111,7 +112,7 @@ from gradwire.components.transports.window import (
     STATE,
     UNA,
     rest,
-    )
+)
 from gradwire.components.transports.window import start as start_window
 
 UNPACED = 10  # packets at the beginning
@@ -127,6 +128,7 @@ def start(M, k, f, now):
     if M[k + K_HANDSHAKE]:
         M[f + LEAST_RTT] = M[k + K_HANDSHAKE]
         measure(M, k, f, M[k + K_HANDSHAKE])
+    set_room(M, k, f)
 
 
 # --- acknowledgements -----------------------------------------------------------------------------------------------
@@ -162,13 +164,13 @@ def on_control(M, k, f, kind, sequence, argument, echo, now):
         grow(M, k, f, newly, now)
     if M[k + K_PACING] and M[f + S_SENT] >= UNPACED:
         _pace(M, k, f)
+    set_room(M, k, f)
 
 
 @njit
 def _pace(M, k, f):
     """The pace of the next packets."""
-    faster = 200 if M[f + CWND] < M[f + SSTHRESH] >> 1 else 120
-    packets = max(M[f + CWND] >> SHIFT, M[f + NXT] - M[f + UNA], 1)
+    faster, packets = pace(M, f)
     M[f + S_GAP] = (M[f + SRTT] * 100 << 10) // (faster * packets * M[k + K_PACING]) << 6
 
 
@@ -265,7 +267,7 @@ def _probe(M, k, f, now):
     else:
         sequence = M[f + NXT] - 1
         M[f + PROBE] = 2 * M[f + NXT] + 1
-        if bit(M, M[f + S_BITS], sequence):
+        if bit(M, M[f + S_BITS], sequence) or waits(M, k, f):
             M[f + PROBE] = 0
             return BLOCKED
         _send_again(M, k, f, sequence, now)
@@ -278,19 +280,16 @@ def pull(M, k, f, now):
     """A probe that is due; then, while fewer than the window are in flight, what is lost, then new packets."""
     if M[f + HASTE] == PROBE_DUE:
         return _probe(M, k, f, now)
+    again = M[f + HASTE] != NEW_FIRST and M[f + LOST] > 0
+    if throttled(M, k, f, again):
+        return BLOCKED
     if M[f + FLIGHT] >= M[f + CWND] >> SHIFT:
         return BLOCKED
     if M[f + HASTE] == NEW_FIRST:
         if M[f + NXT] == M[f + S_PACKETS]:
             return BLOCKED
-    elif M[f + LOST] > 0:
-        lost = M[f + S_BITS] + M[f + S_WORDS]
-        sequence = M[f + LOST_AT]
-        while bit(M, lost, sequence) == 0:
-            sequence += 1
-        clear_bit(M, lost, sequence)
-        M[f + LOST] -= 1
-        M[f + LOST_AT] = sequence + 1
+    elif again:
+        sequence = next_lost(M, f)
         M[f + FLIGHT] += 1
         M[f + SENT] += 1
         _send_again(M, k, f, sequence, now)

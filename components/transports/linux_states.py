@@ -34,12 +34,12 @@ from gradwire.components.transports.linux_words import (
     UNDO_AGAIN,
     more,
 )
+from gradwire.components.transports.lost import LOST
 from gradwire.components.transports.recovery import find_losses
 from gradwire.components.transports.window import (
     CWND,
     FLIGHT,
     HIGHEST,
-    LOST,
     NXT,
     RECOVER,
     SHIFT,

@@ -43,7 +43,9 @@ REORDERED = 13  # 1 once a packet that had not been sent again has arrived after
 STEPS = 14  # quarters of the smallest round trip by which packets may be late, less one
 PERSIST = 15  # recoveries for which that holds
 STEP_UNTIL = 16  # no further step before that is acknowledged
-MORE = 17
+BACKLOG = 17  # bytes of memory of the packets that wait at the NIC
+ROOM = 18  # and that may, unless a full packet or two are more
+MORE = 19
 
 SCOREBOARD = 3
 BITMAPS = SCOREBOARD + 32 + MORE
@@ -69,6 +71,8 @@ K_ACK_TRAIN = 20  # what HyStart adds to the smallest round trip
 K_HANDSHAKE = 21  # the round trip that a connection knows from its handshake, 0 = it knows none
 K_LONE = 22  # added to what a tail loss probe waits when one packet is out there: its acknowledgement may be put off
 K_LAST = 23  # 1: the last packet of a message is acknowledged at once
+K_QUEUES = 24  # bytes of memory that a packet takes beside those on the wire where packets wait at the NIC, else 0
+K_PAYLOAD = 25  # of a full packet
 RENO, CUBIC, DCTCP = 0, 1, 2
 STANDARD, HYSTART, HYSTART_PLUS = 0, 1, 2
 

@@ -65,12 +65,11 @@ from gradwire.components.transports.base import (
     set_bit,
     with_pulls,
 )
+from gradwire.components.transports.lost import LOST, next_lost, note_lost
 from gradwire.components.transports.sent_times import BITMAPS, SCOREBOARD, stamp
 from gradwire.components.transports.window import (
     BACKOFF,
     K_INITIAL,
-    LOST,
-    LOST_AT,
     NXT,
     SRTT,
     TIMED,
@@ -123,14 +122,8 @@ def pull(M, k, f, now):
     """What is to be sent again, then what is new, as far as it has been pulled."""
     if M[f + CREDIT] == 0:
         return BLOCKED
-    lost = M[f + S_BITS] + M[f + S_WORDS]
     if M[f + LOST] > 0:
-        sequence = M[f + LOST_AT]
-        while bit(M, lost, sequence) == 0:
-            sequence += 1
-        clear_bit(M, lost, sequence)
-        M[f + LOST] -= 1
-        M[f + LOST_AT] = sequence + 1
+        sequence = next_lost(M, f)
     elif M[f + NXT] < M[f + S_PACKETS]:
         sequence = M[f + NXT]
         M[f + NXT] = sequence + 1
@@ -141,7 +134,7 @@ def pull(M, k, f, now):
         return BLOCKED
     M[f + CREDIT] -= 1
     M[f + OUT] += 1
-    set_bit(M, lost + M[f + S_WORDS], sequence)
+    set_bit(M, M[f + S_BITS] + 2 * M[f + S_WORDS], sequence)
     stamp(M, f, sequence, now)
     if M[f + S_TIMER] == 0:
         M[f + S_TIMER] = now + timeout(M, k, f)
@@ -151,13 +144,9 @@ def pull(M, k, f, now):
 @njit
 def _lose(M, f, sequence):
     """A packet that was out there is not any more: it is to be sent again."""
-    lost = M[f + S_BITS] + M[f + S_WORDS]
-    clear_bit(M, lost + M[f + S_WORDS], sequence)
+    clear_bit(M, M[f + S_BITS] + 2 * M[f + S_WORDS], sequence)
     M[f + OUT] -= 1
-    set_bit(M, lost, sequence)
-    if M[f + LOST] == 0 or sequence < M[f + LOST_AT]:
-        M[f + LOST_AT] = sequence
-    M[f + LOST] += 1
+    note_lost(M, f, sequence)
     if sequence == M[f + TIMED]:
         M[f + TIMED] = -1
 

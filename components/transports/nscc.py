@@ -56,7 +56,6 @@ from gradwire.components.layout import (
     PULL,
     S_BITS,
     S_DONE,
-    S_LINE,
     S_PACKETS,
     S_RIDER,
     S_TIMEOUTS,
@@ -64,7 +63,7 @@ from gradwire.components.layout import (
     S_USER,
     S_WORDS,
 )
-from gradwire.components.transports.base import ONE, Context, bit, fraction, set_bit
+from gradwire.components.transports.base import Context, bit, fraction
 from gradwire.components.transports.coalesced import (
     K_EVERY,
     K_FIRST,
@@ -75,7 +74,23 @@ from gradwire.components.transports.coalesced import (
     on_late,
     on_trimmed,
 )
+from gradwire.components.transports.lost import LOST, note_lost
 from gradwire.components.transports.ndp import go_below
+from gradwire.components.transports.nscc_window import (
+    ACHIEVED,
+    BASE,
+    CUT,
+    K_RTT,
+    K_STEERED,
+    RECEIVED,
+    TO_IGNORE,
+    WIDE,
+    adapt,
+    average,
+    begin,
+    shrink,
+    steer,
+)
 from gradwire.components.transports.reliable import Reliable
 from gradwire.components.transports.sent_times import BITMAPS, delay_of, stamp
 from gradwire.components.transports.window import (
@@ -83,8 +98,6 @@ from gradwire.components.transports.window import (
     CWND,
     FLIGHT,
     HIGHEST,
-    LOST,
-    LOST_AT,
     NXT,
     SCANNED,
     SHIFT,
@@ -101,55 +114,25 @@ from gradwire.scenarios.schema.transport_base import Factor, Gain, Transport, ch
 from gradwire.scenarios.units import PositiveTime, Ps
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, UDP_OVERHEAD
 
-# a sender's own words: those of the window machinery that are not used here, and those after them
-BASE = S_USER + 3  # smallest round trip
-AVERAGE = S_USER + 9  # average delay
-AVERAGED_AT = S_USER + 15
-ACHIEVED = S_USER + 16  # packets that arrived in this period of quick adapt
-PERIOD_ENDS = S_USER + 17  # 0 = none has begun
-CUT = S_USER + 18  # 1: a header has come since quick adapt set the window
-TO_IGNORE = S_USER + 19  # packets whose marks are still to be ignored
-RECEIVED = S_USER + 21  # packets since increases were last applied
-INCREASE = S_USER + 22  # packets squared << 16
-APPLIED_AT = S_USER + 23
-LOWERED_AT = S_USER + 24
-CLEAR = S_USER + 25  # packets in a row without delay, FAST = fast increase
+# a sender's own words, after those of its window
 CREDIT = S_USER + 26  # packets that may be sent
 PULLED = S_USER + 27  # pulls heard of
-# parameters, after those of the timer; 19 to 21 are for `coalesced`
-K_RTT, K_TARGET, K_WINDOW, K_PACKET, K_ALPHA, K_FAIR, K_FAST, K_ETA = 3, 4, 5, 6, 7, 8, 9, 10
-K_GAMMA, K_JUMP, K_GATE, K_THRESHOLD, K_PERIOD, K_BATCH, K_ADAPT, K_BELOW = 11, 12, 13, 14, 15, 16, 17, 18
-K_STEERED = 22  # 0: no window
+# a parameter among those of its window
+K_BELOW = 18
 
-FAST = -1
-WIDE = 1 << SHIFT
-NO_DELAY = 1_000_000  # 1 us
-MOST_INCREASE = 1 << 46
 OVERTAKEN = 5  # packets at least
 MOST_BACKOFF = 12
 NEVER = 1 << 62
-NO_WINDOW = 1 << 22 + SHIFT
 REFERENCE_BYTES, REFERENCE_RTT = 150_000, 12_000_000  # 100 Gbps for 12 us
-
-
-@njit
-def largest(M, k, f):
-    """The largest window with the base round trip as it is known now, packets << 16."""
-    packets = (M[f + BASE] << SHIFT) // (M[k + K_PACKET] * M[f + S_LINE] >> 16)
-    return max(packets * M[k + K_WINDOW] >> 20, WIDE)
 
 
 @njit
 def start(M, k, f, now):
     """The largest window at once."""
-    M[f + BASE] = M[k + K_RTT]
-    M[f + CWND] = largest(M, k, f) if M[k + K_STEERED] else NO_WINDOW
+    begin(M, k, f, now)
     M[f + CREDIT] = M[k + K_FIRST]
     M[f + HIGHEST] = -1
     M[f + TIMED] = -1
-    M[f + AVERAGED_AT] = now
-    M[f + APPLIED_AT] = now
-    M[f + LOWERED_AT] = now
     if M[k + K_BELOW]:
         go_below(M, f)
 
@@ -179,111 +162,9 @@ def _wants_answer(M, k, f, sequence):
 
 
 @njit
-def average(M, f, delay, now):
-    """Take a delay into the average."""
-    since = min(now - M[f + AVERAGED_AT], M[f + BASE])
-    M[f + AVERAGE] += (delay - M[f + AVERAGE]) * (since * ONE // M[f + BASE]) >> 20
-    M[f + AVERAGED_AT] = now
-
-
-@njit
-def _shrink(M, k, f, packets):
-    if M[k + K_STEERED]:
-        M[f + CWND] = max(M[f + CWND] - (packets << SHIFT), WIDE)
-
-
-@njit
-def _adapt(M, k, f, loss, marked, delay, now):
-    """Quick adapt. True if it set the window, or if what is heard comes from before it did."""
-    if M[k + K_ADAPT] == 0 or M[k + K_STEERED] == 0:
-        return False
-    over = False
-    if M[f + TO_IGNORE] > 0 and marked:
-        over = True
-    elif now >= M[f + PERIOD_ENDS]:
-        achieved = M[f + ACHIEVED] << SHIFT
-        wanted = loss or M[f + CUT] or delay > M[k + K_THRESHOLD]
-        if M[f + PERIOD_ENDS] and wanted and achieved < largest(M, k, f) >> M[k + K_GATE]:
-            M[f + CWND] = max(achieved, WIDE)
-            M[f + TO_IGNORE] = M[f + FLIGHT]
-            M[f + CUT] = 0
-            over = True
-        M[f + ACHIEVED] = 0
-        M[f + PERIOD_ENDS] = now + M[f + BASE] + M[k + K_TARGET]
-    if over:
-        M[f + INCREASE] = 0
-        M[f + RECEIVED] = 0
-    return over
-
-
-@njit
-def _collect(M, gain, f, newly):
-    M[f + INCREASE] = min(M[f + INCREASE] + gain * newly, MOST_INCREASE)
-
-
-@njit
-def _raise(M, k, f, newly, delay):
-    """Proportional increase, or fast increase."""
-    if delay < NO_DELAY:
-        if M[f + CLEAR] != FAST:
-            M[f + CLEAR] += newly
-        if M[f + CLEAR] == FAST or M[f + CLEAR] << SHIFT > M[f + CWND]:
-            M[f + CLEAR] = FAST
-            M[f + CWND] = min(M[f + CWND] + (newly * M[k + K_FAST] >> 20 - SHIFT), largest(M, k, f))
-            return
-    else:
-        M[f + CLEAR] = 0
-    target = M[k + K_TARGET]
-    _collect(M, M[k + K_ALPHA] * ((target - delay << 12) // target) >> 12, f, newly)
-
-
-@njit
-def _lower(M, k, f, now):
-    """Multiplicative decrease."""
-    M[f + CLEAR] = 0
-    excess = M[f + AVERAGE] - M[k + K_TARGET]
-    if excess > 0 and now - M[f + LOWERED_AT] > M[f + BASE]:
-        share = min(excess * ONE // M[f + AVERAGE] * M[k + K_GAMMA] >> 20, M[k + K_JUMP])
-        M[f + CWND] = max(M[f + CWND] - (M[f + CWND] * share >> 20), WIDE)
-        M[f + LOWERED_AT] = now
-
-
-@njit
-def _apply(M, k, f, now):
-    """Apply the increases that have been collected."""
-    window = M[f + CWND]
-    window += (M[f + INCREASE] << SHIFT) // window
-    if now - M[f + APPLIED_AT] >= M[k + K_PERIOD]:
-        M[f + APPLIED_AT] = now
-        window += M[k + K_ETA]
-    M[f + CWND] = min(window, largest(M, k, f))
-    M[f + INCREASE] = 0
-    M[f + RECEIVED] = 0
-
-
-@njit
-def _steer(M, k, f, newly, marked, delay, now):
-    """The window after an acknowledgement with a measured round trip, of which `delay` was waiting."""
-    if _adapt(M, k, f, False, marked, delay, now):
-        return
-    if delay < M[k + K_TARGET]:
-        if not marked:
-            _raise(M, k, f, newly, delay)
-    elif marked:
-        _lower(M, k, f, now)
-    else:
-        _collect(M, M[k + K_FAIR], f, newly)
-    if now - M[f + APPLIED_AT] >= M[k + K_PERIOD] or M[f + RECEIVED] > M[k + K_BATCH]:
-        _apply(M, k, f, now)
-
-
-@njit
 def _lose(M, f, sequence):
     """A packet that was out there is to be sent again."""
-    set_bit(M, M[f + S_BITS] + M[f + S_WORDS], sequence)
-    if M[f + LOST] == 0 or sequence < M[f + LOST_AT]:
-        M[f + LOST_AT] = sequence
-    M[f + LOST] += 1
+    note_lost(M, f, sequence)
     M[f + FLIGHT] -= 1
     M[f + TO_IGNORE] -= 1
     if sequence == M[f + TIMED]:
@@ -302,7 +183,7 @@ def _overtaken(M, k, f):
         if bit(M, bits, sequence) == 0 and bit(M, lost, sequence) == 0 and bit(M, again, sequence) == 0:
             _lose(M, f, sequence)
             M[f + CREDIT] += 1
-            _shrink(M, k, f, 1)
+            shrink(M, k, f, 1)
     M[f + SCANNED] = max(M[f + SCANNED], limit)
 
 
@@ -315,8 +196,8 @@ def _missing(M, k, f, sequence, now):
     _lose(M, f, sequence)
     average(M, f, M[k + K_RTT], now)
     M[f + CUT] = 1
-    if not _adapt(M, k, f, True, True, 0, now):
-        _shrink(M, k, f, 1)
+    if not adapt(M, k, f, True, True, 0, now):
+        shrink(M, k, f, 1)
     M[f + S_TIMER] = now + timeout(M, k, f)
 
 
@@ -349,7 +230,7 @@ def on_control(M, k, f, kind, sequence, argument, echo, now):
         M[f + BASE] = min(M[f + BASE], rtt)
         delay = rtt - M[f + BASE]
         average(M, f, delay, now)
-        _steer(M, k, f, newly, echo == 1, delay, now)
+        steer(M, k, f, newly, echo == 1, delay, now)
     _overtaken(M, k, f)
 
 
@@ -361,7 +242,7 @@ def on_timer(M, k, f, now):
     lost = bits + M[f + S_WORDS]
     if M[k + K_FIRST]:
         M[f + CREDIT] = max(M[f + CREDIT] + M[f + FLIGHT], 1)
-    _shrink(M, k, f, M[f + FLIGHT])
+    shrink(M, k, f, M[f + FLIGHT])
     for sequence in range(M[f + UNA], M[f + NXT]):
         if bit(M, bits, sequence) == 0 and bit(M, lost, sequence) == 0:
             _lose(M, f, sequence)

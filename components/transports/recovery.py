@@ -17,14 +17,13 @@
 from gradwire.components.compiled import njit
 from gradwire.components.layout import BLOCKED, S_BITS, S_SENT, S_WORDS
 from gradwire.components.transports.base import bit, set_bit
+from gradwire.components.transports.lost import note_lost
 from gradwire.components.transports.window import (
     CWND,
     DELIVERED,
     FLIGHT,
     HIGHEST,
     K_PRR,
-    LOST,
-    LOST_AT,
     NXT,
     OUT_AT_FIRST,
     RECOVER,
@@ -65,10 +64,7 @@ def find_losses(M, f):
     found = 0
     for sequence in range(max(una, M[f + SCANNED]), limit):
         if bit(M, bits, sequence) == 0 and bit(M, lost, sequence) == 0 and bit(M, again, sequence) == 0:
-            set_bit(M, lost, sequence)
-            if M[f + LOST] == 0 or sequence < M[f + LOST_AT]:
-                M[f + LOST_AT] = sequence
-            M[f + LOST] += 1
+            note_lost(M, f, sequence)
             M[f + FLIGHT] -= 1
             found += 1
             if sequence == M[f + TIMED]:

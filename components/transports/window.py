@@ -45,6 +45,7 @@ from gradwire.components.layout import (
     S_WORDS,
 )
 from gradwire.components.transports.base import ONE, bit, clear_bit, forget_bits, reply, set_bit
+from gradwire.components.transports.lost import LOST, LOST_AT, next_lost
 
 SHIFT = 16  # windows are packets << 16
 
@@ -54,8 +55,7 @@ NXT = S_NXT  # the next new packet
 CWND = S_USER + 2
 SSTHRESH = S_USER + 3
 FLIGHT = S_USER + 4  # packets out there, as far as the sender can tell
-LOST = S_USER + 5  # packets known lost and not sent again yet
-LOST_AT = S_USER + 6  # no such packet below
+# 5 and 6 are those of `lost`
 HIGHEST = S_USER + 7  # highest packet acknowledged
 SCANNED = S_USER + 8  # every unacknowledged packet below has been declared lost
 RECOVER = S_USER + 9  # recovering until everything below is acknowledged
@@ -124,14 +124,8 @@ def pull(M, k, f, now):
     if M[f + FLIGHT] >= M[f + CWND] >> SHIFT and (M[f + STATE] != URGENT or M[f + LOST] == 0):
         return BLOCKED
     if M[f + LOST] > 0:
-        lost = M[f + S_BITS] + M[f + S_WORDS]
-        sequence = M[f + LOST_AT]
-        while bit(M, lost, sequence) == 0:
-            sequence += 1
-        clear_bit(M, lost, sequence)
-        set_bit(M, lost + M[f + S_WORDS], sequence)
-        M[f + LOST] -= 1
-        M[f + LOST_AT] = sequence + 1
+        sequence = next_lost(M, f)
+        set_bit(M, M[f + S_BITS] + 2 * M[f + S_WORDS], sequence)
         if M[f + STATE] == URGENT:
             M[f + STATE] = OPEN
     elif M[f + NXT] < M[f + S_PACKETS]:

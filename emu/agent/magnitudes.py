@@ -76,8 +76,8 @@ class Magnitudes:
         self._offset = np.concatenate([[0], np.cumsum([-(-n // RUN) for n in self.numel])]).tolist()
 
     def widest(self, tensors: Sequence[int]) -> np.dtype[np.floating]:
-        """The type as which these tensors travel together."""
-        found = self.types[tensors[0]]
+        """The type as which these tensors travel together; of what is no gradient, float32."""
+        found = self.types[tensors[0]] if tensors else np.dtype(np.float32)
         for tensor in tensors:
             if self.types[tensor].itemsize > found.itemsize:
                 found = self.types[tensor]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradwire.components.find import table_for
-from gradwire.components.transports.base import answers_late, persists, pulls, rides
+from gradwire.components.transports.base import answers_late, persists, pulls, queues_at_nic, rides
 from gradwire.emu.transports.rules import MOST_FILL, transport_class
 from gradwire.scenarios.components import components
 from gradwire.scenarios.schema.transport_base import Transport
@@ -58,6 +58,8 @@ def _lacking(owner: type[Transport], table: Transport) -> Iterator[str]:
         yield "connections that carry message after message, which only the kernel's TCP has here"
     if answers_late(table):
         yield "receivers that put off their answers"
+    if queues_at_nic(owner):
+        yield "hosts where packets wait in the order in which they were made"
     if owner.probe_word and table.kind != "dlcp":
         yield "probes, which only dlcp sends here"
     if not UDP_OVERHEAD <= owner.data_overhead <= WIDEST:

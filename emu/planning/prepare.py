@@ -256,15 +256,14 @@ def ports_of(network: Network) -> tuple[Port, ...]:
 def routes_of(network: Network, routing: Routing) -> dict[tuple[int, int], tuple[int, ...]]:
     """(switch, host) -> the equally good ports of the switch towards the host; none where there is no way."""
     first = network.host_count
-    groups = routing.groups
     found: dict[tuple[int, int], tuple[int, ...]] = {}
     for switch in range(len(network.names) - first):
         for host in range(first):
             edge = int(routing.edge_of[host])
             if edge == switch:
                 found[first + switch, host] = (int(routing.down_link[host]),)
-            elif (group := int(routing.group_of[switch, edge])) >= 0:
-                found[first + switch, host] = tuple(groups[group])
+            elif ways := routing.next_links(switch, edge):
+                found[first + switch, host] = ways
     return found
 
 

@@ -42,6 +42,7 @@ from gradwire.emu.userspace.process import (
     WATCH,
     Lateness,
 )
+from gradwire.scenarios.readable import chosen_text
 from gradwire.scenarios.wire import ETHERNET
 
 ANSWER_S = 30.0
@@ -310,7 +311,8 @@ class UserspaceSwitch:
             share = self.plan.options.get("answers_late")
             if share is not None and self._slower(late, share):
                 found.append(
-                    f"{self._answers(late)} ({share:.0%} of it are let pass): the machine is too slow or too busy"
+                    f"{self._answers(late)} ({chosen_text(share)} of it are let pass): "
+                    "the machine is too slow or too busy"
                 )
         return found
 

@@ -49,7 +49,7 @@ fits, too_fast = simulated(40, 0.0), simulated(60, 0.25)
 for result in (fits, too_fast):
     rows = result.messages.to_pylist()
     dropped = result.drops.num_rows / sum(row["sent_packets"] for row in rows)
-    print(f"{result}: {max(row['end_ps'] for row in rows) / 1e6:.0f} us, {dropped:.1%} of the packets dropped")
+    print(f"{result}: {max(row['end_ps'] for row in rows) / 1e6:.0f} us, {100 * dropped:.1f} % of the packets dropped")
 
 # %% [markdown]
 # At 40 % a flow takes as long as its packets at 40 Gbps; a closed form holds it to that.

@@ -21,7 +21,7 @@ for policy in ("dctcp", "dlcp"):
 # %%
 for each in learned:
     last = each.scores[-1]
-    print(f"{each.name}: {last['accuracy']:.1%} after {last['clock_ps'] / 1e9:.0f} ms on the wire")
+    print(f"{each.name}: {100 * last['accuracy']:.2f} % after {last['clock_ps'] / 1e9:.0f} ms on the wire")
     print(each.table("scores").to_pylist()[-1])
 
 # %% [markdown]

@@ -18,7 +18,8 @@ base  # in a notebook: what it is, and its file
 result = gradwire.simulate(base)
 print(result)
 (entry,) = gradwire.metrics(result)
-print(f"{entry.iteration.mean_ps / 1e9:.1f} ms per iteration, {entry.exposed_share:.0%} of it waiting for the network")
+waiting = 100 * entry.exposed_share
+print(f"{entry.iteration.mean_ps / 1e9:.1f} ms per iteration, {waiting:.0f} % of it waiting for the network")
 
 # %% [markdown]
 # The same job with another network or more workers; each is one changed key.
@@ -37,7 +38,7 @@ found = {
     for name, each in changes.items()
 }
 for name, entry in found.items():
-    print(f"{name:28} {entry.iteration.mean_ps / 1e9:6.1f} ms, {entry.exposed_share:4.0%} waiting")
+    print(f"{name:28} {entry.iteration.mean_ps / 1e9:6.1f} ms, {100 * entry.exposed_share:3.0f} % waiting")
 
 # %% [markdown]
 # Two policies side by side, and what their iterations are spent on.

@@ -43,6 +43,8 @@ class JobContext:
     tagger : `gradwire.traces.messages.Tagger`, or None where the job does not tag by magnitude.
     payload : data bytes of a full packet.
     sums : whether switches have slots in which they add up packets.
+    groups : int64[groups, members], numbers of workers: those that exchange with each other. None: all of them.
+    tensors : whose gradients are exchanged. None: all.
     """
 
     number: int
@@ -60,6 +62,13 @@ class JobContext:
     seed: int
     scheduling: Scheduling
     sums: bool = False
+    groups: Ints | None = None
+    tensors: Sequence[int] | None = None
+
+    @property
+    def members(self) -> int:
+        """How many workers exchange with each other."""
+        return len(self.workers) if self.groups is None else int(self.groups.shape[1])
 
     @property
     def rails(self) -> int:
@@ -69,19 +78,15 @@ class JobContext:
 
     @property
     def inside(self) -> int:
-        """How many workers, one after the other, are in one machine each time, where all of them are; 1 where hosts are
-        no accelerators, or workers are placed otherwise."""
+        """How many workers of a group, one after the other, are in one machine each time, where all of them are; 1
+        where hosts are no accelerators, or workers are placed otherwise."""
         import numpy as np
 
         if self.cards.machines is None:
             return 1
         machines = self.cards.machines[list(self.workers)]
-        run = int(np.argmax(machines != machines[0])) or len(machines)
-        if len(machines) % run:
-            return 1
-        blocks = machines.reshape(-1, run)
-        alike = (blocks == blocks[:, :1]).all() and len(np.unique(blocks[:, 0])) == len(blocks)
-        return run if alike else 1
+        found = {_run(each) for each in (machines[None] if self.groups is None else machines[np.asarray(self.groups)])}
+        return found.pop() if len(found) == 1 else 1
 
     @property
     def nodes(self) -> Ints:
@@ -92,8 +97,8 @@ class JobContext:
 
 
 class Moment(NamedTuple):
-    """What a worker does when it comes to a layer: it asks for some rounds of its exchange, waits until one of them is
-    over, and asks for some more."""
+    """What a worker does when it comes to a layer or a communication: it asks for some rounds of its exchange, waits
+    until one of them is over, and asks for some more."""
 
     asks: Sequence[int] = ()
     waits: int = -1
@@ -120,6 +125,7 @@ class Exchanged:
     early : where gradients of those before the last one are exchanged as well, the same as `fires` for each of them.
     inside : by micro-batch, whether back, and layer what a worker does when it comes there; `rounds` then has the
         events to fire and to wait for, two of int64[rounds, workers].
+    called : by micro-batch and number of a communication of the trace what a worker does when it comes there.
     """
 
     step: Step
@@ -131,6 +137,7 @@ class Exchanged:
     micros: int = 1
     early: Sequence[Lists] = ()
     inside: Mapping[tuple[int, bool, int], Moment] = field(default_factory=dict)
+    called: Mapping[tuple[int, int], Moment] = field(default_factory=dict)
     rounds: tuple[Ints, Ints] = ()  # type: ignore[assignment]
 
     def at_forward(self, place: int) -> list[int]:
@@ -194,6 +201,12 @@ class Exchange(ABC):
         """One iteration. `ready`: int64[workers, tensors], picoseconds from its beginning at which gradients are ready
         where nothing is waited for: messages are numbered by it. `last`: nothing follows it."""
 
+    def courses(self, iteration: int, factor: Callable[[int], float], start: int) -> tuple[Course, ...] | None:
+        """What its processes do in an iteration instead of replaying the trace, events counted from the step's first;
+        None: they replay it. `factor`: how many times longer a worker's computing takes than the trace says; `start`:
+        picoseconds at which the job begins."""
+        return None
+
     @property
     def buckets_and_segments(self) -> tuple[tuple[tuple[int, ...], ...], int]:
         """The tensors of every bucket in the order in which they lie there, and into how many parts a bucket is cut;
@@ -215,6 +228,18 @@ class Exchange(ABC):
     @abstractmethod
     def bytes_per_iteration(self) -> int:
         """Bytes of all messages of one iteration."""
+
+
+def _run(machines: NDArray[Any]) -> int:
+    """How many in a row are in one machine, where all of them are so, and no machine has two such rows; else 1."""
+    import numpy as np
+
+    run = int(np.argmax(machines != machines[0])) or len(machines)
+    if len(machines) % run:
+        return 1
+    blocks = machines.reshape(-1, run)
+    alike = (blocks == blocks[:, :1]).all() and len(np.unique(blocks[:, 0])) == len(blocks)
+    return run if alike else 1
 
 
 class Patterns:

@@ -30,8 +30,8 @@ class Rounds(Staged):
 
     one_by_one = True
 
-    def __init__(self, context: JobContext, plan: Transfers, rounds: Sequence[Sequence[Run]]) -> None:
-        self._lay(context, plan, [rounds])
+    def __init__(self, context: JobContext, plan: Transfers, rounds: Sequence[Bucket]) -> None:
+        self._lay(context, plan, [list(rounds)])
 
     @property
     def in_turn(self) -> bool:
@@ -65,8 +65,9 @@ class FullySharded(Exchange):
         self.passes = self._passes()
         runs = [self._runs(layers) for layers in self.units]
         gathered = [runs[unit] for _, _, units in self.passes for unit in units]
-        self.gathers = Gathers(context, gather, gathered)
-        self.scatters = Rounds(context, scatter, runs[::-1] * self._micros)
+        self.gathers = Gathers(context, gather, [Bucket.of(context, each, gather.segments) for each in gathered])
+        scattered = [Bucket.of(context, each, scatter.segments) for each in runs[::-1]]
+        self.scatters = Rounds(context, scatter, scattered * self._micros)
         self.inside = self._moments()
 
     def _runs(self, layers: Sequence[int]) -> tuple[Run, ...]:

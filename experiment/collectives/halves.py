@@ -25,7 +25,7 @@ _COLUMNS = ("stage", "src", "dst", "first", "count", "adds", "rail")
 def schedule(algorithm: Algorithm, workers: int, rails: int, inside: int) -> Transfers:
     """Both halves among so many workers, whose hosts have so many network cards, and of which so many follow one
     another in one machine."""
-    from gradwire.experiment.collectives.kinds.hierarchical import nested_rings
+    from gradwire.experiment.collectives.kinds.hierarchical import nested
     from gradwire.experiment.collectives.kinds.ring import rings
     from gradwire.experiment.collectives.schedule import transfers
     from gradwire.experiment.collectives.walks import WALKS
@@ -33,7 +33,7 @@ def schedule(algorithm: Algorithm, workers: int, rails: int, inside: int) -> Tra
     if algorithm == "ring":
         return rings(workers, rails, inside, inside)
     if algorithm == "hierarchical" and 1 < inside < workers:
-        return nested_rings(workers, rails, inside)
+        return nested(workers, rails, inside)
     if algorithm == "hierarchical":  # one machine, or workers that are not placed machine by machine
         return rings(workers, rails, inside, inside)
     return transfers(WALKS[algorithm](workers), workers, rails)

@@ -10,7 +10,7 @@ right after aggregation].  So workers are synchronised by their data alone: laye
 waits for that layer's tensors; with a barrier, for all.
 
 Where switches sum (`aggregation`), the pushes of a partition are one fan to its server, and the pulls one from it: the
-switch that the server hangs on adds up the ones and makes the others of one.
+switches that workers and server hang on add up the ones and make the others of one.
 
 As events, per iteration and partition:  gradient ready -> leave: push ... -> [adder ->] sum: pull ... -> gate.
 

@@ -13,7 +13,7 @@ they should be. `tests/support/array_cases.py` moves arrays along them and sees.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import numpy as np
@@ -47,6 +47,10 @@ class Transfers:
         return len(self.stage)
 
 
+LONG = 8
+"""Segments in a run on average from which on they are taken together (our choice)."""
+
+
 class Rows(NamedTuple):
     """Some transfers of one stage, as numbers or arrays that are broadcast together."""
 
@@ -76,6 +80,17 @@ def transfers(rows: Iterable[Rows], segments: int, lanes: int = 1, rails: int | 
     return Transfers(stage, src, dst, first, count, adds > 0, rail, lanes * segments)
 
 
+def grouped(plan: Transfers, groups: Ints) -> Transfers:
+    """A schedule among the members of each group, int64[groups, members], stage by stage side by side. Groups have
+    nothing to do with each other: segments of one number are others in each."""
+    many = len(groups)
+    made = {each.name: np.repeat(getattr(plan, each.name), many) for each in fields(plan) if each.name != "segments"}
+    which = np.tile(np.arange(many), len(plan))
+    for name in ("src", "dst"):
+        made[name] = groups[which, made[name]]
+    return Transfers(**made, segments=plan.segments)
+
+
 class Links(NamedTuple):
     """What follows from what in a schedule.
 
@@ -103,8 +118,8 @@ def links(given: Transfers) -> Links:
     """What follows from what."""
     group, lead = _groups(given)
     # what arrives at a rank in a segment, in the order of stages
-    which, segment = _spread(given.first, given.count)
-    place = given.dst[which] * given.segments + segment
+    taken, sent = _pieces(given)
+    which, place = _spread(*taken)
     order = np.argsort(place, kind="stable")
     place, which = place[order], which[order]
     stages = int(given.stage.max(initial=0)) + 1
@@ -114,8 +129,7 @@ def links(given: Transfers) -> Links:
     begins[1:] = place[1:] != place[:-1]
     since = np.maximum.accumulate(np.where(begins | ~given.adds[which], index, 0))
     # of every segment of a group: what its source has got by then
-    owner, segment = _spread(given.first[lead], given.count[lead])
-    at = given.src[lead][owner] * given.segments + segment
+    owner, at = _spread(sent[0][lead], sent[1][lead])
     until = np.searchsorted(moment, at * stages + given.stage[lead][owner], side="left")
     before = np.maximum(until - 1, 0)
     some = (until > 0) & (place[before] == at) if len(place) else np.zeros(len(at), dtype=np.bool_)
@@ -168,6 +182,18 @@ def _groups(given: Transfers) -> tuple[Ints, Ints]:
     number = np.empty(len(lead), dtype=np.int64)
     number[order] = np.arange(len(lead))
     return number[group], lead[order]
+
+
+def _pieces(given: Transfers) -> tuple[tuple[Ints, Ints], tuple[Ints, Ints]]:
+    """The runs of transfers at their destinations and at their sources, as numbers of first pieces and of pieces; the
+    pieces of one rank follow one another. Segments that go together wherever a rank takes or sends them are one piece,
+    if that is worth while: among thousands of ranks a run may have thousands of them."""
+    ends = tuple(rank * (given.segments + 1) + given.first for rank in (given.dst, given.src))
+    if given.count.sum() <= LONG * len(given):
+        return (ends[0], given.count), (ends[1], given.count)
+    cuts = np.unique(np.concatenate([edge for first in ends for edge in (first, first + given.count)]))
+    low, high = ([np.searchsorted(cuts, first + more) for first in ends] for more in (0, given.count))
+    return (low[0], high[0] - low[0]), (low[1], high[1] - low[1])
 
 
 def _spread(first: Ints, count: Ints) -> tuple[Ints, NDArray[np.int64]]:

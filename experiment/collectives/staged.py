@@ -26,14 +26,13 @@ is P / ((N - 1) / 2) [notes: 2P/(N-1)]).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from gradwire.experiment.collectives.base import Exchange, Exchanged, JobContext, lists, messages, own_updates
-from gradwire.experiment.collectives.buckets import Bucket, Run, Tags, runs_of
-from gradwire.experiment.collectives.schedule import Links, Transfers, links, mean_hops
+from gradwire.experiment.collectives.buckets import Bucket, Tags, runs_of
+from gradwire.experiment.collectives.schedule import Links, Transfers, grouped, links, mean_hops
 from gradwire.experiment.collectives.staged_table import StagedTable
 from gradwire.experiment.program import Importance, Ints, Lists, Messages, Step
 from gradwire.experiment.scheduling import FIFO
@@ -111,23 +110,27 @@ class Staged(Exchange):
     def __init__(self, context: JobContext, table: StagedTable) -> None:
         scheduling = context.scheduling
         orders = {"ready": context.ready_order, "model": range(len(context.trace.tensors) - 1, -1, -1)}
+        if context.tensors is not None:
+            mine = frozenset(context.tensors)
+            orders = {fill: [tensor for tensor in order if tensor in mine] for fill, order in orders.items()}
         layouts = [runs_of(context, orders[fill], table.bucket) for fill in scheduling.fills]
-        plan = transfers_of(table, len(context.workers), context.rails, context.inside)
-        self._lay(context, plan, layouts)
+        plan = transfers_of(table, context.members, context.rails, context.inside)
+        if context.groups is not None:
+            plan = grouped(plan, context.groups)
+        self._lay(context, plan, [[Bucket.of(context, runs, plan.segments) for runs in each] for each in layouts])
         self.slots = table.slots if scheduling.order == FIFO else 0
         self.slots_apart = table.slots_apart
         self.one_by_one = self.one_by_one or table.blocking
         self.layerwise = (scheduling.forward or table.forward) == "layerwise"
 
-    def _lay(self, context: JobContext, plan: Transfers, layouts: Sequence[Sequence[Sequence[Run]]]) -> None:
-        """Buckets of these runs, for the first iteration, and where there are more, for later ones, that go through a
-        schedule."""
+    def _lay(self, context: JobContext, plan: Transfers, layouts: list[list[Bucket]]) -> None:
+        """Buckets, for the first iteration, and where there are more, for later ones, that go through a schedule."""
         Exchange.__init__(self, context)
         workers = len(context.workers)
         self.plan = plan
         self._links = found = links(plan)
-        self._layouts = [[Bucket.of(context, runs, plan.segments) for runs in layout] for layout in layouts]
-        self.buckets = [bucket for layout in self._layouts for bucket in layout]
+        self._layouts = layouts
+        self.buckets = [bucket for layout in layouts for bucket in layout]
         self._tags = Tags(context, self.buckets)
         self._layers = [bucket.layers for bucket in self.buckets]
         # of the groups of transfers that have the same content: what they wait for
@@ -180,13 +183,13 @@ class Staged(Exchange):
             contents=lambda: self._contents(numbers.place, bucket, column),
         )  # fmt: skip
         reduced, updated = numbers.own
-        updates = own_updates(reduced, len(self.context.workers), updated) if self.updates else None
+        updates = own_updates(reduced, self.context.members, updated) if self.updates else None
         return Exchanged(step, self._fires(layout, numbers.start), numbers.gates, updates=updates)
 
     def _due(self, layout: list[Bucket], ready: Ints) -> Ints:
         """When every message could be ready at the earliest, [buckets, transfers]."""
         plan, found = self.plan, self._links
-        earliest = np.stack([ready[:, list(bucket.tensors)].max(axis=1) for bucket in layout])
+        earliest = self._earliest(layout, ready)
         if self.in_turn:
             earliest = np.maximum.accumulate(earliest, axis=0)
         due = np.zeros((len(layout), len(plan)), dtype=np.int64)
@@ -201,6 +204,10 @@ class Staged(Exchange):
                     np.maximum.at(mine, self._owner[low:high] - first, known)
             due[:, begin:end] = moment[:, found.group[begin:end] - first]
         return due
+
+    def _earliest(self, layout: list[Bucket], ready: Ints) -> Ints:
+        """When every bucket may begin at the earliest, [buckets, workers]."""
+        return np.stack([ready[:, list(bucket.tensors)].max(axis=1) for bucket in layout])
 
     def _events(self, layout: list[Bucket], order: Ints, last: bool) -> tuple[Numbers, Ints, Ints]:
         """Numbers of events, what each needs, and where it happens."""

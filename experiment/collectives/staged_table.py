@@ -39,6 +39,10 @@ class StagedTable(ExchangeTable):
     def unit_key(self) -> str:
         return "bucket"
 
+    @property
+    def grouped(self) -> bool:
+        return not self.slots  # what is held back for the sake of others would hold back what passes wait for
+
     def misfits(self, job: Job) -> Iterator[Mistake]:
         yield from super().misfits(job)
         if job.workers < 2:

@@ -59,6 +59,14 @@ WALKS: Mapping[str, Callable[[int], Iterator[Rows]]] = MappingProxyType(
 """By the names by which halves of them are chosen."""
 
 
+def scattered(ranks: int) -> Iterator[Rows]:
+    """Everybody sends the i-th of its segments to rank i, to the next rank first; nothing is added up."""
+    rank = np.arange(ranks)
+    for distance in range(1, ranks):
+        other = (rank + distance) % ranks
+        yield Rows(0, rank, other, other, 1, False)
+
+
 def half(walk: str, ranks: int, adds: bool) -> list[Rows]:
     """The reduce-scatter or the all-gather of one."""
     return [row for row in WALKS[walk](ranks) if row.adds == adds]

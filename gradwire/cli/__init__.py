@@ -8,6 +8,7 @@ answer at once while the simulator takes a second to import.
 from __future__ import annotations
 
 import sys
+from copy import copy
 from pathlib import Path
 from typing import Annotated
 
@@ -63,7 +64,19 @@ for commands in (
 app.add_typer(trace_app, name="trace")
 
 
+def only(name: str) -> typer.Typer:
+    """The application with one command, if it has one of this name: to make each ready takes a while, and a run needs
+    one."""
+    commands = [each for each in app.registered_commands if each.name == name]
+    groups = [each for each in app.registered_groups if each.name == name]
+    if not (commands or groups):
+        return app
+    small = copy(app)
+    small.registered_commands, small.registered_groups = commands, groups
+    return small
+
+
 def main() -> None:
     """Entry point of the `gradwire` command."""
     with patient_stdout():
-        app()
+        only(sys.argv[1] if len(sys.argv) > 1 else "")()

@@ -63,3 +63,15 @@ def cmd_bench_emu(
     from gradwire.benchmarks.emu import bench_emu
 
     bench_emu(case=case, as_json=as_json)
+
+
+@bench_app.command("training", epilog="Example: gradwire bench training --model resnet8")
+@for_people
+def cmd_bench_training(
+    model: Annotated[str, typer.Option(help="resnet8, or resnet20.")] = "resnet20",
+    as_json: Json = False,
+) -> None:
+    """Speed of training: eight workers in one process, and the simulator in the loop, beside plain PyTorch."""
+    from gradwire.benchmarks.training import bench_training
+
+    bench_training(model=model, as_json=as_json)

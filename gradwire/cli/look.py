@@ -58,7 +58,7 @@ def _extent_json(extent: Extent) -> dict[str, object]:
 
 def _extent_text(extent: Extent) -> str:
     """A network in one line."""
-    from gradwire.analysis.tables import time_text
+    from gradwire.scenarios.readable import time_text
 
     counts = [("host", "s", extent.hosts), ("switch", "es", extent.switches), ("cable", "s", extent.cables)]
     if extent.cards != extent.hosts:

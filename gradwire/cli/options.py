@@ -81,9 +81,23 @@ PolicyName = Annotated[
 ]
 
 
-def overrides_of(set_: list[str] | None, trace: str | None) -> list[str]:
-    """The overrides of a scenario that --set and --trace ask for."""
-    return [*(set_ or []), *([] if trace is None else [f"job.trace={json.dumps(trace)}"])]
+Approximate = Annotated[
+    float | None,
+    typer.Option(
+        "--approximate", metavar="ERROR",
+        help="Leave out iterations that are alike on average: so far off may mean iteration times be, such as 0.01.",
+    ),
+]
+
+
+def overrides_of(set_: list[str] | None, trace: str | None, approximate: float | None = None) -> list[str]:
+    """The overrides of a scenario that --set, --trace and --approximate ask for."""
+    found = list(set_ or [])
+    if trace is not None:
+        found.append(f"job.trace={json.dumps(trace)}")
+    if approximate is not None:
+        found.append(f"simulation.approximate={approximate!r}")
+    return found
 
 
 def seconds_of(max_wall: str | None) -> float | None:

@@ -103,8 +103,9 @@ def _list(
     as_json: bool,
 ) -> None:  # fmt: skip
     """What would be run, as a table or as JSON."""
-    from gradwire.analysis.tables import Grid, print_grid, wall_text
+    from gradwire.analysis.tables import Grid, print_grid
     from gradwire.reproduce import listing
+    from gradwire.scenarios.readable import wall_text
 
     with progress(f"reproduce {name} --list", as_json) as show:
         rows = listing(name, place, claims=claims, full=full, seeds=seeds, data=data, told=show)
@@ -131,14 +132,14 @@ def _list(
 
 def _left(seconds: float | None) -> str:
     """What is left of a setting; of simulations that is not known."""
-    from gradwire.analysis.tables import wall_text
+    from gradwire.scenarios.readable import wall_text
 
     return "" if seconds is None else wall_text(seconds) if seconds else "nothing"
 
 
 def _range(least: float | None, most: float | None) -> str:
     """Times of one run."""
-    from gradwire.analysis.tables import wall_text
+    from gradwire.scenarios.readable import wall_text
 
     if least is None or most is None:
         return ""

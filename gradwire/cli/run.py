@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gradwire.cli.options import (
+    Approximate,
     Breakdown,
     Json,
     MaxWall,
@@ -26,6 +27,7 @@ from gradwire.cli.options import (
     seconds_of,
 )
 from gradwire.cli.terminal import for_people, progress
+from gradwire.scenarios.readable import share_text
 
 if TYPE_CHECKING:
     from gradwire.scenarios.result import Result
@@ -78,6 +80,7 @@ def cmd_run(
         bool,
         typer.Option("--fast-forward/--no-fast-forward", help="Leave out iterations that would repeat others exactly."),
     ] = True,
+    approximate: Approximate = None,
     as_json: Json = False,
 ) -> None:
     """Simulate one scenario and print what came out. Exits with 1 if a loss bound is broken or time was up."""
@@ -87,7 +90,7 @@ def cmd_run(
 
     if plots is not None:
         known_format(plots, out)
-    overrides, limit = overrides_of(set_, trace), seconds_of(max_wall)
+    overrides, limit = overrides_of(set_, trace, approximate), seconds_of(max_wall)
     if scenario not in list_library() and is_record(scenario):
         chosen = _again(scenario, overrides, policy)
     else:
@@ -176,6 +179,7 @@ def _simulate(
                     )
                 )
                 results[-1].timing.update(asked)
+            _tell_of_approximation(results[-1])
         except Stalled as stop:
             typer.echo(f"gradwire: {scenario.name} {scenario.policy_name}: {stop}", err=True)
             stop.result.timing.update(asked)
@@ -187,6 +191,20 @@ def _simulate(
                 cut.timing.update(asked)
             return results + ([cut] if cut and seen else []), False
     return results, True
+
+
+def _tell_of_approximation(result: Result) -> None:
+    """Say what of a Result was not simulated, but left to iterations that are alike on average."""
+    said = result.summary.get("approximate")
+    if said is None:
+        return
+    where = f"note: {result.summary['name']} {result.summary['policy']}"
+    if said["declined"]:
+        typer.echo(f"{where}: all of it is simulated: {said['declined']}", err=True)
+    for name, job in said["jobs"].items():
+        what = f"{job['approximated']:,} of {job['iterations']:,} iterations of {name} are others once more"
+        off = f"its mean iteration time may be off by {share_text(job['uncertainty'])}"
+        typer.echo(f"{where}: {what}; {off} ({job['samples']} samples)", err=True)
 
 
 def _simulate_apart(

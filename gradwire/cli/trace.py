@@ -53,6 +53,9 @@ def cmd_import(
         str, typer.Option(help="The measured trace that the model of magnitudes is fitted to.")
     ] = "resnet50",
     seed: Annotated[int, typer.Option(min=0, help="Of the magnitudes.")] = 1,
+    ranks: Annotated[
+        bool, typer.Option("--ranks", help="The graphs of all ranks as well, from NAME.RANK.et beside it (chakra).")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Make a trace of a PyTorch profile, a PipeDream graph, a SimAI workload, a Chakra trace or a CSV.
@@ -65,7 +68,7 @@ def cmd_import(
     refuse_unwritable(out)
     with progress(f"import {file.name}", as_json) as show:
         trace = import_trace(
-            file, format=format, name=name, seed=seed, dtype=dtype, fit_to=fit_to, progress=show
+            file, format=format, name=name, seed=seed, dtype=dtype, fit_to=fit_to, ranks=ranks, progress=show
         )
     trace.save(out)
     source = trace.manifest["source"]

@@ -43,9 +43,8 @@ def cmd_tune(
     chosen = load_scenario(scenario, set=overrides_of(set_, trace), policy=policy)
 
     def show(number: int, trial: Trial) -> None:
-        text = trial.as_dict()
-        line = f"{number}/{trials}: {text['partition']}, credit {text['credit']}: {trial.iteration_ps / 1e9:.3f} ms"
-        typer.echo(line, err=True)
+        partition, credit, time = trial.texts()
+        typer.echo(f"{number}/{trials}: {partition}, credit {credit}: {time}", err=True)
 
     try:
         found = tune(chosen, job=job, trials=trials, threads=threads, progress=None if as_json else show)

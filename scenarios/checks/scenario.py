@@ -40,7 +40,7 @@ def find_mistakes(scenario: Scenario) -> list[Mistake]:
     found: list[Mistake] = []
     for check in (
         _names, _topology, _hosts, _exchanges, _output, _overrides, _switch, _latency, _transport, _classes, _bounds,
-        check_switch, check_traffic, check_exec,
+        _simulation, check_switch, check_traffic, check_exec,
     ):  # fmt: skip
         found.extend(check(scenario))
     return found
@@ -87,6 +87,8 @@ def remarks(scenario: Scenario) -> list[str]:
 
 def _exchanges(scenario: Scenario) -> Iterator[Mistake]:
     for index, job in enumerate(scenario.job):
+        if job.parallel is not None:
+            continue  # depends on what the trace says: gradwire.experiment.needs
         for mistake in job.exchange.unfit(job, scenario.host.gpus):
             yield replace(mistake.under(f"job[{index}]"), concerns=("host.gpus", f"job[{index}].workers"))
 
@@ -170,6 +172,17 @@ def _fits(index: int, job: Job, total: int, gpus: int) -> Iterator[Mistake]:
             f"job[{index}].workers", what, job.workers, f"at most {total} hosts in use",
             ("topology", f"job[{index}].servers", f"job[{index}].exchange"),
         )  # fmt: skip
+
+
+def _simulation(scenario: Scenario) -> Iterator[Mistake]:
+    if scenario.simulation.approximate is None:
+        return
+    for key, what in (("packet_log", "packets"), ("queue_samples", "queues")):
+        if getattr(scenario.output, key):
+            yield Mistake(
+                "simulation.approximate", f"leaves out iterations, of which there would be no {what} (output.{key})",
+                scenario.simulation.approximate, "one of the two",
+            )  # fmt: skip
 
 
 def _overrides(scenario: Scenario) -> Iterator[Mistake]:

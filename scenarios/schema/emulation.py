@@ -62,7 +62,8 @@ class Emulation(Table):
     acknowledgements and time-outs alone (RFC 6675), as the simulator does it."""
     host_queue: Literal["kernel", "packet"] = "kernel"
     """TCP: what waits at a host's network card: what the kernel puts there, a millisecond or two of every connection in
-    the order in which it was made; or one packet of every connection, so that they take turns, as in the simulator."""
+    the order in which it was made, as in the simulator with `small_queues` of the transport, which `gradwire fidelity`
+    asks for then; or one packet of every connection, so that they take turns, as in the simulator without."""
     side_channel: Literal["tcp", "udp"] = "tcp"
     """DLCP's Stop, Probe and Bitmap: over TCP, which acknowledges and repeats them by itself; or as packets over UDP
     that nobody repeats but DLCP's own rules, as in the simulator."""

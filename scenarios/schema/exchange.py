@@ -40,6 +40,11 @@ class ExchangeTable(Table, ABC):
         return False
 
     @property
+    def grouped(self) -> bool:
+        """Whether it goes inside of groups of workers, where these have different parts of a model."""
+        return False
+
+    @property
     def shares_hosts(self) -> bool:
         """Whether servers are on the workers' hosts rather than on hosts of their own."""
         return False
@@ -59,6 +64,10 @@ class ExchangeTable(Table, ABC):
 
     def unfit(self, job: Job, gpus: int) -> Iterator[Mistake]:
         """What of its job does not fit where hosts have so many accelerators, with paths in the job's table."""
+        return iter(())
+
+    def against(self, job: Job, trace: Any) -> Iterator[Mistake]:
+        """What of its job does not fit the trace that it replays, with paths in the job's table."""
         return iter(())
 
     @abstractmethod

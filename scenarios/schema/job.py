@@ -10,6 +10,7 @@ from gradwire.scenarios.components import chosen, named
 from gradwire.scenarios.schema.base import Count, Flag, Mistakes, Natural, Table, refuse
 from gradwire.scenarios.schema.bound import AnyBound
 from gradwire.scenarios.schema.exchange import ExchangeTable
+from gradwire.scenarios.schema.parallel import ModelSplit
 from gradwire.scenarios.schema.policy import Tagging
 from gradwire.scenarios.schema.scheduler import SchedulerTable
 from gradwire.scenarios.schema.transport import AnyTransport
@@ -84,6 +85,8 @@ class Job(Table):
     transport: AnyTransport | None = None
     """What carries its messages, a name or a table; that of the scenario if absent."""
     exchange: AnyExchange
+    parallel: ModelSplit | None = None
+    """Into how many parts the model is split; all workers have all of it, and exchange gradients only, if absent."""
     scheduler: AnyScheduler | None = None
     """When and in which order gradients are communicated, a name or a table; `order`, `credit` and `credit_per` say so
     if absent."""
@@ -129,7 +132,9 @@ class Job(Table):
     @model_validator(mode="after")
     def _roles_match(self) -> Job:
         exchange, placement = self.exchange, self.placement
-        mistakes = list(exchange.misfits(self))
+        parallel = self.parallel
+        # of a split model it is known what exchanges gradients when the trace has been looked at
+        mistakes = list(exchange.misfits(self) if parallel is None else parallel.misfits(self))
         if self.scheduler is not None:
             mistakes += self.scheduler.misfits(self)
         if mistakes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import core_schema
@@ -212,8 +212,11 @@ class Switch(Table):
     flowlet_gap: PositiveTime = Ps(50_000_000)
     """Flowlet balancing: a flow that was silent for longer may change its way (our choice of the default)."""
     aggregation_slots: Annotated[int, Field(ge=0, le=1 << 24, strict=True)] = 0
-    """Slots in which a switch adds up packets of many workers for a server below it, and so many that an exchange with
+    """Slots in which a switch adds up packets of many workers for a server, and so many that an exchange with
     `aggregation` has (ATP and SwitchML, NSDI 2021). 0: switches do not sum."""
+    aggregation_levels: Literal[1, 2] = 2
+    """Where they do so. 2: the switch that several workers hang on adds up theirs, and that of the server what comes
+    from there, as in ATP; results are copied in the same places. 1: that of the server alone."""
     path_entropies: Annotated[int, Field(ge=1, le=1 << 16, strict=True)] | None = None
     """Where hosts choose paths (source_random, source_round_robin, reps): how many a message has to choose among, each
     drawn at random; any of 65,536 if absent. htsim has 64 [code]."""

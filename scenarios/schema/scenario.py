@@ -11,6 +11,7 @@
       fault[]                                         gradwire.scenarios.schema.fault
       policy[]                                        variants of the scenario, for comparing
       output
+      simulation                                      gradwire.scenarios.schema.simulation
       emulation                                       gradwire.scenarios.schema.emulation
       exec                                            gradwire.scenarios.schema.exec
       fidelity                                        gradwire.scenarios.schema.fidelity
@@ -49,6 +50,7 @@ from gradwire.scenarios.schema.job import HostPlacement, Job
 from gradwire.scenarios.schema.measured import Measure
 from gradwire.scenarios.schema.network import Host, Link, LinkOverride, Switch
 from gradwire.scenarios.schema.policy import Policy, Tagging, overlay
+from gradwire.scenarios.schema.simulation import Simulation
 from gradwire.scenarios.schema.tcp_rules import as_kernel
 from gradwire.scenarios.schema.topology import TopologyTable
 from gradwire.scenarios.schema.traffic import Traffic
@@ -139,6 +141,7 @@ class Scenario(Table):
     fault: tuple[AnyFault, ...] = ()
     policy: tuple[Policy, ...] = ()
     output: Output = Output()
+    simulation: Simulation = Simulation()
     measure: Measure = Measure()
     """Which part of a run figures of traffic are of; the run itself does not depend on it."""
     emulation: Emulation = Emulation()
@@ -165,14 +168,15 @@ class Scenario(Table):
         table says otherwise."""
         if self.emulation.loss_recovery == "classic":
             return self
+        turns = self.emulation.host_queue == "packet"
         tables = {
             name: tuple(
-                each.model_copy(update={"transport": as_kernel(each.transport)}) if each.transport else each
+                each.model_copy(update={"transport": as_kernel(each.transport, turns)}) if each.transport else each
                 for each in getattr(self, name)
             )
             for name in ("job", "traffic")
         }
-        return self.model_copy(update={"transport": as_kernel(self.transport), **tables})
+        return self.model_copy(update={"transport": as_kernel(self.transport, turns), **tables})
 
     @property
     def jobs(self) -> tuple[Job, ...]:
@@ -330,6 +334,8 @@ class Scenario(Table):
         """
         apart = {"name", "description", "modules", "policy", "emulation", "exec", "fidelity", "measure"}
         data = self.model_dump(mode="json", exclude=apart)
+        if self.simulation == Simulation():
+            del data["simulation"]  # scenarios from before there was any have the digests that they had
         for job in data["job"]:
             del job["trace"]
         data["traffic"] = [_by_content(each) for each in self.traffic]

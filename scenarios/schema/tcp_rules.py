@@ -21,14 +21,14 @@ LONGEST_RTO = Ps(120_000_000_000_000)
 QUICK = 16
 """Packets that it acknowledges at once before it does [include/net/tcp.h: TCP_MAX_QUICKACKS]."""
 
-RULES = ("loss_detection", "tail_probes", "frto", "slow_start", "pacing", "timers")
+RULES = ("loss_detection", "tail_probes", "frto", "slow_start", "pacing", "timers", "small_queues")
 CLASSIC: Mapping[str, Any] = {
     "loss_detection": "duplicates", "tail_probes": False, "frto": False, "slow_start": "standard", "pacing": False,
-    "timers": "exact",
+    "timers": "exact", "small_queues": False,
 }  # fmt: skip
 LINUX: Mapping[str, Any] = {
     "loss_detection": "rack", "tail_probes": True, "frto": True, "slow_start": "standard", "pacing": False,
-    "timers": "ticks",
+    "timers": "ticks", "small_queues": True,
 }  # fmt: skip
 
 
@@ -39,8 +39,9 @@ class Ruled(Windowed):
     preset: Literal["classic", "linux"] = "classic"
     """What the options below are unless given. classic: losses by duplicate acknowledgements, time-outs [RFC 6675,
     6298]. linux: as a current kernel, with rack, tail probes, the window in proportion (prr), F-RTO, HyStart where
-    the kernel has it (CUBIC), its timers, time-outs of up to 120 s unless max_rto is given, and acknowledgements put
-    off by 40 ms, or half of min_rto if that is less, but for the first sixteen packets and the last one."""
+    the kernel has it (CUBIC), its timers, its small queues, time-outs of up to 120 s unless max_rto is given, and
+    acknowledgements put off by 40 ms, or half of min_rto if that is less, but for the first sixteen packets and the
+    last one."""
     loss_detection: Literal["duplicates", "rack"] | None = None
     """What finds losses: three packets above that have arrived [RFC 6675], or one that was sent later [RFC 8985]."""
     tail_probes: Flag | None = None
@@ -57,6 +58,11 @@ class Ruled(Windowed):
     timers: Literal["exact", "ticks"] | None = None
     """Time-outs to the picosecond by RFC 6298, or as Linux: by ticks of 1 ms, never early, min_rto less a tick on top
     of the round trip, 2 ms more for RACK and tail probes, and a first round trip known from the handshake."""
+
+    small_queues: Flag | None = None
+    """Whether packets are made as soon as the window allows and wait at the host's NIC, in the order in which they were
+    made: of a connection what it sends in 1/1024 s at its pace and at least two full packets, as Linux (TCP small
+    queues). Otherwise they are made when they leave, and connections take turns."""
 
     @model_validator(mode="before")
     @classmethod
@@ -94,13 +100,18 @@ def modern(rules: Mapping[str, Any]) -> bool:
     return any(rules[name] != value for name, value in CLASSIC.items()) or rules["quick"] > 0
 
 
-def as_kernel(table: Any) -> Any:
+def as_kernel(table: Any, turns: bool) -> Any:
     """The table of a transport that the kernel's TCP carries on the testbed, as the kernel has it, unless it says
     itself by which rules; any other as it is. Where time-outs are shorter than the kernel can make them, timers stay
-    exact."""
-    if not isinstance(table, Ruled) or not table.congestion() or table.model_fields_set & {"preset", *RULES}:
+    exact. `turns`: one packet of a connection waits at the NIC there, so that connections take turns."""
+    if not isinstance(table, Ruled) or not table.congestion():
         return table
-    changed: dict[str, Any] = {"preset": "linux"}
+    changed: dict[str, Any] = {}
+    if turns and table.small_queues is None:
+        changed["small_queues"] = False
+    if table.model_fields_set & {"preset", *RULES}:
+        return table.model_copy(update=changed if table.preset == "linux" else {})
+    changed["preset"] = "linux"
     if table.min_rto < 2 * TICK:
         changed["timers"] = "exact"
     if "max_rto" not in table.model_fields_set:

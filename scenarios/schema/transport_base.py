@@ -48,18 +48,23 @@ class Transport(Table):
     pair_words: ClassVar[int]
     peer_words: ClassVar[int]
     host_words: ClassVar[int]
+    pair_times: ClassVar[tuple[int, ...]]
+    peer_times: ClassVar[tuple[int, ...]] = ()
+    host_times: ClassVar[tuple[int, ...]] = ()
     fresh_word: ClassVar[int]
     probe_word: ClassVar[int]
     streams: ClassVar[bool] = False
     forgets: ClassVar[bool] = False  # nothing but its own packets decides what becomes of a message
     pulls: ClassVar[bool] = False
     rides: ClassVar[bool] = False
+    queues_at_nic: ClassVar[bool] = False
     important: ClassVar[Any]
     parameters: ClassVar[Any]
     start: ClassVar[Any]
     pull: ClassVar[Any]
     on_control: ClassVar[Any]
     on_timer: ClassVar[Any]
+    at_nic: ClassVar[Any]
     resume: ClassVar[Any]
     forget: ClassVar[Any]
     on_data: ClassVar[Any]

@@ -21,6 +21,9 @@ from gradwire.components.layout import (
     B_TRIMMED,
     BOOK_WORDS,
     DELIVERED,
+    F_LEAF_SPARE,
+    F_RECORD,
+    F_SPARE,
     FAN_OVER,
     FAN_SIZE,
     FAN_WORDS,
@@ -40,6 +43,7 @@ from gradwire.components.layout import (
     KIND_PROBES,
     KIND_RECEIVER_BITMAPS,
     KIND_SENDER_BITMAPS,
+    MEMBER_WORDS,
     N_FLOWS,
     NODE_WORDS,
     R_ARRIVED,
@@ -168,7 +172,8 @@ def _fan_is_over(M, fan):
         return True
     book = words_at(M[H_BOOK])
     for i in range(M[fan + FAN_SIZE]):
-        r = M[fan + FAN_WORDS + 2 * i]
+        one = fan + FAN_WORDS + MEMBER_WORDS * i
+        r = M[one + F_RECORD]
         if r == 0:
             return False
         flow = (r - M[H_RECEIVERS]) // RECEIVER_WORDS
@@ -176,7 +181,7 @@ def _fan_is_over(M, fan):
         row = ((M[f + S_ORDER] >> KEY_ORDER) - M[H_BOOK_FIRST]) * BOOK_WORDS
         if book[row + B_STATE] != STATE_DELIVERED | STATE_DONE:
             return False
-        if _balance(M, flow) + M[fan + FAN_WORDS + 2 * i + 1] or M[f + S_LISTED]:
+        if _balance(M, flow) + M[one + F_SPARE] + M[one + F_LEAF_SPARE] or M[f + S_LISTED]:
             return False
     M[fan + FAN_OVER] = 1  # those that are closed next change what was counted
     return True

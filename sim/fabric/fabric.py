@@ -35,7 +35,7 @@ from gradwire.sim.fabric.deliveries import Deliveries
 from gradwire.sim.fabric.events import Delivery, Event
 from gradwire.sim.fabric.fans import lay_one
 from gradwire.sim.fabric.flows import Flows
-from gradwire.sim.fabric.forward import FastForward, remembers
+from gradwire.sim.fabric.forward import FastForward, lasts, remembers
 from gradwire.sim.fabric.logs import Logs, joined
 from gradwire.sim.fabric.memory import Memory, build
 from gradwire.sim.fabric.over import Over, Taker
@@ -255,13 +255,14 @@ class Fabric:
         self._recorder = recorder = Recorder(taker)
         self._programs.take, self._logs.taker = take, recorder.drops
 
-    def fast_forward(self, limit: Ps, why: str = "") -> None:
+    def fast_forward(self, limit: Ps, why: str = "", approximate: float | None = None) -> None:
         """From now on iterations of what is played that repeat themselves exactly are not simulated again (see
-        `FastForward`), up to where the run ends. What is over is handed over. `why`: why not, if there is a reason."""
+        `FastForward`), up to where the run ends. What is over is handed over. `why`: why not, if there is a reason.
+        `approximate`: nor are those that are alike on average, with so large a relative error (see `Steady`)."""
         self.forward = FastForward(
             self.memory, self.flows, self._programs, self._logs, self._deliveries, self.agenda, self._recorder,
             delays=self._combination.features.delays, limit=limit, why=why or remembers(self._combination),
-            stopped=self._asks_to_stop,
+            approximate=approximate, lasting=lasts(self._combination), stopped=self._asks_to_stop,
         )  # fmt: skip
 
     def play(self, part: Part, logged: bool = True) -> Track:

@@ -45,10 +45,40 @@ def _lay_fan(memory: Memory, take: Take, src: Ints, dst: Ints, packets: Ints) ->
     many, one = (dst, src) if out else (src, dst)
     if size < 2 or (one != one[0]).any() or (packets != packets[0]).any() or len(np.unique(many)) < size:
         raise ValueError("a fan is of messages of one length between one host and others, each once")
-    fan = take(at.FAN_WORDS + 2 * size)
-    port = int(M[int(M[at.H_DEST]) + int(one[0])]) >> 20  # of its switch, to the one host
-    M[fan + at.FAN_SIZE], M[fan + at.FAN_OUT], M[fan + at.FAN_STRIDE] = size, out, stride
-    M[fan + at.FAN_NODE] = M[port + at.P_NODE]
-    for word in (at.FAN_AT_SWITCH, at.FAN_AT_HOST):
-        M[fan + word] = take(int(packets[0]) * stride)
+    fan = take(at.FAN_WORDS + at.MEMBER_WORDS * size)
+    M[fan + at.FAN_OUT], M[fan + at.FAN_STRIDE] = out, stride
+    words = int(packets[0]) * stride
+    M[fan + at.FAN_AT_HOST] = take(words)
+    of = M[fan + at.FAN_WORDS : fan + at.FAN_WORDS + at.MEMBER_WORDS * size].reshape(size, at.MEMBER_WORDS)
+    switches = _switch_of(M, many)
+    whole, alone = _switch_of(M, one[:1])[0], np.ones(size, dtype=bool)
+    if memory.levels > 1 and (switches == switches[0]).all():
+        whole = switches[0]
+    elif memory.levels > 1:
+        for switch, count in zip(*np.unique(switches, return_counts=True), strict=True):
+            if count < 2 or switch == whole:
+                continue
+            places = np.flatnonzero(switches == switch)
+            leaf = take(at.STATION_WORDS)
+            _lay_station(M, leaf, int(switch), int(count), take(words), of[:, at.F_LEAF_NEXT], places)
+            of[places, at.F_LEAF] = leaf
+            alone[places[1:]] = False
+    _lay_station(M, fan, int(whole), size, take(words), of[:, at.F_NEXT], np.flatnonzero(alone))
     return fan
+
+
+def _switch_of(M: Ints, hosts: Ints) -> Ints:
+    """Base of the switch that each host hangs on."""
+    ports = M[int(M[at.H_DEST]) + hosts] >> 20  # of the switch, to the host
+    return M[ports + at.P_NODE]
+
+
+def _lay_station(M: Ints, station: int, switch: int, size: int, words: int, chain: Ints, places: Ints) -> None:
+    """Lay a station. `words`: base of what it knows of packets; `chain`: the column in which those that it makes
+    packets for follow one another, which are at `places`."""
+    for word, value in (
+        (at.STATION_NODE, switch), (at.STATION_SIZE, size), (at.STATION_FIRST, places[0]),
+        (at.STATION_COPIES, len(places)), (at.STATION_AT, words),
+    ):  # fmt: skip
+        M[station + word] = value
+    chain[places] = np.roll(places, -1)

@@ -119,6 +119,7 @@ class Flows:
         self.delivered_bytes += nbytes
         ends = self.book[: self.count - self.first, B_END]
         ends[ends >= 0] += by
+        self._pairs.later(by)
 
     def variants(self, begin: Begin, transport: int) -> tuple[Ints, Ints]:
         """What messages of one transport have in common: see `FlowRecords.variants`. Makes what connections and pairs

@@ -14,7 +14,7 @@ import numpy as np
 
 from gradwire.components import layout as at
 from gradwire.components.draws import FLOW_ENTROPY, key_of, kind_key
-from gradwire.experiment.routing import Routing
+from gradwire.experiment.routing import DETAILED, Routing
 from gradwire.experiment.topology import Network
 from gradwire.scenarios.arrays import AnyInts, Ints
 from gradwire.scenarios.errors import GradwireError
@@ -62,7 +62,8 @@ class Memory:
     lookahead: Ps
     window: Ps
     positions: Ints
-    edge_index: Ints
+    levels: int
+    """of switches that sum"""
 
     def __post_init__(self) -> None:
         self.address = int(self.M.ctypes.data)
@@ -110,7 +111,7 @@ def build(
         lookahead=room.lookahead,
         window=room.window,
         positions=np.zeros(shape.nodes, dtype=np.int64),
-        edge_index=shape.edge_index,
+        levels=switch.aggregation_levels,
     )
     _write_nodes(memory, regions, network, shape, seed, wanted.balancer_words)
     _write_threads(memory, regions, network, shape)
@@ -124,7 +125,6 @@ def build(
         at.H_HOST_LATENCY: host_latency,
         at.H_SEED: seed & 0x7FFFFFFF,
         at.H_THREADS: wanted.threads,
-        at.H_EDGES: len(shape.edges),
         at.H_POSITIONS: shape.nodes,
     })  # fmt: skip
     _write_switch_settings(memory, switch, longest_frame)
@@ -151,8 +151,6 @@ def _write_nodes(
     M[nodes + at.N_IN_COUNT] = shape.in_count
     M[nodes + at.N_ACTIVE] = regions.active + _before(shape.out_count)
     M[nodes + at.N_EDGE] = -1
-    M[nodes[hosts:] + at.N_EDGE] = shape.edge_index
-    M[nodes[hosts:] + at.N_ROUTE] = regions.route + len(shape.edges) * switches
     M[nodes[hosts:] + at.N_TABLE] = regions.table + balancer_words * switches
     M[nodes + at.N_KEY] = key_of(seed, NODE_DRAWS, np.arange(shape.nodes))
     M[nodes[network.link_src[::-1]] + at.N_PORT] = ports[::-1]  # a node's first link comes last
@@ -295,19 +293,20 @@ def _write_switch_settings(memory: Memory, switch: Switch, longest: Bytes) -> No
 
 
 def lay_routes(memory: Memory, routing: Routing, room: int) -> None:
-    """Write the routing tables: for every destination its edge switch and the port that leads down to it, and for every
-    switch and edge switch a group of ports, of which the entries go to a region of `room` words.
+    """Write the routing tables: for every destination the number of its edge switch and the port that leads down to it,
+    and for every switch and block of edge switches a group of ports - or where those of each in it are - of which the
+    entries go to a region of `room` words.
 
     Raises
     ------
     GradwireError
         The groups do not fit.
     """
-    M, ports = memory.M, memory.port_base
-    edges = np.flatnonzero(memory.edge_index >= 0)
+    M, ports, blocks = memory.M, memory.port_base, routing.blocks
+    switches = memory.node_base[routing.network.host_count :]
     down = ports[np.asarray(routing.down_link)]
     dest = int(M[at.H_DEST])
-    M[dest : dest + len(down)] = memory.edge_index[routing.edge_of] | (down << 20)
+    M[dest : dest + len(down)] = blocks.number[routing.edge_of] | (down << 20)
     ways = np.diff(routing.group_first)  # of every group
     links, alone = ports[routing.group_links], ways == 1
     entries = links[np.repeat(~alone, ways)]
@@ -319,8 +318,15 @@ def lay_routes(memory: Memory, routing: Routing, room: int) -> None:
         raise GradwireError(f"{len(entries)} entries of routing groups", "fabric", f"at most {room}")
     groups, route = int(M[at.H_GROUPS]), int(M[at.H_ROUTE])
     M[groups : groups + len(entries)] = entries
-    group_of = routing.group_of if len(edges) == len(memory.edge_index) else routing.group_of[:, edges]
-    np.take(words, group_of, out=M[route : route + group_of.size].reshape(group_of.shape), mode="wrap")
+    details = route + blocks.table.size
+    laid = words[np.maximum(blocks.table, -1)]
+    singly = blocks.table <= DETAILED
+    laid[singly] = ~(details + (DETAILED - blocks.table[singly].astype(np.int64) << blocks.shift))
+    M[route:details] = laid.ravel()
+    M[details : details + blocks.details.size] = words[blocks.details].ravel()
+    M[switches + at.N_EDGE] = blocks.number
+    M[switches + at.N_ROUTE] = route + blocks.table.shape[1] * np.arange(len(switches))
+    M[at.H_BLOCK_SHIFT] = blocks.shift
 
 
 def headroom(network: Network, switch: Switch, longest: Bytes) -> Ints:

@@ -16,6 +16,7 @@ from gradwire.components.layout import (
     E_AFTER_COUNT,
     E_POSTS_COUNT,
     EVENT_WORDS,
+    F_RECORD,
     FAILED_FLOWS,
     FAILED_HEAP,
     FAN_WORDS,
@@ -53,6 +54,7 @@ from gradwire.components.layout import (
     MASK_DESTINATION,
     MASK_KEY_NUMBER,
     MAX_FLOWS,
+    MEMBER_WORDS,
     MESSAGE_WORDS,
     N_FLOWS,
     N_HEAP,
@@ -313,7 +315,7 @@ def _join_fan(M, v, i, r):
     if fan:
         M[r + R_FAN] = fan
         M[r + R_FAN_PLACE] = M[fans + 1]
-        M[fan + FAN_WORDS + 2 * M[fans + 1]] = r
+        M[fan + FAN_WORDS + MEMBER_WORDS * M[fans + 1] + F_RECORD] = r
 
 
 @njit

@@ -44,6 +44,23 @@ class Pairs:
             self._groups[group] = self._begin(self._senders[pair], src, dst, priority)
         return self._senders[pair], self._groups[group], self._receivers[pair], self._hosts[host]
 
+    def later(self, by: int) -> None:
+        """What they know of times is so many picoseconds later. Of transports that do not say which words are times
+        there must be none."""
+        M, transports = self._records.memory.M, self._records.transports
+        for name, known in (
+            ("pair_times", [(pair[0], base) for pair, base in self._senders.items()]),
+            ("peer_times", [(pair[0], base) for pair, base in self._receivers.items()]),
+            ("host_times", [(host[0], base) for host, base in self._hosts.items()]),
+        ):
+            for transport, base in known:
+                for word in getattr(transports[transport].owner, name, ()):
+                    M[base + word] += by
+        for base in self._senders.values():
+            M[base + at.PAIR_NEXT] += by
+        for base in self._groups.values():
+            M[base + at.S_ARMED] = 0  # what its host's heap had of it is over
+
     def _begin(self, pair: int, src: int, dst: int, priority: int) -> int:
         """The record of a group: enough of one for the NIC to list it as it lists a flow."""
         records, M = self._records, self._records.memory.M

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradwire.components import layout as at
-from gradwire.experiment.routing import Routing
+from gradwire.experiment.routing import Routing, most_words
 from gradwire.experiment.topology import Network
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.errors import ScenarioError
@@ -50,20 +50,20 @@ class Wanted:
 class Shape:
     """What follows from a network and its routes.
 
-    edges : int64: the switches (indices) that hosts hang on; `edge_index`: the number of each among these, or -1.
     in_count, out_count : int64[nodes]: links that lead to a node, and away from it.
     by_destination : int64[links]: the directed links in ingress order.
+    route_entries : entries of the table of routes; `most_route_entries`: of any that there may be once links are down.
     group_entries : entries of routing groups of more than one link.
     """
 
     hosts: int
     links: int
     nodes: int
-    edges: Ints
-    edge_index: Ints
     in_count: Ints
     out_count: Ints
     by_destination: Ints
+    route_entries: int
+    most_route_entries: int
     group_entries: int
 
     @property
@@ -73,14 +73,12 @@ class Shape:
     @classmethod
     def of(cls, network: Network, routing: Routing) -> Shape:
         hosts, links, nodes = network.host_count, len(network.link_src), len(network.names)
-        edges = np.unique(routing.edge_of).astype(np.int64)
-        edge_index = np.full(nodes - hosts, -1, dtype=np.int64)
-        edge_index[edges] = np.arange(len(edges))
         ways = np.diff(routing.group_first)  # of every group
         return cls(
-            hosts, links, nodes, edges, edge_index,
+            hosts, links, nodes,
             np.bincount(network.link_dst, minlength=nodes), np.bincount(network.link_src, minlength=nodes),
-            np.argsort(network.link_dst, kind="stable"), int(ways[ways > 1].sum()),
+            np.argsort(network.link_dst, kind="stable"),
+            routing.blocks.words, most_words(nodes - hosts, len(np.unique(routing.edge_of))), int(ways[ways > 1].sum()),
         )  # fmt: skip
 
 
@@ -167,7 +165,7 @@ def plan_regions(shape: Shape, room: LinkRoom, wanted: Wanted) -> Regions:
         due=take(nodes),
         order=take(nodes),
         dest=take(shape.hosts),
-        route=take(shape.switches * len(shape.edges)),
+        route=take(shape.most_route_entries if wanted.reroutes else shape.route_entries),
         groups=take(REROUTED_ENTRIES if wanted.reroutes else max(1, shape.group_entries)),
         back=take(links),
         ties=take(links),
@@ -176,9 +174,9 @@ def plan_regions(shape: Shape, room: LinkRoom, wanted: Wanted) -> Regions:
         more=take(links * at.MORE_WORDS),
         table=take(shape.switches * wanted.balancer_words),
         params=take(at.PARAM_WORDS * MOST_SETS),
-        of_thread=_plan_threads(plan, shape, room, wanted),
+        of_thread=_plan_threads(plan, room, wanted),
         timers=take(at.TIMER_WORDS * MOST_TIMERS),
-        sort=take(at.TIMER_WORDS * threads * _deliveries(shape, room, wanted)),
+        sort=take(at.TIMER_WORDS * threads * _deliveries(room, wanted)),
         rings=take(int(room.rings.sum()) * at.RING_WORDS),
         spills=take(int(room.spills.sum()) * at.RING_WORDS),
         pools=[take(POOL_ENTRIES * MOST_POOL_WORDS) for _ in range(threads)],
@@ -195,24 +193,24 @@ def plan_regions(shape: Shape, room: LinkRoom, wanted: Wanted) -> Regions:
     )
 
 
-def _plan_threads(plan: Plan, shape: Shape, room: LinkRoom, wanted: Wanted) -> ThreadRegions:
-    threads, burst = range(wanted.threads), shape.links * room.per_window
+def _plan_threads(plan: Plan, room: LinkRoom, wanted: Wanted) -> ThreadRegions:
+    threads, burst = range(wanted.threads), room.per_window
     scratch = [[plan.take(room.arrivals + 8) for _ in threads] for _ in range(6)]
     keys, spare, chosen, backs, address, tie_keys = scratch
     return ThreadRegions(
         keys, spare, chosen, backs, address, tie_keys,
         buckets=[plan.take(128) for _ in threads],
-        done=[plan.take(_deliveries(shape, room, wanted) * at.DONE_WORDS) for _ in threads],
+        done=[plan.take(_deliveries(room, wanted) * at.DONE_WORDS) for _ in threads],
         drops=[plan.take((LOG_ENTRIES + 2 * burst) * at.DROP_WORDS) for _ in threads],
         trace=[plan.take((LOG_ENTRIES + burst) * at.TRACE_WORDS if wanted.trace else 8) for _ in threads],
     )
 
 
-def _deliveries(shape: Shape, room: LinkRoom, wanted: Wanted) -> int:
+def _deliveries(room: LinkRoom, wanted: Wanted) -> int:
     """Messages that a thread may have to note before the engine returns."""
     held = POOL_ENTRIES if wanted.reroutes else 0  # what has waited for a still host arrives all at once
     ends = 2 * at.MAX_FLOWS if wanted.streams else 0
-    return LOG_ENTRIES + shape.links * room.per_window + held + ends
+    return LOG_ENTRIES + room.per_window + held + ends
 
 
 def reserve(words: int) -> Ints:

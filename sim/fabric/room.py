@@ -24,7 +24,7 @@ MOST_ARRIVALS = 1 << 20  # at one node in one window
 @dataclass(frozen=True)
 class LinkRoom:
     """Per directed link: `speed` (picoseconds per byte << 16), entries of its ring and of the ring that takes over when
-    small packets fill it. `window` and `lookahead` in picoseconds; `per_window`: packets that a link can bring in a
+    small packets fill it. `window` and `lookahead` in picoseconds; `per_window`: packets that all links can bring in a
     window at most; `arrivals`: those of a node."""
 
     speed: Ints
@@ -51,7 +51,7 @@ def link_room(network: Network, longest_frame: Bytes, host_latency: Ps, window: 
     length = min(lookahead, host_latency, LONGEST_WINDOW)
     if window is not None:
         length = min(length, window)
-    per_window = int((length // shortest + 2).max())
+    per_window = length // shortest + 2
     spills = _powers_of_two((network.link_latency + longest + 3 * length) // shortest + 4)
     # twice what a link and three windows hold of full packets
     rings = _powers_of_two(2 * ((network.link_latency + 3 * length) // longest + 2))
@@ -63,13 +63,14 @@ def link_room(network: Network, longest_frame: Bytes, host_latency: Ps, window: 
             "link",
             "a smaller rate times latency",
         )
-    arrivals = int(np.bincount(network.link_dst).max()) * per_window
+    arrivals = int(np.bincount(network.link_dst, weights=per_window).max())
     if arrivals >= MOST_ARRIVALS:
         raise ScenarioError(
             f"a node could see more than {MOST_ARRIVALS} packets within {length} ps", "link",
             "a smaller rate, or fewer cables at a node",
         )  # fmt: skip
-    return LinkRoom(speed, np.minimum(rings, spills), spills, Ps(length), Ps(lookahead), per_window, arrivals)
+    rings = np.minimum(rings, spills)
+    return LinkRoom(speed, rings, spills, Ps(length), Ps(lookahead), int(per_window.sum()), arrivals)
 
 
 def _powers_of_two(counts: Ints) -> Ints:

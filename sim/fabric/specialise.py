@@ -45,6 +45,7 @@ from gradwire.components.transports.base import (
     carried_out_by,
     persists,
     pulls,
+    queues_at_nic,
     rides,
     shares,
 )
@@ -66,6 +67,7 @@ ARGUMENTS = {
     "pull": "now",
     "on_control": "kind, sequence, argument, echo, now",
     "on_timer": "now",
+    "at_nic": "nbytes",
     "on_data": "sequence, size, ce, now",
     "on_probe": "argument, now",
     "on_trimmed": "sequence, now",
@@ -84,7 +86,8 @@ class Features:
     `srpt`: shortest message first within a class. `faults`: hosts may stand still and routes may be missing. `delays`:
     waiting times are counted. `streams`: connections may carry message after message. `ack_delay`: receivers may put
     off their answers. `pulls`: receivers pace their senders. `rides`: data packets carry a word of their sender's.
-    `pairs`: messages between two hosts share a pace. `aggregation`: switches sum up packets of many hosts for one.
+    `pairs`: messages between two hosts share a pace. `host_queues`: packets of some flows wait at the NIC.
+    `aggregation`: switches sum up packets of many hosts for one.
     """
 
     shared: bool = False
@@ -100,6 +103,7 @@ class Features:
     pulls: bool = False
     rides: bool = False
     pairs: bool = False
+    host_queues: bool = False
     aggregation: bool = False
 
 
@@ -179,6 +183,7 @@ def combine(
         pulls=any(pulls(owner, table) for owner, table in both),
         rides=any(rides(owner, table) for owner, table in both),
         pairs=any(shares(owner) for owner in owners),
+        host_queues=any(queues_at_nic(owner) for owner in owners),
     )
     return Combination(
         owners,

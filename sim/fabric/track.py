@@ -378,7 +378,7 @@ class Track:
 
     def sweep(self, take: Take | None) -> None:
         """Free the first steps, as far as nothing is left of them: no message, no event that is to happen, no process
-        that could ask for one. They are handed over to `take`, or kept."""
+        that could ask for one; all of them when everything has been played. They go to `take`, or are kept."""
         while self.live:
             laid = self.live[0]
             if self._M[laid.left + 2] < len(laid) or self._M[laid.left]:
@@ -386,7 +386,7 @@ class Track:
             if len(self.part.hosts):
                 needs = self._table(laid.events, len(laid.step), at.EVENT_WORDS)[:, at.E_NEEDS]
                 asked = self.handed.steps + len(self.over) + self.part.reach  # the last step that can ask for one
-                if self.begun.min() <= asked or (needs != at.FIRED).any():
+                if (self.begun.min() <= asked or (needs != at.FIRED).any()) and not self.finished:
                     return
             if take is None:
                 self.over.append(self._seen(laid))

@@ -6,19 +6,20 @@ words that transports may read are filled in; what the engine keeps in the other
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradwire.components import layout as at
 from gradwire.components.layout import PARAM_WORDS, RECEIVER_WORDS, SENDER_WORDS
 from gradwire.components.transports.base import Deaf, control_important, rides
+from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.loss import Allowance, allowed_loss
 from gradwire.scenarios.schema.transport_base import Transport
 from gradwire.sim.fabric.watched import check_returned
 from gradwire.testing.oracle.fans import Fan
 from gradwire.testing.oracle.uncompiled import uncompiled
 
-SENDER_SIDE = ("start", "pull", "on_control", "on_timer", "resume")
+SENDER_SIDE = ("start", "pull", "on_control", "on_timer", "at_nic", "resume")
 RECEIVER_SIDE = ("on_data", "on_probe", "on_trimmed", "on_late")
 ALL_IMPORTANT, NONE_IMPORTANT = 1, 0
 
@@ -100,6 +101,10 @@ class Flow:
         self.fan: Fan | None = None
         """what it is one of, and which"""
         self.place = 0
+        self.carries: Callable[[int], Ints] | None = None
+        """the values of each of its packets, if anybody has said them; asked when one is sent"""
+        self.brought: dict[int, Ints] = {}
+        """those that have arrived, by packet; what a fan brings to its one host is there"""
         self.memory, self.protocol = memory, protocol
         self.number, self.src, self.dst, self.nbytes = number, src, dst, nbytes
         self.entropy = entropy

@@ -24,7 +24,8 @@ class Host:
     """A host with its NIC.
 
     The NIC has the classes of the switches. In each class control packets go first, then the flows that have
-    something to send take turns, one packet each. Data packets are made when they leave.
+    something to send take turns, one packet each. Data packets are made when they leave, but for those of flows whose
+    transport lets them wait: these join the control packets of their class, and when one leaves, there may be more.
 
     While it stands still it starts nothing, and its timers and arrivals are put off until it goes on.
     """
@@ -110,7 +111,11 @@ class Host:
     # --- sending ------------------------------------------------------------------------------------------------
 
     def _ready(self, flow: Flow | Group) -> None:
-        """The flow may have something to send: it takes part in the turns of its class, or its group does."""
+        """The flow may have something to send: it takes part in the turns of its class, or its group does; or its
+        packets wait in the queue of its class."""
+        if isinstance(flow, Flow) and flow.on_sender("at_nic", 0):
+            self._fill(flow)
+            return
         if isinstance(flow, Flow) and flow.group is not None and not flow.finished:
             flow.group.add(flow)
             flow = flow.group
@@ -128,9 +133,26 @@ class Host:
             if c in self.paused:
                 continue
             if control:
-                self.link.send(control.popleft())
+                self._send_queued(control.popleft())
             while turns and not self.link.busy:
                 self._turn(turns)
+
+    def _send_queued(self, packet: Packet) -> None:
+        """A packet that has waited leaves."""
+        self.link.send(packet)
+        if packet.kind in (DATA, PROBE):
+            flow = self.flows[packet.flow].stream or self.flows[packet.flow]
+            flow.on_sender("at_nic", -packet.size)
+            self._fill(flow)
+
+    def _fill(self, flow: Flow) -> None:
+        """All that the transport gives now waits in the queue of its class, in this order."""
+        while not flow.finished and not flow.resting:
+            packet = self._next_packet(flow)
+            if packet is None:
+                return
+            flow.on_sender("at_nic", packet.size)
+            self.control[min(packet.priority, len(self.control) - 1)].append(packet)
 
     def _turn(self, turns: deque[Flow | Group]) -> None:
         """The flow whose turn it is sends a packet and goes to the end of the line, or leaves the line."""
@@ -141,34 +163,44 @@ class Host:
         flow.ready = False
         if flow.finished:
             return
-        if flow.not_before > now:
-            flow.resting = True
-            if isinstance(flow, Group):  # before all others, the best class first: the first one of a pair sends
-                best = min(flow.priority, len(self.turns) - 1)
-                order = (best << 23 | flow.members[0].number) - (1 << 26)
-            else:
-                order = flow.number
-            self._set(flow.not_before, order << 2 | RELEASE, partial(self._release, flow))
-            return
         if isinstance(flow, Group):
-            self._turn_of_group(flow, turns)
+            if flow.not_before > now:
+                # before all others, the best class first: the first one of a pair sends
+                best = min(flow.priority, len(self.turns) - 1)
+                self._rest(flow, (best << 23 | flow.members[0].number) - (1 << 26))
+            else:
+                self._turn_of_group(flow, turns)
             return
+        packet = self._next_packet(flow)
+        if packet is not None:
+            flow.ready = True
+            turns.append(flow)
+            self.link.send(packet)
+
+    def _rest(self, flow: Flow | Group, order: int) -> None:
+        """It may not send before the time in `not_before`."""
+        flow.resting = True
+        self._set(flow.not_before, order << 2 | RELEASE, partial(self._release, flow))
+
+    def _next_packet(self, flow: Flow) -> Packet | None:
+        """What the flow sends next, if it has something to send and may."""
+        now = self.clock.now
+        if flow.not_before > now:
+            self._rest(flow, flow.number)
+            return None
         pulled = flow.on_sender("pull", now)
         self._watch(flow)
         if pulled == BLOCKED:
-            return
+            return None
         if isinstance(flow, Stream):
             message, place = flow.leave(pulled, now)
-            entropy = self._entropy(flow, pulled)
-            packet = self._make(message, place, entropy)
+            packet = self._make(message, place, self._entropy(flow, pulled))
         else:
             packet = self._make(flow, pulled, self._entropy(flow, pulled))
         flow.sent += 1
         if flow.gap:
             flow.not_before = now + -(-packet.size * flow.gap // 65536)
-        flow.ready = True
-        turns.append(flow)
-        self.link.send(packet)
+        return packet
 
     def _turn_of_group(self, group: Group, turns: deque[Flow | Group]) -> None:
         """The oldest message of the group that has something to send sends a packet; older ones leave the group, and so
@@ -209,7 +241,7 @@ class Host:
         flow.clear_stamps(rider)
         return Packet(
             flow.number, DATA, flow.dst, flow.wire_bytes(sequence), flow.priority, flow.tags[sequence] or must,
-            entropy, sequence=sequence, argument=rider,
+            entropy, sequence=sequence, argument=rider, values=flow.carries and flow.carries(sequence),
         )  # fmt: skip
 
     # --- receiving ----------------------------------------------------------------------------------------------
@@ -253,7 +285,8 @@ class Host:
         if fan.has(flow.place, packet):
             if packet.sequence not in fan.complete:
                 fan.arrive(flow.place, packet)  # it may have a mark
-            self._answer(flow, packet, self._take_one(flow, packet.sequence, packet.ce))
+            if not packet.leaf:
+                self._answer(flow, packet, self._take_one(flow, packet.sequence, packet.ce))
             return
         got = fan.arrive(flow.place, packet)
         if got is None:
@@ -300,6 +333,8 @@ class Host:
         if packet.kind == DATA and not packet.trimmed:
             size = flow.payload_of(packet.sequence)
             flow.memory[flow.receiver + R_RIDER] = packet.argument
+            if packet.values is not None:
+                flow.brought[packet.sequence] = packet.values
             reply, done = flow.arrive(packet.sequence, size, int(packet.ce), self.clock.now)
         else:
             if packet.kind == DATA:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from gradwire.scenarios.arrays import Ints
+
 DATA, ACK, STOP, BITMAP, PROBE, NACK, PULL, PAUSE = range(8)
 
 
@@ -26,8 +28,12 @@ class Packet:
     trimmed: bool = False
     all: bool = False
     """it stands for all of its fan"""
+    leaf: bool = False
+    """it stands for those of its fan that meet at its first station"""
     parts: tuple[int, ...] = field(default=(), compare=False)
-    """whose parts a switch has added up in it; nothing that is on the wire"""
+    """whose parts switches have added up in it; nothing that is on the wire"""
+    values: Ints | None = field(default=None, compare=False)
+    """what it carries, if anybody has said: the values themselves"""
 
     @property
     def rank(self) -> int:
@@ -40,10 +46,11 @@ class Packet:
 
     def words(self) -> tuple[int, int]:
         """The two words of the engine's format, for load balancers. Layout: destination 18, size 14, kind 3,
-        priority 3, important, ce, echo, trimmed, entropy 16, logged (not here), all; and flow 20, sequence 22, argument 22 bits, lowest first."""
+        priority 3, important, ce, echo, trimmed, entropy 16, logged (not here), all, leaf; and flow 20, sequence 22, argument 22 bits, lowest first."""
         first = (
             self.dst | self.size << 18 | self.kind << 32 | self.priority << 35 | self.important << 38
             | self.ce << 39 | self.echo << 40 | self.trimmed << 41 | self.entropy << 42 | self.all << 59
+            | self.leaf << 60
         )  # fmt: skip
         return first, self.flow | self.sequence << 20 | self.argument << 42
 
@@ -62,6 +69,7 @@ def packet_of(first: int, second: int, flow: int) -> Packet:
         trimmed=bool(first >> 41 & 1),
         entropy=first >> 42 & 0xFFFF,
         all=bool(first >> 59 & 1),
+        leaf=bool(first >> 60 & 1),
         sequence=second >> 20 & 0x3FFFFF,
         argument=second >> 42 & 0x3FFFFF,
     )

@@ -354,14 +354,15 @@ class Switch:
             self.ports[link ^ 1].pause(packet.argument)
             return
         flow = self.flows[packet.flow]
-        if flow.fan is not None and flow.fan.edge == self.number:
+        station = None if flow.fan is None else flow.fan.station(flow.place, self.number)
+        if flow.fan is not None and station is not None:
             if flow.fan.inwards(packet):
-                whole = self.slots.add_up(flow.fan, flow.place, packet)
+                whole = self.slots.add_up(flow.fan, station, flow.place, packet)
                 if whole is not None:
                     self._route(whole, link)
                 return
-            if flow.fan.outwards(packet):
-                copies = flow.fan.copies(packet)
+            if flow.fan.outwards(station, packet):
+                copies = flow.fan.copies(station, packet)
                 self.slots.copied += len(copies) * (packet.kind == DATA)
                 for copy in copies:
                     self._route(copy, link)

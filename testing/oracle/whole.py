@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from gradwire.components import layout as at
@@ -12,6 +12,7 @@ from gradwire.components.find import parameters_of, resolve
 from gradwire.components.layout import H_ENTROPIES, HEADER_WORDS
 from gradwire.components.transports.base import Context, carried_out_by, persists, shares
 from gradwire.experiment.routing import build_routing
+from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.inner_units import Ps, PsPerByte
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.loss import Allowance
@@ -37,8 +38,9 @@ from gradwire.testing.oracle.switch import Port, Switch
 class Oracle:
     """The network of a case, built from the parts of `model`."""
 
-    def __init__(self, case: Case) -> None:
-        self.case = case
+    def __init__(self, case: Case, carries: Callable[[int, int], Ints] | None = None) -> None:
+        """`carries`: the values in each packet of each letter, which are then moved along; asked when it is sent."""
+        self.case, self.carries = case, carries
         network, table = case.network, case.switch
         self.routing = self.whole = routing = build_routing(network)
         self.clock, self.log = Clock(), Log()
@@ -169,6 +171,8 @@ class Oracle:
                 line_speed=self.line_speed[what.src], stream=stream, **self._pair(what),
             )
         )  # fmt: skip
+        if self.carries is not None:
+            self.flows[-1].carries = partial(self.carries, letter)
         if what.fan is not None:
             self.flows[-1].fan, self.flows[-1].place = self._fan(what.fan, letter)
         host.schedule_start(self.flows[-1], time)
@@ -177,10 +181,12 @@ class Oracle:
         """The fan of a letter, and its place in it."""
         of = members(self.case, number)
         if number not in self.fans:
-            one, *others = (self.case.letters[each] for each in of)
-            out = all(each.src == one.src for each in others)
-            host = one.src if out else one.dst
-            fan = self.fans[number] = Fan(len(of), out, int(self.routing.edge_of[host]))
+            found = [self.case.letters[each] for each in of]
+            out = all(each.src == found[0].src for each in found)
+            edges = [[int(self.routing.edge_of[host]) for host in (each.src, each.dst)] for each in found]
+            fan = self.fans[number] = Fan(
+                [ends[out] for ends in edges], edges[0][not out], out, self.case.switch.aggregation_levels
+            )
             fan.members = [None] * len(of)  # type: ignore[list-item]  # until they are there
         fan, place = self.fans[number], of.index(letter)
         fan.members[place] = self.flows[-1]
@@ -285,5 +291,4 @@ class Ways:
         edge = routing.edge_of[host]
         if edge == self.switch:
             return (int(routing.down_link[host]),)
-        group = routing.group_of[self.switch, edge]
-        return routing.groups[group] if group >= 0 else ()
+        return routing.next_links(self.switch, int(edge))

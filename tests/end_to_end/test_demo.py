@@ -51,7 +51,7 @@ def test_three_policies_side_by_side(compared: tuple[subprocess.CompletedProcess
         assert len(lines[label]) == 3
     assert all(" ms" in cell for cell in lines["iteration time, mean"])
     assert all(
-        float(cell.strip().removesuffix(" M").replace(",", "")) > 0 for cell in lines["packet-hops simulated"]
+        float(cell.strip().removesuffix(" M").replace(",", "")) > 0 for cell in lines["packet-hops"]
     )
     assert (
         lines["worst loss of a message"][0].strip() == lines["worst loss of a message"][1].strip() == "none"

@@ -194,6 +194,30 @@ def test_it_fits_every_width(wide: int, browser: Browser) -> None:
     assert browser.run("[...document.querySelectorAll('figure')].every((f) => Number(f.dataset.drawn) > 0)")
 
 
+def test_names_of_many_settings_do_not_run_into_each_other_and_long_tables_are_broken(tmp_path: Path) -> None:
+    """Names on an axis are turned where the widest neighbours have no room. A table that may not fit a sheet of paper does
+    not want to be whole, or it would take the first page with it."""
+    names = [f"ResNet-50, {2**n} nodes" for n in range(4)] + [f"VGG-16, {2**n} nodes, one picture each" for n in range(2)]
+    place = page_cases.claims(tmp_path / "claims", names, 20)
+    written = report(place, page_cases.claims(tmp_path / "few"), out=tmp_path / "page.html").path
+    assert PROGRAM is not None
+    with Browser(PROGRAM) as found:
+        found.open(written)
+        for wide in (1200, 900, 2400):
+            found.window(wide, 900)
+            found.settled()
+            overlaps = found.run("""[...document.querySelectorAll('.chart > svg')].flatMap((svg) => {
+                const names = [...svg.querySelectorAll('text[text-anchor=middle]:not([transform])')].map((t) => t.getBoundingClientRect());
+                return names.filter((a) => names.some((b) => b !== a && a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom));
+            }).length""")
+            assert overlaps == 0, wide
+        found.ask("Emulation.setEmulatedMedia", media="print", features=[])
+        tables = found.run("""[...document.querySelectorAll('.table')].filter((t) => t.offsetHeight)
+            .map((t) => [t.querySelectorAll('tbody tr').length, getComputedStyle(t).breakInside])""")
+        assert {rows > 9 for rows, _ in tables} == {True, False}
+        assert all(how == ("auto" if rows > 9 else "avoid") for rows, how in tables), tables
+
+
 def test_it_prints_in_ink(browser: Browser, tmp_path: Path) -> None:
     """From a dark screen on white paper, without buttons, and dark again afterwards."""
     browser.dark(True)

@@ -84,6 +84,10 @@ def test_hierarchical():
     assert taken({"kind": "hierarchical", "group": 3}, 6, 60) == steps(20, 20, 10, 10, 20, 20)
 
 
+def test_hierarchical_by_halving_across():
+    assert taken({"kind": "hierarchical", "group": 2, "across": "halving"}, 8, 64) == steps(32, 16, 8, 8, 16, 32)
+
+
 @pytest.mark.parametrize(("workers", "depth"), [(2, 1), (4, 2), (8, 3)])
 def test_double_tree_of_one_chunk(workers, depth):
     """As many steps as up to the root and down again, of one packet each: two children's packets may share a line."""

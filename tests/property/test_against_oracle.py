@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from budgets import budget
 from hypothesis import given
 from hypothesis import strategies as st
-from random_cases import BALANCERS, DCTCP, DLCP, NEWRENO, US, budget, cases
+from random_cases import BALANCERS, DCTCP, DLCP, NEWRENO, US, cases
 
 from gradwire.testing.oracle import Letter, first_difference, run_engine, run_oracle
 

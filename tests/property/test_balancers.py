@@ -6,9 +6,10 @@ from collections import Counter, defaultdict
 from dataclasses import replace
 
 import pytest
+from budgets import budget
 from hypothesis import given
 from hypothesis import strategies as st
-from random_cases import LATENCY, US, budget, networks
+from random_cases import LATENCY, US, networks
 
 from gradwire.components.transports.dctcp import Dctcp
 from gradwire.experiment.topology import LinkSpec, from_networkx, leaf_spine

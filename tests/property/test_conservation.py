@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from collections import Counter
 
+from budgets import budget
 from hypothesis import given
 from hypothesis import strategies as st
-from random_cases import US, budget, cases
+from random_cases import US, cases
 
 from gradwire.components import layout as at
 from gradwire.testing.oracle import run_engine

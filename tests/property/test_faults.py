@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from budgets import budget
 from hypothesis import given
 from hypothesis import strategies as st
-from random_cases import LATENCY, US, budget, cases
+from random_cases import LATENCY, US, cases
 from test_pause import dctcp, paused_cases, together
 from test_receiver_driven import cut_cases
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import networkx
 import numpy as np
 import pytest
+from budgets import budget
 from hypothesis import given
 from hypothesis import strategies as st
-from random_cases import LATENCIES, LATENCY, RATES, budget
+from random_cases import LATENCIES, LATENCY, RATES
 
 from gradwire.components.transports.constant_rate import ConstantRate
 from gradwire.experiment.ideal import ideal_times

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from budgets import budget
 from hypothesis import given
 from hypothesis import strategies as st
-from random_cases import US, budget, cases
+from random_cases import US, cases
 
 import gradwire.sim.fabric.fabric
 from gradwire.components.transports.dctcp import Dctcp

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from budgets import budget
 from hypothesis import given
 from hypothesis import strategies as st
-from random_cases import LATENCY, PAYLOADS, budget, networks, switches
+from random_cases import LATENCY, PAYLOADS, networks, switches
 
 from gradwire.components.transports.cubic import Cubic
 from gradwire.components.transports.dctcp import Dctcp
@@ -33,6 +34,7 @@ def tables(draw: st.DrawFn, connections: str) -> list[Any]:
             "loss_detection": draw(st.sampled_from((None, "rack", "duplicates"))),
             "slow_start": draw(st.sampled_from((None, "standard", "hystart", "hystart++"))),
             "pacing": draw(st.sampled_from((None, True))),
+            "small_queues": draw(st.sampled_from((None, False))),
             "preset": "linux",
             "timers": draw(st.sampled_from((None, "exact", "ticks"))),
         }

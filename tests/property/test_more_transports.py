@@ -7,9 +7,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from budgets import budget
 from hypothesis import given
 from hypothesis import strategies as st
-from random_cases import LATENCY, PAYLOADS, US, budget, networks, switches
+from random_cases import LATENCY, PAYLOADS, US, networks, switches
 
 from gradwire.components.transports.constant_rate import ConstantRate
 from gradwire.components.transports.cubic import Cubic

@@ -6,9 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from budgets import budget
 from hypothesis import example, given
 from hypothesis import strategies as st
-from random_cases import LATENCY, US, budget, networks
+from random_cases import LATENCY, US, networks
 
 from gradwire.components.transports.dctcp import Dctcp
 from gradwire.experiment.topology import LinkSpec, leaf_spine, star

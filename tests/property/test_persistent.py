@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from budgets import budget
 from hypothesis import given
 from hypothesis import strategies as st
-from random_cases import LATENCY, PAYLOADS, US, budget, networks, switches
+from random_cases import LATENCY, PAYLOADS, US, networks, switches
 from test_faults import agree, changes
 
 from gradwire.components.transports.cubic import Cubic

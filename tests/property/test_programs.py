@@ -6,10 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from budgets import budget
 from hypothesis import given
 from hypothesis import strategies as st
 from part_cases import ints, messages, part, step
-from random_cases import DLCP, budget
+from random_cases import DLCP
 
 from gradwire.components.transports.dctcp import Dctcp
 from gradwire.components.transports.dlcp import Dlcp

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from budgets import budget
 from hypothesis import given
 from hypothesis import strategies as st
-from random_cases import LATENCY, US, budget, networks
+from random_cases import LATENCY, US, networks
 
 from gradwire.components.transports.dctcp import Dctcp
 from gradwire.experiment.topology import LinkSpec, star

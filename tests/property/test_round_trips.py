@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from budgets import budget
 from hypothesis import given
 from hypothesis import strategies as st
-from random_cases import budget, networks
+from random_cases import networks
 
 from gradwire.emu.planning.plan import Plan, Queues, TransportPlan
 from gradwire.emu.planning.prepare import ports_of, routes_of

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from budgets import budget
 from hypothesis import given
 from hypothesis import strategies as st
-from random_cases import budget
 
 STRANGE = 7_654_321_987
 

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from budgets import budget
 from hypothesis import given
 from hypothesis import strategies as st
-from random_cases import US, budget, cases
+from random_cases import US, cases
 
 from gradwire.components.transports.dctcp import Dctcp
 from gradwire.components.transports.dlcp import Dlcp

@@ -6,12 +6,15 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from budgets import budget
 from hypothesis import given
 from hypothesis import strategies as st
-from random_cases import LATENCY, PAYLOADS, US, budget, networks, switches
+from random_cases import LATENCY, PAYLOADS, US, networks, switches
 
 from gradwire.components.transports.dctcp import Dctcp
 from gradwire.components.transports.tcp_newreno import TcpNewReno
+from gradwire.experiment.routing import build_routing
+from gradwire.experiment.topology import LinkSpec, leaf_spine
 from gradwire.scenarios.inner_units import Bytes
 from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
 from gradwire.testing.oracle.case import unprompted
@@ -19,9 +22,20 @@ from gradwire.testing.oracle.packets import DATA
 
 
 @st.composite
+def racks(draw: st.DrawFn, lossy: bool) -> Any:
+    """Leaves and spines with enough hosts for sums in two levels."""
+    rate, latency = draw(st.sampled_from((10**10, 10**11))), draw(st.sampled_from((0, 5_000, US)))
+    loss = draw(st.sampled_from((0.0, 0.0, 0.02, 0.1))) if lossy else 0.0
+    return leaf_spine(
+        draw(st.integers(2, 3)), draw(st.integers(2, 4)), draw(st.integers(1, 2)), LinkSpec(rate, latency, loss),
+        uplink_rate=draw(st.sampled_from((None, 10**10, 4 * 10**11))),
+    )  # fmt: skip
+
+
+@st.composite
 def cases(draw: st.DrawFn, lossy: bool = True) -> Case:
     """Some fans to a host, some of them answered by fans from it, and messages of others in between."""
-    network = draw(networks(lossy).filter(lambda each: each.host_count > 2))
+    network = draw(st.one_of(networks(lossy), racks(lossy)).filter(lambda each: each.host_count > 2))
     common = {
         "payload": f"{draw(st.sampled_from(PAYLOADS))}B", "control_priority": draw(st.integers(0, 7)),
         "initial_window": draw(st.sampled_from((1, 2, 10, 50))),
@@ -31,7 +45,10 @@ def cases(draw: st.DrawFn, lossy: bool = True) -> Case:
         TcpNewReno.model_validate({"kind": "tcp_newreno", "ecn": draw(st.booleans()), **common}),
         Dctcp.model_validate({"kind": "dctcp", **common}),
     ]
-    switch = draw(switches(tables)).model_copy(update={"aggregation_slots": draw(st.sampled_from((1, 2, 7, 1000)))})
+    switch = draw(switches(tables)).model_copy(update={
+        "aggregation_slots": draw(st.sampled_from((1, 2, 7, 1000))),
+        "aggregation_levels": draw(st.sampled_from((1, 2, 2, 2))),
+    })  # fmt: skip
     hosts, found = list(range(network.host_count)), []
     for fan in range(draw(st.integers(1, 3))):
         one, *many = draw(st.lists(st.sampled_from(hosts), min_size=3, max_size=len(hosts), unique=True))
@@ -75,18 +92,29 @@ def test_threads_do_not_matter(case, threads):
 @budget(0.1)
 @given(cases(lossy=False))
 def test_a_packet_of_all_goes_up_once_where_none_is_lost(case):
-    """Without losses, of every number either one packet for all reaches the host, or one of each."""
+    """Without losses, of every number either one packet for all reaches the host, or each part once, by itself or in the
+    sum of its rack; and no rack's uplink carries more than it has members."""
     outcome = run_engine(case)
     if outcome.drops or any(outcome.again):
         return
     first = unprompted(case)  # they have the first numbers; all fans to a host are among them
-    seen: Counter[tuple[int, int, bool]] = Counter()
+    edge = build_routing(case.network).edge_of
+    of_fan: dict[int, list[int]] = {}
+    for number, letter in enumerate(case.letters):
+        if letter.fan is not None:
+            of_fan.setdefault(letter.fan, []).append(number)
+    there: dict[tuple[int, int], Counter[int]] = {}
+    whole: Counter[tuple[int, int]] = Counter()
     for each in outcome.transmissions:
         packet = each.packet
-        letter = case.letters[first[packet.flow]] if packet.flow < len(first) else None
+        number = first[packet.flow] if packet.flow < len(first) else -1
+        letter = case.letters[number] if number >= 0 else None
         if letter is None or letter.fan is None or letter.fan % 2 or packet.kind != DATA:
             continue
         if case.network.link_dst[each.link] == letter.dst:
-            seen[letter.fan, packet.sequence, packet.all] += 1
-    sizes = Counter(letter.fan for letter in case.letters)
-    assert all(count == (1 if whole else sizes[fan]) for (fan, _, whole), count in seen.items())
+            key = letter.fan, packet.sequence
+            whole[key] += packet.all
+            same = [m for m in of_fan[letter.fan] if edge[case.letters[m].src] == edge[letter.src]]
+            there.setdefault(key, Counter()).update(() if packet.all else same if packet.leaf else [number])
+    for (fan, _), parts in there.items():
+        assert (whole[fan, _], parts) in ((1, Counter()), (0, Counter(of_fan[fan])))

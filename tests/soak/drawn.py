@@ -7,7 +7,7 @@ The engine is compiled for a combination of transports, load balancer and switch
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,11 +19,15 @@ from gradwire.scenarios.components import components
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.load import _drop, build_scenario
 from gradwire.scenarios.overrides import steps_of
+from gradwire.traces.graphs import Call, Graphs
+from gradwire.traces.parts import COLLECTIVES as CALLED
+from gradwire.traces.parts import DIMENSIONS, Communication
 from gradwire.traces.trace import CHUNK_ELEMENTS, Iteration, TensorInfo, Trace
 from tests.soak.schema import ABSENT, SCHEMA, Drawer
 
 TRANSPORTS = tuple(kind for kind, each in components("transport").items() if each.simulated)
 TOPOLOGIES, TRAFFIC, FAULTS = (tuple(components(place)) for place in ("topology", "traffic", "fault"))
+GROUPED = ("ring", "halving_doubling", "transpose", "sharded", "reduce_scatter")
 COLLECTIVES = tuple(kind for kind in components("exchange") if kind != "parameter_server")
 SCHEDULERS = tuple(components("scheduler"))
 STILL = tuple(kind for kind, each in components("fault").items() if each.cuts or each.stops)
@@ -87,6 +91,7 @@ class Scenarios:
         if not (folder / "trace0").exists():
             for number in range(3):
                 small_trace(number).save(folder / f"trace{number}")
+            graphs_trace().save(folder / "ranks")
             write_files(folder)
 
     def tables(self, seed: int, odd: float = 0.0) -> dict[str, Any]:
@@ -212,8 +217,18 @@ class Scenarios:
         else:
             pins["placement"] = rng.choice(("packed", "spread", "random"))
         lossy = carrier["kind"] in ("dlcp", "ltp", "constant_rate")
-        if kind == "overlapped":  # all of what it sends arrives, in an order of its own
+        if kind in ("overlapped", "graph"):  # all of what it sends arrives, in an order of its own
             lossy, pins["accumulate"], pins["scheduler"] = False, ABSENT, ABSENT
+        if kind == "graph":
+            pins |= {"trace": "./ranks", "workers": 2, "order": ABSENT, "tagging": ABSENT}
+            pins["placement"] = "packed"
+        pins["parallel"] = ABSENT
+        scheduler = pins["scheduler"]
+        if kind in GROUPED and pins["trace"] != "./trace0" and rng.random() < 0.3:
+            sizes = {"tensor": rng.choice((1, 2)), "expert": rng.choice((1, 2)), "algorithm": rng.choice(("ring", "all_to_all"))}
+            pins |= {"parallel": sizes, "order": ABSENT}
+            if scheduler is not ABSENT and components("scheduler")[scheduler["kind"]].holds_back:
+                pins["scheduler"] = ABSENT
         for bound in ("push_bound", "pull_bound"):
             pins[bound] = rng.choice((0.0, 0.1, 0.29, 1.0)) if lossy else ABSENT
         if draw.odd:
@@ -295,7 +310,38 @@ def small_trace(number: int) -> Trace:
         )
     chunks = sum(-(-tensor.numel // CHUNK_ELEMENTS) for tensor in tensors)
     draws = rng.random((2, chunks)).astype(np.float16)
-    return Trace({"name": f"small{number}"}, [f"layer{n}" for n in range(layers)], tensors, captured, draws, draws)
+    calls: list[Communication] = []
+    if number:  # the others are split over workers
+        kinds = rng.choice(CALLED, 2 * layers)
+        for place, kind in enumerate(kinds):
+            layer, turn = (place, "forward") if place < layers else (2 * layers - 1 - place, "backward")
+            size, group = int(rng.integers(1, 20_000)), str(rng.choice(DIMENSIONS))
+            calls.append(Communication(f"c{place}", layer, turn, str(kind), group, size))
+        tensors = [replace(info, group=str(rng.choice(DIMENSIONS[2:]))) for info in tensors]
+        captured = [
+            replace(each, asked_ps=np.concatenate([each.forward_end_ps, np.sort(rng.integers(
+                each.forward_end_ps[-1], each.backward_end_ps, layers
+            ))])) for each in captured
+        ]  # fmt: skip
+    names = [f"layer{n}" for n in range(layers)]
+    return Trace({"name": f"small{number}"}, names, tensors, captured, draws, draws, communications=calls)
+
+
+def graphs_trace() -> Trace:
+    """Graphs of two ranks: computing, messages both ways, and collectives."""
+    base, rows = small_trace(0), []
+    for rank in range(2):
+        rows += [(rank, 2 * 10**6, -1, ()), (rank, 0, rank, (0,)), (rank, 0, 1 - rank, (0,)), (rank, 10**6 * (1 + rank), -1, (2,))]
+        rows += [(rank, 0, 2, (1, 3)), (rank, 5 * 10**5, -1, (3,)), (rank, 0, 3, (5,))]
+    needs = [[place // 7 * 7 + each for each in row[3]] for place, row in enumerate(rows)]
+    columns = [np.array([row[n] for row in rows], dtype=np.int64) for n in range(3)]
+    zeros = np.zeros(len(rows), dtype=np.int64)
+    graphs = Graphs(
+        names=[f"n{n}" for n in range(len(rows))], rank=columns[0], unit=zeros, role=zeros, effort_ps=columns[1],
+        call=columns[2], first=np.cumsum([0, *map(len, needs)]), needs=np.array([e for each in needs for e in each]),
+        calls=[Call("send", (0, 1), 5000), Call("send", (1, 0), 7001), Call("all_reduce", (0, 1), 9000), Call("all_gather", (0, 1), 300)],
+    )  # fmt: skip
+    return Trace({"name": "ranks"}, base.layers, base.tensors, base.iterations, base._mean, base._max, graphs=graphs)
 
 
 def write_files(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +41,14 @@ def sweep(folder: Path) -> Any:
     return gradwire.sweep(sweep_tables(plot=PLOTS, measures=["slowdown_mean", "all_mean_ps", "marks"]), out=folder, jobs=1)
 
 
-def claims(folder: Path) -> Path:
-    """A claim that does not show, with figures of three seeds."""
-    setting = Setting("fan-in 16", "incast-mix", ("dlcp", "dctcp-10ms"))
-    expect = Expect("p99 <of> DLCP", lambda at: at("fan-in 16", "dlcp", "p99"), ("fan-in 16",), high=1e9, unit="time")
-    claim = Claim("S1", "[ours]", "DLCP is faster & better.", "-50 %", (setting,), (expect,), "p99", "of `messages`")
+def claims(folder: Path, names: Sequence[str] = ("fan-in 16",), figures_of_each: int = 1) -> Path:
+    """A claim that does not show, in settings of these names, with figures of three seeds."""
+    settings = tuple(Setting(name, "incast-mix", ("dlcp", "dctcp-10ms")) for name in names)
+    first = names[0]
+    expects = (
+        Expect("p99 <of> DLCP", lambda at: at(first, "dlcp", "p99"), (first,), high=1e9, unit="time"),
+    ) * figures_of_each
+    claim = Claim("S1", "[ours]", "DLCP is faster & better.", "-50 %", settings, expects, "p99", "of `messages`")
     plan = planned(claim, 3, False)
     figures = {run.key: {"p99": (2 + n) * 1e9, "mean": 1e9, "tail_timed_out": 0.0} for n, run in enumerate(plan)}
     folder.mkdir(parents=True)

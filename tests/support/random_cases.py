@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import networkx
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from gradwire.components.transports.dctcp import Dctcp
@@ -26,17 +25,6 @@ LATENCIES = (0, 1, 5_000, 333_333, US, 20 * US)
 LOSSES = (0.0, 0.0, 0.0, 0.001, 0.02, 0.3)
 BALANCERS = ("ecmp", "spray_random", "spray_round_robin")
 NEWRENO, DCTCP, DLCP = 0, 1, 2
-
-
-def budget(share: float = 1.0) -> settings:
-    """How many examples a test tries: a share of the profile's. The usual profile tries the same ones every time;
-    `--hypothesis-profile thorough` tries others, and more."""
-    return settings(
-        max_examples=max(1, int(settings.default.max_examples * share)),
-        derandomize=settings.default.max_examples < 1000,
-        deadline=None,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
-    )
 
 
 @st.composite

@@ -37,6 +37,8 @@ class Format:
     """Whether the module has `recognise` and `read`."""
     writes: ClassVar[bool] = False
     """Whether the module has `write`."""
+    ranks: ClassVar[bool] = False
+    """Whether it has a file, with a graph, for each rank."""
     offered: ClassVar[int] = 0
     """A file is offered to those with smaller numbers first: to those that know their own from what is like it."""
 
@@ -48,10 +50,12 @@ class Format:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """`dtype` is that of gradients of which a file gives only bytes."""
+    """`dtype` is that of gradients of which a file gives only bytes. `ranks`: the graphs of all ranks are wanted, whose
+    files lie beside the one that is given."""
 
     dtype: str = "float32"
     progress: Progress | None = None
+    ranks: bool = False
 
 
 @dataclass(frozen=True)

@@ -78,14 +78,19 @@ def read(path: Path, options: ReadOptions) -> Draft:
     graph = Graph()
     with opened(path, options.progress) as source:
         for number, data in enumerate(pb.messages(source)):
-            _message(data, number, source, graph, draft)
+            read_message(data, number, source, graph, draft)
     if not len(graph.ids):
         raise TraceError("has no node in it", str(path), "a Chakra execution trace")
     build(graph, draft, str(path), options.dtype)
+    if options.ranks:
+        from gradwire.traces.formats.chakra_ranks import read_graphs
+
+        draft.graphs = read_graphs(path, options, draft)
     return draft
 
 
-def _message(data: bytes, number: int, source: Source, graph: Graph, draft: Draft) -> None:
+def read_message(data: bytes, number: int, source: Source, graph: Graph, draft: Draft) -> None:
+    """Add a message of a file to a graph: a node, or, first, what the file is. TraceError if it is neither."""
     where = f"{source.where}, message {number + 1}"
     try:
         parsed = list(pb.fields(data))

@@ -25,6 +25,7 @@ from gradwire.traces.formats.draft import (
 from gradwire.traces.parts import ELEMENT_BYTES
 
 COMP, COMM_COLL = 4, 7  # of NodeType
+SENDS = (5, 6)  # a send and a receive
 COLLECTIVES = {
     0: "ALL_REDUCE", 1: "REDUCE", 2: "ALL_GATHER", 3: "GATHER", 4: "SCATTER", 5: "BROADCAST", 6: "ALL_TO_ALL",
     7: "REDUCE_SCATTER", 8: "REDUCE_SCATTER_BLOCK", 9: "BARRIER",
@@ -53,7 +54,7 @@ class Node:
 
 
 class Collective(NamedTuple):
-    """A collective that may carry a gradient: its place in the graph, and what it says."""
+    """A collective that may carry a gradient, or a transfer: its place in the graph, and what it says."""
 
     place: int
     node: Node
@@ -72,6 +73,8 @@ class Graph:
         self.first_dep = array("q", [0])  # of each node; its control dependencies come first
         self.first_data = array("q")
         self.collectives: list[Collective] = []
+        self.called: list[Collective] = []  # these, sends and receives
+        self.names: list[str] | None = None  # for who wants them
         self.layers: dict[int, tuple[int, str]] = {}  # place of a forward node: layer and its name
         self.place: dict[int, int] = {}
         self.timeless = 0  # compute nodes without a duration
@@ -97,8 +100,12 @@ class Graph:
         self.first_data.append(len(self.deps))
         self.deps.extend(node.deps)
         self.first_dep.append(len(self.deps))
+        if self.names is not None:
+            self.names.append(node.name)
         if node.type == COMM_COLL:
             self.collectives.append(Collective(place, node))
+        if node.type == COMM_COLL or node.type in SENDS:
+            self.called.append(Collective(place, node))
         layer = node.attributes.get("gradwire_layer")
         if role == FORWARD and isinstance(layer, int):
             self.layers[place] = (layer, str(node.attributes.get("gradwire_layer_name", f"layer{layer}")))

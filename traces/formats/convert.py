@@ -31,13 +31,15 @@ def import_trace(
     seed: int = 1,
     dtype: str = "float32",
     fit_to: str | None = None,
+    ranks: bool = False,
     progress: Progress | None = None,
 ) -> Trace:
     """The trace that a foreign file describes; its manifest says what was understood and what left out.
 
     `format` is one of `importers()` or "auto", by the file's first bytes. Magnitudes are drawn with `seed`
     from the model of `gradwire.traces.formats.magnitudes`, fitted to the measured trace `fit_to` (a bundled one by
-    default). `dtype` is that of gradients of which the file gives only bytes. TraceError for a file that is
+    default). `dtype` is that of gradients of which the file gives only bytes. With `ranks` the trace has the graphs of
+    all ranks besides, from the files beside this one, to be played as they are. TraceError for a file that is
     missing, empty, damaged or of no known format, and for one that describes no gradients.
     """
     from gradwire.traces.formats.draft import finish
@@ -53,8 +55,11 @@ def import_trace(
     begin = head(path)
     if format == "auto":
         format = _recognised(path, begin)
+    if ranks and not components("trace_format")[format].ranks:
+        having = ", ".join(name for name, each in components("trace_format").items() if each.ranks)
+        raise TraceError(f"format {format} has no graphs of ranks", str(path), f"a file of {having}, or without ranks")
     model = _fitted(fit_to or FITTED_TO)
-    draft = _code(format).read(path, ReadOptions(dtype, progress))
+    draft = _code(format).read(path, ReadOptions(dtype, progress, ranks))
     return finish(draft, path, name or path.name.split(".")[0], model, seed)
 
 

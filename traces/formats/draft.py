@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from gradwire.scenarios.errors import TraceError, shorten
 from gradwire.traces.formats.magnitudes import Model
-from gradwire.traces.parts import ELEMENT_BYTES
+from gradwire.traces.graphs import Graphs
+from gradwire.traces.parts import ELEMENT_BYTES, Communication
 from gradwire.traces.room import refuse_beyond
 from gradwire.traces.trace import (
     CHUNK_ELEMENTS,
@@ -51,6 +52,7 @@ class Gradient:
     layer: int
     shape: tuple[int, ...] = ()
     mean: float | None = None  # mean |g|, where the file says it
+    group: str = "data"
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class Timing:
     rank: int = 0
     loss: float = math.nan  # none of the formats knows the loss
     phase: str = PHASE
+    asked: Sequence[int] = ()  # when each communication is called
 
 
 @dataclass
@@ -76,6 +79,8 @@ class Draft:
     layers: list[str] = field(default_factory=list)
     gradients: list[Gradient] = field(default_factory=list)
     iterations: list[Timing] = field(default_factory=list)
+    communications: list[Communication] = field(default_factory=list)
+    graphs: Graphs | None = None
     timing: str = "imported"
     how: str = ""
     groups: list[dict[str, Any]] = field(default_factory=list)
@@ -85,12 +90,14 @@ class Draft:
     about: dict[str, Any] = field(default_factory=dict)  # what else the manifest should say, e.g. the GPU
 
 
-def gradient_of_bytes(name: str, size: int, dtype: str, layer: int, skipped: Counter[str]) -> Gradient:
+def gradient_of_bytes(
+    name: str, size: int, dtype: str, layer: int, skipped: Counter[str], group: str = "data"
+) -> Gradient:
     """A gradient of which the file gives only bytes; a last partial element counts as a whole one, noted."""
     width = ELEMENT_BYTES[dtype]
     if size % width:
         skipped[f"bytes beyond whole {dtype} elements, rounded up"] += 1
-    return Gradient(name, -(-size // width), dtype, layer)
+    return Gradient(name, -(-size // width), dtype, layer, group=group)
 
 
 def serial(
@@ -164,7 +171,7 @@ def finish(draft: Draft, source: Path, name: str, model: Model, seed: int) -> Tr
     refuse_beyond(wanted, f"a trace of {elements} elements", where)
     means, largest, exponents = _magnitudes(draft, model, sizes, len(sampled), chunks, seed)
     tensors = [
-        TensorInfo(g.name, g.shape or (g.numel,), g.numel, g.dtype, g.layer, exponent)
+        TensorInfo(g.name, g.shape or (g.numel,), g.numel, g.dtype, g.layer, exponent, g.group)
         for g, exponent in zip(draft.gradients, exponents, strict=True)
     ]
     try:
@@ -176,6 +183,8 @@ def finish(draft: Draft, source: Path, name: str, model: Model, seed: int) -> Tr
             means,
             largest,
             sampled=sampled,
+            communications=draft.communications,
+            graphs=draft.graphs,
         )
     except TraceError as error:  # times that no training has
         raise TraceError(error.what, f"{where}: {error.where}", error.expected) from None
@@ -221,6 +230,7 @@ def _iteration(index: int, timing: Timing) -> Iteration:
         optimizer_ps=int(timing.optimizer),
         end_ps=int(timing.backward_end + timing.optimizer),
         rank=timing.rank,
+        asked_ps=np.array(timing.asked, dtype=np.int64),
     )
 
 

@@ -9,12 +9,14 @@ three times compute in nanoseconds, collective and bytes, for the forward pass, 
 weight gradient; then the time of its update. Columns are separated by any blanks; a row of HYBRID_CUSTOMIZED
 has a thirteenth, its own parallelism.
 
-The gradients of data parallel training are the weight gradients' all-reduces and reduce-scatters, with
-whatever suffix for the group (_EP, _DP_EP). Everything else that communicates serves tensor, expert or
-pipeline parallelism, or gathers parameters; it is left out, by kind, and takes no time here. Backward goes
-from the last row to the first: of a row the input gradient and then the weight gradient, with pure data
-parallelism (DATA) the other way round, as in Chakra's text converter. AICB's Megatron workloads have one
-reduce-scatter of all gradients in their first rows: it becomes ready at the very end, as the file says.
+The gradients of data parallel training are the weight gradients' all-reduces and reduce-scatters, those of
+experts with a suffix (_EP, _DP_EP). What communicates in the other two columns is waited for in its pass: a
+communication of the trace, among the tensor-parallel group unless a suffix names another (_DP, _EP, _DP_EP), as SimAI
+deals them out [recalled]; bytes are those of the whole buffer, as in SimAI [recalled]. Other weight-gradient
+collectives are left out, by kind. Backward goes from the last row to the first: of a row the input gradient,
+what communicates then, and the weight gradient; with pure data parallelism (DATA) the weight gradient comes first,
+as in Chakra's text converter. AICB's Megatron workloads have one reduce-scatter of all gradients in their
+first rows: it becomes ready at the very end, as the file says.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from gradwire.scenarios.errors import TraceError
 from gradwire.traces.formats.draft import PS_PER_NS, Draft, Timing, gradient_of_bytes
 from gradwire.traces.formats.sink import write_files
 from gradwire.traces.formats.source import opened
+from gradwire.traces.parts import Communication
 
 if TYPE_CHECKING:
     from gradwire.traces.formats.base import ReadOptions, WriteOptions
@@ -44,7 +47,16 @@ PARALLELISMS = {
     "HYBRID_DLRM", "HYBRID_DLRM_ENHANCED", "DLRM", "DISTRIBUTED_INFERENCE",
 }  # fmt: skip
 _TABLE = "comm_type,"  # begins the header of AICB's other output, a table of collectives without computing
-_GRADIENTS = ("ALLREDUCE", "REDUCESCATTER")
+_COLLECTIVE = re.compile(r"(ALLREDUCE|ALLGATHER|REDUCESCATTER|ALLTOALL|BROADCAST)(|_TP|_DP|_EP|_DP_EP)")
+_KINDS = {
+    "ALLREDUCE": "all_reduce", "ALLGATHER": "all_gather", "REDUCESCATTER": "reduce_scatter", "ALLTOALL": "all_to_all",
+    "BROADCAST": "broadcast",
+}  # fmt: skip
+_GROUPS = {"_TP": "tensor", "_DP": "data", "_EP": "expert", "_DP_EP": "expert_data"}
+_OF_GRADIENTS = {"": "data", "_DP": "data", "_EP": "expert_data", "_DP_EP": "expert_data"}
+_BOTH = ("ALLREDUCEALLTOALL", "ALLTOALLALLREDUCE")
+_SIZES = {"tensor": "model_parallel_NPU_group", "expert": "ep", "pipeline": "pp"}
+"""What the header calls the dimensions."""
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 _PASSES = ("forward", "input gradient", "weight gradient")
 
@@ -110,7 +122,8 @@ def _header(words: list[str], skipped: Counter[str]) -> dict[str, object]:
             pairs[key.rstrip(":")] = int(value)
     if pairs.get("pp_comm"):
         skipped["pipeline transfers (pp_comm)"] += 1
-    return {"parallelism": words[0], "parallelism_header": pairs}
+    parallel = {name: pairs[key] for name, key in _SIZES.items() if pairs.get(key, 0) > 0}
+    return {"parallelism": words[0], "parallelism_header": pairs, "split": parallel}
 
 
 def _row(line: str, where: str, skipped: Counter[str]) -> Row:
@@ -122,10 +135,15 @@ def _row(line: str, where: str, skipped: Counter[str]) -> Row:
     if cells[1] != "-1":
         skipped["dependencies of single rows"] += 1
     numbers = [_whole(cells[at], at, where) for at in (2, 4, 5, 7, 8, 10, 11)]
+    collectives = (cells[3].upper(), cells[6].upper(), cells[9].upper())
+    for name in collectives:
+        if name not in ("NONE", *_BOTH) and not _COLLECTIVE.fullmatch(name):
+            known = f"NONE, or {', '.join(_KINDS)}, with {', '.join(_GROUPS)} or nothing behind it"
+            raise TraceError(f"collective {name[:40]!r}", where, known)
     return Row(
         cells[0],
         (numbers[0], numbers[2], numbers[4]),
-        (cells[3].upper(), cells[6].upper(), cells[9].upper()),
+        collectives,
         (numbers[1], numbers[3], numbers[5]),
         numbers[6],
     )
@@ -142,32 +160,59 @@ def _whole(text: str, column: int, where: str) -> int:
 
 
 def _build(draft: Draft, rows: list[Row], dtype: str, data_parallel: bool) -> None:
+    start: list[int] = []
+    end: list[int] = []
+    asked: list[int] = []
+    clock = 0
     for number, row in enumerate(rows):
         draft.layers.append(f"{number} {row.name}")
-        for kind, collective, size in zip(_PASSES, row.collective, row.size, strict=True):
-            if collective == "NONE" or not size:
-                continue
-            if kind == _PASSES[2] and collective.startswith(_GRADIENTS) and "ALLTOALL" not in collective:
-                name = f"{row.name}.{number}"
-                draft.gradients.append(gradient_of_bytes(name, size, dtype, number, draft.skipped))
-                draft.understood[f"{kind} {collective}"] += 1
-            else:
-                draft.skipped[f"{kind} {collective} (of activations or parameters)"] += 1
-    clock, start, end = 0, [], []
-    for row in rows:
+        _gradient(draft, row, number, dtype)
         start.append(clock)
         clock += row.compute[0] * PS_PER_NS
         end.append(clock)
+        asked += _called(draft, row, number, 0, clock)
     ready = [0] * len(rows)
     for number in range(len(rows) - 1, -1, -1):
-        _, inputs, weights = rows[number].compute
-        ready[number] = clock + (weights if data_parallel else inputs + weights) * PS_PER_NS
-        clock += (inputs + weights) * PS_PER_NS
+        row = rows[number]
+        _, inputs, weights = (each * PS_PER_NS for each in row.compute)
+        ready[number] = clock + (weights if data_parallel else inputs + weights)
+        asked += _called(draft, row, number, 1, clock + inputs + (weights if data_parallel else 0))
+        clock += inputs + weights
     update = sum(row.update for row in rows) * PS_PER_NS
     moments = [ready[gradient.layer] for gradient in draft.gradients]
-    draft.iterations = [Timing(start, end, moments, clock, update)]
+    draft.iterations = [Timing(start, end, moments, clock, update, asked=asked)]
     draft.understood["rows"] = len(rows)
     draft.how = "compute times as the workload says, rows one after the other, communication without time"
+
+
+def _gradient(draft: Draft, row: Row, number: int, dtype: str) -> None:
+    """The gradient of a row, if it has one."""
+    collective, size = row.collective[2], row.size[2]
+    if collective == "NONE" or not size:
+        return
+    found = _COLLECTIVE.fullmatch(collective)
+    group = _OF_GRADIENTS.get(found[2]) if found and found[1] in ("ALLREDUCE", "REDUCESCATTER") else None
+    if group is None:
+        draft.skipped[f"{_PASSES[2]} {collective} (of activations or parameters)"] += 1
+        return
+    draft.gradients.append(gradient_of_bytes(f"{row.name}.{number}", size, dtype, number, draft.skipped, group))
+    draft.understood[f"{_PASSES[2]} {collective}"] += 1
+
+
+def _called(draft: Draft, row: Row, number: int, column: int, clock: int) -> list[int]:
+    """Note what a row's pass waits for: when it is called, or nothing."""
+    collective, size = row.collective[column], row.size[column]
+    if collective == "NONE" or not size:
+        return []
+    found = _COLLECTIVE.fullmatch(collective)
+    if found is None:
+        draft.skipped[f"{_PASSES[column]} {collective} (two collectives in one)"] += 1
+        return []
+    group = _GROUPS.get(found[2], "tensor")
+    turn = "backward" if column else "forward"
+    draft.communications.append(Communication(f"{row.name}.{number}", number, turn, _KINDS[found[1]], group, size))
+    draft.understood[f"{_PASSES[column]} {collective} of {group} groups"] += 1
+    return [clock]
 
 
 def write(trace: Trace, out: Path, options: WriteOptions) -> list[Path]:
@@ -175,6 +220,7 @@ def write(trace: Trace, out: Path, options: WriteOptions) -> list[Path]:
 
     What the format cannot hold: single tensors of a layer (their bytes are added up), their dtype, gradients
     that are ready in another order than back to front (a row's is ready no earlier than those behind it),
+    communications other than those of gradients,
     pauses in the forward pass, more than one iteration, and magnitudes. Times are whole nanoseconds; SimAI
     wants at least one for each step.
     """

@@ -61,8 +61,7 @@ class Mp2Trainer(Trainer):
         self.rules = rules or Predicted()
         self.predictor: nn.Module | None = None
         if self.rules.predictor not in ("hold", "none"):
-            path = "" if self.rules.predictor == "bundled" else self.rules.predictor
-            self.predictor, _ = load_predictor("mp2", path)
+            self.predictor, _ = load_predictor("mp2", self.rules.predictor)
         kinds = kinds_of(model)
         self.blocked = [at for at, kind in enumerate(kinds) if kind in ("conv", "fc")]
         self.conv = torch.cat([torch.full((_blocks(self.infos[at].numel),), kinds[at] == "conv") for at in self.blocked]

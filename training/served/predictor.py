@@ -27,6 +27,10 @@ LAST = 3
 KINDS = ("conv", "fc", "bias", "norm")
 """Types of layers' parameters: convolutions, matrices, biases, and what belongs to a normalisation."""
 BUNDLED = Path(__file__).resolve().parents[1] / "predictors"
+SHIPPED: Mapping[tuple[str, str], str] = {
+    ("mp2", "bundled"): "mp2.npz", ("mp2", "several"): "mp2-several.npz", ("wnn", "bundled"): "wnn.npz",
+}  # fmt: skip
+"""Files there, by what they predict for and what they are called: of one model's trainings, or of several models'."""
 
 
 class BlockPredictor(nn.Module):
@@ -130,15 +134,16 @@ def save_predictor(path: Path, net: nn.Module, manifest: Mapping[str, Any]) -> N
         np.savez(file, manifest=np.array(json.dumps(dict(manifest))), **arrays)
 
 
-def load_predictor(kind: str, path: str | Path = "") -> tuple[nn.Module, dict[str, Any]]:
-    """(a predictor, its manifest) of a file, or the bundled one.
+def load_predictor(kind: str, name: str | Path = "bundled") -> tuple[nn.Module, dict[str, Any]]:
+    """(a predictor, its manifest) by name (`SHIPPED`), or of a file.
 
     Raises
     ------
     TraceError
         It is no such file.
     """
-    place = Path(path) if path else BUNDLED / f"{kind}.npz"
+    shipped = SHIPPED.get((kind, str(name)))
+    place = Path(name) if shipped is None else BUNDLED / shipped
     expected = f"a file that `gradwire predictor {kind}` wrote"
     net = NETS[kind]()
     try:

@@ -39,7 +39,7 @@ class WnnTrainer(Trainer):
         period : steps between two values; an epoch if 0.
         """
         super().__init__(model, data, recipe, reducer, network, loss)
-        net, _ = load_predictor("wnn", "" if predictor == "bundled" else predictor)
+        net, _ = load_predictor("wnn", predictor)
         assert isinstance(net, WeightNowcaster)
         self.net, self.kinds = net, kinds_of(model)
         self.period = period or self.dealer.steps_per_epoch

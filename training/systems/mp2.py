@@ -28,8 +28,9 @@ class MP2(System):
 
     kind: Literal["mp2"] = "mp2"
     predictor: Annotated[str, Field(min_length=1)] = "bundled"
-    """bundled; a file that `gradwire predictor mp2` wrote; hold: everything moves as it did when it was pushed last;
-    none: what is not pushed stays."""
+    """bundled, from trainings of ResNet-8; several, from those of ResNet-8, a VGG and an LSTM; a file that
+    `gradwire predictor mp2` wrote; hold: everything moves as it did when it was pushed last; none: what is not pushed
+    stays."""
     full_every: Count = 50
     """Steps after which everything is pushed."""
     tolerance: Annotated[float, Field(gt=0, le=1e6, strict=True)] = 1.0

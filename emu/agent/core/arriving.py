@@ -143,6 +143,9 @@ def complete(A, M, end):
 @njit
 def one_packet(A, M, N, slot, now):
     """Something has come to where data comes to."""
+    if length_of(N, slot) < GRADWIRE:  # what stands there is of whatever came before
+        A[W_STRAYS] += 1
+        return
     data = data_of(N, slot)
     message, second = word(data) >> 32 & WORD, word(data + 8)
     end = find(A[W_RECEIVERS], A[W_RECEIVERS_MASK], message)

@@ -28,10 +28,7 @@ class AllToAll(StagedTable):
         return workers
 
     def transfers(self, workers: int, rails: int) -> Transfers:
-        import numpy as np
+        from gradwire.experiment.collectives.schedule import transfers
+        from gradwire.experiment.collectives.walks import scattered
 
-        from gradwire.experiment.collectives.schedule import Rows, transfers
-
-        rank = np.arange(workers)
-        others = [(rank + distance) % workers for distance in range(1, workers)]
-        return transfers([Rows(0, rank, other, other, 1, False) for other in others], workers, rails)
+        return transfers(scattered(workers), workers, rails)

@@ -2,10 +2,10 @@
 
 Sapio et al., "Scaling Distributed Machine Learning with In-Network Aggregation" (SwitchML), NSDI '21, and Lao et al.,
 "ATP: In-network Aggregation for Multi-tenant Learning", NSDI '21. Every worker is the server of an equal share of the
-partitions, on its own host: what the others push to it is added up by the switch that it hangs on, and what it sends
-back goes from there to all of them. So each worker sends its gradients once and receives the results once, about half
-of what a ring sends. SwitchML has the result come from the switch itself; here, as in ATP, a host adds its own part,
-does what the switch had no slot for, and knows what has been lost (our choice).
+partitions, on its own host: what the others push to it is added up by the switches that they and it hang on, and what
+it sends back goes from there to all of them. So each worker sends its gradients once and receives the results once,
+about half of what a ring sends. SwitchML has the result come from the switch itself; here, as in ATP, a host adds its
+own part, does what switches had no slot for, and knows what has been lost (our choice).
 
 On an idle star of N workers, where the link takes b for a byte and latencies do not count, S bytes of gradients that
 are ready at one time take about S b: S (N - 1)/N of its gradients and S/N of results leave a worker, and as much comes

@@ -42,8 +42,8 @@ class ParameterServer(ExchangeTable):
     delay: Li et al., OSDI '14; stale synchronous parallel: Ho et al., NIPS '13, whose workers see newer values where
     there are some)."""
     aggregation: Flag = False
-    """Whether the switch that a server hangs on adds up what workers push to it, in `switch.aggregation_slots` slots,
-    and makes what it sends back of one packet for all workers (ATP and SwitchML, both NSDI '21)."""
+    """Whether the switches that workers and a server hang on add up what is pushed to it, in `switch.aggregation_slots`
+    slots, and make what it sends back of one packet for all workers (ATP and SwitchML, both NSDI '21)."""
     server_rate: Rate | None = None
     """Bandwidth at which a server adds up what it receives; free if absent."""
 

@@ -31,8 +31,9 @@ Other names, by what the field calls them.
     barrier           where the worker threads meet after every window (`engine`, `WorkerThreads`)
     counter-based RNG a draw is a function of a key and a counter (`gradwire.components.draws`)
     scheduled action  what Python does to the network at a time (`Agenda`); an *observer* only looks
-    fan               messages of the same contents between one host and many, which a switch adds up or copies (FAN_,
-                      `fan`); `fan` is also the base of its words, `packet` that of what is known of one of its packets
+    fan               messages of the same contents between one host and many, which switches add up or copy (FAN_,
+                      `fan`); `fan` is also the base of its words, `packet` that of what is known of one of its packets;
+                      a *station* (STATION_) is a switch at which some of them, or all, meet
     event             what the network tells: a delivery, the end of a sender, the end of a part (`sim.fabric.events`)
     features          of an engine (`bound`): DRR, deficit round robin; INT, in-band telemetry; SRPT, the shortest
                       remaining processing time goes first; PFC, priority flow control; ACK_DELAY, acknowledgements that

@@ -26,6 +26,7 @@ INT = False  # in-band telemetry: switches write about their ports into packets
 PULLS = False  # receivers pace their senders
 AGGREGATION = False  # switches sum up packets of many hosts for one, and make many of one
 PAIRS = False  # messages between two hosts share a pace
+HOST_QUEUES = False  # packets of some flows wait at the NIC
 SEES_QUEUES = False  # the balancer looks at the queues of the ports it chooses from
 HOST_PATHS = False  # hosts choose the entropy of every packet
 SOURCE_ROUTES = False  # switches use up the entropy digit by digit
@@ -59,6 +60,12 @@ def on_control(M, f, kind, sequence, argument, echo, now):
 def on_timer(M, f, now):
     """The time in S_TIMER of sender `f` has come."""
     dctcp.on_timer(M, _parameters(M, f + S_KIND), f, now)
+
+
+@njit
+def at_nic(M, f, nbytes):
+    """So many bytes more of sender `f` wait at the NIC, fewer if negative. Returns 0 if its packets take turns."""
+    return 0
 
 
 @njit
@@ -110,6 +117,7 @@ __all__ = [
     "DRR",
     "FAULTS",
     "HOST_PATHS",
+    "HOST_QUEUES",
     "INT",
     "PAIRS",
     "PFC",
@@ -122,6 +130,7 @@ __all__ = [
     "STREAMS",
     "TRIMMING",
     "admit",
+    "at_nic",
     "choose",
     "forget",
     "forget_received",

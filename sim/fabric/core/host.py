@@ -88,7 +88,7 @@ from .bound import (
 from .event_log import log_delivery, log_end
 from .fan import fan_of, hear_for_all, starts_for_all, take_for_all
 from .merge import INDEX_MASK, TIME_SHIFT, merge
-from .nic import PACED, UNLISTED, arm, kick, list_flow, ready, serve_nic
+from .nic import PACED, UNLISTED, arm, kick, make_ready, ready, serve_nic
 from .queue import give_entry, take_entry
 from .stream import (
     deliver_from_stream,
@@ -159,14 +159,14 @@ def _arrival(M, th, node, p, A, B, now):
         f = hear_for_all(M, th, fan_of(M, flow), flow, A, B, now)
         if f:
             arm(M, node, f)
-            list_flow(M, node, f)
+            make_ready(M, th, node, p, f, now)
         return
     if STREAMS and M[f + S_STREAM]:
         if HOST_PATHS:
             heard(M, M[f + S_STREAM], kind, (A >> A_ENTROPY) & 0xFFFF, (A >> A_ECHO) & 1, now)
         f = hear_in_stream(M, th, f, kind, sequence, argument, (A >> A_ECHO) & 1, now)
         arm(M, node, f)
-        list_flow(M, node, f)
+        make_ready(M, th, node, p, f, now)
         return
     if M[f + S_DONE]:
         return
@@ -177,7 +177,7 @@ def _arrival(M, th, node, p, A, B, now):
         log_end(M, th, flow, now)
     else:
         arm(M, node, f)
-        list_flow(M, node, f)
+        make_ready(M, th, node, p, f, now)
 
 
 @njit
@@ -204,7 +204,7 @@ def _timer(M, th, node, p, time, key):
             on_timer(M, f, time)
             if STREAMS and M[f + S_STREAM] and M[f + S_TIMEOUTS] > met:
                 time_out_in_stream(M, f)
-            list_flow(M, node, f)
+            make_ready(M, th, node, p, f, time)
         arm(M, node, f)
         return
     if what == WHAT_START:
@@ -224,7 +224,7 @@ def _timer(M, th, node, p, time, key):
     else:
         return
     if M[f + S_DONE] == 0:
-        list_flow(M, node, f)
+        make_ready(M, th, node, p, f, time)
 
 
 @njit

@@ -3,6 +3,10 @@
 It has the strict-priority classes of the switches. Within a class control packets (acknowledgements) go first, then the
 flows that have something to send take turns, one packet each; where switches prefer the shortest message, so does it.
 Data packets are made when they are sent, so no queue of data builds up inside a host, however large a window is.
+
+Flows whose transport says so (`at_nic`) do not take turns: their packets are made as soon as the transport gives them,
+and wait in the queue of their class, in which control packets are, too, for their turn. Whenever one of them leaves,
+its transport is asked for more.
 """
 
 from gradwire.components.compiled import njit
@@ -15,10 +19,14 @@ from gradwire.components.layout import (
     B_ARGUMENT,
     B_SEQUENCE,
     BLOCKED,
+    C_HEAD,
+    CLASS_WORDS,
+    DATA,
     GROUPS_FIRST,
     H_SENDERS,
     KEY_CLASS,
     KEY_ORDER,
+    MASK_FLOW,
     MASK_SEQUENCE,
     MASK_SIZE,
     N_HEAP,
@@ -28,6 +36,7 @@ from gradwire.components.layout import (
     N_READY_MASK,
     N_READY_TAIL,
     P_BUSY,
+    P_CLASSES,
     P_FLAGS,
     P_MORE,
     P_QUEUE,
@@ -67,11 +76,11 @@ from gradwire.scenarios.wire import PROBE_BYTES
 from gradwire.sim.fabric.atomics import count_trailing_zeros
 from gradwire.sim.fabric.heap import push
 
-from .bound import HOST_PATHS, INT, PAIRS, PFC, RIDES, SRPT, STREAMS, pick, pull
+from .bound import HOST_PATHS, HOST_QUEUES, INT, PAIRS, PFC, RIDES, SRPT, STREAMS, at_nic, pick, pull
 from .group import join_group, leave_group
 from .link import transmission_time, transmit
 from .pause import AFTER_ALL
-from .queue import send_first
+from .queue import append, send_first
 from .stream import message_of
 
 UNLISTED, LISTED, PACED = 0, 1, 2
@@ -234,9 +243,8 @@ def _send_data(M, th, node, p, c, f, now):
 
 
 @njit
-def _send_packet(M, th, node, p, c, listed, f, got, now):
-    """Put on the link what a flow has pulled. `listed`: the record that is first in the list of class `c`, the flow's
-    or its group's, which goes to the end of the list. Returns word A of the packet."""
+def _make_packet(M, node, f, got, now):
+    """The packet that a flow has pulled, its words A and B; what follows for the flow from that it is sent."""
     m = f  # the record of the packet's message
     if STREAMS and M[f + S_STREAM]:
         m = message_of(M, f, got, now)
@@ -264,7 +272,6 @@ def _send_packet(M, th, node, p, c, listed, f, got, now):
             M[M[f + S_STAMPS] + (M[f + S_RIDER] & M[f + S_SLOTS]) * SLOT_WORDS + SLOT_HOPS] = 0
         if HOST_PATHS:
             A = with_entropy(A, pick(M, f, M[f + S_SENT]))
-    _rotate(M, node, c, listed)
     M[f + S_SENT] += 1
     if STREAMS and m != f:
         M[m + S_SENT] += 1
@@ -272,8 +279,66 @@ def _send_packet(M, th, node, p, c, listed, f, got, now):
     if gap:
         M[f + S_PACE] = now + transmission_time((A >> A_SIZE) & MASK_SIZE, gap)
     arm(M, node, f)
+    return A, B
+
+
+@njit
+def _send_packet(M, th, node, p, c, listed, f, got, now):
+    """Put on the link what a flow has pulled. `listed`: the record that is first in the list of class `c`, the flow's
+    or its group's, which goes to the end of the list. Returns word A of the packet."""
+    A, B = _make_packet(M, node, f, got, now)
+    _rotate(M, node, c, listed)
     transmit(M, th, p, A, B, now)
     return A
+
+
+@njit
+def _fill(M, th, node, p, f, now):
+    """Put at the end of their class all packets that a flow's transport gives now."""
+    while M[f + S_DONE] == 0:
+        if M[f + S_PACE] > now:
+            M[f + S_LISTED] = PACED
+            push(M, node, M[f + S_PACE], M[f + S_ORDER] | (f << 2) | WHAT_PACE)
+            return
+        got = pull(M, f, now)
+        if got == BLOCKED:
+            arm(M, node, f)
+            return
+        A, B = _make_packet(M, node, f, got, now)
+        size = (A >> A_SIZE) & MASK_SIZE
+        at_nic(M, f, size)
+        append(M, th, p, A, B, size, min((A >> A_PRIORITY) & 7, M[p + P_FLAGS] >> 8), 0, now)
+
+
+@njit
+def make_ready(M, th, node, p, f, now):
+    """A flow may have something to send: it takes part in the turns of its class, or its packets join the queue."""
+    if HOST_QUEUES and at_nic(M, f, 0):
+        if M[f + S_LISTED] == UNLISTED:
+            _fill(M, th, node, p, f, now)
+        return
+    list_flow(M, node, f)
+
+
+@njit
+def _send_queued(M, th, node, p, c, now):
+    """Start the first packet of the queue of class `c`; if it is of a flow that queues, there may be more of it."""
+    f = 0
+    size = 0
+    if HOST_QUEUES:
+        first = M[p + P_CLASSES + c * CLASS_WORDS + C_HEAD]
+        A = M[first + 1]
+        kind = (A >> A_KIND) & 7
+        if kind == DATA or kind == PROBE:
+            f = M[H_SENDERS] + (M[first + 2] & MASK_FLOW) * SENDER_WORDS
+            size = (A >> A_SIZE) & MASK_SIZE
+            if STREAMS and M[f + S_STREAM]:
+                f = M[f + S_STREAM]
+    send_first(M, th, p, c, now, AFTER_ALL)
+    if HOST_QUEUES and f:
+        at_nic(M, f, -size)
+        if M[f + S_LISTED] == UNLISTED:
+            _fill(M, th, node, p, f, now)
 
 
 @njit
@@ -287,15 +352,16 @@ def serve_nic(M, th, node, p, limit):
         if mask == 0:
             return
         c = count_trailing_zeros(mask)
-        if (M[p + P_QUEUE] >> c) & 1:
-            send_first(M, th, p, c, now, AFTER_ALL)
+        queued = (M[p + P_QUEUE] >> c) & 1
+        if queued:
+            _send_queued(M, th, node, p, c, now)
         else:
             if SRPT:
                 _best_first(M, node, c)
             _send_data(M, th, node, p, c, M[node + N_READY_HEAD + c], now)
-            if M[node + N_HEAP_COUNT]:
-                # the flow may have been put aside, or its transport have set a timer, until before `limit`
-                limit = min(limit, M[M[node + N_HEAP]])
+        if (HOST_QUEUES or queued == 0) and M[node + N_HEAP_COUNT]:
+            # the flow may have been put aside, or its transport have set a timer, until before `limit`
+            limit = min(limit, M[M[node + N_HEAP]])
 
 
 @njit

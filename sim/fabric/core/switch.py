@@ -6,7 +6,7 @@ from gradwire.components.layout import (
     A_KIND,
     B_ARGUMENT,
     CAUSE_NO_ROUTE,
-    FAN_OUT,
+    H_BLOCK_SHIFT,
     H_DEST,
     H_FAR,
     H_GROUPS,
@@ -22,6 +22,7 @@ from gradwire.components.layout import (
     P_MORE,
     P_TIED,
     PAUSE,
+    STATION_COPIES,
     T_ADDRESS,
     T_BACK,
     T_PORTS,
@@ -31,17 +32,28 @@ from gradwire.components.layout import (
 from gradwire.sim.fabric.atomics import prefetch
 
 from .bound import AGGREGATION, FAULTS, PFC, SEES_QUEUES, SHARED, SOURCE_ROUTES, choose
-from .fan import add_up, comes_in, copy_of, count_copies, goes_out, meets
+from .fan import add_up, comes_in, copy_of, ends_here, first_copy, goes_out, next_copy, station_at
 from .link import log_drop
 from .merge import INDEX_MASK, TIME_SHIFT, merge, since_of
 from .port import finish, offer, pause, serve, serve_all
 
-DEST_PORT = 20  # destination word: edge switch index | base of that switch's port to the host << 20
+DEST_PORT = 20  # destination word: number of the edge switch | base of that switch's port to the host << 20
 GROUP_COUNT = (
     40  # routing word: first entry of the group's ports | number of ports << 40; one port: its base | 1 << 40
 )
 GROUP_MASK = (1 << GROUP_COUNT) - 1
 ENTROPY = 0xFFFF
+
+
+@njit
+def _group(M, node, edge):
+    """The routing word of a switch for an edge switch: that of the block, or where those of a block differ (the word is
+    then below zero: the inverse of where they are), its own."""
+    shift = M[H_BLOCK_SHIFT]
+    word = M[M[node + N_ROUTE] + (edge >> shift)]
+    if word < 0:
+        word = M[~word + (edge & ((1 << shift) - 1))]
+    return word
 
 
 @njit
@@ -52,7 +64,7 @@ def route(M, th, node, A, B, now):
     edge = word & ((1 << DEST_PORT) - 1)
     if edge == M[node + N_EDGE]:
         return word >> DEST_PORT
-    group = M[M[node + N_ROUTE] + edge]
+    group = _group(M, node, edge)
     n = group >> GROUP_COUNT
     if n == 1 or (FAULTS and n == 0):
         return group & GROUP_MASK
@@ -72,7 +84,7 @@ def _used_up(M, node, A):
     edge = M[M[H_DEST] + (A & MASK_DESTINATION)] & ((1 << DEST_PORT) - 1)
     if edge == M[node + N_EDGE]:
         return A
-    n = M[M[node + N_ROUTE] + edge] >> GROUP_COUNT
+    n = _group(M, node, edge) >> GROUP_COUNT
     if n < 2:
         return A
     left = ((A >> A_ENTROPY) & ENTROPY) // n
@@ -84,10 +96,11 @@ def _route_all(M, th, node, keys, n, begin):
     """Find the egress ports of all arrivals, so that the ports are on their way from memory when it is their turn."""
     ports = M[th + T_PORTS]
     if M[H_FAR]:
-        routes = M[node + N_ROUTE]
+        routes, shift = M[node + N_ROUTE], M[H_BLOCK_SHIFT]
         for i in range(n):
             at = M[M[th + T_ADDRESS] + (M[keys + i] & INDEX_MASK)]
-            prefetch(M, routes + (M[M[H_DEST] + (M[at + 1] & MASK_DESTINATION)] & ((1 << DEST_PORT) - 1)))
+            edge = M[M[H_DEST] + (M[at + 1] & MASK_DESTINATION)] & ((1 << DEST_PORT) - 1)
+            prefetch(M, routes + (edge >> shift))
     for i in range(n):
         key = M[keys + i]
         at = M[M[th + T_ADDRESS] + (key & INDEX_MASK)]
@@ -126,20 +139,23 @@ def _forward(M, th, node, p, A, B, back, now):
 
 @njit
 def _fan_step(M, th, node, A, B, now):
-    """Whether a packet goes no further because it has been added to others, or others made of it; and word A of what
-    does."""
-    fan = meets(M, node, A, B)
+    """Whether a packet goes no further because it has been added to others, or others made of it; and words A and B of
+    what does."""
+    fan, station = station_at(M, node, A, B)
     if fan == 0:
-        return False, A
+        return False, A, B
     if comes_in(M, fan, A):
-        A = add_up(M, node, fan, A, B)
-        return A == 0, A
-    if not goes_out(A, M[fan + FAN_OUT] == 1):
-        return False, A
-    for i in range(count_copies(M, node, fan, A, B)):
-        own, other = copy_of(M, fan, i, A, B)
+        A, B = add_up(M, node, fan, station, A, B)
+        return A == 0, A, B
+    if not goes_out(M, fan, station, A):
+        return False, A, B
+    i = first_copy(M, fan, station, B)
+    for _ in range(M[station + STATION_COPIES]):
+        own, other = copy_of(M, fan, station, i, A, B)
         _forward(M, th, node, route(M, th, node, own, other, now), own, other, 0, now)
-    return True, A
+        i = next_copy(M, fan, station, i)
+    ends_here(M, node, fan, station, A, B)
+    return True, A, B
 
 
 @njit
@@ -179,7 +195,7 @@ def switch_step(M, th, node, begin, end, shift):
                 pause(M, th, back, (B >> B_ARGUMENT) & MASK_SEQUENCE, now)
                 continue
         if AGGREGATION:
-            ended, A = _fan_step(M, th, node, A, B, now)
+            ended, A, B = _fan_step(M, th, node, A, B, now)
             if ended:
                 continue
         p = route(M, th, node, A, B, now) if SEES_QUEUES or AGGREGATION else M[M[th + T_PORTS] + i]

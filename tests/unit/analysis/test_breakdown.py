@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from budgets import budget
 from hypothesis import given
 from hypothesis import strategies as st
-from random_cases import budget
 from sim_cases import MS, US, Ideal, make_trace, ps_job, ring_job, scenario
 
 from gradwire.analysis.breakdown import CAUSES, PARTS, breakdown
+from gradwire.analysis.messages_time import Traffic
 from gradwire.analysis.ran import ran
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.result import Result
@@ -54,6 +55,31 @@ def parts_of(result: Result, trace: Trace) -> dict[tuple[int, int], dict[str, in
 def only(parts: dict[str, int]) -> dict[str, int]:
     """The causes that are there."""
     return {cause: parts[cause] for cause in CAUSES if parts[cause]}
+
+
+def test_sharing_is_with_all_that_were_on_their_way() -> None:
+    """The rule, message by message over all others, against the search for those that matter."""
+    trace = make_trace([[40_000], [90_000, 3000]])
+    result = simulate(scenario(ps_job(3, 2, iterations=4, exchange={"kind": "parameter_server", "partition": "20kB"}), **LINK), trace)
+    traffic = Traffic(ran(result, trace))
+    rows = traffic.ran.columns
+    each = list(zip(*(
+        values.tolist() for values in (
+            rows["number"], rows["src"], rows["priority"], traffic.released, traffic.end, traffic.wire,
+        )
+    ), strict=True))  # fmt: skip
+    found = 0
+    for number, src, priority, begin, end, wire in each:
+        wanted = 0
+        for other, host, urgency, released, over, size in each:
+            together = min(over, end) - max(released, begin)
+            if other == number or host != src or together <= 0:
+                continue
+            late = 0 if urgency > priority else size if urgency < priority else min(size, wire)
+            wanted += min(size if over <= end else late, together)
+        assert traffic.sharing(number) == wanted
+        found += wanted > 0
+    assert found > 20
 
 
 # --- with the packet engine ------------------------------------------------------------------------------------------

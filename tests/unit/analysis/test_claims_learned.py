@@ -100,6 +100,7 @@ def test_pages_and_values_hold_effects() -> None:
     page = html_page("Title", [judged], [None], "gradwire reproduce tolerance", 3)
     assert "-2.00 ± 2.48 points" in page and "95 % intervals" in page and "minimum time-outs" not in page
     assert page.count("<td>unresolved</td>") == 2, "the expectation, and the effect of 10 %"
+    assert page.count("<td>resolved</td>") == 1 and "<th>from zero</th>" in page
     (entry,) = json.loads(json.dumps(as_dict([judged])))["claims"]
     assert [each["resolved"] for each in entry["effects"]] == [False, True]
     assert entry["effects"][1]["changes"] == pytest.approx([-0.1, -0.11, -0.09])

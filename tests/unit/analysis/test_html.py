@@ -275,6 +275,7 @@ def test_objects_and_folders_make_the_same_plots(folders: dict[str, Path], tmp_p
     (["run", "--out", "taken.html"], "taken.html: exists already"),
     (["run", "--out", "other.html"], "other-timelines: exists already"),
     (["damaged"], "claims.json: is damaged"),
+    (["begun"], "begun: is a reproduction that has not come to its verdicts; expected gradwire reproduce"),
 ])  # fmt: skip
 def test_what_cannot_be_reported_is_refused(
     arguments: list[str], words: str, folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -286,6 +287,8 @@ def test_what_cannot_be_reported_is_refused(
     (tmp_path / "taken.html").write_text("mine")
     (tmp_path / "other-timelines").mkdir()
     (tmp_path / "other-timelines" / "mine").touch()
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "reproduction.txt").touch()
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "claims.json").write_text("{")
     (tmp_path / "empty").mkdir()

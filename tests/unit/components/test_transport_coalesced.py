@@ -9,8 +9,10 @@ from transport_bench import MS, US, incast, play, star_of
 
 from gradwire.components.layout import ACK, BITMAP, PULL, R_PULLED, R_RIDER, R_TIMER, S_DONE, S_RIDER, S_TIMER
 from gradwire.components.transports.coalesced import LATE, PLACES, ROOM
-from gradwire.components.transports.nscc import AVERAGE, BASE, CREDIT, Nscc
-from gradwire.components.transports.window import CWND, FLIGHT, LOST, NXT, SHIFT, UNA
+from gradwire.components.transports.lost import LOST
+from gradwire.components.transports.nscc import CREDIT, Nscc
+from gradwire.components.transports.nscc_window import AVERAGE, BASE
+from gradwire.components.transports.window import CWND, FLIGHT, NXT, SHIFT, UNA
 from gradwire.experiment.routing import build_routing
 from gradwire.scenarios.schema.network import Switch
 from gradwire.sim.fabric.fabric import Fabric

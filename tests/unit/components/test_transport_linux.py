@@ -30,19 +30,9 @@ from gradwire.components.transports.linux_words import (
     due,
     more,
 )
+from gradwire.components.transports.lost import LOST
 from gradwire.components.transports.tcp_newreno import TcpNewReno
-from gradwire.components.transports.window import (
-    ALPHA,
-    CWND,
-    FLIGHT,
-    LOST,
-    NXT,
-    SHIFT,
-    SRTT,
-    SSTHRESH,
-    STATE,
-    UNA,
-)
+from gradwire.components.transports.window import ALPHA, CWND, FLIGHT, NXT, SHIFT, SRTT, SSTHRESH, STATE, UNA
 from gradwire.testing import Ends
 from gradwire.testing.oracle.uncompiled import uncompiled
 

@@ -11,8 +11,9 @@ from transport_bench import GBPS, MS, US
 from gradwire.components.layout import R_DONE, S_DONE, S_TIMER
 from gradwire.components.transports.base import ONE as WHOLE
 from gradwire.components.transports.dctcp import Dctcp
+from gradwire.components.transports.lost import LOST
 from gradwire.components.transports.tcp_newreno import TcpNewReno
-from gradwire.components.transports.window import ALPHA, CWND, FLIGHT, LOST, NXT, SRTT, SSTHRESH
+from gradwire.components.transports.window import ALPHA, CWND, FLIGHT, NXT, SRTT, SSTHRESH
 from gradwire.testing import Ends, Word
 
 ONE = 1 << 16  # a window of one packet

@@ -11,14 +11,14 @@ import pytest
 from transport_bench import GBPS, MS, US
 
 from gradwire.components.layout import ACK, BLOCKED, NACK, S_DONE, S_TIMER
-from gradwire.components.transports.nscc import (
+from gradwire.components.transports.nscc import Nscc
+from gradwire.components.transports.nscc_window import (
     APPLIED_AT,
     AVERAGE,
     AVERAGED_AT,
     BASE,
     LOWERED_AT,
     TO_IGNORE,
-    Nscc,
 )
 from gradwire.components.transports.window import CWND, FLIGHT, NXT, SHIFT
 from gradwire.testing import Ends, Word

@@ -12,8 +12,9 @@ from transport_bench import MS, US
 from gradwire.components.layout import S_DONE, S_SENT, S_TIMER
 from gradwire.components.transports.cubic import Cubic
 from gradwire.components.transports.dctcp import Dctcp
+from gradwire.components.transports.lost import LOST
 from gradwire.components.transports.tcp_newreno import TcpNewReno
-from gradwire.components.transports.window import CWND, FLIGHT, LOST, SHIFT, SSTHRESH, STATE
+from gradwire.components.transports.window import CWND, FLIGHT, SHIFT, SSTHRESH, STATE
 from gradwire.experiment.topology import LinkSpec, star
 from gradwire.testing import Ends, transport
 from gradwire.testing.oracle import Case, Change, Letter, first_difference, run_engine, run_oracle

@@ -8,12 +8,12 @@ import pytest
 from transport_bench import MS, US
 
 from gradwire.components.layout import R_DONE, S_DONE, S_TIMER
+from gradwire.components.transports.lost import LOST
 from gradwire.components.transports.tcp_newreno import TcpNewReno
 from gradwire.components.transports.window import (
     BACKOFF,
     CWND,
     FLIGHT,
-    LOST,
     NXT,
     RTTVAR,
     SRTT,

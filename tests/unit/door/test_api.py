@@ -242,7 +242,7 @@ def test_without_pandas_it_is_said_how_to_get_it():
 def test_what_stands_last_in_a_cell_is_short(runs):
     """Figures and breakdowns are one line each, and a notebook shows the parts of an iteration as a table."""
     (entry,) = gradwire.metrics(runs.results[2])
-    assert re.fullmatch(r"<Metrics of demo dlcp resnet50: [\d.]+ ms per iteration, \d+% of it waiting>", repr(entry))
+    assert re.fullmatch(r"<Metrics of demo dlcp resnet50: [\d.]+ ms per iteration, [\d.]+ % of it waiting>", repr(entry))
     parts = gradwire.breakdown(runs.results[2])
     assert repr(parts) == "<Breakdown of 4 iterations of resnet50>"
     assert "<td>computing</td>" in parts._repr_html_() and "resnet50" in parts._repr_html_()

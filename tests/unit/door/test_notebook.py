@@ -101,13 +101,13 @@ def test_everything_has_short_words_and_shows_itself() -> None:
     error = gradwire.ScenarioError("is wrong", "<file>", mistakes=[Mistake("a.b", "is no time", "<5>", "a time")])
     for each, words in (
         (scenario, "<Scenario small: dctcp over star, traffic web; 2 policies>"), (trace, "<Trace resnet50: "),
-        (learned, "<Learned: tiny <dlcp>, 4 of 8 steps, accuracy 50.00%>"), (error, "<ScenarioError: <file>: is wrong>"),
+        (learned, "<Learned: tiny <dlcp>, 4 of 8 steps, accuracy 50.00 %>"), (error, "<ScenarioError: <file>: is wrong>"),
     ):  # fmt: skip
         assert repr(each).startswith(words) and len(repr(each)) < 120
         html = each._repr_html_()
         assert html.count("<p>") == html.count("</p>") == 1
         assert not any(bad in html for bad in ("<i>", "<dlcp>", "<file>", "<5>"))
-    assert "50.00%" in learned._repr_html_() and "a.b" in error._repr_html_()
+    assert "50.00 %" in learned._repr_html_() and "a.b" in error._repr_html_()
     assert learned.to_pandas("scores").accuracy.tolist() == [0.5]
 
 

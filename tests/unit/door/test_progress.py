@@ -9,9 +9,10 @@ import pytest
 from sim_cases import MS, US, Ideal, make_trace, ps_job, ring_job, rows
 
 from gradwire.analysis.compare import compare
-from gradwire.pace import Pace, wall_text
+from gradwire.pace import Pace
 from gradwire.scenarios.interrupt import CtrlC
 from gradwire.scenarios.load import build_scenario
+from gradwire.scenarios.readable import wall_text
 from gradwire.scenarios.soundness import check_loss_invariant
 from gradwire.scenarios.units import UnitError, parse_wall
 from gradwire.sim import progress as at

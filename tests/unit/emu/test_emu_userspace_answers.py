@@ -118,7 +118,7 @@ def test_answers_are_judged_by_the_round_trip():
     assert switch._complaints(late_by(limit - 1)) == []
     (said,) = switch._complaints(late_by(limit + 1))
     assert said.startswith(f"hosts answered {limit / 1000:.0f} us late on average, and a round trip takes ")
-    assert "(16% of it are let pass)" in said
+    assert "(16 % of it are let pass)" in said
     assert switch._complaints(late_by(10 * limit, ANSWERS - 1)) == []
     assert UserspaceSwitch(star(2))._complaints(late_by(10 * limit)) == []
     virtual = star(2, clock="virtual", options={"answers_late": 0.16})

@@ -73,7 +73,7 @@ def plan_of(scenario) -> Plan:
     for switch in range(network.switch_count):
         for host in range(network.host_count):
             edge = int(routing.edge_of[host])
-            here = (int(routing.down_link[host]),) if edge == switch else routing.groups[routing.group_of[switch, edge]]
+            here = (int(routing.down_link[host]),) if edge == switch else routing.next_links(switch, edge)
             routes[network.host_count + switch, host] = tuple(here)
     table = scenario.switch
     queues = Queues(table.queues, table.buffer, table.thresholds(), table.selective_drop, table.limits())

@@ -19,6 +19,7 @@ CASES = [
     *(("tree", n, {}) for n in (2, 5, 8)),
     *(("double_tree", n, {"chunks": 3}) for n in (2, 3, 6, 7, 9)),
     ("hierarchical", 4, {"group": 2}), ("hierarchical", 6, {"group": 2}), ("hierarchical", 6, {"group": 3}),
+    *(("hierarchical", n, {"group": g, "across": "halving"}) for n, g in ((4, 2), (6, 3), (8, 2), (24, 3))),
 ]  # fmt: skip
 
 
@@ -123,6 +124,17 @@ def test_by_hand():
     assert [found.needs[a:b].tolist() for a, b in zip(found.begins, found.begins[1:], strict=False)] == [[], [0], [1], [2]]
     forth, back = mean_hops(plan, 3)
     assert forth == (1 + 2) / 3 and back == (1 + 2) / 3
+
+
+@pytest.mark.parametrize(("kind", "workers", "fields"), CASES)
+def test_segments_that_go_together_may_be_taken_together(monkeypatch, kind, workers, fields):
+    plan = job(kind, workers, fields).exchange.plan
+    found = []
+    for long in (0, 10**9):
+        monkeypatch.setattr("gradwire.experiment.collectives.schedule.LONG", long)
+        found.append(links(plan))
+    for one, other in zip(*found, strict=True):
+        assert np.array_equal(one, other)
 
 
 def test_runs_of_segments_wait_for_what_they_overlap():

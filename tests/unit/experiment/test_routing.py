@@ -9,8 +9,7 @@ import networkx
 import numpy as np
 import pytest
 
-from gradwire.experiment import routing as module
-from gradwire.experiment.routing import build_routing
+from gradwire.experiment.routing import build_routing, routes
 from gradwire.experiment.topology import (
     Cable,
     LinkSpec,
@@ -89,14 +88,20 @@ def test_tables_are_consistent(network):
     edges = set(routing.edge_of.tolist())
     assert routing.group_first[0] == 0 and routing.group_first[-1] == len(routing.group_links)
     assert sum(map(len, routing.groups)) == len(routing.group_links)
-    assert (routing.distance[:, sorted(edges)] >= 0).all()
+    everyone = np.arange(network.switch_count)
+    assert (routing.distance(everyone[:, None], np.array(sorted(edges))) >= 0).all()
+    groups = {edge: routing.groups_towards(edge).tolist() for edge in edges}
+    used = {number for column in groups.values() for number in column}
     for number, group in enumerate(routing.groups):
         owners = {int(network.link_src[link]) - first for link in group}
         assert len(owners) == 1 and list(group) == sorted(set(group))
-        assert (routing.group_of[owners.pop()] == number).any(), "no group is unused"
+        owner = owners.pop()
+        assert any(column[owner] == number for column in groups.values()), "no group is unused"
+    assert used - {-1} == set(range(len(routing.groups)))
     for switch in range(network.switch_count):
-        with_group = set(np.flatnonzero(routing.group_of[switch] >= 0).tolist())
+        with_group = {edge for edge, column in groups.items() if column[switch] >= 0}
         assert with_group == edges - {switch}
+        assert [routing.group(switch, edge) for edge in edges] == [groups[edge][switch] for edge in edges]
     for host in range(network.host_count):
         assert network.link_src[routing.up_link[host]] == host
         assert network.link_dst[routing.up_link[host]] - first == routing.edge_of[host]
@@ -137,14 +142,14 @@ def test_switches_with_many_ports(ports):
     used = []
     for edge in range(network.switch_count):
         if edge == hub:
-            assert routing.group_of[hub, hub] == -1
+            assert routing.group(hub, hub) == -1
             continue
         there = lengths[int(network.names[first + edge])]
         wanted = {spoke for spoke in graph[0] if there[spoke] == there[0] - 1}
-        group = int(routing.group_of[hub, edge])
+        group = routing.group(hub, edge)
         links = routing.groups[group]
         assert {int(network.names[network.link_dst[link]]) for link in links} == wanted
-        assert routing.distance[hub, edge] == there[0]
+        assert routing.distance(hub, edge) == there[0]
         used.append(group)
     new = list(dict.fromkeys(used))
     assert new == list(range(new[0], new[0] + len(new))), "in order of first use"
@@ -159,7 +164,7 @@ def test_distances_that_no_sixteen_bits_hold():
     network = assemble(["a", "b"], [f"s{n}" for n in range(1025)], cables, title="row")
     routing = build_routing(network)
     assert routing.hops(0, 1) == 1026
-    assert routing.distance[300].tolist()[0] == 300
+    assert routing.distance(300, 0) == 300
     assert (np.diff(routing.group_first) == 1).all()
 
 
@@ -175,7 +180,7 @@ def test_costs_may_make_paths_of_different_lengths_equally_good():
 
 
 def test_tables_that_would_be_too_large_are_refused(monkeypatch):
-    monkeypatch.setattr(module, "LARGEST_TABLE", 4 * 4 * 16 - 1)
+    monkeypatch.setattr(routes, "LARGEST_TABLE", 4 * 4 * 16 - 1)
     with pytest.raises(ScenarioError, match=r"16 switches, 16 of them with hosts, .* 256 entries"):
         build_routing(torus((4, 4), LINK))
 

@@ -66,11 +66,12 @@ def test_the_same_as_arrows_own_the_other_way(column):
     np.testing.assert_array_equal(made, theirs)
 
 
-def test_a_run_of_the_command_imports_no_pandas(tmp_path):
+@pytest.mark.parametrize("scenario", ["incast", "permutation"], ids=["job", "no job"])
+def test_a_run_of_the_command_imports_no_pandas(tmp_path, scenario):
     """It takes a quarter of a second, for each of several ways of asking Arrow for something."""
     script = (
         "import sys\nfrom gradwire.cli import main\n"
-        f"sys.argv = ['gradwire', 'run', 'incast', '--out', {str(tmp_path / 'made')!r}]\n"
+        f"sys.argv = ['gradwire', 'run', {scenario!r}, '--out', {str(tmp_path / 'made')!r}]\n"
         "try:\n    main()\nfinally:\n    print('pandas' in sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=300)

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
+from budgets import budget
 from hypothesis import given
 from hypothesis import strategies as st
-from random_cases import budget
 
 from gradwire.scenarios import blocks, kept
 from gradwire.scenarios.arrays import AnyArray

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from budgets import budget
 from hypothesis import given
 from hypothesis import strategies as st
-from random_cases import budget
 
 from gradwire.scenarios import kept
 from gradwire.scenarios.loss import allowed_loss

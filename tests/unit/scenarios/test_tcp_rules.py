@@ -20,7 +20,7 @@ def test_classic_is_carried_out_by_itself_and_any_other_rule_is_not():
     assert carried_out_by(TcpNewReno, table(recovery="prr", delayed_acks="1ms")) is TcpNewReno
     for rule in (
         {"preset": "linux"}, {"frto": True}, {"tail_probes": True}, {"loss_detection": "rack"}, {"pacing": True},
-        {"slow_start": "hystart++"}, {"timers": "ticks"},
+        {"slow_start": "hystart++"}, {"timers": "ticks"}, {"small_queues": True},
     ):  # fmt: skip
         assert carried_out_by(TcpNewReno, table(**rule)) is not TcpNewReno, rule
 
@@ -42,6 +42,20 @@ def test_beside_a_kernel_tcp_has_the_kernels_rules_unless_somebody_says_otherwis
     assert preset('emulation.loss_recovery="classic"') == "classic"
     other = load_scenario("agreement", policy="star-dlcp")
     assert other.with_kernels_tcp().transports == other.transports
+
+
+@pytest.mark.parametrize(
+    ("given", "waits"),
+    [
+        ([], True), (['emulation.host_queue="packet"'], False),
+        (['emulation.host_queue="packet"', "transport.small_queues=true"], True),
+        (['emulation.host_queue="packet"', 'transport.preset="linux"'], False),
+        (['transport.preset="linux"', "transport.small_queues=false"], False), (['transport.preset="classic"'], False),
+    ],
+)  # fmt: skip
+def test_beside_a_kernel_packets_wait_at_the_host_as_they_do_there_unless_somebody_says_otherwise(given, waits):
+    found = load_scenario("agreement", policy="dctcp", set=given).with_kernels_tcp().transports[0]
+    assert rules_of(found.model_dump())["small_queues"] is waits
 
 
 def test_time_outs_are_as_long_as_the_kernels_unless_somebody_says_otherwise():

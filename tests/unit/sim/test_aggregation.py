@@ -8,7 +8,7 @@ import pytest
 from sim_cases import US, make_trace, ps_job, scenario
 
 from gradwire.emu.planning.prepare import check_scenario
-from gradwire.scenarios.checks.scenario import find_mistakes
+from gradwire.scenarios.checks.scenario import find_mistakes, remarks
 from gradwire.scenarios.errors import GradwireError
 from gradwire.scenarios.inner_units import Ps
 from gradwire.scenarios.wire import ACK_BYTES, TCP_OVERHEAD
@@ -121,7 +121,7 @@ def test_an_all_reduce_sends_gradients_once_and_results_once(workers):
 
 def test_a_sum_that_has_a_part_twice_is_found_out():
     """The oracle moves the parts of sums along; here they are of nobody's making."""
-    fan = Fan(3, False, 0)
+    fan = Fan([0, 0, 0], 0, False, 2)
     packet = Packet(0, DATA, 0, 100, 0, True, 0)
     assert fan.arrive(0, packet) is None
     assert fan.arrive(1, packet) is None
@@ -160,3 +160,18 @@ def test_the_testbed_refuses():
     with pytest.raises(GradwireError, match="do not add up what packets carry"):
         check_scenario(case())
 
+
+
+@pytest.mark.parametrize(("slots", "job", "words"), [
+    (0, {}, "job[0].exchange: switches are to sum, but switch.aggregation_slots is 0"),
+    (0, {"servers": 0, "exchange": {"kind": "in_network"}}, "job[0].exchange: switches are to sum"),
+    (64, {"exchange": {"kind": "parameter_server"}}, "switch.aggregation_slots is 64, and no job's exchange uses them"),
+    (64, {}, ""), (0, {"exchange": {"kind": "parameter_server"}}, ""),
+])  # fmt: skip
+def test_slots_that_nobody_uses_and_sums_without_slots_are_remarked_upon(slots, job, words):
+    asked = scenario(
+        {**ps_job(3, exchange={"aggregation": True}), **job}, switch={"aggregation_slots": slots, "ecn_threshold": "96KiB"},
+        transport="dctcp",
+    )  # fmt: skip
+    said = list(remarks(asked))
+    assert [each for each in said if words in each] if words else said == []

@@ -2,52 +2,112 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from random import Random
+
 import networkx
 import numpy as np
 import pytest
 
 from gradwire.components import layout as at
-from gradwire.experiment.routing import build_routing
-from gradwire.experiment.topology import LinkSpec, fat_tree, from_networkx, leaf_spine, star, torus
+from gradwire.experiment.routing import Routing, build_routing
+from gradwire.experiment.topology import (
+    LinkSpec,
+    Network,
+    dragonfly,
+    fat_tree,
+    from_networkx,
+    leaf_spine,
+    star,
+    torus,
+)
 from gradwire.scenarios.schema.network import Switch
-from gradwire.sim.fabric.memory import build
-from gradwire.sim.fabric.regions import Wanted
+from gradwire.sim.fabric.memory import Memory, build, lay_routes
+from gradwire.sim.fabric.regions import REROUTED_ENTRIES, Wanted
+from gradwire.sim.fabric.room import link_room
 
 LINK = LinkSpec(10**11, 10**6)
 NETWORKS = {
     "star": lambda: star(3, LINK),  # no groups at all
-    "leaf_spine": lambda: leaf_spine(3, 2, 4, LINK),
+    "leaf_spine": lambda: leaf_spine(16, 1, 4, LINK),
     "one spine": lambda: leaf_spine(3, 2, 1, LINK),  # groups of one link only
-    "fat_tree": lambda: fat_tree(4, LINK),
+    "fat_tree": lambda: fat_tree(8, LINK),
+    "dragonfly": lambda: dragonfly(3, LINK),
     "torus": lambda: torus((3, 4), LINK, hosts_per_switch=1),  # every switch has hosts
     "mixed": lambda: from_networkx(networkx.barbell_graph(4, 2), LINK, hosts_per_switch=2),
 }
+BLOCKS = {"leaf_spine": 1, "fat_tree": 8, "dragonfly": 19}
+"""All leaves, pods, groups: what one entry of a table is for, where that saves enough."""
+
+
+def laid(network: Network, routing: Routing, reroutes: bool) -> Memory:
+    return build(
+        network, routing, Switch(), Wanted(threads=1, reroutes=reroutes), longest_frame=1500, host_latency=2 * 10**6,
+        seed=1,
+    )  # fmt: skip
+
+
+def read_back(memory: Memory, network: Network, routing: Routing) -> int:
+    """Check every way; how many words were read."""
+    M, hosts, seen = memory.M, network.host_count, set()
+    shift = int(M[at.H_BLOCK_SHIFT])
+    for host in range(hosts):
+        word = int(M[int(M[at.H_DEST]) + host])
+        edge, number = int(routing.edge_of[host]), word & (1 << 20) - 1
+        assert word >> 20 == memory.port_base[routing.down_link[host]]
+        for switch in range(network.switch_count):
+            node = int(memory.node_base[hosts + switch])
+            assert (M[node + at.N_EDGE] == number) == (switch == edge)
+            if switch == edge:
+                continue
+            place = int(M[node + at.N_ROUTE]) + (number >> shift)
+            word = int(M[place])
+            seen.add(place)
+            if word < 0:
+                place = ~word + (number & (1 << shift) - 1)
+                word = int(M[place])
+                seen.add(place)
+            count, value = word >> 40, word & (1 << 40) - 1
+            first = int(M[at.H_GROUPS]) + value
+            found = M[first : first + count].tolist() if count > 1 else [value] * count
+            assert found == [memory.port_base[link] for link in routing.next_links(switch, edge)]
+    return len(seen)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_routes_read_back(name: str) -> None:
     network = NETWORKS[name]()
     routing = build_routing(network)
-    memory = build(
-        network, routing, Switch(), Wanted(threads=1), longest_frame=1500, host_latency=2 * 10**6, seed=1,
-    )  # fmt: skip
-    M, hosts = memory.M, network.host_count
-    edges = np.unique(routing.edge_of).tolist()
-    seen = 0
-    for switch in range(network.switch_count):
-        row = int(M[memory.node_base[hosts + switch] + at.N_ROUTE])
-        for column, edge in enumerate(edges):
-            group = int(routing.group_of[switch, edge])
-            wanted = [] if group < 0 else [int(memory.port_base[link]) for link in routing.groups[group]]
-            word = int(M[row + column])
-            count, value = word >> 40, word & (1 << 40) - 1
-            if count > 1:
-                first = int(M[at.H_GROUPS]) + value
-                found = M[first : first + count].tolist()
-            else:
-                found = [value] * count
-            assert found == wanted
-            seen += count
-    assert seen == sum(
-        len(routing.groups[group]) for group in routing.group_of[:, edges].ravel().tolist() if group >= 0
-    )
+    seen = read_back(laid(network, routing, False), network, routing)
+    assert seen <= routing.blocks.words <= network.switch_count * len(np.unique(routing.edge_of))
+    if name in BLOCKS:
+        assert routing.blocks.table.shape[1] == BLOCKS[name]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_other_routes_take_the_place_of_the_first(name: str) -> None:
+    """Links go down, in both directions or one, and come up again: blocks may then be others, and longer ones."""
+    network = NETWORKS[name]()
+    whole = build_routing(network)
+    memory = laid(network, whole, True)
+    hosts = network.host_count
+    inner = np.flatnonzero((network.link_src >= hosts) & (network.link_dst >= hosts)).tolist()
+    for seed in range(3):
+        down = set(Random(seed).sample(inner, min(seed, len(inner))))
+        routing = build_routing(network, down | {link ^ 1 for link in down} if seed % 2 else down)
+        lay_routes(memory, routing, REROUTED_ENTRIES)
+        read_back(memory, network, routing)
+    lay_routes(memory, whole, REROUTED_ENTRIES)
+    read_back(memory, network, whole)
+
+
+def test_a_node_may_see_what_each_of_its_links_can_bring() -> None:
+    """A fast link at one host does not count for the slow ones of a large switch."""
+    network = star(50, LINK)
+    slow = link_room(network, 1500, 2 * 10**6)
+    each = slow.per_window // network.link_count
+    assert slow.arrivals == 50 * each
+    rates = network.link_rate.copy()
+    rates[:2] *= 10
+    fast = link_room(replace(network, link_rate=rates), 1500, 2 * 10**6)
+    assert 50 * each < fast.arrivals < 60 * each + 20

@@ -196,7 +196,7 @@ def test_pipedream_counts_what_it_leaves_out():
     assert skipped(trace)["lines that are neither node nor edge"] == 1
 
 
-def test_simai_takes_weight_gradients_and_counts_the_rest():
+def test_simai_takes_weight_gradients_as_gradients():
     trace = imported(SIMAI)
     assert [(t.layer, t.bytes) for t in trace.tensors] == [(0, 4096), (1, 1000)]
     (iteration,) = trace.iterations
@@ -204,13 +204,7 @@ def test_simai_takes_weight_gradients_and_counts_the_rest():
     # backward from the last row: gather 1 + 2, experts 30 + 40, embedding 10 + 20
     assert iteration.ready_ps.tolist() == [403 * NS, 373 * NS]
     assert (iteration.backward_end_ps, iteration.optimizer_ps) == (403 * NS, 10 * NS)
-    left = " (of activations or parameters)"
-    assert skipped(trace) == {
-        f"forward ALLREDUCE{left}": 1,
-        f"forward ALLTOALL_EP{left}": 1,
-        f"input gradient ALLTOALL_EP{left}": 1,
-        f"weight gradient ALLGATHER{left}": 1,
-    }
+    assert skipped(trace) == {"weight gradient ALLGATHER (of activations or parameters)": 1}
     assert trace.manifest["parallelism_header"]["all_gpus"] == 16
 
 
@@ -224,7 +218,9 @@ def test_simai_llama():
     trace = import_trace(SHARED / "workloads" / "simai_llama7b_tp2.txt")
     assert len(trace.layers) == 76
     assert [t.bytes for t in trace.tensors] == [13_509_853_184]  # one reduce-scatter of everything
-    assert skipped(trace)["forward ALLREDUCE (of activations or parameters)"] == 73
+    assert trace.parallel == {"tensor": 2, "expert": 1, "pipeline": 1}
+    forward = [each for each in trace.communications if each.turn == "forward" and each.kind == "all_reduce"]
+    assert (len(forward), len(trace.communications), {each.group for each in forward}) == (73, 141, {"tensor"})
 
 
 @pytest.mark.parametrize(

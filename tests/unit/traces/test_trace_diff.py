@@ -101,7 +101,7 @@ def test_tensors_only_in_one_changed_and_reordered() -> None:
     text = shown(a, b)
     assert "only in A: u" in text
     assert "only in B: w" in text
-    assert "changed: v: [512] float32, 2.0 KiB -> [256] float16, 0.5 KiB" in text
+    assert "changed: v: [512] float32, 2.00 KiB -> [256] float16, 512 B" in text
     assert "2 tensors in common (by name, in another order), 2 of them changed" in text
 
 

@@ -8,16 +8,19 @@ from pathlib import Path
 import pytest
 
 import gradwire
-from gradwire.traces.storage import RMS, SCHEMAS
+from gradwire.traces.storage import GRAPHS, RMS, SCHEMAS, SCHEMAS_3
 
 ROOT = Path(gradwire.__file__).resolve().parents[1]
 TEXT = (ROOT / "docs" / "traces.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("table", SCHEMAS)
+TABLES = {**SCHEMAS, **GRAPHS, "communications": SCHEMAS_3["communications"]}
+
+
+@pytest.mark.parametrize("table", TABLES)
 def test_every_column_is_described(table: str) -> None:
     section = TEXT.split(f"### {table}\n")[1].split("\n#")[0]
     described = re.findall(r"^\| `(\w+)` \| ([\w ]+) \|", section, flags=re.MULTILINE)
-    fields = [*SCHEMAS[table], *([RMS] if table == "chunks" else [])]
-    types = [str(field.type).replace("list<item: int64>", "list of int64") for field in fields]
+    fields = [*TABLES[table], *([RMS] if table == "chunks" else [])]
+    types = [re.sub(r"list<item: (\w+)>", r"list of \1", str(field.type)) for field in fields]
     assert described == [(field.name, kind) for field, kind in zip(fields, types, strict=True)]

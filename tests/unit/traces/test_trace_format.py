@@ -203,7 +203,7 @@ def edit_manifest(directory: Path, **changes: Any) -> None:
 def test_other_schema_version(saved: Path) -> None:
     edit_manifest(saved, schema_version=SCHEMA_VERSION + 1)
     with pytest.raises(
-        TraceError, match=f"schema version {SCHEMA_VERSION + 1}; expected {SCHEMA_VERSION} or 1; "
+        TraceError, match=f"schema version {SCHEMA_VERSION + 1}; expected {SCHEMA_VERSION}, 2 or 1; "
     ):
         load_trace(saved)
 

@@ -10,7 +10,6 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from gradwire.traces.models.resnet import CifarResNet  # noqa: E402
 from gradwire.training.data import images  # noqa: E402
 from gradwire.training.network import Answer, Random, Replay  # noqa: E402
 from gradwire.training.reducers.feedback import ErrorFeedback  # noqa: E402
@@ -18,22 +17,9 @@ from gradwire.training.reducers.powersgd import PowerSGD  # noqa: E402
 from gradwire.training.reducers.topk import TopK  # noqa: E402
 from gradwire.training.served.asynchronous import Asynchronous, Pace  # noqa: E402
 from gradwire.training.trainer import Recipe, Score, Trainer  # noqa: E402
+from tests.support.training_cases import plain, resnet, same  # noqa: E402
 
 DATA = images("synthetic", 8, limit=400)
-
-
-def resnet() -> nn.Module:
-    torch.manual_seed(1)
-    return CifarResNet(1, 10)
-
-
-def plain() -> nn.Module:
-    torch.manual_seed(5)
-    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.Tanh(), nn.Flatten(), nn.Linear(288, 10))
-
-
-def same(one: nn.Module, other: nn.Module) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True))
 
 
 @pytest.mark.parametrize("reducer", [None, ErrorFeedback(reducer=TopK(ratio=0.1))])

@@ -9,7 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hypothesis import given, settings  # noqa: E402
+from budgets import budget  # noqa: E402
+from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -29,15 +30,11 @@ from gradwire.training.served.quantiles import (  # noqa: E402
 )
 from gradwire.training.served.significance import SIGNIFICANCE, ratios_of  # noqa: E402
 from gradwire.training.trainer import Recipe, Score  # noqa: E402
+from tests.support.training_cases import Points, plain  # noqa: E402
 
 DATA = images("synthetic", 8, limit=400)
 ALL = Interpretable(ratio=1.0, bits=0, compensate=False, update="all", floor=0.0)
 """Everything is sent as it is, and updated at once."""
-
-
-def plain() -> nn.Module:
-    torch.manual_seed(5)
-    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.Tanh(), nn.Flatten(), nn.Linear(288, 10))
 
 
 class Line(nn.Module):
@@ -50,19 +47,6 @@ class Line(nn.Module):
 
 def slope(model, inputs, targets):
     return (model.w * inputs[0]).sum(dim=1)
-
-
-class Points:
-    """Samples that are the same in every step."""
-
-    def __init__(self, *points: list[float]) -> None:
-        self.points = torch.tensor(points)
-
-    def __len__(self) -> int:
-        return len(self.points)
-
-    def batch(self, indices, draws):
-        return (self.points,), torch.zeros(len(self.points))
 
 
 def line(rules: Interpretable, *points: list[float], start=None, network=None, rate: float = 1.0, payload: int = 4096) -> Mipd:
@@ -116,7 +100,7 @@ def test_the_better_fit_is_taken() -> None:
 
 
 @given(bits=st.integers(1, 8), count=st.integers(1, 60), seed=st.integers(0, 99))
-@settings(deadline=None, max_examples=40)
+@budget(0.4)
 def test_codes_are_packed_without_gaps(bits: int, count: int, seed: int) -> None:
     codes = torch.randint(2**bits, (count,), generator=torch.Generator().manual_seed(seed))
     units = packed(codes, bits)
@@ -136,7 +120,7 @@ def test_values_that_are_all_alike() -> None:
 
 
 @given(numel=st.integers(1, 300), share=st.floats(0, 1), seed=st.integers(0, 99))
-@settings(deadline=None, max_examples=40)
+@budget(0.4)
 def test_keys_are_bits_or_indices(numel: int, share: float, seed: int) -> None:
     places = (torch.rand(numel, generator=torch.Generator().manual_seed(seed)) < share).nonzero().view(-1)
     encoded = keys_of(places, numel)

@@ -17,7 +17,6 @@ from torch import nn  # noqa: E402
 
 from gradwire.predictor import Plan, make_predictor  # noqa: E402
 from gradwire.scenarios.errors import ResultError, ScenarioError, TraceError  # noqa: E402
-from gradwire.traces.models.resnet import CifarResNet  # noqa: E402
 from gradwire.training.data import images  # noqa: E402
 from gradwire.training.network import Answer, Random, Recorded, Replay  # noqa: E402
 from gradwire.training.served.fitting import Fitting, errors_blocks, seen_at  # noqa: E402
@@ -26,6 +25,7 @@ from gradwire.training.served.predictor import (  # noqa: E402
     BLOCK,
     BUNDLED,
     PERIOD,
+    SHIPPED,
     BlockPredictor,
     ScalarPredictor,
     WeightNowcaster,
@@ -39,27 +39,9 @@ from gradwire.training.served.predictor import (  # noqa: E402
 from gradwire.training.served.samples import LENGTH, of_blocks, of_scalars  # noqa: E402
 from gradwire.training.served.wnn import WnnTrainer  # noqa: E402
 from gradwire.training.trainer import Recipe, Score, Trainer  # noqa: E402
+from tests.support.training_cases import Points, close, plain, resnet, same  # noqa: E402
 
 DATA = images("synthetic", 8, limit=400)
-
-
-def resnet() -> nn.Module:
-    torch.manual_seed(1)
-    return CifarResNet(1, 10)
-
-
-def plain() -> nn.Module:
-    """216 + 8 + 2880 + 10 parameters: 7 blocks, of which the last is short, and 90."""
-    torch.manual_seed(5)
-    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.Tanh(), nn.Flatten(), nn.Linear(288, 10))
-
-
-def close(one: nn.Module, other: nn.Module, atol: float = 1e-6) -> bool:
-    return all(torch.allclose(a, b, atol=atol) for a, b in zip(one.parameters(), other.parameters(), strict=True))
-
-
-def same(one: nn.Module, other: nn.Module) -> bool:
-    return close(one, other, 0.0)
 
 
 class Line(nn.Module):
@@ -72,19 +54,6 @@ class Line(nn.Module):
 
 def slope(model, inputs, targets):
     return (model.w[0] * inputs[0]).sum(dim=1)
-
-
-class Points:
-    """Samples that are the same in every step."""
-
-    def __init__(self, *points: list[float]) -> None:
-        self.points = torch.tensor(points)
-
-    def __len__(self) -> int:
-        return len(self.points)
-
-    def batch(self, indices, draws):
-        return (self.points,), torch.zeros(len(self.points))
 
 
 def line(rules: Predicted, *points: list[float], network=None, payload: int = 4096, momentum: float = 0.0, steps: int = 60) -> Mp2Trainer:
@@ -253,7 +222,7 @@ def test_features_are_what_they_say() -> None:
     assert torch.allclose(x, again, atol=1e-5)
 
 
-@pytest.mark.parametrize("predictor", ["bundled", "hold", "none"])
+@pytest.mark.parametrize("predictor", ["bundled", "several", "hold", "none"])
 def test_least_squares_of_four_workers(predictor: str) -> None:
     """Each worker has another optimum; the mean is found, however the rest is predicted."""
     def distance(model, inputs, targets):
@@ -290,14 +259,21 @@ def test_it_learns() -> None:
 # predictors
 
 
-def test_bundled_predictors_are_small_and_say_where_they_are_from() -> None:
-    for kind in ("mp2", "wnn"):
-        net, manifest = load_predictor(kind)
-        assert sum(p.numel() for p in net.parameters()) < 15_000 and (BUNDLED / f"{kind}.npz").stat().st_size < 80_000
-        assert manifest["command"].startswith("gradwire predictor") and manifest["date"] and len(manifest["plan"]["seeds"]) >= 2
-        assert manifest["error"]["predicted"] < 1, "better than to stay"
-    _, manifest = load_predictor("mp2")
-    assert manifest["error"]["predicted"] < manifest["error"]["hold"]
+@pytest.mark.parametrize(("kind", "name"), SHIPPED)
+def test_bundled_predictors_are_small_and_say_where_they_are_from(kind: str, name: str) -> None:
+    net, manifest = load_predictor(kind, name)
+    assert sum(p.numel() for p in net.parameters()) < 15_000 and (BUNDLED / SHIPPED[kind, name]).stat().st_size < 80_000
+    assert manifest["command"].startswith("gradwire predictor") and manifest["date"] and len(manifest["plan"]["seeds"]) >= 2
+    assert manifest["error"]["predicted"] < 1, "better than to stay"
+    if kind == "mp2":
+        assert manifest["error"]["predicted"] < manifest["error"]["hold"]
+    if name == "several":
+        assert set(manifest["plan"]["models"]) == set(manifest["error_by_model"]) == {"resnet8", "vgg11-quarter", "char-lstm"}
+        assert all(each["predicted"] < each["hold"] for each in manifest["error_by_model"].values())
+
+
+def test_every_shipped_file_has_a_name() -> None:
+    assert sorted(SHIPPED.values()) == sorted(each.name for each in BUNDLED.iterdir())
 
 
 def test_nowcast_by_hand() -> None:

@@ -22,6 +22,7 @@ from gradwire.training.build import trainer_of  # noqa: E402
 from gradwire.training.data import images  # noqa: E402
 from gradwire.training.overlapped import OverlappedTrainer  # noqa: E402
 from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
+from tests.support.training_cases import close, parameters  # noqa: E402
 
 DATA = images("synthetic", 8, limit=400)
 RECIPE = Recipe(workers=3, batch=8, steps=8, rate=0.1, schedule="triangle", nesterov=True)
@@ -34,14 +35,6 @@ def dense() -> nn.Module:
         nn.Conv2d(3, 7, 3), nn.GroupNorm(1, 7), nn.Tanh(), nn.Flatten(), nn.Linear(252, 11, bias=False), nn.Tanh(),
         nn.Linear(11, 10),
     )  # fmt: skip
-
-
-def parameters(of: nn.Module) -> list[torch.Tensor]:
-    return [each.detach().clone() for each in of.parameters()]
-
-
-def close(one: nn.Module, other: nn.Module, tolerance: float = 2e-6) -> bool:
-    return all(torch.allclose(a, b, atol=tolerance) for a, b in zip(parameters(one), parameters(other), strict=True))
 
 
 @pytest.mark.parametrize("what", ["activations", "gradients"])

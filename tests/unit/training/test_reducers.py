@@ -8,12 +8,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hypothesis import given, settings  # noqa: E402
+from budgets import budget  # noqa: E402
+from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
+from reducer_cases import SHAPES, distance_after, drawn, info_of, one  # noqa: E402
 
 from gradwire.traces.trace import TensorInfo  # noqa: E402
 from gradwire.training.exchange import Exchange, answer_bytes  # noqa: E402
-from gradwire.training.network import Answer, Replay  # noqa: E402
+from gradwire.training.network import Answer, Random, Replay  # noqa: E402
 from gradwire.training.reducers.base import Reducer, State  # noqa: E402
 from gradwire.training.reducers.dgc import DGC  # noqa: E402
 from gradwire.training.reducers.feedback import ErrorFeedback, MomentumCorrection  # noqa: E402
@@ -41,31 +43,13 @@ ALL: dict[str, Reducer] = {
     "signsgd bare": SignSGD(scale="none"),
     "powersgd": PowerSGD(rank=2),
 }
-SHAPES = st.sampled_from([(1,), (7,), (130,), (3, 5), (16, 16, 3, 3), (10, 64), (129, 2)])
-
-
-def info_of(*shape: int) -> TensorInfo:
-    return TensorInfo("t", shape, math.prod(shape), "float32", 0)
-
-
-def drawn(shape: tuple[int, ...], seed: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator) * torch.rand(shape, generator=generator) ** 4
-
-
-def one(reducer: Reducer, tensor: torch.Tensor, state: State | None = None) -> torch.Tensor:
-    """What becomes of a tensor of a single worker without loss."""
-    exchange = Exchange(reducer, [info_of(*tensor.shape)], 1)
-    if state is not None:
-        exchange.states = [[state]]
-    return exchange.step([[tensor]], 0)[0][0]
 
 
 # of all: bytes, packets, masks
 
 
 @pytest.mark.parametrize("name", ALL)
-@settings(deadline=None, max_examples=25)
+@budget(0.25)
 @given(shape=SHAPES, seed=st.integers(0, 1000), payload=st.integers(140, 700), lost=st.integers(0, 2**32))
 def test_any_packets_may_be_missing(name: str, shape: tuple[int, ...], seed: int, payload: int, lost: int) -> None:
     """Bytes are those of the serialised form; what is decoded from the packets that are there is what the mask says, and
@@ -125,7 +109,7 @@ def test_topk_by_hand() -> None:
     assert got.tolist() == [[0, -3, 0], [0, 2.5, 0]]
 
 
-@settings(deadline=None, max_examples=30)
+@budget(0.3)
 @given(shape=SHAPES, seed=st.integers(0, 1000))
 def test_topk_is_a_contraction(shape: tuple[int, ...], seed: int) -> None:
     """|x - C(x)|^2 <= (1 - k/n) |x|^2 (Stich et al., lemma A.1)."""
@@ -258,21 +242,24 @@ def test_dgc_sends_about_as_much_as_it_is_told() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, each in ALL.items() if not each.remembers_error and "unbiased" not in name])
-def test_error_feedback_conserves_the_sum(name: str) -> None:
-    """All that was sent and what is kept is the sum of the gradients, with lost packets, too, where they are fed back."""
+@budget(0.1)
+@given(seed=st.integers(0, 1000), lost=st.sampled_from([0.0, 0.3, 1.0]), payload=st.sampled_from([160, 400]))
+def test_error_feedback_conserves_the_sum(name: str, seed: int, lost: float, payload: int) -> None:
+    """All that was sent and what is kept is the sum of the gradients, of whatever packets the network loses, as they are fed back."""
     shapes = [(40, 30), (17,)]
-    exchange = Exchange(ErrorFeedback(reducer=ALL[name]), [info_of(*s) for s in shapes], 2, seed=3, payload=160)
+    exchange = Exchange(ErrorFeedback(reducer=ALL[name]), [info_of(*s) for s in shapes], 2, seed, payload=payload, feed_back=True)
+    network = Random(lost, seed=seed)
     total = [torch.zeros(s) for s in shapes]
-    given = [torch.zeros(s) for s in shapes]
-    for step in range(6):
-        gradients = [[drawn(s, 100 * step + 10 * w + t) for t, s in enumerate(shapes)] for w in range(2)]
-        means, _ = exchange.step(gradients, step)
+    whole = [torch.zeros(s) for s in shapes]
+    for step in range(5):
+        gradients = [[drawn(s, 1000 * seed + 100 * step + 10 * w + t) for t, s in enumerate(shapes)] for w in range(2)]
+        means, _ = exchange.step(gradients, step, network)
         for t in range(2):
             total[t] += means[t]
-            given[t] += (gradients[0][t] + gradients[1][t]) / 2
+            whole[t] += (gradients[0][t] + gradients[1][t]) / 2
     for t in range(2):
         kept = sum(exchange.states[w][t].values["residual"] for w in range(2)) / 2
-        assert torch.allclose(total[t].flatten() + kept, given[t].flatten(), atol=1e-4)
+        assert torch.allclose(total[t].flatten() + kept, whole[t].flatten(), atol=1e-4)
 
 
 def test_what_the_network_lost_can_be_fed_back() -> None:
@@ -324,13 +311,7 @@ def test_feedback_twice_is_refused() -> None:
 def test_least_squares_of_four_workers(reducer: Reducer, converges: bool) -> None:
     """Each worker has another optimum, so its gradient is large where the mean is zero: sparse and signed gradients without
     feedback do not get there in this many steps, with it they do."""
-    goals = [drawn((12, 10), 50 + w) * 3 for w in range(4)]
-    mean = sum(goals) / 4
-    exchange, x = Exchange(reducer, [info_of(12, 10)], 4, seed=2), torch.zeros(12, 10)
-    for step in range(400):
-        rate = 0.1 / (1 + step / 40)
-        x = x - rate * exchange.step([[x - goal] for goal in goals], step)[0][0]
-    error = float((x - mean).norm() / mean.norm())
+    error = distance_after(reducer)
     assert (error < 0.1) is converges, error
 
 

@@ -9,10 +9,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hypothesis import given, settings  # noqa: E402
+from budgets import budget  # noqa: E402
+from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
+from reducer_cases import SHAPES, distance_after, drawn, info_of, one  # noqa: E402
 
-from gradwire.traces.trace import TensorInfo  # noqa: E402
 from gradwire.training.exchange import Exchange  # noqa: E402
 from gradwire.training.reducers.base import Reducer, State  # noqa: E402
 from gradwire.training.reducers.dgc import DGC  # noqa: E402
@@ -24,25 +25,8 @@ from gradwire.training.reducers.qsgd import QSGD  # noqa: E402
 from gradwire.training.reducers.randomk import RandomK  # noqa: E402
 from gradwire.training.reducers.signsgd import SignSGD  # noqa: E402
 
-SHAPES = st.sampled_from([(1,), (7,), (130,), (3, 5), (16, 16, 3, 3), (10, 64), (129, 2)])
 
-
-def info_of(*shape: int) -> TensorInfo:
-    return TensorInfo("t", shape, math.prod(shape), "float32", 0)
-
-
-def drawn(shape: tuple[int, ...], seed: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator) * torch.rand(shape, generator=generator) ** 4
-
-
-def one(reducer: Reducer, tensor: torch.Tensor, seed: int = 0) -> torch.Tensor:
-    """What becomes of a tensor of a single worker without loss."""
-    exchange = Exchange(reducer, [info_of(*tensor.shape)], 1, seed)
-    return exchange.step([[tensor]], 0)[0][0]
-
-
-@settings(deadline=None, max_examples=30)
+@budget(0.3)
 @given(shape=SHAPES, seed=st.integers(0, 1000), scale=st.sampled_from([1e-6, 1e-3, 1.0, 1e4]))
 def test_dense_is_the_gradient_and_halves_are_rounded_once(shape: tuple[int, ...], seed: int, scale: float) -> None:
     """Significands of 24, 11 and 8 bits (IEEE 754): half a unit in the last place, or half of the smallest number."""
@@ -55,10 +39,10 @@ def test_dense_is_the_gradient_and_halves_are_rounded_once(shape: tuple[int, ...
 def test_randomk_by_hand() -> None:
     """Two of four elements: as they are, or twice as large; and the mean square of what is not sent is half of all."""
     x = torch.tensor([1.0, -2.0, 3.0, 4.0])
-    plain, unbiased = one(RandomK(ratio=0.5), x, 3), one(RandomK(ratio=0.5, unbiased=True), x, 3)
+    plain, unbiased = one(RandomK(ratio=0.5), x, seed=3), one(RandomK(ratio=0.5, unbiased=True), x, seed=3)
     sent = plain != 0
     assert int(sent.sum()) == 2 and torch.equal(plain, x * sent) and torch.equal(unbiased, 2 * x * sent)
-    missed = [float((one(RandomK(ratio=0.5), x, seed) - x).square().sum()) for seed in range(600)]
+    missed = [float((one(RandomK(ratio=0.5), x, seed=seed) - x).square().sum()) for seed in range(600)]
     assert sum(missed) / 600 == pytest.approx((1 - 0.5) * 30, rel=0.05)
 
 
@@ -68,11 +52,11 @@ def test_qsgd_by_hand() -> None:
     assert one(QSGD(levels=5, bucket=2), torch.tensor([3.0, -4.0, -6.0, 8.0])).tolist() == [3, -4, -6, 8]
     encoded = QSGD(levels=5, bucket=2).compress(torch.tensor([3.0, -4.0, -6.0]), info_of(3), State(0, 0, 0))
     assert encoded.fields[0].flatten().tolist() == [5, 6] and encoded.fields[1].tolist() == [[3, -4], [-5, 0]]
-    draws = [one(QSGD(levels=1, bucket=2), torch.tensor([0.6, 0.8]), seed)[0].item() for seed in range(400)]
+    draws = [one(QSGD(levels=1, bucket=2), torch.tensor([0.6, 0.8]), seed=seed)[0].item() for seed in range(400)]
     assert set(draws) == {0.0, 1.0} and sum(draws) / 400 == pytest.approx(0.6, abs=0.08)
 
 
-@settings(deadline=None, max_examples=30)
+@budget(0.3)
 @given(shape=SHAPES, seed=st.integers(0, 1000))
 def test_scaled_signs_are_a_contraction(shape: tuple[int, ...], seed: int) -> None:
     """|x - C(x)|^2 = (1 - |x|_1^2 / (n |x|^2)) |x|^2, exactly (Karimireddy et al., ICML '19, lemma 8)."""
@@ -82,7 +66,7 @@ def test_scaled_signs_are_a_contraction(shape: tuple[int, ...], seed: int) -> No
     assert lost == pytest.approx(whole - float(x.double().abs().sum()) ** 2 / x.numel(), rel=1e-4, abs=1e-6 * whole)
 
 
-@settings(deadline=None, max_examples=30)
+@budget(0.3)
 @given(shape=SHAPES, seed=st.integers(0, 1000), rank=st.integers(1, 4))
 def test_powersgd_projects(shape: tuple[int, ...], seed: int, rank: int) -> None:
     """P P^T M: what is missing is orthogonal to it, so that no more than everything is, and the norms add up."""
@@ -102,7 +86,7 @@ def test_powersgd_by_hand() -> None:
     assert torch.allclose(q.abs(), torch.full((4,), math.sqrt(5)), atol=1e-5)
 
 
-@settings(deadline=None, max_examples=20)
+@budget(0.2)
 @given(seed=st.integers(0, 1000), ratio=st.sampled_from([0.01, 0.1, 0.5]), masking=st.booleans())
 def test_dgc_conserves_the_sum(seed: int, ratio: float, masking: bool) -> None:
     """Without momentum all that was sent and what adds up still are the sum of the gradients."""
@@ -125,11 +109,5 @@ def test_dgc_conserves_the_sum(seed: int, ratio: float, masking: bool) -> None:
 def test_least_squares_of_four_workers(reducer: Reducer, converges: bool) -> None:
     """As in `test_reducers`: four workers with optima of their own. DGC's feedback is its own; rank 1 is one direction of ten in
     every step; signs without a scale step as far at the optimum as far from it, whatever is kept for later."""
-    goals = [drawn((12, 10), 50 + w) * 3 for w in range(4)]
-    mean = sum(goals) / 4
-    exchange, x = Exchange(reducer, [info_of(12, 10)], 4, seed=2), torch.zeros(12, 10)
-    for step in range(400):
-        rate = 0.1 / (1 + step / 40)
-        x = x - rate * exchange.step([[x - goal] for goal in goals], step)[0][0]
-    error = float((x - mean).norm() / mean.norm())
+    error = distance_after(reducer)
     assert (error < 0.1) is converges, error

@@ -12,7 +12,6 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from gradwire.traces.models.resnet import CifarResNet  # noqa: E402
 from gradwire.training.data import images  # noqa: E402
 from gradwire.training.gradients import Together  # noqa: E402
 from gradwire.training.network import Answer, Random, Recorded, Replay  # noqa: E402
@@ -20,7 +19,7 @@ from gradwire.training.reducers.topk import TopK  # noqa: E402
 from gradwire.training.replicas import Replicas  # noqa: E402
 from gradwire.training.ring import Hops, Ring, RingLayout, buckets_of  # noqa: E402
 from gradwire.training.trainer import Recipe, Score, Trainer, losses_of  # noqa: E402
-from tests.support.training_cases import pushed_round  # noqa: E402
+from tests.support.training_cases import pushed_round, resnet  # noqa: E402
 
 DATA = images("synthetic", 8, limit=400)
 
@@ -144,11 +143,6 @@ def test_shares_lost_are_counted_by_who_sent_them() -> None:
     assert layout.nbytes == 6 * 16
 
 
-def model() -> nn.Module:
-    torch.manual_seed(1)
-    return CifarResNet(1, 10)
-
-
 def states(trainer: Trainer) -> list[torch.Tensor]:
     own = [each.detach() for each in trainer.model.parameters()] + list(trainer.model.buffers())
     if trainer.replicas is None:
@@ -164,8 +158,8 @@ def same(one: Trainer, other: Trainer) -> bool:
 @pytest.mark.parametrize("fill", ["zero", "rescaled", "stale"])
 def test_a_ring_without_loss_is_the_servers_training(fill: str) -> None:
     """Bit by bit; also a network that is asked and loses nothing."""
-    plain = Trainer(model(), DATA, Recipe(workers=4, batch=4, steps=3))
-    ring = Trainer(model(), DATA, Recipe(workers=4, batch=4, steps=3, collective="ring", fill=fill), network=Random(0.0, way="both"))
+    plain = Trainer(resnet(), DATA, Recipe(workers=4, batch=4, steps=3))
+    ring = Trainer(resnet(), DATA, Recipe(workers=4, batch=4, steps=3, collective="ring", fill=fill), network=Random(0.0, way="both"))
     for _ in range(3):
         assert plain.step().loss == ring.step().loss
     assert same(plain, ring) and ring.replicas is None
@@ -252,7 +246,7 @@ def test_lost_parameters_are_those_of_before(fill: str) -> None:
 def test_it_goes_on_from_a_checkpoint_and_can_be_replayed(recipe: Recipe, tmp_path) -> None:
     """To the bit, with copies, their momentum, and what came last; what was lost is lost again."""
     recorded = Recorded(Random(0.1, way="both"))
-    make = lambda network: Trainer(model(), DATA, recipe, network=network)  # noqa: E731
+    make = lambda network: Trainer(resnet(), DATA, recipe, network=network)  # noqa: E731
     whole, first, second = make(recorded), make(Random(0.1, way="both")), make(Random(0.1, way="both"))
     rows = [whole.step() for _ in range(6)]
     assert whole.replicas is not None and rows[-1].apart_rms > 0
@@ -269,7 +263,7 @@ def test_it_goes_on_from_a_checkpoint_and_can_be_replayed(recipe: Recipe, tmp_pa
 def test_workers_are_brought_together(collective: str) -> None:
     """Every third step: then nobody is apart; in a ring that is as many bytes again."""
     recipe = Recipe(workers=4, batch=4, steps=6, payload=200, collective=collective, resync=3)
-    trainer = Trainer(model(), DATA, recipe, network=Random(0.2, way="pull"))
+    trainer = Trainer(resnet(), DATA, recipe, network=Random(0.2, way="pull"))
     rows = [trainer.step() for _ in range(6)]
     assert [row.apart_max == 0 for row in rows] == [False, False, True] * 2
     ring = collective == "ring"
@@ -281,7 +275,7 @@ def test_workers_are_brought_together(collective: str) -> None:
 
 def test_statistics_are_a_workers_own() -> None:
     """Of inputs that differ in scale by worker; those of the model are their mean, and what was lent comes back."""
-    net = model().train()
+    net = resnet().train()
     replicas = Replicas(net, 2)
     before = [p.detach().clone() for p in net.parameters()]
     inputs = torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(1)) * torch.tensor([1.0] * 4 + [5.0] * 4)[:, None, None, None]
@@ -296,7 +290,7 @@ def test_statistics_are_a_workers_own() -> None:
 
 def test_copies_that_are_the_same_have_the_gradients_of_one_model() -> None:
     """And statistics of batch norms as before."""
-    one, other = model().train(), model().train()
+    one, other = resnet().train(), resnet().train()
     inputs, targets = torch.randn(16, 3, 8, 8), torch.arange(16) % 10
     losses, gradients = Together(one, 4)(losses_of, (inputs,), targets)
     theirs, others = Replicas(other, 4).answers(losses_of, (inputs,), targets)
@@ -329,7 +323,7 @@ def test_a_score_is_of_all_workers() -> None:
 
 def test_what_a_ring_cannot_add_up_is_refused() -> None:
     with pytest.raises(ValueError, match="adds up no topk"):
-        Trainer(model(), DATA, Recipe(workers=2, batch=4, collective="ring"), TopK())
+        Trainer(resnet(), DATA, Recipe(workers=2, batch=4, collective="ring"), TopK())
     mask = torch.ones(2, 2, 3, dtype=torch.bool)
     trainer = Trainer(linear(), DATA, Recipe(workers=2, batch=4, collective="ring"), network=Replay([[Answer([], hops=Hops(((1, 0),), [mask]))]]))
     trainer.network.answers[0][0] = Answer([[None, None]] * 2, hops=Hops(((1, 0),), [mask]))

@@ -12,17 +12,9 @@ from gradwire.training.data import images  # noqa: E402
 from gradwire.training.network import Answer, Random, Recorded, Replay  # noqa: E402
 from gradwire.training.served.slimdp import Slim, SlimTrainer  # noqa: E402
 from gradwire.training.trainer import Recipe, Score, Trainer  # noqa: E402
+from tests.support.training_cases import Points, close, plain  # noqa: E402
 
 DATA = images("synthetic", 8, limit=400)
-
-
-def plain() -> nn.Module:
-    torch.manual_seed(5)
-    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.Tanh(), nn.Flatten(), nn.Linear(288, 10))
-
-
-def close(one: nn.Module, other: nn.Module, atol: float = 1e-6) -> bool:
-    return all(torch.allclose(a, b, atol=atol) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
 
 class Line(nn.Module):
@@ -37,23 +29,10 @@ def distance(model, inputs, targets):
     return 0.5 * (model.w - inputs[0]).square().sum(dim=1)
 
 
-class Points:
-    """Workers' goals, the same in every step; there is nothing to be scored."""
-
-    def __init__(self, *goals: list[float]) -> None:
-        self.goals = torch.tensor(goals)
-
-    def __len__(self) -> int:
-        return len(self.goals)
-
-    def batch(self, indices, draws):
-        return (self.goals,), torch.zeros(len(self.goals))
-
-
 def line(slim: Slim, steps: int = 9, rate: float = 0.5, network=None, momentum: float = 0.0, payload: int = 4096, goals=None) -> SlimTrainer:
     points = Points(*(goals or [[8.0, 0.0, 2.0, 0.0], [0.0, 8.0, 0.0, 2.0]]))
     recipe = Recipe(len(points), 1, steps, rate, "constant", momentum=momentum, weight_decay=0.0, payload=payload)
-    return SlimTrainer(Line(*[0.0] * points.goals.shape[1]), points, recipe, slim, network, distance)
+    return SlimTrainer(Line(*[0.0] * points.points.shape[1]), points, recipe, slim, network, distance)
 
 
 def test_a_core_of_one_by_hand() -> None:
@@ -163,7 +142,7 @@ def test_least_squares_of_four_workers(slim: Slim, arrives: bool) -> None:
     trainer = SlimTrainer(Line(*[0.0] * 60), points, recipe, slim, None, distance)
     for _ in range(400):
         trainer.step()
-    mean = points.goals.mean(dim=0)
+    mean = points.points.mean(dim=0)
     assert bool((trainer.model.w.detach() - mean).norm() / mean.norm() < 0.2) is arrives
 
 

@@ -14,31 +14,22 @@ from torch import nn  # noqa: E402
 from torch.nn.functional import cross_entropy  # noqa: E402
 
 from gradwire.scenarios.errors import TraceError  # noqa: E402
-from gradwire.traces.models.resnet import CifarResNet  # noqa: E402
 from gradwire.training.data import Dealer, images, text  # noqa: E402
 from gradwire.training.network import Answer, Random, Recorded, Replay  # noqa: E402
 from gradwire.training.reducers.feedback import ErrorFeedback  # noqa: E402
 from gradwire.training.reducers.powersgd import PowerSGD  # noqa: E402
 from gradwire.training.reducers.topk import TopK  # noqa: E402
 from gradwire.training.trainer import Recipe, Score, StepRow, Trainer, tensors_of  # noqa: E402
+from tests.support.training_cases import parameters, resnet  # noqa: E402
 
 DATA = images("synthetic", 8, limit=400)
-
-
-def model() -> nn.Module:
-    torch.manual_seed(1)
-    return CifarResNet(1, 10)
-
-
-def parameters(of: nn.Module) -> list[torch.Tensor]:
-    return [each.detach().clone() for each in of.parameters()]
 
 
 def test_one_worker_without_loss_is_plain_training() -> None:
     """Bit by bit: SGD with momentum and decay, and the running statistics."""
     recipe = Recipe(workers=1, batch=16, steps=6, rate=0.05, schedule="constant")
-    ours = Trainer(model(), DATA, recipe)
-    plain, dealer = model(), Dealer(DATA, 1, 16, 0)
+    ours = Trainer(resnet(), DATA, recipe)
+    plain, dealer = resnet(), Dealer(DATA, 1, 16, 0)
     optimizer = torch.optim.SGD(plain.parameters(), 0.05, 0.9, weight_decay=1e-4)
     for number in range(6):
         row = ours.step()
@@ -87,16 +78,16 @@ def test_it_learns_and_losing_costs() -> None:
     """Ten noisy patterns: far above chance without loss, and with half of the packets lost less of it."""
     data = images("synthetic", 8, augment=False, limit=2000)
     recipe = Recipe(workers=4, batch=16, steps=90, rate=0.1, payload=256)
-    clean = [each for each in Trainer(model(), data, recipe).run() if isinstance(each, Score)][-1]
+    clean = [each for each in Trainer(resnet(), data, recipe).run() if isinstance(each, Score)][-1]
     assert clean.accuracy > 0.5 and clean.loss < 2
-    harsh = [each for each in Trainer(model(), data, recipe, network=Random(0.95)).run() if isinstance(each, Score)][-1]
+    harsh = [each for each in Trainer(resnet(), data, recipe, network=Random(0.95)).run() if isinstance(each, Score)][-1]
     assert harsh.loss > clean.loss and harsh.step == clean.step == 90
 
 
 def test_runs_are_paired_and_repeatable() -> None:
     """The same twice is the same to the bit; another seed of losses changes nothing before the first update."""
     recipe = Recipe(workers=2, batch=8, steps=4)
-    rows = [[t.step() for _ in range(4)] for t in (Trainer(model(), DATA, recipe, network=Random(0.2, seed=s)) for s in (1, 1, 2))]
+    rows = [[t.step() for _ in range(4)] for t in (Trainer(resnet(), DATA, recipe, network=Random(0.2, seed=s)) for s in (1, 1, 2))]
     assert rows[0] == rows[1] and rows[0] != rows[2]
     assert rows[0][0].loss == rows[2][0].loss
 
@@ -104,10 +95,10 @@ def test_runs_are_paired_and_repeatable() -> None:
 def test_replay_of_a_run_is_the_run() -> None:
     recipe = Recipe(workers=2, batch=8, steps=5, payload=200)
     recorded = Recorded(Random(0.3))
-    first, second = Trainer(model(), DATA, recipe, network=recorded), None
+    first, second = Trainer(resnet(), DATA, recipe, network=recorded), None
     for _ in range(5):
         first.step()
-    second = Trainer(model(), DATA, recipe, network=Replay(recorded.answers))
+    second = Trainer(resnet(), DATA, recipe, network=Replay(recorded.answers))
     for _ in range(5):
         second.step()
     assert all(torch.equal(a, b) for a, b in zip(parameters(first.model), parameters(second.model), strict=True))
@@ -117,7 +108,7 @@ def test_replay_of_a_run_is_the_run() -> None:
 def test_it_goes_on_from_a_checkpoint(reducer, tmp_path) -> None:
     """Six steps are four steps, a file, and two steps, to the bit."""
     recipe = Recipe(workers=2, batch=8, steps=6, fill="zero" if reducer else "stale")
-    make = lambda: Trainer(model(), DATA, recipe, reducer, Random(0.1))  # noqa: E731
+    make = lambda: Trainer(resnet(), DATA, recipe, reducer, Random(0.1))  # noqa: E731
     whole, first, second = make(), make(), make()
     rows = [whole.step() for _ in range(6)]
     for _ in range(4):
@@ -126,7 +117,7 @@ def test_it_goes_on_from_a_checkpoint(reducer, tmp_path) -> None:
     second.load_state_dict(torch.load(tmp_path / "checkpoint.pt", weights_only=True))
     assert [second.step() for _ in range(2)] == rows[4:]
     assert all(torch.equal(a, b) for a, b in zip(parameters(whole.model), parameters(second.model), strict=True))
-    other = Trainer(model(), DATA, Recipe(workers=2, batch=8, steps=7), reducer)
+    other = Trainer(resnet(), DATA, Recipe(workers=2, batch=8, steps=7), reducer)
     with pytest.raises(ValueError, match=r"of another recipe: .*steps"):
         other.load_state_dict(first.state_dict())
 
@@ -134,18 +125,18 @@ def test_it_goes_on_from_a_checkpoint(reducer, tmp_path) -> None:
 def test_run_scores_and_stops_when_it_is_good_enough() -> None:
     data = images("synthetic", 8, augment=False, limit=2000)
     heard: list[tuple[float, str]] = []
-    trainer = Trainer(model(), data, Recipe(workers=2, batch=16, steps=12, rate=0.05))
+    trainer = Trainer(resnet(), data, Recipe(workers=2, batch=16, steps=12, rate=0.05))
     found = list(trainer.run(score_every=4, progress=lambda share, words: heard.append((share, words))))
     assert [each.step for each in found if isinstance(each, Score)] == [4, 8, 12]
     assert [each.step for each in found if isinstance(each, StepRow)] == list(range(12))
     assert heard[-1][0] == 1 and "step 12, loss" in heard[-1][1]
-    early = list(Trainer(model(), data, Recipe(workers=2, batch=16, steps=12)).run(score_every=4, until=0.0))
+    early = list(Trainer(resnet(), data, Recipe(workers=2, batch=16, steps=12)).run(score_every=4, until=0.0))
     assert isinstance(early[-1], Score) and early[-1].step == 4
 
 
 def test_lost_shares_and_bytes_are_counted() -> None:
     recipe = Recipe(workers=2, batch=8, steps=1, payload=400)
-    trainer = Trainer(model(), DATA, recipe, network=Random(0.25, quota=True))
+    trainer = Trainer(resnet(), DATA, recipe, network=Random(0.25, quota=True))
     row = trainer.step()
     infos = tensors_of(trainer.model)
     assert row.sent_bytes == 2 * 4 * sum(info.numel for info in infos)
@@ -155,7 +146,7 @@ def test_lost_shares_and_bytes_are_counted() -> None:
 @pytest.mark.parametrize("reducer", [None, TopK(ratio=0.1), PowerSGD()])
 def test_encoding_takes_time_on_the_clock(reducer) -> None:
     """2 ns an element: each worker encodes all of them by itself, one server decodes those of both; in every round."""
-    steps = [Trainer(model(), DATA, Recipe(workers=2, batch=8, steps=2, encode_time=how), reducer) for how in ("none", 2.0, "measured")]
+    steps = [Trainer(resnet(), DATA, Recipe(workers=2, batch=8, steps=2, encode_time=how), reducer) for how in ("none", 2.0, "measured")]
     numel = sum(info.numel for info in steps[0].infos)
     rounds = steps[0].exchange.reducer.rounds
     free, fixed, measured = (each.step() for each in steps)

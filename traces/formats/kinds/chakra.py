@@ -10,4 +10,5 @@ class Chakra(Format):
     title = "Chakra execution trace"
     module = "gradwire.traces.formats.chakra"
     writes = True
+    ranks = True
     offered = 50

@@ -1,0 +1,118 @@
+"""How fast large jobs are: `python -m gradwire.benchmarks.jobs [CASE ...] [--no-fast-forward] [--threads N]`.
+
+`spray`: 64 ranks, a ring, 20 iterations of 250 MB of gradients in buckets of 25 MB, at 400 Gbps, every packet its own
+way. `ranks`: 16,384 ranks on 2,048 machines of eight, all-reduce inside machines first, of the gradients of ResNet-50,
+over rails at 400 Gbps. `--hosts` makes it smaller. One run each, in a process of its own; processor time is that of the
+whole run, from the call to the Result, all threads together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from gradwire.benchmarks.fabric import machine
+
+LAYERS, LAYER_BYTES = 25, 10_000_000
+SPRAY: dict[str, Any] = {
+    "name": "spray", "transport": "dctcp", "load_balancing": "spray_random",
+    "topology": {"kind": "leaf_spine", "leaves": 8, "hosts_per_leaf": 8, "spines": 8},
+    "link": {"rate": "400Gbps", "latency": "1us"},
+    "switch": {"buffer": "2MiB", "ecn_threshold": "400KiB"},
+}  # fmt: skip
+RANKS: dict[str, Any] = {
+    "name": "ranks", "transport": {"kind": "dctcp", "payload": "8960B"},
+    "topology": {"kind": "rail", "cards": 8, "spines": 0},
+    "host": {"gpus": 8, "scale_up_rate": "3600Gbps", "scale_up_latency": "500ns"},
+    "link": {"rate": "400Gbps", "latency": "1us"},
+    "switch": {"queues": 1, "buffer": "4MiB", "ecn_threshold": "200KiB"},
+}  # fmt: skip
+HEADER = (
+    "| case | ranks | threads | iterations simulated | M messages | M packet-hops | set-up s | wall s | CPU s | "
+    "M hops/s of CPU | peak MB |\n|---|" + "---:|" * 10
+)
+
+
+def scenario_of(case: str, folder: Path, hosts: int, iterations: int) -> Any:
+    """The scenario of a case, with the trace that it needs made in a folder."""
+    from gradwire.scenarios.schema.scenario import Scenario
+
+    job: dict[str, Any]
+    if case == "spray":
+        rows = [f"l{layer}.weight,{LAYER_BYTES // 4},100,200" for layer in range(LAYERS)]
+        (folder / "layers.csv").write_text("\n".join(["name,shape,forward_us,backward_us", *rows]) + "\n")
+        trace = folder / "trace"
+        command = ["trace", "import", str(folder / "layers.csv"), "--out", str(trace), "--name", "layers"]
+        subprocess.run([sys.executable, "-m", "gradwire", *command], check=True, stdout=subprocess.DEVNULL)
+        exchange = {"kind": "ring", "bucket": "25MB"}
+        job = {"trace": str(trace), "iterations": iterations, "workers": 64, "exchange": exchange}
+        return Scenario.model_validate({**SPRAY, "job": [{"name": "job", **job}]})
+    job = {
+        "trace": "resnet50", "iterations": 1, "workers": 8 * hosts, "compute_scale": 0.0,
+        "exchange": {"kind": "hierarchical", "across": "halving"},
+    }  # fmt: skip
+    topology = {**RANKS["topology"], "hosts": hosts}
+    return Scenario.model_validate({**RANKS, "topology": topology, "job": [{"name": "job", **job}]})
+
+
+def run_row(case: str, hosts: int, iterations: int, threads: int, fast: bool) -> dict[str, Any]:
+    """One row, once, in this process. Times in seconds, memory in bytes."""
+    from gradwire.sim.simulate import simulate
+
+    with tempfile.TemporaryDirectory() as folder:
+        scenario = scenario_of(case, Path(folder), hosts, iterations)
+        wall, cpu = time.perf_counter(), time.process_time()
+        result = simulate(scenario, threads=threads, fast_forward=fast)
+    return {
+        "case": case, "ranks": scenario.job[0].workers, "threads": threads,
+        "fast_forward": result.timing.get("fast_forward", ""), "messages": result.messages.num_rows,
+        "packet_hops": result.timing["packet_hops"], "setup_s": result.timing["setup_s"],
+        "wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu,
+        "peak_rss_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+    }  # fmt: skip
+
+
+def line(row: dict[str, Any]) -> str:
+    """A row of the table."""
+    return (
+        f"| {row['case']} | {row['ranks']} | {row['threads']} | {row['fast_forward'] or 'all'} | "
+        f"{row['messages'] / 1e6:.2f} | {row['packet_hops'] / 1e6:.0f} | {row['setup_s']:.1f} | {row['wall_s']:.0f} | "
+        f"{row['cpu_s']:.0f} | {row['packet_hops'] / 1e6 / row['cpu_s']:.1f} | {row['peak_rss_bytes'] / 1e6:.0f} |"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m gradwire.benchmarks.jobs", description=__doc__)
+    parser.add_argument("case", nargs="*", help="spray, ranks, or both")
+    parser.add_argument("--hosts", type=int, default=2048, help="machines of eight, of `ranks`")
+    parser.add_argument("--iterations", type=int, default=20, help="of `spray`")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--no-fast-forward", action="store_true")
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if unknown := set(asked.case) - {"spray", "ranks"}:
+        parser.error(f"no case {', '.join(sorted(unknown))}: spray or ranks")
+    if asked.one:
+        row = run_row(asked.case[0], asked.hosts, asked.iterations, asked.threads, not asked.no_fast_forward)
+        print(json.dumps(row))
+        return 0
+    print(", ".join(f"{name} {value}" for name, value in machine().items()))
+    print(HEADER)
+    for case in asked.case or ["spray", "ranks"]:
+        command = [sys.executable, "-m", "gradwire.benchmarks.jobs", case, "--one", f"--hosts={asked.hosts}"]
+        command += [f"--iterations={asked.iterations}", f"--threads={asked.threads}"]
+        command += ["--no-fast-forward"] if asked.no_fast_forward else []
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        print(line(json.loads(done.stdout)), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

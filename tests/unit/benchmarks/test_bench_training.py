@@ -1,0 +1,64 @@
+"""`gradwire bench training`: what is timed are steps, by turns, and shares are of what they say."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gradwire.benchmarks import training as bench  # noqa: E402
+from gradwire.scenarios.errors import GradwireError  # noqa: E402
+
+
+def test_shares_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that steps themselves put forward: 100 ms, 120 ms, and 150 ms; the first step of each takes a minute and
+    does not count, and in the second of three rounds everything is twice as slow."""
+    now, made = [0.0], dict.fromkeys(("plain", "workers", "simulated"), 0)
+    order: list[str] = []
+
+    def step(name: str, seconds: float) -> None:
+        made[name] += 1
+        order.append(name)
+        slow = 2.0 if made[name] in (4, 5) else 1.0
+        now[0] += 60.0 if made[name] == 1 else slow * seconds
+
+    monkeypatch.setattr("gradwire.benchmarks.training.time.process_time", lambda: now[0])
+    steps = {name: (lambda n=name, s=s: step(n, s)) for name, s in (("plain", 0.1), ("workers", 0.12), ("simulated", 0.15))}
+    plain, workers, simulated = bench.measured(steps, 3, 2)
+    assert [row["step_ms"] for row in (plain, workers, simulated)] == [100, 120, 150]
+    assert plain["images_per_s"] == 1280 and (plain["of_plain"], workers["added"]) == (1, 0)
+    assert (workers["of_plain"], simulated["of_plain"]) == (pytest.approx(0.833), pytest.approx(0.667))
+    assert simulated["added"] == pytest.approx(0.25)
+    assert order[3::6] == ["plain", "workers", "simulated"], "each is the first one in turn"
+
+
+def test_all_rows_train_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After two steps all rows that lose nothing have the parameters of the workers' mean gradient; those over the simulator lose
+    some, of packets of 4096 bytes and of 512."""
+    seen = []
+    trained = bench.measured
+
+    def one_round(steps, rounds, each):
+        seen.append(steps)
+        return trained(steps, 1, 1)
+
+    monkeypatch.setattr(bench, "measured", one_round)
+    bench.bench_training(model="resnet8", as_json=False)
+    (steps,) = seen
+    shared, in_turn, simulated, small = (steps[name].__self__ for name in ("workers", "in turn", "simulated", "small packets"))
+    assert shared.done == in_turn.done == simulated.done == 2
+    for mine, theirs in zip(shared.model.parameters(), in_turn.model.parameters(), strict=True):
+        assert torch.allclose(mine, theirs, atol=1e-5)
+    assert simulated.clock_ps > 0 and small.clock_ps > 0 and shared.clock_ps == 0
+    assert simulated.recipe.payload == 4096 and small.recipe.payload == 512
+
+
+def test_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(bench, "made", lambda model: dict.fromkeys(("plain", "workers"), lambda: sum(range(20_000))))
+    bench.bench_training(model="resnet20", as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert found["model"] == "resnet20" and [row["row"] for row in found["rows"]] == ["plain", "workers"]
+    with pytest.raises(GradwireError, match="no such model: resnet50"):
+        bench.bench_training(model="resnet50", as_json=False)
