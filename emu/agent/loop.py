@@ -39,7 +39,7 @@ EVENT_ROOM = 1023 * 16
 RUN, DUE, BEGIN, HEARD, SERVE, TOOK = range(6)
 """What `enter` can be told (`gradwire.emu.agent.core.entry`)."""
 WHY = {
-    at.BROKEN_RULES: "the functions of a transport have raised an exception",
+    at.BROKEN_RULES: "the function {name} of a transport has raised an exception",
     at.BROKEN_PULLED: "a transport wanted to send packet {number}, which its message has not got",
 }
 _CALLED = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 5)
@@ -275,7 +275,8 @@ class EpollLoop:
             raise error
         if why == at.BROKEN_CALL:
             raise OSError(number, f"a system call of the agent's loop: {os.strerror(number)}")
-        raise TestbedError(WHY[why].format(number=number), "transport", "another", usage=False)
+        name = at.RULES[number] if why == at.BROKEN_RULES else ""
+        raise TestbedError(WHY[why].format(number=number, name=name), "transport", "another", usage=False)
 
     def _answer(self, result: int, _: int, what: int, *arguments: int) -> int:
         """Compiled code asks for something; the status of a function that it calls."""

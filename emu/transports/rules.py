@@ -29,6 +29,7 @@ from gradwire.components.transports.base import Context
 from gradwire.emu.agent import machine
 from gradwire.emu.agent.base import MessageRow
 from gradwire.emu.agent.core.layout import (
+    BROKEN_RULES,
     E_FILL,
     E_MARKED,
     E_NBYTES,
@@ -46,8 +47,10 @@ from gradwire.emu.agent.core.layout import (
     SENDER_BEYOND,
     SENDER_RECORD,
 )
+from gradwire.emu.agent.loop import WHY
 from gradwire.emu.agent.nic import TIMER, Flow
 from gradwire.emu.agent.words import Block
+from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.transports.pairs import Pairs
 from gradwire.emu.wire.header import ECHO
 from gradwire.scenarios.arrays import Flags
@@ -108,6 +111,14 @@ class Rules:
         self.fill = max(int(owner.data_overhead) - UDP_OVERHEAD, 0)
         """zeros before the payload of a data packet, so that it is as long on a link as it is simulated"""
 
+    def call(self, name: str, record: int, *arguments: int) -> int:
+        """One of its functions, of the record at an index. TestbedError if it raises an exception."""
+        try:
+            return self.functions[name](ORIGIN, self.parameters.index, record, *arguments)
+        except RuntimeError:
+            what = WHY[BROKEN_RULES].format(name=name)
+            raise TestbedError(what, "transport", "another", usage=False) from None
+
     def answer(self, word: int) -> Answer:
         """What a receiver's answer says, but for its argument."""
         size = (word >> SIZE_AT & SIZE_MASK) or int(self.owner.control_bytes)
@@ -165,7 +176,7 @@ class SendingEnd(Flow):
         self._call("start", now)
 
     def _call(self, name: str, *arguments: int) -> int:
-        return self.rules.functions[name](ORIGIN, self.rules.parameters.index, self.index + SENDER_RECORD, *arguments)
+        return self.rules.call(name, self.index + SENDER_RECORD, *arguments)
 
     def pull(self, now: int) -> int:
         """What the rules want to send now."""
@@ -270,9 +281,7 @@ class ReceivingEnd:
         return self.block.words[begin : min(begin + count, end)].tolist()
 
     def _call(self, name: str, *arguments: int) -> int:
-        return self.rules.functions[name](
-            ORIGIN, self.rules.parameters.index, self.index + RECEIVER_RECORD, *arguments
-        )
+        return self.rules.call(name, self.index + RECEIVER_RECORD, *arguments)
 
     def take(self, sequence: int, size: int, ce: int, now: int) -> int:
         """A data packet has come: the rules' answer, 0 for none."""

@@ -17,7 +17,6 @@ from gradwire.emu.agent.core.layout import (
     ASK_SETTLE,
     ASK_TOLD,
     BROKEN_CALL,
-    BROKEN_RULES,
     E_FILL,
     E_MARKED,
     E_NBYTES,
@@ -56,7 +55,7 @@ from gradwire.emu.agent.core.layout import (
     W_STRAYS,
 )
 from gradwire.emu.agent.core.packets import answer
-from gradwire.emu.agent.core.timers import ask, clock, memory
+from gradwire.emu.agent.core.timers import ask, clock, memory, raised
 from gradwire.emu.agent.core.turns import DONE, heard, let_go, serve, took
 from gradwire.emu.agent.words import SPREAD
 from gradwire.emu.wire.header import CE, DATA, ECHO, ECN, KIND, WORD
@@ -172,7 +171,7 @@ def one_packet(A, M, N, slot, now):
         rules[L_ON_DATA], (A[W_ORIGIN], M[end + E_PARAMETERS], record, sequence, length, ce, now)
     )
     if answered == RAISED:
-        A[W_BROKEN] = BROKEN_RULES
+        raised(A, L_ON_DATA)
         return
     if answered:
         answer(A, M, N, end, answered, sequence, slot)
@@ -235,7 +234,7 @@ def one_answer(A, M, N, slot, now):
         invoke(rules[L_ON_CONTROL], (A[W_ORIGIN], parameters, record, kind, sequence, first & WORD, echo, now))
         == RAISED
     ):
-        A[W_BROKEN] = BROKEN_RULES
+        raised(A, L_ON_CONTROL)
     elif M[flow + DONE]:
         ask(A, ASK_SETTLE, message, 0, 0, 0)
     else:

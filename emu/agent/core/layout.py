@@ -19,7 +19,7 @@ CLASSES = 8
 (
     W_ORIGIN,  # 0, the address of M[0], which compiled code may not know when it is compiled
     W_BROKEN,  # why everything has to be left: BROKEN_*, 0: nothing is wrong
-    W_ERRNO,  # of the system call that has failed
+    W_ERRNO,  # more of that
     W_CALL,  # address of the function that asks Python for what is rare (ASK_*)
     W_RUNNING,  # 1 until somebody has stopped the loop
     # the clock
@@ -57,8 +57,8 @@ CLASSES = 8
 WORDS = W_READY + 2 * CLASSES
 
 BROKEN_CALL, BROKEN_ASKED, BROKEN_RULES, BROKEN_PULLED = range(1, 5)
-"""A system call failed, Python raised an exception when it was asked, rules did, or they want to send a packet that
-there is not."""
+"""A system call failed (W_ERRNO: why), Python raised an exception when it was asked, a function of a transport did
+(W_ERRNO: L_*), or wants to send a packet that there is not (W_ERRNO: which)."""
 FILE_OF_PYTHON, FILE_TIMER, FILE_DATA, FILE_ANSWERS = range(4)
 (
     ASK_TIMER, ASK_FILE, ASK_IDLE, ASK_ROOM, ASK_RECEIVER, ASK_NO_DATA, ASK_ANSWER, ASK_DELIVER, ASK_TOLD,

@@ -11,6 +11,7 @@ from gradwire.emu.agent.core.calls import invoke, monotonic_ns, words_at
 from gradwire.emu.agent.core.layout import (
     ASK_ROOM,
     BROKEN_ASKED,
+    BROKEN_RULES,
     F_ARMED,
     NEVER,
     RAISED,
@@ -19,6 +20,7 @@ from gradwire.emu.agent.core.layout import (
     W_BROKEN,
     W_CALL,
     W_CALLED,
+    W_ERRNO,
     W_HEAP,
     W_HEAP_COUNT,
     W_HEAP_ROOM,
@@ -48,6 +50,13 @@ def ask(A, what, first, second, third, fourth):
         A[W_BROKEN] = BROKEN_ASKED
         return 0
     return found
+
+
+@njit
+def raised(A, which):
+    """A function of a transport (L_*) has raised an exception."""
+    A[W_ERRNO] = which
+    A[W_BROKEN] = BROKEN_RULES
 
 
 @njit

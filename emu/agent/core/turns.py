@@ -12,7 +12,6 @@ from gradwire.emu.agent.core.calls import invoke, words_at
 from gradwire.emu.agent.core.datagrams import flush
 from gradwire.emu.agent.core.layout import (
     BROKEN_CALL,
-    BROKEN_RULES,
     F_ARMED,
     F_ARMED_AT,
     F_BEHIND,
@@ -56,7 +55,7 @@ from gradwire.emu.agent.core.layout import (
     W_WAKE_AT,
 )
 from gradwire.emu.agent.core.packets import transmit
-from gradwire.emu.agent.core.timers import clock, memory, pop, push, scheduled, set_timer_of
+from gradwire.emu.agent.core.timers import clock, memory, pop, push, raised, scheduled, set_timer_of
 
 DONE, TIMER, SENT, GAP = (SENDER_RECORD + word for word in (at.S_DONE, at.S_TIMER, at.S_SENT, at.S_GAP))
 PAIR_NEXT, PAIR_GAP = at.PAIR_NEXT, at.PAIR_GAP
@@ -160,7 +159,7 @@ def went_off(A, flow):
     rules = words_at(A[W_ORIGIN] + 8 * M[flow + F_RULES])
     got = invoke(rules[L_ON_TIMER], (A[W_ORIGIN], M[flow + F_PARAMETERS], flow + SENDER_RECORD, now))
     if got == RAISED:
-        A[W_BROKEN] = BROKEN_RULES
+        raised(A, L_ON_TIMER)
         return
     begin(A, flow)
     arm(A, flow)
@@ -307,7 +306,7 @@ def asked(A, M, flow, slot):
     rules = words_at(A[W_ORIGIN] + 8 * M[flow + F_RULES])
     pulled = invoke(rules[L_PULL], (A[W_ORIGIN], M[flow + F_PARAMETERS], flow + SENDER_RECORD, slot))
     if pulled == RAISED:
-        A[W_BROKEN] = BROKEN_RULES
+        raised(A, L_PULL)
         return False
     A[W_PULLED] = pulled
     if pulled >= 0:
