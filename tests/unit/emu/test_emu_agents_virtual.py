@@ -29,6 +29,7 @@ CASES = [
     },
     {"transport": "dctcp", "sends": [{"src": 0, "dst": 1, "nbytes": 4096 * 500}]},
 ]
+CASES += CASES[:3]  # once more in the same machine, seconds later
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +67,14 @@ def test_nothing_is_late_and_everything_is_right(found):
         assert (each["wrong"], each["ended_by"], set(each["lost"]), each["problems"]) == ([], "done", {0}, [])
         assert set(each["retransmitted"]) == {0}
         assert all(host["max_ns"] <= 10 for host in each["punctuality"].values())
+
+
+def test_when_a_run_begins_makes_no_difference(found):
+    """It begins at a whole second, so what rounds times rounds alike."""
+    began = [each["began_ns"] for each in found[0]]
+    assert all(ns % 10**9 == 0 for ns in began) and sorted(set(began)) == began
+    for first, again in zip(found[0][:3], found[0][4:], strict=True):
+        assert (first["start_ns"], first["end_ns"]) == (again["start_ns"], again["end_ns"])
 
 
 def test_one_message_takes_what_its_packets_take(found):
