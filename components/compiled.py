@@ -1,7 +1,7 @@
 """`njit` as in Numba, only later: a function is handed to Numba when somebody compiles or calls it.
 
 Numba takes a fifth of a second to load and 60 MB, and a run whose engine is kept on disk needs nothing of it: the
-engine is loaded as machine code (`gradwire.sim.fabric.objects`). So the simulator's own functions are declared with
+engine is loaded as machine code (`gradwire.components.objects`). So the simulator's own functions are declared with
 this decorator. Numba's own works as well, for components of the user's own, and either may call the other: Numba asks
 an object that it does not know for its `_numba_type_`.
 """
@@ -19,6 +19,7 @@ Rule = Callable[..., Any]
 
 
 _declared: weakref.WeakSet[Compiled] = weakref.WeakSet()
+_intrinsics = {"gradwire.components.intrinsics"}
 
 
 class Compiled:
@@ -35,7 +36,8 @@ class Compiled:
         """Numba's dispatcher for the function; with a signature it is compiled now."""
         import numba
 
-        importlib.import_module("gradwire.components.intrinsics")  # Numba takes note of new ones before it begins
+        for module in sorted(_intrinsics):  # Numba takes note of new ones before it begins
+            importlib.import_module(module)
         signature, options = self._declared
         return numba.njit(signature, **options)(self.py_func) if signature else numba.njit(**options)(self.py_func)
 
@@ -61,11 +63,12 @@ def forget_compiled() -> None:
 
 
 class Intrinsic:
-    """Something of `gradwire.components.intrinsics` by name, which is imported when a function that uses it is
-    compiled."""
+    """Something of `gradwire.components.intrinsics`, or of another module of that kind, by name; it is imported when
+    a function that uses it is compiled."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, module: str = "gradwire.components.intrinsics") -> None:
+        self.name, self.module = name, module
+        _intrinsics.add(module)
 
     def __call__(self, *arguments: Any) -> Any:
         raise TypeError(f"{self.name} is for compiled functions")
@@ -74,5 +77,5 @@ class Intrinsic:
     def _numba_type_(self) -> Any:
         from numba.core.registry import cpu_target
 
-        found = getattr(importlib.import_module("gradwire.components.intrinsics"), self.name)
+        found = getattr(importlib.import_module(self.module), self.name)
         return cpu_target.typing_context.resolve_value_type(found)

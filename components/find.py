@@ -319,3 +319,12 @@ def _reason(error: Exception, function: FunctionType) -> str:
     said = [text[:-1] if text.endswith(":") else text for text in said]
     reasons = [text for text in said if len(text) > 8 and not text.startswith(NOISE) and not text.startswith("def ")]
     return f"{own}:{line}: {reasons[0] if reasons else type(error).__name__}"
+
+
+def bound_to(owner: type, function: str, name: str) -> str:
+    """The line that binds `name` to a component's function: one of its module, or of the class itself."""
+    found = getattr(owner, function).py_func
+    outer, _, inner = found.__qualname__.rpartition(".")
+    if not outer:
+        return f"from {found.__module__} import {inner} as {name}"
+    return f"import sys; {name} = sys.modules[{found.__module__!r}].{outer}.{inner}"

@@ -163,7 +163,9 @@ class Session:
         seed = (scenario.seed + self.built * SEEDS_APART) % 2**31  # other random numbers each time
         scenario = scenario.model_copy(update={"seed": seed})
         self._resolved = resolve(scenario, trace)
-        self._chosen = choose_backend(scenario, self._resolved, self._clock, self._switch)
+        self._chosen = choose_backend(
+            scenario, self._resolved, self._clock, self._switch, heard=self._heard
+        )
         self._held = Held(self._chosen.plan, self._heard)
         self.built += 1
 

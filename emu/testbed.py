@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gradwire.emu.agent import machine
 from gradwire.emu.control import machines
 from gradwire.emu.control.supervise import EmulationInterrupted, Heard, run
 from gradwire.emu.planning.faults import differences as faulty
@@ -40,6 +41,7 @@ from gradwire.emu.results.outcome import make_result
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.system.raw import Raw
 from gradwire.emu.system.scratch import scratch
+from gradwire.emu.transports import owners_of
 from gradwire.emu.uml.virtual import kernel_or_error
 from gradwire.emu.uml.watch import StoodStill
 from gradwire.experiment.resolved import Resolved
@@ -96,7 +98,8 @@ def emulate(
     resolved : its network, routes, traces and program (`gradwire.experiment.resolve.resolve`).
     ideal : picoseconds on the empty network, by message of traffic.
     heard : called with news of the run: {"state": "building" | "running", "delivered": ..., "messages": ...}, and
-        {"state": "again", "why": ...} where a disturbed run is repeated, or one whose virtual machine stood still.
+        {"state": "again", "why": ...} where a disturbed run is repeated, or one whose virtual machine stood still;
+        {"state": "compiling"} before, where a transport runs here for the first time.
 
     Returns
     -------
@@ -143,7 +146,7 @@ def _emulate(
         switch = request.switch or scenario.emulation.switch
         try:
             programs = programs_of(scenario, resolved.network, request.programs) if request.programs else None
-            chosen = choose_backend(scenario, resolved, clock, switch, captures, request.answers_late, programs)
+            chosen = choose_backend(scenario, resolved, clock, switch, captures, request.answers_late, programs, heard)
         except TestbedError:
             if ctrl_c.asked:  # a terminal's Ctrl-C has ended what was asking the kernel, too
                 raise EmulationInterrupted(None) from None
@@ -190,8 +193,10 @@ def choose_backend(
     captures: Sequence[str] = (),
     answers_late: float | None = None,
     programs: Programs | None = None,
+    heard: Heard | None = None,
 ) -> Chosen:
-    """The plan of a scenario for this machine. TestbedError if no backend, or not the wanted one, can run it."""
+    """The plan of a scenario for this machine, and all that has to be compiled for it. TestbedError if no backend, or
+    not the wanted one, can run it."""
     from gradwire.emu.planning.choose import choose, kind_of
     from gradwire.emu.planning.probe import probe, virtual_kernel
 
@@ -209,11 +214,21 @@ def choose_backend(
     choice = choose(plan, kernel, switch)
     check_rates(plan, kernel.reachable_bps)
     kind = kind_of(choice.name)
-    options |= {"ahead_ns": kind.ahead_ns, **kind.ready()}
+    options |= {"ahead_ns": kind.ahead_ns, **kind.ready(), "compiled_folder": compiled_for(plan, heard)}
     plan = make(switch=choice.name, options=options)
     done = [*choice.substitutions, *faulty(plan.changes, plan.routes, programs is not None)]
     done += differences(programs, clock) if programs is not None else []
     return Chosen(plan, tuple(done), kernel.release)
+
+
+def compiled_for(plan: Plan, heard: Heard | None = None) -> str:
+    """Compile what the agents of a plan run and is not kept yet. Returns the folder where it is."""
+
+    def begins() -> None:
+        if heard is not None:
+            heard({"state": "compiling"})
+
+    return str(machine.make_ready(owners_of(plan), begins))
 
 
 def for_machines(

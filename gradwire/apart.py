@@ -45,8 +45,8 @@ def simulate_apart(
     GradwireError
         A process was killed.
     """
+    from gradwire.components.engines import is_kept
     from gradwire.scenarios.result import Result
-    from gradwire.sim.fabric.engines import is_kept
     from gradwire.sim.fabric.specialise import identity_of
 
     found: dict[int, Outcome] = {}

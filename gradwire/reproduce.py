@@ -207,7 +207,7 @@ def _play(runs: Sequence[Run], store: Store, jobs: int) -> Iterator[Run]:
             _one(run, store)
             yield run
         return
-    from gradwire.sim.fabric.engines import is_kept
+    from gradwire.components.engines import is_kept
 
     by_key = {run.key: run for run in runs}
     for ended in play([Work(run.key, _one, (run, store), _engine_of(run)) for run in runs], jobs, is_kept):

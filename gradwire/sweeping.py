@@ -376,6 +376,6 @@ def engine_of(scenario: Scenario) -> str:
 
 
 def _is_compiled(identity: str) -> bool:
-    from gradwire.sim.fabric.engines import is_kept
+    from gradwire.components.engines import is_kept
 
     return is_kept(identity)

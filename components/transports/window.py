@@ -176,7 +176,7 @@ def acknowledge(M, k, f, sequence, cumulative, now):
             M[f + HIGHEST] = sequence
     if M[f + TIMED] >= 0 and (sequence == M[f + TIMED] or cumulative > M[f + TIMED]):
         sample(M, f, max(now - M[f + TIMED_AT], 1))  # sockets may send a little ahead of their schedule
-    if cumulative > una:
+    if una < cumulative <= M[f + S_PACKETS]:  # whoever answers on sockets may be wrong
         while una < cumulative:
             if bit(M, bits, una) == 0:
                 _settle(M, f, una)

@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 
 from gradwire.emu.agent.base import Arrival, Carrier, MessageRow, Parts, Timer
-from gradwire.emu.agent.loop import SECOND, EpollLoop
+from gradwire.emu.agent.loop import EpollLoop
 from gradwire.emu.agent.report import HostReport, Received, Sent
 from gradwire.emu.agent.stream import PLANNED, TOKEN_BYTES, Decoder, encode, token_of
 from gradwire.emu.planning.changes import pauses_of
@@ -45,6 +45,7 @@ from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.transports import make_carriers
 from gradwire.scenarios.inner_units import Ps, PsPerByte
 
+SECOND = 1_000_000_000
 STATUS_NS = SECOND // 5
 PARTS = "gradwire.emu.agent.parts:make_parts"
 """Makes (script, contents) of a host: see `Agent`."""

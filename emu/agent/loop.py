@@ -4,6 +4,9 @@ Times are of CLOCK_MONOTONIC, minus that of the common beginning. A timerfd wake
 is rounded to milliseconds and may be late by the timer slack. Under virtual time sleeping is exact and computing takes
 no time, so everything happens exactly when it was asked for, and the clock need not be read but after sleeping: there
 reading it is a system call, at the price of all others.
+
+The loop itself is machine code (`gradwire.emu.agent.core`), and so is what happens for every packet. Here are the
+timers and files of everything else, which it calls.
 """
 
 from __future__ import annotations
@@ -12,26 +15,35 @@ import contextlib
 import ctypes
 import os
 import select
-import struct
 import time
 from array import array
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-from gradwire.emu.agent import base
+from gradwire.emu.agent import base, machine
+from gradwire.emu.agent.core import layout as at
+from gradwire.emu.agent.words import Block
+from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.system.sockets import LIBC
 
 Call = Callable[[], None]
+Asked = Callable[[int, int, int, int], "int | None"]
 
 CLOCK_MONOTONIC = 1
 TIMER_FLAGS = 0o2000000 | 0o4000  # close on exec, do not block
-ABSOLUTE = 1
-SECOND = 1_000_000_000
 STALL_NS = 5_000_000
-NEVER = 1 << 62
-IDLE_NS = 5_000_000
-"""So long nothing has to be due before work is done that could wait; our choice."""
-TIMER = struct.Struct("=qqqq")
+NEVER = at.NEVER
+TIMERS, LATE = 256, 4096
+"""Room at first; our choice."""
+EVENT_ROOM = 1023 * 16
+RUN, DUE, BEGIN, HEARD, SERVE, TOOK = range(6)
+"""What `enter` can be told (`gradwire.emu.agent.core.entry`)."""
+WHY = {
+    at.BROKEN_RULES: "the function {name} of a transport has raised an exception",
+    at.BROKEN_PULLED: "a transport wanted to send packet {number}, which its message has not got",
+}
+_CALLED = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 5)
+"""A function of five integers, as compiled code calls those that are compiled (`gradwire.components.objects`)."""
 
 
 class Timer:
@@ -49,77 +61,151 @@ class Timer:
 
 
 class EpollLoop:
-    """See `gradwire.emu.agent.base.Loop`."""
+    """See `gradwire.emu.agent.base.Loop`.
+
+    words : those of the agent (`gradwire.emu.agent.core.layout`). asked : what compiled code asks for, by ASK_*, each
+    called with four integers.
+    """
 
     def __init__(self, beginning_ns: int = 0) -> None:
-        self.beginning = beginning_ns
+        core = machine.core()
+        self._enter = core["enter"]
+        self._block = Block(at.WORDS)
+        self.words = words = self._block.words
+        self._heap = Block(TIMERS * at.TIMER_WORDS)
+        self._late, self._spec = Block(LATE), Block(4)
+        self._events, self._files = Block(EVENT_ROOM // 8), Block(64)
         self._timers: list[Timer] = []
-        self._set = 0
         self._readers: dict[int, Call] = {}
         self._writers: dict[int, Call] = {}
         self._epoll = select.epoll()
         self._clock = LIBC.timerfd_create(CLOCK_MONOTONIC, TIMER_FLAGS)
         if self._clock < 0:
             raise OSError(ctypes.get_errno(), "timerfd_create")
-        self._epoll.register(self._clock, select.EPOLLIN)
-        self._armed = 0
-        self._setting = ctypes.create_string_buffer(TIMER.size)
-        self._running = False
-        self._called = NEVER
-        self._clock_ns: Callable[[], int] = time.monotonic_ns
-        self._seen: int | None = None
-        self._stood_until = 0
-        self.idle: Callable[[], bool] | None = None
-        """called where nothing is due for a while, for work that can be done at any time; forgotten when it says that
-        there is no more"""
-        self.lateness = array("q")
-        """ns that timers were late, of those that lay ahead when they were set and went off after the beginning"""
+        self._kept = array("q")
+        self._idle: Callable[[], bool] | None = None
+        self._error: BaseException | None = None
+        self.asked: dict[int, Asked] = {
+            at.ASK_TIMER: self._go_off, at.ASK_FILE: self._serve_file, at.ASK_IDLE: self._use_time,
+            at.ASK_ROOM: self._make_room,
+        }  # fmt: skip
+        self._callback = _CALLED(self._answer)
+        words[at.W_CALL] = ctypes.cast(self._callback, ctypes.c_void_p).value or 0
+        words[at.W_BEGINNING] = beginning_ns
+        words[at.W_CALLED] = words[at.W_PYTHON_TIME] = words[at.W_PYTHON_NUMBER] = NEVER
+        words[at.W_HEAP], words[at.W_HEAP_ROOM] = self._heap.address, TIMERS
+        words[at.W_LATE], words[at.W_LATE_ROOM] = self._late.address, LATE
+        words[at.W_EPOLL], words[at.W_TIMER] = self._epoll.fileno(), self._clock
+        words[at.W_SPEC], words[at.W_EVENTS] = self._spec.address, self._events.address
+        words[at.W_FILES], words[at.W_FILES_ROOM] = self._files.address, len(self._files.words)
+        self.serve_in_core(self._clock, at.FILE_TIMER)
+
+    # --- the clock
+
+    @property
+    def beginning(self) -> int:
+        """What the clock of the machine says when the run begins."""
+        return self.words[at.W_BEGINNING]
+
+    @beginning.setter
+    def beginning(self, value: int) -> None:
+        self.words[at.W_BEGINNING] = value
 
     def begin(self, beginning_ns: int) -> None:
         """Times are of the run from now on; what was late before it does not count."""
         self.beginning = beginning_ns
-        del self.lateness[:]
+        self.words[at.W_LATE_COUNT] = 0
+        del self._kept[:]
 
     def stand_still(self) -> None:
         """From now on time only passes while this waits, as it does under virtual time."""
-        self._seen = time.monotonic_ns()
-        self._clock_ns = self._last_seen
+        self.words[at.W_SEEN] = time.monotonic_ns()
+        self.words[at.W_STILL] = 1
 
     def stand(self, until_ns: int) -> None:
         """Do nothing at all until a time: no timer goes off and nothing is read. What is late because of it does not
         count as late."""
         while (left := until_ns + self.beginning - time.monotonic_ns()) > 0:
             time.sleep(left / 1e9)
-        if self._seen is not None:
-            self._seen = time.monotonic_ns()
-        self._stood_until = until_ns
-
-    def _last_seen(self) -> int:
-        assert self._seen is not None
-        return self._seen
+        self.words[at.W_SEEN] = time.monotonic_ns()
+        self.words[at.W_STOOD_UNTIL] = until_ns
 
     def now(self) -> int:
-        return self._clock_ns() - self.beginning
+        words = self.words
+        return (words[at.W_SEEN] if words[at.W_STILL] else time.monotonic_ns()) - words[at.W_BEGINNING]
 
     def scheduled(self) -> int:
-        return min(self._called, self.now())
+        return min(self.words[at.W_CALLED], self.now())
+
+    # --- timers
 
     def at(self, time_ns: int, call: Call, *, counts: bool = True) -> Timer:
         """See `Loop`; `counts`: whether it matters if this is late."""
-        self._set += 1
-        timer = Timer(time_ns, self._set, call, counts and time_ns > self.now())
+        self.words[at.W_SET] = number = self.words[at.W_SET] + 1
+        timer = Timer(time_ns, number, call, counts and time_ns > self.now())
         heappush(self._timers, timer)
+        if self._timers[0] is timer:
+            self._look()
         return timer
 
     def cancel(self, timer: base.Timer | None) -> None:
         if timer is not None:
             timer.call = None
+            if self._timers and self._timers[0] is timer:
+                self._look()
+
+    def _look(self) -> None:
+        """Say which of the timers here is the first."""
+        timers, words = self._timers, self.words
+        while timers and timers[0].call is None:
+            heappop(timers)
+        words[at.W_PYTHON_TIME] = timers[0].time if timers else NEVER
+        words[at.W_PYTHON_NUMBER] = timers[0].number if timers else NEVER
+
+    def _go_off(self, *_: int) -> None:
+        words, timer = self.words, heappop(self._timers)
+        if timer.ahead and timer.time >= words[at.W_STOOD_UNTIL]:
+            self._kept.append(self.now() - timer.time)
+        call, timer.call = timer.call, None
+        assert call is not None
+        self._look()
+        words[at.W_CALLED] = timer.time
+        call()
+        words[at.W_CALLED] = NEVER
+
+    def _make_room(self, *_: int) -> None:
+        words = self.words
+        self._keep_late()
+        if words[at.W_HEAP_COUNT] == words[at.W_HEAP_ROOM]:
+            self._heap = self._heap.longer(2 * len(self._heap.words))
+            words[at.W_HEAP], words[at.W_HEAP_ROOM] = self._heap.address, 2 * words[at.W_HEAP_ROOM]
+
+    def _keep_late(self) -> None:
+        self._kept.extend(self._late.words[: self.words[at.W_LATE_COUNT]])
+        self.words[at.W_LATE_COUNT] = 0
+
+    # --- files
 
     def reader(self, file: int, call: Call | None) -> None:
         self._change(file, self._readers, call)
 
     def writer(self, file: int, call: Call | None) -> None:
         self._change(file, self._writers, call)
+
+    def serve_in_core(self, file: int, kind: int) -> None:
+        """Compiled code reads a file (FILE_*); FILE_OF_PYTHON: not any more."""
+        if file >= len(self._files.words):
+            self._files = self._files.longer(2 * file)
+            self.words[at.W_FILES], self.words[at.W_FILES_ROOM] = self._files.address, len(self._files.words)
+        self._files.words[file] = kind
+        if kind != at.FILE_OF_PYTHON:
+            self._epoll.register(file, select.EPOLLIN)
+        else:
+            self._forget(file)
+
+    def _forget(self, file: int) -> None:
+        with contextlib.suppress(OSError):  # the file may be closed already
+            self._epoll.unregister(file)
 
     def _change(self, file: int, table: dict[int, Call], call: Call | None) -> None:
         known = file in self._readers or file in self._writers
@@ -132,89 +218,82 @@ class EpollLoop:
         )
         if not events:
             if known:
-                with contextlib.suppress(OSError):  # the file may be closed already
-                    self._epoll.unregister(file)
+                self._forget(file)
         elif known:
             self._epoll.modify(file, events)
         else:
             self._epoll.register(file, events)
 
+    def _serve_file(self, file: int, events: int, *_: int) -> None:
+        if events & ~select.EPOLLOUT:
+            call = self._readers.get(file)
+            if call is not None:
+                call()
+        if events & select.EPOLLOUT or (events & select.EPOLLERR and file not in self._readers):
+            call = self._writers.get(file)
+            if call is not None:
+                call()
+
+    # --- going round
+
+    @property
+    def idle(self) -> Callable[[], bool] | None:
+        """Called where nothing is due for a while, for work that can be done at any time; forgotten when it says that
+        there is no more."""
+        return self._idle
+
+    @idle.setter
+    def idle(self, call: Callable[[], bool] | None) -> None:
+        self._idle = call
+        self.words[at.W_IDLE] = call is not None
+
+    def _use_time(self, *_: int) -> None:
+        if self._idle is not None and not self._idle():
+            self.idle = None
+
     def stop(self) -> None:
         """`run` returns after what is being called now."""
-        self._running = False
+        self.words[at.W_RUNNING] = 0
 
     def run(self) -> None:
         """Call timers and files until `stop`."""
-        self._running = True
-        epoll, readers, writers = self._epoll, self._readers, self._writers
-        while self._running:
-            waiting = self._due()
-            if not self._running:
-                return
-            found = epoll.poll(0) if waiting else self._wait()
-            if self._seen is not None:
-                self._seen = time.monotonic_ns()
-            for file, events in found:
-                if events & ~select.EPOLLOUT:
-                    call = readers.get(file)
-                    if call is not None:
-                        call()
-                if events & select.EPOLLOUT or (events & select.EPOLLERR and file not in readers):
-                    call = writers.get(file)
-                    if call is not None:
-                        call()
-                if not self._running:
-                    return
+        self.words[at.W_RUNNING] = 1
+        while self.words[at.W_RUNNING]:
+            self.enter(RUN)
 
-    def _wait(self) -> list[tuple[int, int]]:
-        """Files that can be read or written, as soon as there are some or a timer is due."""
-        while self.idle is not None and not (self._timers and self._timers[0].time < self.now() + IDLE_NS):
-            found = self._epoll.poll(0)
-            if found:
-                return found
-            if not self.idle():
-                self.idle = None
-        return self._epoll.poll(-1)
+    def enter(self, what: int, argument: int = 0) -> None:
+        """Have compiled code do something (RUN and its like). Raises what has gone wrong in it, or while it asked."""
+        if self._enter(self._block.address, what, argument):
+            self._raise()
 
-    def _due(self) -> bool:
-        """Call the timers that are due, of those set so far. True if some are due that were set meanwhile."""
-        timers, last, clock = self._timers, self._set, self._clock_ns
-        now = clock() - self.beginning
-        while timers:
-            first = timers[0]
-            if first.call is None:
-                heappop(timers)
-                continue
-            if first.time > now:
-                now = clock() - self.beginning
-                if first.time > now:
-                    break
-            if first.number > last:
-                return True
-            heappop(timers)
-            if first.ahead and first.time >= self._stood_until:
-                self.lateness.append(clock() - self.beginning - first.time)
-            call, first.call = first.call, None
-            self._called = first.time
-            call()
-            self._called = NEVER
-            if not self._running:
-                return False
-        when = timers[0].time + self.beginning if timers else 0
-        if when != self._armed:
-            self._arm(when)
-        return False
+    def _raise(self) -> None:
+        words = self.words
+        why, words[at.W_BROKEN] = words[at.W_BROKEN], 0
+        number = words[at.W_ERRNO]
+        if why == at.BROKEN_ASKED and self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        if why == at.BROKEN_CALL:
+            raise OSError(number, f"a system call of the agent's loop: {os.strerror(number)}")
+        name = at.RULES[number] if why == at.BROKEN_RULES else ""
+        raise TestbedError(WHY[why].format(number=number, name=name), "transport", "another", usage=False)
 
-    def _arm(self, when: int) -> None:
-        """Have the timerfd wake at a time of the monotonic clock, 0: never. Setting it also makes it unreadable."""
-        self._armed = when
-        TIMER.pack_into(self._setting, 0, 0, 0, *divmod(when, SECOND))
-        if LIBC.timerfd_settime(self._clock, ABSOLUTE, self._setting, None) < 0:
-            raise OSError(ctypes.get_errno(), "timerfd_settime")
+    def _answer(self, result: int, _: int, what: int, *arguments: int) -> int:
+        """Compiled code asks for something; the status of a function that it calls."""
+        try:
+            ctypes.c_int64.from_address(result).value = self.asked[what](*arguments) or 0
+        except BaseException as error:
+            self._error = error
+            return 1
+        return 0
+
+    # --- afterwards
 
     def punctuality(self) -> dict[str, int]:
-        """How late timers were: `timers`, `max_ns`, `p99_ns`, and `stalls`, those above 5 ms."""
-        late = sorted(self.lateness)
+        """How late timers were, of those that lay ahead when they were set and went off after the beginning: `timers`,
+        `max_ns`, `p99_ns`, and `stalls`, those above 5 ms."""
+        self._keep_late()
+        late = sorted(self._kept)
         return {
             "timers": len(late),
             "max_ns": late[-1] if late else 0,
@@ -223,7 +302,7 @@ class EpollLoop:
         }
 
     def pending(self) -> list[Timer]:
-        """Timers that are still to go off, earliest first."""
+        """Timers of Python that are still to go off, earliest first."""
         return sorted(timer for timer in self._timers if timer.call is not None)
 
     def close(self) -> None:

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradwire.components.find import table_for
-from gradwire.components.transports.base import answers_late, persists, pulls, queues_at_nic, rides, shares
-from gradwire.emu.switches.base import TestbedError
-from gradwire.emu.transports.rules import MOST_FILL, functions_of, transport_class
+from gradwire.components.transports.base import answers_late, persists, pulls, queues_at_nic, rides
+from gradwire.emu.transports.rules import MOST_FILL, transport_class
 from gradwire.scenarios.components import components
 from gradwire.scenarios.schema.transport_base import Transport
 from gradwire.scenarios.wire import ACK_BYTES, UDP_OVERHEAD
@@ -61,11 +60,6 @@ def _lacking(owner: type[Transport], table: Transport) -> Iterator[str]:
         yield "receivers that put off their answers"
     if queues_at_nic(owner):
         yield "hosts where packets wait in the order in which they were made"
-    if shares(owner):
-        try:
-            functions_of(owner)
-        except TestbedError as error:
-            yield f"functions of another kind: {error.what} ({error.where})"
     if owner.probe_word and table.kind != "dlcp":
         yield "probes, which only dlcp sends here"
     if not UDP_OVERHEAD <= owner.data_overhead <= WIDEST:

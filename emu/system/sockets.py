@@ -1,8 +1,7 @@
-"""Many datagrams per system call, each with its own TOS byte: sendmmsg(2) and recvmmsg(2), by ctypes.
+"""Many datagrams per system call, each with its own TOS byte: sendmmsg(2) and recvmmsg(2).
 
-Python's own `sendmsg` takes one datagram; at 100 000 packets a second it is the largest part of the work. Everything
-that a call needs is laid out once, in arenas of plain bytes at fixed places; per datagram only numbers are written.
-The layouts are those of 64-bit Linux.
+Everything that a call needs is laid out once, in arenas of plain bytes at fixed places; per datagram only numbers are
+written, by compiled code (`gradwire.emu.agent.core.datagrams`). The layouts are those of 64-bit Linux.
 """
 
 from __future__ import annotations
@@ -10,18 +9,18 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import select
 import socket
 import struct
 import sys
 from typing import Final
 
+from gradwire.emu.agent import machine
+from gradwire.emu.agent.core import layout as at
+from gradwire.emu.agent.words import Block
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.wire.header import HEADER
 
 LIBC = ctypes.CDLL(None, use_errno=True)
-LIBC.sendmmsg.argtypes = ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int
-LIBC.recvmmsg.argtypes = ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int, ctypes.c_void_p
 IP_RECVTOS: Final = 13
 SO_RCVBUFFORCE: Final = 33
 SO_SNDBUFFORCE: Final = 32
@@ -39,8 +38,8 @@ ADDRESS_AT: Final = 1  # behind family and port
 CONTROL_ROOM: Final = 64
 TOS_AT: Final = 16
 HEADER_ROOM: Final = 32
+HEADER_WORDS: Final = struct.Struct(">qq")
 SEND_WAIT_MS: Final = 1000
-MSG_DONTWAIT: Final = 0x40
 BUFFER_BYTES: Final = 16 << 20
 
 Arena = "ctypes.Array[ctypes.c_char]"
@@ -117,23 +116,34 @@ def overflowed(datagrams: socket.socket) -> int:
 
 
 class Sender:
-    """Datagrams on their way out: `add` some, then `flush`. One for any number of sockets."""
+    """Datagrams on their way out: `add` some, then `flush`. One for any number of sockets. `index`: where its words are
+    (`gradwire.emu.agent.core.layout`: O_*), for compiled code that adds some."""
 
-    def __init__(self, slots: int = 64) -> None:
-        self._slots = slots
-        self._messages, self._messages_at = _arena(slots * MESSAGE.size)
-        self._vectors, self._vectors_at = _arena(slots * VECTORS.size)
-        self._headers, self._headers_at = _arena(slots * HEADER_ROOM)
-        controls, self._controls_at = _arena(256 * CONTROL.size)
+    def __init__(self, slots: int = 64, wait_ms: int = SEND_WAIT_MS) -> None:
+        core = machine.core()
+        self._add, self._flush = core["add"], core["flush"]
+        messages, messages_at = _arena(slots * MESSAGE.size)
+        vectors, vectors_at = _arena(slots * VECTORS.size)
+        headers, headers_at = _arena(slots * HEADER_ROOM)
+        controls, controls_at = _arena(256 * CONTROL.size)
         for tos in range(256):
             CONTROL.pack_into(controls, tos * CONTROL.size, 17, socket.IPPROTO_IP, socket.IP_TOS, tos)
-        self._controls = controls
-        self._files: list[int] = []
         for slot in range(slots):  # all that is the same for every datagram
-            VECTORS.pack_into(self._vectors, slot * VECTORS.size, self._headers_at + slot * HEADER_ROOM, 0, 0, 0)
-            vectors = self._vectors_at + slot * VECTORS.size
-            MESSAGE.pack_into(self._messages, slot * MESSAGE.size, 0, 16, vectors, 0, 0, CONTROL.size, 0, 0)
-        self._vector_words, self._message_words = self._vectors.cast("Q"), self._messages.cast("Q")
+            VECTORS.pack_into(vectors, slot * VECTORS.size, headers_at + slot * HEADER_ROOM, 0, 0, 0)
+            at_vectors = vectors_at + slot * VECTORS.size
+            MESSAGE.pack_into(messages, slot * MESSAGE.size, 0, 16, at_vectors, 0, 0, CONTROL.size, 0, 0)
+        self._files, self._poll, self._block = Block(slots), Block(1), Block(at.OUT_WORDS)
+        self._kept = messages, vectors, headers, controls
+        self.words, self.index = self._block.words, self._block.index
+        self.words[at.O_MESSAGES], self.words[at.O_VECTORS] = messages_at, vectors_at
+        self.words[at.O_HEADERS], self.words[at.O_CONTROLS] = headers_at, controls_at
+        self.words[at.O_FILES], self.words[at.O_SLOTS] = self._files.address, slots
+        self.words[at.O_POLL], self.words[at.O_WAIT_MS] = self._poll.address, wait_ms
+
+    @property
+    def empty(self) -> bool:
+        """Whether everything has been handed over."""
+        return self.words[at.O_COUNT] == 0
 
     def add(
         self,
@@ -147,20 +157,9 @@ class Sender:
     ) -> None:
         """One datagram: a gradwire header (message, offset, length, sequence, flags) and `length` bytes at the address
         `payload`, or `fill` zeros. `name` is the address of a sockaddr_in that stays until `flush`."""
-        slot = len(self._files)
-        if slot == self._slots:
-            self.flush()
-            slot = 0
-        HEADER.pack_into(self._headers, slot * HEADER_ROOM, *header)
-        words, at = self._vector_words, slot * 4
-        words[at + 1] = 16 + fill
-        words[at + 2] = payload
-        words[at + 3] = length
-        words, at = self._message_words, slot * 8
-        words[at] = name
-        words[at + 3] = 2 if length else 1
-        words[at + 4] = self._controls_at + tos * 24
-        self._files.append(file)
+        first, second = HEADER_WORDS.unpack(HEADER.pack(*header))
+        if self._add(self._block.address, file, name, tos, first, second, payload, length, fill):
+            self._refused()
 
     def flush(self) -> None:
         """Hand everything to the kernel.
@@ -170,35 +169,19 @@ class Sender:
         OSError
             The kernel refuses, or a socket stayed full for a second.
         """
-        files, first = self._files, 0
-        count = len(files)
-        while first < count:
-            file, end = files[first], first + 1
-            while end < count and files[end] == file:
-                end += 1
-            done = LIBC.sendmmsg(file, self._messages_at + first * 64, end - first, MSG_DONTWAIT)
-            if done < 0:
-                code = ctypes.get_errno()
-                if code in (errno.EAGAIN, errno.ENOBUFS):
-                    _wait_writable(file)
-                elif code != errno.EINTR:
-                    files.clear()
-                    raise OSError(code, f"sendmmsg: {os.strerror(code)}")
-                continue
-            first += done
-        files.clear()
+        if self._flush(self._block.address):
+            self._refused()
 
-
-def _wait_writable(file: int) -> None:
-    waiting = select.poll()
-    waiting.register(file, select.POLLOUT)
-    if not waiting.poll(SEND_WAIT_MS):
-        raise OSError(errno.EAGAIN, f"sendmmsg: the socket stayed full for {SEND_WAIT_MS} ms")
+    def _refused(self) -> None:
+        code = self.words[at.O_ERRNO]
+        if code == errno.EAGAIN:
+            raise OSError(code, "sendmmsg: the socket stayed full")
+        raise OSError(code, f"sendmmsg: {os.strerror(code)}")
 
 
 class Receiver:
     """Datagrams that have arrived: `receive` some, look at them, before the next `receive`. What is looked at for every
-    packet are words at fixed places.
+    packet are words at fixed places. `index`: as of `Sender` (I_*).
 
     data : of datagram i, `lengths[LENGTH * i + LENGTH_AT]` bytes, header included, from `i * room` on.
     addresses : the IPv4 address that it came from is `addresses[ADDRESS * i + ADDRESS_AT]`, as `address_word` has it.
@@ -206,15 +189,15 @@ class Receiver:
     """
 
     def __init__(self, largest: int, slots: int = 128) -> None:
-        self._slots = slots
+        self._receive = machine.core()["receive"]
         self.room = -(-max(largest, 64) // 64) * 64
-        self.data, at = _arena(slots * self.room)
+        self.data, data_at = _arena(slots * self.room)
         self._names, self._names_at = _arena(slots * 16)
         self.control, control_at = _arena(slots * CONTROL_ROOM)
         vectors, vectors_at = _arena(slots * 16)
-        self._messages, self._messages_at = _arena(slots * MESSAGE.size)
+        self._messages, messages_at = _arena(slots * MESSAGE.size)
         for slot in range(slots):
-            struct.pack_into("=QQ", vectors, slot * 16, at + slot * self.room, self.room)
+            struct.pack_into("=QQ", vectors, slot * 16, data_at + slot * self.room, self.room)
             MESSAGE.pack_into(
                 self._messages, slot * 64, self._names_at + slot * 16, 16, vectors_at + slot * 16, 1,
                 control_at + slot * CONTROL_ROOM, CONTROL_ROOM, 0, 0,
@@ -222,21 +205,24 @@ class Receiver:
         self._vectors = vectors
         self.lengths = self._messages.cast("I")
         self.addresses = self._names.cast("I")
+        self._block = Block(at.IN_WORDS)
+        self.words, self.index = self._block.words, self._block.index
+        self.words[at.I_MESSAGES], self.words[at.I_DATA] = messages_at, data_at
+        self.words[at.I_NAMES], self.words[at.I_CONTROL] = self._names_at, control_at
+        self.words[at.I_SLOTS], self.words[at.I_ROOM] = slots, self.room
 
     def receive(self, file: int) -> int:
         """Take what is there, without waiting. Returns how many."""
-        got: int = LIBC.recvmmsg(file, self._messages_at, self._slots, MSG_DONTWAIT, None)
+        got = self._receive(self._block.address, file)
         if got < 0:
-            code = ctypes.get_errno()
-            if code in (errno.EAGAIN, errno.EINTR, errno.ECONNREFUSED):
-                return 0
+            code = self.words[at.I_ERRNO]
             raise OSError(code, f"recvmmsg: {os.strerror(code)}")
-        # the kernel has written how long names and control data are: as long as they are each time
         return got
 
-    def full(self, got: int) -> bool:
-        """Whether there may be more than the last call has returned."""
-        return got == self._slots
+    def datagram(self, slot: int) -> memoryview:
+        """The bytes of a datagram."""
+        start = slot * self.room
+        return self.data[start : start + self.lengths[slot * LENGTH + LENGTH_AT]]
 
     def name(self, slot: int) -> int:
         """The address of the sockaddr_in that it came from, until the next `receive`."""

@@ -10,15 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from gradwire.emu.agent.base import Carrier, Host, MessageRow
+from gradwire.emu.agent.base import Carrier, MessageRow
 from gradwire.emu.planning.plan import Plan, TransportPlan
 
 if TYPE_CHECKING:
-    from gradwire.emu.transports.datagrams import DatagramCarrier, Endpoint
+    from gradwire.emu.transports.datagrams import DatagramCarrier, Endpoint, LoopingHost
     from gradwire.emu.transports.side import SideChannel
+    from gradwire.scenarios.schema.transport_base import Transport
 
 
-def make_carriers(plan: Plan, host: Host, rows: Iterable[MessageRow]) -> dict[int, Carrier]:
+def make_carriers(plan: Plan, host: LoopingHost, rows: Iterable[MessageRow]) -> dict[int, Carrier]:
     """The carriers of a host, by number of the transport in the plan: those that its messages use.
 
     Raises
@@ -50,7 +51,7 @@ def make_carriers(plan: Plan, host: Host, rows: Iterable[MessageRow]) -> dict[in
 
 def datagram_carrier(
     kind: str, plan: Plan
-) -> Callable[[Host, TransportPlan, Endpoint, SideChannel], DatagramCarrier]:
+) -> Callable[[LoopingHost, TransportPlan, Endpoint, SideChannel], DatagramCarrier]:
     """The carrier of a transport over UDP."""
     if kind == "dlcp":
         from gradwire.emu.transports.dlcp import Dlcp, DlcpBySide
@@ -61,11 +62,21 @@ def datagram_carrier(
     return DatagramCarrier
 
 
-def warm(plan: Plan) -> None:
-    """Read and rewrite the rules that agents will run, before they are forked."""
-    from gradwire.emu.transports.rules import functions_of, transport_class
+def owners_of(plan: Plan) -> list[type[Transport]]:
+    """The classes of the transports of a plan whose rules agents run."""
+    from gradwire.emu.transports.rules import transport_class
 
+    return [transport_class(each.kind, each.folder) for each in plan.transports if not each.by_kernel]
+
+
+def warm(plan: Plan) -> None:
+    """Load the machine code that agents will run, before they are forked."""
+    from gradwire.emu.agent import machine
+
+    machine.use(plan.options.get("compiled_folder"))
+    machine.core()
+    for owner in owners_of(plan):
+        machine.rules(owner)
     for transport in plan.transports:
         if not transport.by_kernel:
             datagram_carrier(transport.kind, plan)
-            functions_of(transport_class(transport.kind, transport.folder))

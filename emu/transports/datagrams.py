@@ -4,27 +4,30 @@ All data of a host leaves from 32 sockets, by the number of the message, so that
 comes in at one, whose answers go back to where the data came from. What arrives is written straight to its place in
 the message, whatever the order. A packet is as long on a link as the simulator has it: where its header is a wider one
 than ours, zeros follow the header.
+
+What happens for every packet is compiled (`gradwire.emu.agent.core`); here is what happens for every message, and for
+packets that are neither data nor plain answers.
 """
 
 from __future__ import annotations
 
+import ctypes
 import socket
 from collections.abc import Iterator, Sequence
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from gradwire.components.draws import entropy_of
 from gradwire.components.transports.base import Context, control_important, shares
+from gradwire.emu.agent import machine
 from gradwire.emu.agent.base import Arrival, Host, MessageRow
-from gradwire.emu.agent.nic import AHEAD_NS, DONE, Nic, SendingFlow
+from gradwire.emu.agent.core import layout as at
+from gradwire.emu.agent.loop import EpollLoop
+from gradwire.emu.agent.nic import AHEAD_NS, Nic
+from gradwire.emu.agent.words import Table
 from gradwire.emu.planning.plan import TransportPlan
 from gradwire.emu.system.sockets import (
     ADDRESS,
     ADDRESS_AT,
-    CONTROL_ROOM,
-    LENGTH,
-    LENGTH_AT,
-    TOS_AT,
     Receiver,
     Sender,
     address_of,
@@ -34,33 +37,8 @@ from gradwire.emu.system.sockets import (
     socket_address,
 )
 from gradwire.emu.transports.pairs import Pairs
-from gradwire.emu.transports.rules import (
-    ARGUMENT_AT,
-    BELOW_ARGUMENT,
-    MOST_FILL,
-    MUST,
-    R_DONE,
-    ReceivingEnd,
-    Rules,
-    SendingEnd,
-    functions_of,
-    transport_class,
-)
-from gradwire.emu.wire.header import (
-    ACK,
-    BITMAP,
-    CE,
-    DATA,
-    ECHO,
-    ECN,
-    HEADER,
-    IMPORTANT,
-    KIND,
-    NACK,
-    PROBE,
-    STOP,
-    WORD,
-)
+from gradwire.emu.transports.rules import MOST_FILL, ReceivingEnd, Rules, SendingEnd, transport_class
+from gradwire.emu.wire.header import ACK, BITMAP, HEADER, IMPORTANT, KIND, NACK, PROBE, STOP, WORD
 from gradwire.scenarios.inner_units import Bytes, Ns
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.wire import (
@@ -76,10 +54,14 @@ from gradwire.scenarios.wire import (
 if TYPE_CHECKING:
     from gradwire.emu.transports.side import SideChannel
 
-BATCHES = 8
-"""Full batches that are read in a row, before timers have their turn; our choice."""
 FILL = MIN_FRAME - UDP_OVERHEAD
 """Zeros behind a header that make the smallest frame."""
+
+
+class LoopingHost(Host, Protocol):
+    """A host with the loop that compiled code goes round in."""
+
+    loop: EpollLoop  # type: ignore[assignment]
 
 
 class Endpoint:
@@ -87,19 +69,16 @@ class Endpoint:
 
     carriers : by the number of the transport, filled by whoever makes them.
     senders, receivers : of messages, by number.
-    strays : datagrams that were none of ours: of no message under way, of other sizes, or from elsewhere.
     side : the side channel beside it, if there is one.
     """
 
-    def __init__(self, host: Host, payload: int, *, classes: int = 8, ahead_ns: int = AHEAD_NS) -> None:
+    def __init__(self, host: LoopingHost, payload: int, *, classes: int = 8, ahead_ns: int = AHEAD_NS) -> None:
         self.host = host
         self.carriers: dict[int, DatagramCarrier] = {}
         self.senders: dict[int, Outgoing] = {}
         self.receivers: dict[int, ReceivingEnd] = {}
-        self.strays = 0
         self.side: SideChannel | None = None
         self._contents: list[bytes] = []  # of control packets, which have to stay until they are handed over
-        self.answered = 0  # bytes of control packets that answer the batch that is being read
         self.out = Sender()
         self.nic = Nic(
             host.loop, host.rate, self.out, classes=classes, ahead_ns=ahead_ns if host.clock == "wall" else 0
@@ -108,6 +87,20 @@ class Endpoint:
         self._names: dict[int, tuple[object, int]] = {}
         self._data: socket.socket | None = None
         self.sources: list[socket.socket] = []
+        self._words = host.loop.words
+        self._words[at.W_IN] = self._in.index
+        self._sending, self._receiving = Table(), Table()
+        self._tables_moved()
+        host.loop.asked |= {
+            at.ASK_RECEIVER: self._made, at.ASK_NO_DATA: self._no_data, at.ASK_ANSWER: self._answer,
+            at.ASK_DELIVER: self._deliver, at.ASK_TOLD: self._told, at.ASK_SETTLE: self._settle,
+            at.ASK_PROBE: self._probe,
+        }  # fmt: skip
+
+    def _tables_moved(self) -> None:
+        words = self._words
+        words[at.W_SENDERS], words[at.W_SENDERS_MASK] = self._sending.address, self._sending.mask
+        words[at.W_RECEIVERS], words[at.W_RECEIVERS_MASK] = self._receiving.address, self._receiving.mask
 
     def open(self) -> None:
         """Bind everything; the second time nothing."""
@@ -116,18 +109,24 @@ class Endpoint:
         address = self.host.address(self.host.node)
         self._data = open_datagrams(address, GRADWIRE_PORT)
         self.file = self._data.fileno()
-        self.host.loop.reader(self.file, self._read_data)
+        self._words[at.W_DATA_FILE] = self.file
+        self.host.loop.serve_in_core(self.file, at.FILE_DATA)
         for port in SOURCE_PORTS:
             source = open_datagrams(address, port)
             self.sources.append(source)
-            self.host.loop.reader(source.fileno(), partial(self._read_answers, source.fileno()))
+            self.host.loop.serve_in_core(source.fileno(), at.FILE_ANSWERS)
 
     def close(self) -> None:
         """Close everything; the second time nothing."""
         for each in [*self.sources, *([self._data] if self._data else [])]:
-            self.host.loop.reader(each.fileno(), None)
+            self.host.loop.serve_in_core(each.fileno(), at.FILE_OF_PYTHON)
             each.close()
         self.sources, self._data = [], None
+
+    @property
+    def strays(self) -> int:
+        """Datagrams that were none of ours: of no message under way, of other sizes, or from elsewhere."""
+        return self._words[at.W_STRAYS]
 
     def overflows(self) -> int:
         """Datagrams lost because this process was too slow to read them."""
@@ -140,11 +139,20 @@ class Endpoint:
     def name_of(self, node: int) -> int:
         """Where the socket address is that a host receives data at."""
         if node not in self._names:
-            import ctypes
-
             made = ctypes.create_string_buffer(socket_address(self.host.address(node), GRADWIRE_PORT), 16)
             self._names[node] = made, ctypes.addressof(made)
         return self._names[node][1]
+
+    def sends(self, sender: Outgoing) -> None:
+        """A message is under way from here."""
+        self.senders[sender.number] = sender
+        if self._sending.put(sender.number, sender.index):
+            self._tables_moved()
+
+    def is_over(self, sender: Outgoing) -> None:
+        """It is not any more."""
+        self.senders.pop(sender.number, None)
+        self._sending.put(sender.number, 0)
 
     def receiver_of(self, message: int) -> ReceivingEnd:
         """The receiving end of a message. KeyError: this host receives no such message."""
@@ -155,7 +163,11 @@ class Endpoint:
                 raise KeyError(message)
             receiver = self.receivers[message] = self.carriers[row.transport].make_receiver(row)
             receiver.place = self.host.incoming(message)
-            receiver.source = address_word(self.host.address(row.src))
+            words = receiver.block.words
+            words[at.E_PLACE] = address_of(receiver.place)
+            words[at.E_SOURCE] = address_word(self.host.address(row.src))
+            if self._receiving.put(message, receiver.index):
+                self._tables_moved()
         return receiver
 
     def control(
@@ -165,165 +177,94 @@ class Endpoint:
         """Send a control packet back, at the end of what is being read. `content` follows the zeros."""
         carrier = self.carriers[row.transport]
         header = row.number, argument & WORD, len(content), sequence, flags | carrier.control_flags
-        at = 0
+        place = 0
+        if self.out.empty:
+            self._contents.clear()
         if content:
-            at = address_of(memoryview(content))
+            place = address_of(memoryview(content))
             self._contents.append(content)
-        self.out.add(self.file, name, carrier.control_tos, header, at, len(content), fill)
-        self.answered += UDP_OVERHEAD + fill + len(content)
+        self.out.add(self.file, name, carrier.control_tos, header, place, len(content), fill)
+        self._words[at.W_ANSWERED] += UDP_OVERHEAD + fill + len(content)
 
-    def _read_data(self) -> None:
-        arrived = self._in
-        for _ in range(BATCHES):
-            got = arrived.receive(self.file)
-            if not got:
-                return
-            now = self.host.loop.now() * 1000
-            done: list[ReceivingEnd] = []
-            for slot in range(got):
-                self._one_packet(slot, now, done)
-            if self.answered:
-                self.out.flush()
-                self.nic.took(self.answered)
-                self.answered = 0
-                self._contents.clear()
-            for receiver in done:
-                self.carriers[receiver.row.transport].deliver(receiver)
-            if not arrived.full(got):
-                return
+    # --- what compiled code asks for
 
-    def _one_packet(self, slot: int, now: int, done: list[ReceivingEnd]) -> None:
-        arrived = self._in
-        start = slot * arrived.room
-        message, _, length, sequence, flags = HEADER.unpack_from(arrived.data, start)
-        receiver = self.receivers.get(message)
-        if receiver is None:
-            try:
-                receiver = self.receiver_of(message)
-            except KeyError:
-                self.strays += 1
-                return
-        fill = receiver.rules.fill
-        if (
-            sequence >= receiver.packets
-            or ((length != receiver.payload or sequence == receiver.packets - 1) and length != receiver.size(sequence))
-            or flags & KIND != DATA
-            or arrived.lengths[slot * LENGTH + LENGTH_AT] < GRADWIRE + fill + length
-            or arrived.addresses[slot * ADDRESS + ADDRESS_AT] != receiver.source
-        ):
-            self._no_data(receiver, slot, now, done)
-            return
-        ce = int(arrived.control[slot * CONTROL_ROOM + TOS_AT] & ECN == CE)
-        receiver.marked += ce
-        state = receiver.state
-        finished = state[R_DONE]
-        if not finished:  # a copy has the same bytes
-            at = sequence * receiver.payload
-            start += GRADWIRE + fill
-            receiver.place[at : at + length] = arrived.data[start : start + length]
-        answer = receiver.take(state, sequence, length, ce, now)
-        if answer:
-            carrier = self.carriers[receiver.row.transport]
-            carrier.answer(receiver, answer, sequence, arrived.name(slot))
-        if state[R_DONE] and not finished:
-            done.append(receiver)
+    def _made(self, message: int, *_: int) -> int:
+        try:
+            return self.receiver_of(message).index
+        except KeyError:
+            return 0
 
-    def _no_data(self, receiver: ReceivingEnd, slot: int, now: int, done: list[ReceivingEnd]) -> None:
+    def _no_data(self, message: int, slot: int, now: int, _: int) -> None:
         """What came for a message is none of its data packets: a Probe, or nothing of ours."""
-        arrived, finished = self._in, receiver.done
+        arrived, receiver = self._in, self.receivers[message]
         header = HEADER.unpack_from(arrived.data, slot * arrived.room)
-        carrier = self.carriers[receiver.row.transport]
         source = arrived.addresses[slot * ADDRESS + ADDRESS_AT]
-        ours = header[4] & KIND == PROBE and source == receiver.source
+        ours = header[4] & KIND == PROBE and source == receiver.block.words[at.E_SOURCE]
+        carrier = self.carriers[receiver.row.transport]
         if not (ours and carrier.probed(receiver, header, arrived.name(slot), now)):
-            self.strays += 1
-        elif receiver.done and not finished:
-            done.append(receiver)
+            self._words[at.W_STRAYS] += 1
 
-    def _read_answers(self, file: int) -> None:
-        arrived, senders, nic = self._in, self.senders, self.nic
-        for _ in range(BATCHES):
-            got = arrived.receive(file)
-            now = self.host.loop.now() * 1000
-            for slot in range(got):
-                length = arrived.lengths[slot * LENGTH + LENGTH_AT]
-                if length < GRADWIRE:
-                    self.strays += 1
-                    continue
-                header = HEADER.unpack_from(arrived.data, slot * arrived.room)
-                sender = senders.get(header[0])
-                if sender is None:
-                    continue
-                if arrived.addresses[slot * ADDRESS + ADDRESS_AT] != sender.source:
-                    self.strays += 1
-                    continue
-                flags = header[4]
-                kind = flags & KIND
-                if kind not in sender.heard or header[3] >= sender.packets:
-                    start = slot * arrived.room
-                    if not sender.carrier.told(sender, header, arrived.data[start : start + length], now):
-                        self.strays += 1
-                    continue
-                sender.take(sender.state, kind, header[3], header[1], 1 if flags & ECHO else 0, now)
-                if sender.state[DONE]:
-                    sender.carrier.settle(sender)
-                else:
-                    nic.heard(sender)
-            if not arrived.full(got):
-                break
-        nic.serve()
+    def _answer(self, message: int, word: int, _sequence: int, _slot: int) -> None:
+        receiver = self.receivers[message]
+        self.carriers[receiver.row.transport].answer(receiver, word)
+
+    def _deliver(self, message: int, *_: int) -> None:
+        receiver = self.receivers[message]
+        self.carriers[receiver.row.transport].deliver(receiver)
+
+    def _told(self, message: int, slot: int, now: int, _: int) -> bool:
+        sender, arrived = self.senders[message], self._in
+        header = HEADER.unpack_from(arrived.data, slot * arrived.room)
+        return sender.carrier.told(sender, header, arrived.datagram(slot), now)
+
+    def _settle(self, message: int, *_: int) -> None:
+        sender = self.senders[message]
+        sender.carrier.settle(sender)
+
+    def _probe(self, message: int, question: int, *_: int) -> int:
+        sender = self.senders[message]
+        return sender.carrier.probe(sender, question)
 
 
-class Outgoing(SendingEnd, SendingFlow):
-    """A sending end with a socket."""
+class Outgoing(SendingEnd):
+    """A sending end with a socket.
 
-    __slots__ = (
-        "carrier", "content", "content_at", "endpoint", "file", "fill", "kinds", "name", "payload", "row", "source",
-    )  # fmt: skip
+    heard : kinds of packets that are told to the rules as they are.
+    """
 
-    heard: tuple[int, ...] = (ACK, STOP, BITMAP, NACK)
-    """kinds of packets that are told to the rules"""
+    __slots__ = ("carrier", "content", "row")
 
-    def __init__(self, rules: Rules, row: MessageRow, carrier: DatagramCarrier) -> None:
+    def __init__(self, rules: Rules, row: MessageRow, carrier: DatagramCarrier, heard: Sequence[int]) -> None:
         """Find the bytes of the message and the way to its destination."""
-        host, self.endpoint = carrier.host, carrier.endpoint
+        host, endpoint = carrier.host, carrier.endpoint
         entropy = entropy_of(host.seed, row.number)
         super().__init__(rules, row, host.loop.now() * 1000, entropy, carrier.pairs)
-        self.row, self.carrier, self.payload, self.fill = row, carrier, carrier.transport.payload, rules.fill
+        self.row, self.carrier = row, carrier
         self.content = host.outgoing(row.number)
-        self.content_at = address_of(self.content)
-        self.name = self.endpoint.name_of(row.dst)
-        self.source = address_word(host.address(row.dst))
-        self.file = self.endpoint.sources[row.number % len(SOURCE_PORTS)].fileno()
-        self.kinds = tos(row.priority, False), tos(row.priority, True)
-
-    def transmit(self, what: int) -> int:
-        """Give one data packet to the kernel. Returns its bytes on the link."""
-        row, sequence = self.row, what & (MUST - 1)
-        offset = sequence * self.payload
-        length = min(self.payload, row.nbytes - offset)
-        tags = row.important
-        important = bool(what & MUST or (tags if isinstance(tags, bool) else tags[sequence]))
-        fill = self.fill
-        self.endpoint.out.add(
-            self.file, self.name, self.kinds[important],
-            (row.number, offset & WORD, length, sequence, IMPORTANT if important else DATA),
-            self.content_at + offset, length, fill,
-        )  # fmt: skip
-        nbytes = length + fill + UDP_OVERHEAD
-        return nbytes if nbytes > MIN_FRAME else MIN_FRAME
+        words = self.block.words
+        words[at.F_CONTENT], words[at.F_NAME] = address_of(self.content), endpoint.name_of(row.dst)
+        words[at.F_SOURCE] = address_word(host.address(row.dst))
+        words[at.F_FILE] = endpoint.sources[row.number % len(SOURCE_PORTS)].fileno()
+        words[at.F_TOS], words[at.F_TOS_IMPORTANT] = tos(row.priority, False), tos(row.priority, True)
+        words[at.F_PAYLOAD], words[at.F_NBYTES], words[at.F_FILL] = carrier.transport.payload, row.nbytes, rules.fill
+        words[at.F_HEARD] = sum(1 << kind for kind in heard)
 
 
 class DatagramCarrier:
     """A transport over UDP at one host; see `gradwire.emu.agent.base.Carrier`. It runs the simulator's rules of any
     transport that asks nothing of switches but queues."""
 
+    by_side = False
+    """Whether answers that are no acknowledgements go another way (`answer`)."""
+    heard: Sequence[int] = (ACK, STOP, BITMAP, NACK)
+    """Kinds of packets that are told to the rules as they are."""
+
     def __init__(
-        self, host: Host, transport: TransportPlan, endpoint: Endpoint, _side: SideChannel | None = None
+        self, host: LoopingHost, transport: TransportPlan, endpoint: Endpoint, _side: SideChannel | None = None
     ) -> None:
         self.host, self.transport, self.endpoint = host, transport, endpoint
         self.owner = transport_class(transport.kind, transport.folder)
-        functions_of(self.owner)  # takes a tenth of a second, which there is before the run begins
+        machine.rules(self.owner)  # takes a tenth of a second, which there is before the run begins
         important = control_important(self.owner, transport.parameters)
         self.control_flags = IMPORTANT if important else 0
         self.control_tos = tos(transport.parameters.get("control_priority", 0), important)
@@ -358,28 +299,30 @@ class DatagramCarrier:
 
     def send(self, message: int) -> None:
         sender = self.make_sender(self.host.row(message))
-        self.endpoint.senders[message] = sender
+        self.endpoint.sends(sender)
         self._sent.append(sender)
         self.endpoint.nic.begin(sender)
         self.endpoint.nic.serve()
 
     def make_sender(self, row: MessageRow) -> Outgoing:
         """The sending end of a message."""
-        return Outgoing(self.rules_of(row), row, self)
+        return Outgoing(self.rules_of(row), row, self, self.heard)
 
     def make_receiver(self, row: MessageRow) -> ReceivingEnd:
         """The receiving end of a message."""
-        return ReceivingEnd(self.rules_of(row), row, self.pairs)
+        made = ReceivingEnd(self.rules_of(row), row, self.pairs)
+        words = made.block.words
+        words[at.E_CONTROL_BYTES] = int(self.owner.control_bytes)
+        words[at.E_CONTROL_FLAGS], words[at.E_CONTROL_TOS] = self.control_flags, self.control_tos
+        words[at.E_BY_SIDE] = self.by_side
+        return made
 
-    def answer(self, receiver: ReceivingEnd, word: int, sequence: int, name: int) -> None:
-        """Send what the rules answer to a packet; `name`: where it came from."""
-        rules = receiver.rules
-        answer = rules.answers.get(word & BELOW_ARGUMENT) or rules.answer(word)
-        # as `Endpoint.control` does, for every packet
-        endpoint, fill = self.endpoint, answer.fill
-        header = receiver.row.number, word >> ARGUMENT_AT & WORD, 0, sequence, answer.flags | self.control_flags
-        endpoint.out.add(endpoint.file, name, self.control_tos, header, 0, 0, fill)
-        endpoint.answered += UDP_OVERHEAD + fill
+    def answer(self, receiver: ReceivingEnd, word: int) -> None:
+        """Send what the rules answer to a packet and is no acknowledgement, where that goes another way."""
+
+    def probe(self, sender: Outgoing, question: int) -> int:
+        """Ask what has arrived, as the rules want to. Returns the bytes on the link."""
+        raise AssertionError(f"{self.transport.kind} sends no probes")
 
     def probed(self, receiver: ReceivingEnd, header: tuple[int, ...], name: int, now: int) -> bool:
         """A Probe has come for a message, from the address at `name`. Whether it can be one."""
@@ -401,8 +344,8 @@ class DatagramCarrier:
 
     def settle(self, sender: Outgoing) -> None:
         """The sender has nothing more to do."""
-        self.endpoint.senders.pop(sender.number, None)
-        sender.content, sender.content_at = memoryview(b""), 0
+        self.endpoint.is_over(sender)
+        sender.content, sender.block.words[at.F_CONTENT] = memoryview(b""), 0
         self.host.settled(sender.number, *self._count(sender))
 
     def _count(self, sender: Outgoing) -> tuple[int, int]:

@@ -15,10 +15,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from gradwire.components.transports.dlcp import ANSWER_WORDS, NUMBER_BITS, NUMBERS
-from gradwire.emu.agent.base import Host, MessageRow
+from gradwire.emu.agent.base import MessageRow
+from gradwire.emu.agent.core import layout as at
 from gradwire.emu.planning.plan import TransportPlan
-from gradwire.emu.transports.datagrams import DatagramCarrier, Endpoint, Outgoing
-from gradwire.emu.transports.rules import KIND_MASK, PULL_PROBE, Answer, ReceivingEnd, SendingEnd
+from gradwire.emu.transports.datagrams import DatagramCarrier, Endpoint, LoopingHost, Outgoing
+from gradwire.emu.transports.rules import KIND_MASK, Answer, ReceivingEnd, SendingEnd
 from gradwire.emu.transports.side import SideChannel
 from gradwire.emu.wire.header import ACK, BITMAP, IMPORTANT, PROBE, STOP, Header
 from gradwire.scenarios.json_data import Json
@@ -49,27 +50,15 @@ def take_part(sender: SendingEnd, first: int, content: bytes, number: int, now: 
     part = first // BITMAP_PACKETS
     words = np.frombuffer(content + bytes(-len(content) % 4), dtype="<u4").tolist()
     sender.told(SNAPSHOT, part * ANSWER_WORDS, words)
-    sender.take(sender.state, BITMAP, part, number & NUMBERS, 0, now)
-
-
-class _Outgoing(Outgoing):
-    """A sender that asks what has arrived."""
-
-    __slots__ = ()
-    heard = (ACK, STOP)
-    carrier: Dlcp
-
-    def transmit(self, what: int) -> int:
-        if what >= PULL_PROBE:
-            question = what - PULL_PROBE
-            return self.carrier.probe(self, question & NUMBERS, question >> NUMBER_BITS)
-        return Outgoing.transmit(self, what)
+    sender.take(BITMAP, part, number & NUMBERS, 0, now)
 
 
 class Dlcp(DatagramCarrier):
     """The transport `dlcp` at one host, its Stops, Probes and Bitmaps as packets over UDP."""
 
-    def __init__(self, host: Host, transport: TransportPlan, endpoint: Endpoint, side: SideChannel) -> None:
+    heard = (ACK, STOP)
+
+    def __init__(self, host: LoopingHost, transport: TransportPlan, endpoint: Endpoint, side: SideChannel) -> None:
         super().__init__(host, transport, endpoint)
         self.side = side
 
@@ -79,14 +68,16 @@ class Dlcp(DatagramCarrier):
             settings["probe_timeout"] = max(settings.get("probe_timeout", 0), WALL_PROBE_PS)
         return settings
 
-    def make_sender(self, row: MessageRow) -> Outgoing:
-        return _Outgoing(self.rules_of(row), row, self)
+    def probe(self, sender: Outgoing, question: int) -> int:
+        return self.ask_for(sender, question & NUMBERS, question >> NUMBER_BITS)
 
-    def probe(self, sender: Outgoing, number: int, part: int) -> int:
+    def ask_for(self, sender: Outgoing, number: int, part: int) -> int:
         """Ask for one part of the Bitmap, counted from 1, or for everything. Returns the bytes on the link."""
         size = max(int(self.owner.control_bytes), UDP_OVERHEAD)
         header = sender.row.number, part, 0, number, PROBE | IMPORTANT
-        self.endpoint.out.add(sender.file, sender.name, sender.kinds[True], header, fill=size - UDP_OVERHEAD)
+        words = sender.block.words
+        file, name, kind = words[at.F_FILE], words[at.F_NAME], words[at.F_TOS_IMPORTANT]
+        self.endpoint.out.add(file, name, kind, header, fill=size - UDP_OVERHEAD)
         return size
 
     def probed(self, receiver: ReceivingEnd, header: tuple[int, ...], name: int, now: int) -> bool:
@@ -119,6 +110,8 @@ class Dlcp(DatagramCarrier):
 class DlcpBySide(Dlcp):
     """The same with its Stops, Probes and Bitmaps on the side channel."""
 
+    by_side = True
+
     def open(self) -> None:
         super().open()
         self.side.probed = self.on_control
@@ -142,7 +135,7 @@ class DlcpBySide(Dlcp):
         self.side.listen_for(row.number, self.on_control)
         return super().make_sender(row)
 
-    def probe(self, sender: Outgoing, number: int, part: int) -> int:
+    def ask_for(self, sender: Outgoing, number: int, part: int) -> int:
         return self.side.probe(sender.row, number, part)
 
     def probed(self, receiver: ReceivingEnd, header: tuple[int, ...], name: int, now: int) -> bool:
@@ -151,11 +144,8 @@ class DlcpBySide(Dlcp):
     def told(self, sender: Outgoing, header: tuple[int, ...], datagram: memoryview, now: int) -> bool:
         return False
 
-    def answer(self, receiver: ReceivingEnd, word: int, sequence: int, name: int) -> None:
-        if word & KIND_MASK == ACK:
-            DatagramCarrier.answer(self, receiver, word, sequence, name)
-        else:
-            self._stop(receiver)
+    def answer(self, receiver: ReceivingEnd, word: int) -> None:
+        self._stop(receiver)
 
     def _stop(self, receiver: ReceivingEnd) -> None:
         self.side.answer(receiver.row, Header(receiver.row.number, kind=STOP, important=True))
@@ -170,7 +160,7 @@ class DlcpBySide(Dlcp):
             return
         now = self.host.loop.now() * 1000
         if header.kind == STOP:
-            sender.take(sender.state, STOP, 0, 0, 0, now)
+            sender.take(STOP, 0, 0, 0, now)
             self.settle(sender)
         elif header.kind == BITMAP:
             take_part(sender, header.offset, content, header.sequence, now)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from gradwire.components.layout import PAIR_USER
 from gradwire.emu.agent.base import MessageRow
 from gradwire.emu.agent.nic import Group
+from gradwire.emu.agent.words import Block
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.transport_base import Transport
@@ -22,19 +23,22 @@ class Pairs:
 
     def __init__(self, owner: type[Transport]) -> None:
         self._owner = owner
-        self._senders: dict[int, list[int]] = {}
-        self._peers: dict[int, list[int]] = {}
+        self._senders: dict[int, Block] = {}
+        self._peers: dict[int, Block] = {}
         self._groups: dict[tuple[int, int], Group] = {}
-        self.host = [0] * owner.host_words
+        self.host = Block(owner.host_words)
 
     def group(self, row: MessageRow) -> Group:
         """The group of a message that is sent from here; it has the words of its pair."""
         key = row.dst, row.priority
         if key not in self._groups:
-            words = self._senders.setdefault(row.dst, [0] * (PAIR_USER + self._owner.pair_words))
-            self._groups[key] = Group(words, row.priority)
+            pair = self._senders.get(row.dst) or Block(PAIR_USER + self._owner.pair_words)
+            self._senders[row.dst] = pair
+            self._groups[key] = Group(pair, row.priority)
         return self._groups[key]
 
-    def peer(self, row: MessageRow) -> list[int]:
+    def peer(self, row: MessageRow) -> Block:
         """The words of the pair of a message that comes in."""
-        return self._peers.setdefault(row.src, [0] * self._owner.peer_words)
+        if row.src not in self._peers:
+            self._peers[row.src] = Block(self._owner.peer_words)
+        return self._peers[row.src]

@@ -31,8 +31,8 @@ def cmd_cache(context: typer.Context, as_json: Json = False) -> None:
     """Show what is kept: every compiled engine, the one that was used last first, and what else lies there."""
     if context.invoked_subcommand is not None:
         return
+    from gradwire.components.engines import engines_folder, kept_engines
     from gradwire.scenarios.cache import cache_folder
-    from gradwire.sim.fabric.engines import engines_folder, kept_engines
 
     kept, folder = kept_engines(), cache_folder()
     others = {each.name: _size(each) for each in sorted(folder.glob("*")) if each != engines_folder()}
@@ -53,7 +53,7 @@ def cmd_cache(context: typer.Context, as_json: Json = False) -> None:
 def cmd_clear(as_json: Json = False) -> None:
     """Remove every compiled engine; the next run that needs one compiles it again. The kernel for virtual time and the
     testbed's switches stay."""
-    from gradwire.sim.fabric.engines import clear
+    from gradwire.components.engines import clear
 
     count = clear()
     typer.echo(json.dumps({"removed": count}) if as_json else f"removed {count} compiled engines")

@@ -142,6 +142,8 @@ def _heard(quiet: bool) -> Callable[[Mapping[str, Any]], None]:
         if news.get("state") == "output":
             stream = sys.stdout if news["stream"] == "out" else sys.stderr
             print(f"[{news['rank']} {news['host']}] {news['text']}", file=stream, flush=True)
+        elif news.get("state") == "compiling":
+            print("compiling the hosts' loop and transports (once, then kept)", file=sys.stderr, flush=True)
         elif news.get("state") == "building":
             print(f"building the network ({news.get('backend', '')})", file=sys.stderr, flush=True)
 

@@ -371,6 +371,8 @@ def _heard(show: Progress) -> Callable[[Mapping[str, Any]], None]:
             show(done / total, f"{done}/{total} messages")
         elif state == "again":
             show(0.0, f"once more: {news['why']}")
+        elif state == "compiling":
+            show(0.0, "compiling the hosts' loop and transports (once, then kept)")
         else:
             show(0.0, f"building the network ({news.get('backend', '')})")
 

@@ -6,30 +6,27 @@ fixed names - puts it into a package of its own whose other modules are the file
 the steps exist once as source, and once in memory per combination, at full speed and without a function pointer.
 
 An engine's identity is a hash of every source that goes into it: an outdated one can never run, and old ones are
-harmless. `gradwire.sim.fabric.engines` says where they are kept, `gradwire.sim.fabric.whole` how they are compiled.
+harmless. `gradwire.components.engines` says where they are kept, `gradwire.components.whole` how they are compiled.
 """
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import importlib.machinery
 import sys
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
-from importlib.metadata import version
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING
-
-import numpy
 
 import gradwire.components
 import gradwire.scenarios.wire
 import gradwire.sim.fabric.core
 from gradwire.components.balancers.base import Balancer
+from gradwire.components.engines import CompileError, Work, compile_all, load
 from gradwire.components.find import (
     BALANCER_SIDE,
     QUEUE_SIDE,
@@ -41,6 +38,7 @@ from gradwire.components.find import (
     table_for,
     type_check,
 )
+from gradwire.components.identity import digest_of, reachable
 from gradwire.components.transports.base import (
     Deaf,
     answers_late,
@@ -53,8 +51,6 @@ from gradwire.components.transports.base import (
 )
 from gradwire.scenarios.components import kind_of
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.sim.fabric.engines import FUNCTIONS, CompileError, Work, compile_all, load
-from gradwire.sim.fabric.objects import machine
 from gradwire.sim.fabric.watched import watched
 
 if TYPE_CHECKING:
@@ -63,6 +59,8 @@ if TYPE_CHECKING:
     from gradwire.scenarios.schema.network import Switch
     from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.scenarios.schema.transport_base import Transport
+
+FUNCTIONS = ("run", "post", "keep")
 
 ARGUMENTS = {
     "start": "now",
@@ -256,13 +254,13 @@ def _load(combination: Combination) -> Kernel:
     identity = _identity(combination)
     for _ in range(2):  # what was kept may turn out to be damaged, and is made anew
         _compile([combination])
-        functions = load(identity)
+        functions: Mapping[str, Callable[..., int]] | None = load(identity)
         if functions is not None:
             break
     else:  # no child could put it there: compiled in this process and kept nowhere
         compiled = _functions(combination)
-        functions = tuple(compiled[name].numba for name in FUNCTIONS)
-    run, post, keep = functions
+        functions = {name: compiled[name].numba for name in FUNCTIONS}
+    run, post, keep = (functions[name] for name in FUNCTIONS)
     return Kernel(run, post, keep, identity)
 
 
@@ -330,15 +328,8 @@ def _source(combination: Combination) -> str:
 
 def _digest(source: str, classes: Sequence[type]) -> str:
     """A hash of everything that is compiled into a combination."""
-    digest = hashlib.sha256(source.encode())
-    functions = _reachable([function for owner in classes for function in functions_of(owner)])
-    for function in functions:
-        digest.update(repr(_constants(function)).encode())
-    for path in _files(functions):
-        digest.update(path.name.encode())
-        digest.update(path.read_bytes())
-    digest.update(" ".join((version("numba"), version("llvmlite"), numpy.__version__, sys.version, machine())).encode())
-    return digest.hexdigest()[:20]
+    functions = reachable([function for owner in classes for function in functions_of(owner)])
+    return digest_of(source, functions, _files(functions))
 
 
 def _files(functions: Iterable[FunctionType]) -> list[Path]:
@@ -346,34 +337,9 @@ def _files(functions: Iterable[FunctionType]) -> list[Path]:
     bound to. It outlives what changes in others."""
     fabric, components = (Path(package.__path__[0]) for package in (gradwire.sim.fabric, gradwire.components))
     files = {*fabric.glob("core/*.py"), *components.glob("*.py"), *components.glob("*/base.py")}
-    own = ("atomics", "closing", "heap", "keep", "objects", "opening", "post", "stretches", "whole")
+    own = ("atomics", "closing", "heap", "keep", "opening", "post", "stretches")
     files |= {fabric / f"{name}.py" for name in own}
     for module in (gradwire.scenarios.wire, *(sys.modules[function.__module__] for function in functions)):
         if module.__file__ is not None:
             files.add(Path(module.__file__))
     return sorted(files)
-
-
-def _reachable(functions: Sequence[FunctionType]) -> list[FunctionType]:
-    """These functions and all compiled ones that they call, however deep, each once."""
-    found: dict[FunctionType, None] = {}
-    waiting = list(functions[::-1])
-    while waiting:
-        function = waiting.pop()
-        if function not in found:
-            found[function] = None
-            waiting += [value.py_func for _, value in _names(function) if hasattr(value, "py_func")]
-    return list(found)
-
-
-def _names(function: FunctionType) -> list[tuple[str, object]]:
-    """What the names in a function mean outside of it, those behind the name of a module included."""
-    names, around = sorted(function.__code__.co_names), function.__globals__
-    modules = [around[name] for name in names if isinstance(around.get(name), types.ModuleType)]
-    spaces = [around, *(vars(module) for module in modules)]
-    return [(name, space[name]) for space in spaces for name in names if name in space]
-
-
-def _constants(function: FunctionType) -> list[tuple[str, object]]:
-    """The numbers that are compiled into a function, wherever they are from."""
-    return [(name, value) for name, value in _names(function) if isinstance(value, (int, float, tuple))]

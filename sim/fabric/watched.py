@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradwire.components import layout as at
-from gradwire.components.find import ARGUMENTS, file_of, is_users, place_of
+from gradwire.components.find import ARGUMENTS, bound_to, file_of, is_users, place_of
 from gradwire.components.transports.base import MUST
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.errors import ScenarioError
@@ -35,14 +35,14 @@ INSTEAD = {"pull": at.BLOCKED, "choose": 0, "pick": 0, "admit": 0}
 def watched(owner: type, function: str, name: str, number: int = 0) -> list[str]:
     """The lines of source that bind `name` to a component's function; `number`: of a transport, among the run's."""
     if not is_users(owner) or function not in CHECKED:
-        return [_bound_to(owner, function, name)]
+        return [bound_to(owner, function, name)]
     arguments, got = ARGUMENTS[function], "got"
     passed = []
     if function == "pull":
         got = f"got & ~{MUST}"
         passed = [f"    if got == {at.BLOCKED} or got >= {at.PULL_PROBE}:", "        return got"]
     return [
-        _bound_to(owner, function, f"{name}_unwatched"),
+        bound_to(owner, function, f"{name}_unwatched"),
         "@njit",
         f"def {name}({arguments}):",
         f"    got = {name}_unwatched({arguments})",
@@ -55,15 +55,6 @@ def watched(owner: type, function: str, name: str, number: int = 0) -> list[str]
         f"        return {INSTEAD[function]}",
         "    return got",
     ]
-
-
-def _bound_to(owner: type, function: str, name: str) -> str:
-    """The line that binds `name` to a component's function: one of its module, or of the class itself."""
-    found = getattr(owner, function).py_func
-    outer, _, inner = found.__qualname__.rpartition(".")
-    if not outer:
-        return f"from {found.__module__} import {inner} as {name}"
-    return f"import sys; {name} = sys.modules[{found.__module__!r}].{outer}.{inner}"
 
 
 def check_watched(M: Ints, transports: Sequence[type], balancer: type, queue: type) -> None:

@@ -26,6 +26,7 @@ from gradwire.emu.agent.stream import HEAD, MAGIC, MOST_BYTES, REPORTED, VERSION
 from gradwire.emu.transports.door import Door
 from gradwire.emu.wire.header import Frames, Header, NotOurs, Opening
 from gradwire.experiment.program import Messages, Program, Table
+from tests.soak.datagrams import garbage as _datagrams
 
 Case = tuple[str, Callable[[], str]]
 TOKEN = bytes(range(16))
@@ -37,12 +38,12 @@ PICKLE = b"\x80\x04\x95\x1f\x00\x00\x00\x00\x00\x00\x00\x8c\x05posix\x8c\x06syst
 
 def cases(seed: int) -> Iterator[Case]:
     """Without end: a label that makes the case again, and what carries it out: "ok", "refused", or an exception."""
-    kinds = (_values, _cut, _flipped, _stranger, _claims, _reported, _lied, _door, _frames)
+    kinds = (_values, _cut, _flipped, _stranger, _claims, _reported, _lied, _door, _frames, _datagrams)
     number = 0
     while True:
         for kind in kinds:
             draw = random.Random(f"{seed}/{number}/{kind.__name__}")
-            yield f"agents seed={seed} number={number} kind={kind.__name__[1:]}", partial(kind, draw)
+            yield f"agents seed={seed} number={number} kind={kind.__name__.lstrip('_')}", partial(kind, draw)
         number += 1
 
 

@@ -1,64 +1,67 @@
 """A host's interface by hand: a loop whose time passes from one timer to the next, and flows that note what they send.
 
-A line of 8 Gbit/s: a byte takes a nanosecond, so a packet of 100 bytes takes 100 ns.
+The interface is the compiled one; the rules of its flows are written in Python, and called by their addresses as
+compiled ones are. A line of 8 Gbit/s: a byte takes a nanosecond, so a packet of 100 bytes takes 100 ns.
 """
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+import ctypes
+import socket
 
-from gradwire.emu.agent.nic import Flow, Nic
+from gradwire.components import layout
+from gradwire.emu.agent.core import layout as at
+from gradwire.emu.agent.loop import DUE, EpollLoop
+from gradwire.emu.agent.nic import DONE, GAP, TIMER, Flow, Nic
+from gradwire.emu.agent.words import Block
+from gradwire.emu.system.sockets import Sender, socket_address
+from gradwire.scenarios.wire import UDP_OVERHEAD
 
 RATE = 8_000_000_000
 LINE = 1000 << 16
 NS = 1000
+BYTES = 100
 
 
-class FakeTimer:
-    def __init__(self, time_ns, call):
-        self.time, self.call = time_ns, call
-
-
-class FakeLoop:
+class FakeLoop(EpollLoop):
     """Time passes from one timer to the next; `late` : how much later every timer goes off."""
 
     def __init__(self, late=0):
-        self.time, self.late, self._timers, self._set, self._called = 0, late, [], 0, None
+        super().__init__()
+        self.late = late
+        self.words[at.W_STILL], self.words[at.W_RUNNING] = 1, 1
 
-    def now(self):
-        return self.time
+    @property
+    def time(self):
+        return self.words[at.W_SEEN]
 
-    def scheduled(self):
-        return self.time if self._called is None else self._called
+    @time.setter
+    def time(self, value):
+        self.words[at.W_SEEN] = value
 
-    def at(self, time_ns, call):
-        self._set += 1
-        timer = FakeTimer(time_ns, call)
-        heappush(self._timers, (time_ns, self._set, timer))
-        return timer
-
-    def cancel(self, timer):
-        if timer is not None:
-            timer.call = None
+    def first(self):
+        """When the next timer is due."""
+        words = self.words
+        self.enter(DUE)  # what has been given up goes, and what is due
+        return min(words[at.W_ARMED] or at.NEVER, words[at.W_PYTHON_TIME])
 
     def run(self, until):
-        while self._timers and self._timers[0][0] <= until:
-            when, _, timer = heappop(self._timers)
-            if timer.call is not None:
-                self.time = max(self.time, when + self.late)
-                call, timer.call = timer.call, None
-                self._called = when
-                call()
-                self._called = None
+        while (when := self.first()) <= until:
+            self.time = max(self.time, when + self.late)
         self.time = max(self.time, until)
 
 
-class FakeSender:
-    def __init__(self):
-        self.flushes = 0
+class _Nowhere:
+    """A socket that sends to one that nobody reads."""
 
-    def flush(self):
-        self.flushes += 1
+    def __init__(self):
+        self.there, self.here = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
+        self.there.bind(("127.0.0.1", 0))
+        self.name = ctypes.create_string_buffer(socket_address("127.0.0.1", self.there.getsockname()[1]), 16)
+
+
+NOWHERE = _Nowhere()
+FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 4)
 
 
 class Fake(Flow):
@@ -66,27 +69,41 @@ class Fake(Flow):
 
     def __init__(self, log, loop, number, count, priority=0, gap=0, group=None):
         super().__init__(number, priority, group=group)
-        self.log, self.loop, self.left, self.gap = log, loop, count, gap
+        self.log, self.loop, self.left = log, loop, count
         self.fired = []
+        self._functions = [FUNCTION(self._pull), FUNCTION(self._on_timer)]
+        self._table = Block(len(at.RULES))
+        for place, function in zip((at.L_PULL, at.L_ON_TIMER), self._functions, strict=True):
+            self._table.words[place] = ctypes.cast(function, ctypes.c_void_p).value
+        words = self.block.words
+        words[GAP], words[at.F_RULES], words[at.F_PACKETS] = gap, self._table.index, 1 << 20
+        words[at.F_PAYLOAD], words[at.F_NBYTES] = BYTES - UDP_OVERHEAD, 1 << 30
+        words[at.F_FILE], words[at.F_NAME] = NOWHERE.here.fileno(), ctypes.addressof(NOWHERE.name)
+        self._content = ctypes.create_string_buffer(1 << 20)
+        words[at.F_CONTENT] = ctypes.addressof(self._content)
 
-    def pull(self, now):
-        if not self.left:
-            return -1
+    timer = property(lambda self: self.block.words[TIMER], lambda self, value: self.block.words.__setitem__(TIMER, value))
+    done = property(lambda self: self.block.words[DONE] != 0, lambda self, value: self.block.words.__setitem__(DONE, value))
+
+    def _pull(self, result, _, origin, parameters, record, now):
+        assert record == self.index + at.SENDER_RECORD
         self.left -= 1
-        self.at = now
-        return self.left
+        if self.left >= 0:
+            self.at = now
+            self.log.append((self.number, now // NS, self.loop.now()))
+        ctypes.c_int64.from_address(result).value = max(self.left, layout.BLOCKED)
+        self.left = max(self.left, 0)
+        return 0
 
-    def transmit(self, what):
-        self.log.append((self.number, self.at // NS, self.loop.now()))
-        return 100
-
-    def on_timer(self, now):
+    def _on_timer(self, result, _, origin, parameters, record, now):
         self.fired.append(now // NS)
+        ctypes.c_int64.from_address(result).value = 0
+        return 0
 
 
 def bench(late=0, **more):
     loop = FakeLoop(late)
-    return loop, Nic(loop, RATE, FakeSender(), **more), []
+    return loop, Nic(loop, RATE, Sender(), **more), []
 
 
 def start(nic, *flows):

@@ -146,4 +146,4 @@ def test_who_stands_still_is_not_late():
     loop.at(40 * MS, loop.stop)
     loop.run()
     assert called[0] >= 30 * MS
-    assert len(loop.lateness) == 1, "of what was due at 5 ms nothing is said"
+    assert loop.punctuality()["timers"] == 1, "of what was due at 5 ms nothing is said"

@@ -1,7 +1,7 @@
 """DLCP's two ends over sockets beside those of the simulator: the same news in the same order, the same answers.
 
-The rules are the same functions, rewritten by `gradwire.emu.transports.plain`; here they are told the same as the
-functions that the simulator compiles, and every word of both records has to be the same after each step. Bitmaps go
+The rules are the same functions, compiled for records of their own; here they are told the same as the functions that
+the simulator compiles, and every word of both records has to be the same after each step. Bitmaps go
 through the bytes that the side channel carries."""
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from gradwire.components.transports.dlcp_words import (
     WAIT,
 )
 from gradwire.emu.agent.base import MessageRow
+from gradwire.emu.agent.nic import SENT
 from gradwire.emu.transports import dlcp
 from gradwire.emu.transports.datagrams import DatagramCarrier
 from gradwire.emu.transports.pairs import Pairs
@@ -71,26 +72,26 @@ class Both:
         words = [word for word in range(at.RECEIVER_WORDS) if word not in PEER_PLACES]
         assert [r.word(word) for word in words] == [ends.at_receiver(word) for word in words]
         for ours, base in (
-            (s.group.words, ends[at.S_PAIR]),
+            (s.group.pair, ends[at.S_PAIR]),
             (self.there.peer(r.row), ends.at_receiver(at.R_PAIR)),
             (self.there.host, ends.at_receiver(at.R_HOST)),
         ):
-            assert ours == ends.M[base : base + len(ours)]
+            assert ours.words.tolist() == ends.M[base : base + len(ours.words)]
 
     def same_bitmaps(self):
         words = self.sender.words
         for bitmap in range(SENDER_BITMAPS):
-            ours, theirs = (each[at.S_BITS] + bitmap * words for each in (self, self.ends))
-            assert self.sender.state[ours : ours + words] == self.ends.M[theirs : theirs + words]
+            theirs = self.ends[at.S_BITS] + bitmap * words
+            assert self.sender.bitmap(bitmap) == self.ends.M[theirs : theirs + words]
 
     def __getitem__(self, word):
         return self.sender.word(word)
 
     def of_pair(self, word):
-        return self.sender.group.words[word]
+        return self.sender.group.pair.words[word]
 
     def set_pair(self, word, value):
-        self.ends.M[self.ends[at.S_PAIR] + word] = self.sender.group.words[word] = value
+        self.ends.M[self.ends[at.S_PAIR] + word] = self.sender.group.pair.words[word] = value
 
     def pull(self, now):
         theirs = self.ends.pull(now, most=1)
@@ -101,7 +102,7 @@ class Both:
 
     def data(self, sequence, ce, now):
         theirs = self.ends.data(sequence, ce, now)
-        word = self.receiver.take(self.receiver.state, sequence, self.receiver.size(sequence), ce, now)
+        word = self.receiver.take(sequence, self.receiver.size(sequence), ce, now)
         ours = self.kind(word, theirs)
         self.same()
         return ours, word >> 40
@@ -119,7 +120,7 @@ class Both:
     def ack(self, sequence, echo, now, senders=1):
         if not self.sender.done:
             self.ends.ack(sequence, senders, echo=echo, now=now)
-            self.sender.take(self.sender.state, ACK, sequence, senders, echo, now)
+            self.sender.take(ACK, sequence, senders, echo, now)
             self.same()
 
     def probe(self, number, now):
@@ -140,13 +141,12 @@ class Both:
 
     def stop(self):
         self.ends.control(at.STOP, 0, 0)
-        self.sender.take(self.sender.state, STOP, 0, 0, 0, 0)
+        self.sender.take(STOP, 0, 0, 0, 0)
         self.same()
 
     def fire(self):
         now = self.ends.fire()
         assert now == self.sender.timer
-        self.sender.timer = 0
         self.sender.on_timer(now)
         self.same()
         return now
@@ -387,7 +387,7 @@ def test_no_probe_is_counted_as_data_that_was_sent_again():
     now = both.fire()
     asked = [both.pull(now) for _ in range(2)]
     assert both.sender.probes == 5 and min(asked) > PULL_PROBE
-    both.sender.sent = LARGE + 5 + 7  # as the interface counts: seven packets again
+    both.sender.block.words[SENT] = LARGE + 5 + 7  # as the interface counts: seven packets again
     assert DatagramCarrier._count(None, both.sender) == (LARGE + 12, 7)
 
 

@@ -14,19 +14,15 @@ import pytest
 from transport_bench import GBPS, US
 
 from gradwire.components import layout as at
-from gradwire.components.compiled import njit
 from gradwire.components.draws import entropy_of
-from gradwire.components.transports.base import Context, Deaf
+from gradwire.components.transports.base import Context
 from gradwire.components.transports.dlcp import Dlcp
 from gradwire.components.transports.dlcp_words import H_COUNT, HOST_WORDS, PAIR_WORDS, PEER_WORDS, Q_SENDERS
 from gradwire.emu.agent.base import MessageRow
 from gradwire.emu.agent.loop import EpollLoop
-from gradwire.emu.planning.ability import lacking
 from gradwire.emu.planning.prepare import transport_plan
-from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.transports.datagrams import DatagramCarrier, Endpoint
 from gradwire.emu.transports.pairs import Pairs
-from gradwire.emu.transports.plain import Plain
 from gradwire.emu.transports.rules import MUST, PULL_PROBE, ReceivingEnd, Rules, SendingEnd
 from gradwire.emu.wire.header import ACK, STOP
 from gradwire.scenarios.loss import Allowance
@@ -67,12 +63,12 @@ class Both:
                 self.theirs[-1].on_sender("start", 0)
                 self.ours.append(SendingEnd(rules, row, 0, entropy, here[src]))
                 self.receivers.append(ReceivingEnd(rules, row, there))
-            self.shared += [(self.ours[-1].group.words, words[0]), (there.peer(row), words[1])]
+            self.shared += [(self.ours[-1].group.pair, words[0]), (there.peer(row), words[1])]
         self.same()
 
     def same(self):
         for ours, base in self.shared:
-            assert ours == self.memory[base : base + len(ours)]
+            assert ours.words.tolist() == self.memory[base : base + len(ours.words)]
 
     def pull(self, which, now):
         got = self.ours[which].pull(now)
@@ -88,14 +84,14 @@ class Both:
 
     def data(self, which, sequence, ce, now):
         receiver = self.receivers[which]
-        word = receiver.take(receiver.state, sequence, receiver.size(sequence), ce, now)
+        word = receiver.take(sequence, receiver.size(sequence), ce, now)
         assert word == self.theirs[which].arrive(sequence, receiver.size(sequence), ce, now)[0]
         self.same()
         return word
 
     def control(self, which, word, sequence, now):
         sender = self.ours[which]
-        sender.take(sender.state, word & 7, sequence, word >> 40, word >> 3 & 1, now)
+        sender.take(word & 7, sequence, word >> 40, word >> 3 & 1, now)
         self.theirs[which].on_sender("on_control", word & 7, sequence, word >> 40, word >> 3 & 1, now)
         self.same()
 
@@ -124,12 +120,12 @@ def test_messages_of_a_pair_share_what_they_know(control, seed):
                     bag.append((which, "control", word, *more))
             elif not both.ours[which].done:
                 both.control(which, *more, now)
-        most = max(most, both.ours[0].group.words[Q_SENDERS])
+        most = max(most, both.ours[0].group.pair.words[Q_SENDERS])
         if all(each.done for each in both.ours):
             break
     assert all(each.done for each in both.receivers) and all(each.done for each in both.ours)
     assert most == (SENDERS if control == "receiver" else 0)
-    assert both.shared[0][0][H_COUNT] == 0  # all is delivered: nobody sends
+    assert both.shared[0][0].words[H_COUNT] == 0  # all is delivered: nobody sends
 
 
 def carrier(number_of_sources=32):
@@ -153,11 +149,11 @@ def test_a_carrier_has_one_pair_for_each_host_and_one_group_for_each_class():
         made.make_sender(row_of(number, 0, *more)) for number, more in enumerate([(1, 2), (1, 2), (1, 5), (2, 2)])
     )
     assert first.group is again.group and other.group is not first.group
-    assert first.group.words is other.group.words is first.state[at.PARAM_WORDS + at.S_PAIR]
-    assert elsewhere.group.words is not first.group.words
+    assert first.group.pair is other.group.pair and first.word(at.S_PAIR) == first.group.pair.index
+    assert elsewhere.group.pair is not first.group.pair
     came, too, from_another = (made.make_receiver(row_of(number, src, 0)) for number, src in ((9, 1), (10, 1), (11, 2)))
-    pairs, hosts = ([each.state[at.PARAM_WORDS + word] for each in (came, too, from_another)] for word in (at.R_PAIR, at.R_HOST))
-    assert pairs[0] is pairs[1] is not pairs[2] and hosts[0] is hosts[1] is hosts[2]
+    pairs, hosts = ([each.word(word) for each in (came, too, from_another)] for word in (at.R_PAIR, at.R_HOST))
+    assert pairs[0] == pairs[1] != pairs[2] and hosts[0] == hosts[1] == hosts[2]
 
 
 def test_a_message_has_the_entropy_that_the_simulator_gives_it():
@@ -166,79 +162,3 @@ def test_a_message_has_the_entropy_that_the_simulator_gives_it():
         word = made.make_sender(row_of(number, 0, 1)).word(at.S_DATA)
         assert word >> at.A_ENTROPY == entropy_of(11, number)
     assert len(np.unique(entropy_of(11, np.arange(100)))) > 90
-
-
-# --- what of shared words can be rewritten ---------------------------------------------------------------------------
-
-S_PAIR, R_HOST = at.S_PAIR, at.R_HOST
-
-
-@njit
-def _add(M, f, q, amount):
-    q_again = q
-    M[q_again + 3] += amount
-    M[f] = M[M[f + S_PAIR] + 3] + M[q]
-
-
-@njit
-def _sum(M, q, i):
-    return M[q + i] + M[1 + q + i]
-
-
-@njit
-def good(M, f, r):
-    q = M[f + at.S_PAIR]
-    _add(M, f, q, 5)
-    M[q + 4] = _sum(M, M[r + R_HOST], 0) + _sum(M, q, 2)
-    return M[f]
-
-
-@njit
-def bad_sum(M, f):
-    q = M[f + S_PAIR]
-    M[f] = q + 1
-
-
-@njit
-def bad_truth(M, f):
-    return 1 if M[f + S_PAIR] else 0
-
-
-@njit
-def _deep(M, base):
-    return M[base]
-
-
-@njit
-def bad_place(M, f):
-    q = M[f + S_PAIR]
-    return _deep(M, q + 3)
-
-
-class Own:
-    """A transport that does with shared words what a list cannot."""
-
-    control_bytes, data_overhead, sender_bitmaps, receiver_bitmaps, fresh_word, probe_word = 60, 58, 0, 1, at.S_USER, 0
-    pair_words, peer_words, host_words = 3, 1, 1
-    start, on_control, on_data = Deaf.on_timer, Deaf.on_timer, Deaf.on_probe
-    pull = bad_sum
-
-
-def test_words_in_lists_of_their_own_are_read_and_written():
-    M, pair, host = [0] * (at.SENDER_WORDS + at.RECEIVER_WORDS), [7, 0, 10, 20, 0], [100, 200]
-    M[at.S_PAIR], M[at.SENDER_WORDS + R_HOST] = pair, host
-    function = Plain().function(good, f=0, r=at.SENDER_WORDS)
-    assert function(M) == 25 + 7
-    assert pair == [7, 0, 10, 25, 300 + 35] and host == [100, 200]
-
-
-@pytest.mark.parametrize("function", [bad_sum, bad_truth, bad_place])
-def test_what_a_list_cannot_do_is_refused_with_its_place(function):
-    with pytest.raises(TestbedError, match="words that messages share") as caught:
-        Plain().function(function, f=0)
-    assert __file__ in caught.value.where and caught.value.exit_code == 2
-
-
-def test_a_transport_that_cannot_be_rewritten_is_said_to_lack_it(monkeypatch):
-    monkeypatch.setattr("gradwire.emu.planning.ability.transport_class", lambda kind, folder: Own)
-    assert "words that messages share" in lacking(transport("constant_rate"))[0]

@@ -7,7 +7,6 @@ step, and both records are the same word by word.
 
 from __future__ import annotations
 
-import inspect
 import random
 from pathlib import Path
 
@@ -17,14 +16,11 @@ from transport_bench import GBPS, MS, US
 
 import gradwire
 from gradwire.components import layout as at
-from gradwire.components.find import RECEIVER_SIDE, SENDER_SIDE
 from gradwire.components.transports.base import Context
-from gradwire.components.transports.window import pull as window_pull
 from gradwire.emu.agent.base import MessageRow
 from gradwire.emu.planning.ability import available, lacking
 from gradwire.emu.planning.prepare import transport_plan
-from gradwire.emu.transports.plain import Plain
-from gradwire.emu.transports.rules import ReceivingEnd, Rules, SendingEnd, functions_of, transport_class
+from gradwire.emu.transports.rules import ReceivingEnd, Rules, SendingEnd, transport_class
 from gradwire.scenarios.components import components
 from gradwire.scenarios.wire import TCP_OVERHEAD, UDP_OVERHEAD
 from gradwire.testing import Ends, transport
@@ -62,8 +58,7 @@ class Both:
                 assert self.receiver.word(word) == self.ends.at_receiver(word), word
         for bitmap in range(self.owner.sender_bitmaps):
             begin, words = self.ends[at.S_BITS] + bitmap * self.sender.words, self.sender.words
-            mine = self.sender.word(at.S_BITS) + bitmap * words
-            assert self.sender.state[mine : mine + words] == self.ends.M[begin : begin + words]
+            assert self.sender.bitmap(bitmap) == self.ends.M[begin : begin + words]
 
     def pull(self, now):
         theirs = self.ends.pull(now, most=1)
@@ -74,7 +69,7 @@ class Both:
 
     def data(self, sequence, ce, now):
         theirs = self.ends.data(sequence, ce, now)
-        word = self.receiver.take(self.receiver.state, sequence, PAYLOAD, ce, now)
+        word = self.receiver.take(sequence, PAYLOAD, ce, now)
         self.same()
         if not word:
             assert theirs.count == 0
@@ -86,7 +81,7 @@ class Both:
 
     def control(self, kind, sequence, argument, echo, now):
         self.ends.control(kind, sequence, argument, echo, now)
-        self.sender.take(self.sender.state, kind, sequence, argument, echo, now)
+        self.sender.take(kind, sequence, argument, echo, now)
         self.same()
 
     def fire(self):
@@ -139,22 +134,6 @@ def test_a_course_of_events_has_the_same_consequences(kind, packets, seed):
     assert here is None or (len(here) == packets and int(here.sum()) * PAYLOAD == both.receiver.got)
 
 
-@pytest.mark.parametrize("kind", RUNNING)
-def test_no_rule_is_left_that_looks_for_its_record(kind):
-    """Of each function what is left takes the state and no place in it."""
-    functions = functions_of(transport_class(kind))
-    for name in (*SENDER_SIDE, *RECEIVER_SIDE):
-        arguments = list(inspect.signature(getattr(functions, name)).parameters)
-        assert arguments[0] == "M" and not {"k", "f", "r"} & set(arguments)
-
-
-def test_a_traceback_points_into_the_source():
-    function = Plain().function(window_pull, k=0, f=at.PARAM_WORDS)
-    assert function.__code__.co_filename == inspect.getfile(window_pull.py_func)
-    first = inspect.getsourcelines(window_pull.py_func)[1]
-    assert first <= function.__code__.co_firstlineno <= first + 2
-
-
 def test_what_runs_on_sockets_and_why_the_rest_does_not():
     assert {"dlcp", "ltp", "timely", "swift", "constant_rate"} == set(RUNNING)
     for kind in set(components("transport")) - set(available()):
@@ -180,6 +159,6 @@ def test_a_transport_of_ones_own_runs_as_it_stands():
     sender, receiver = SendingEnd(rules, row, 0), ReceivingEnd(rules, row)
     sent = [sender.pull(0) for _ in range(5)]
     assert sent == [0, 1, 2, 3, at.BLOCKED] and sender.gap == 2 * LINE
-    answers = [receiver.take(receiver.state, sequence, 1000, 0, 0) for sequence in range(4)]
+    answers = [receiver.take(sequence, 1000, 0, 0) for sequence in range(4)]
     assert receiver.done and rules.answer(answers[3]).kind == at.STOP
     assert lacking(transport("constant_rate:ConstantRate"), EXAMPLES) == []

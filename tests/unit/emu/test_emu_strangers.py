@@ -23,7 +23,7 @@ from soak.agents import cases
 
 
 def test_whatever_comes_is_right_or_refused():
-    outcomes = {call() for _, call in islice(cases(1), 360)}
+    outcomes = {call() for _, call in islice(cases(1), 500)}
     assert outcomes == {"ok", "refused"}
 
 

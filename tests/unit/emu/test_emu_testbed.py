@@ -15,6 +15,8 @@ from star_cases import star_scenario
 from userspace_cases import star
 
 from gradwire.emu import testbed
+from gradwire.emu.agent.core import layout as at
+from gradwire.emu.agent.loop import EpollLoop
 from gradwire.emu.agent.report import Reports
 from gradwire.emu.control import runner, supervise
 from gradwire.emu.control.runner import STALL_NS, stalls
@@ -123,9 +125,10 @@ def test_hosts_are_told_how_far_ahead_to_send(switch, monkeypatch):
     wanted = kind_of(switch).ahead_ns
     assert plan.options["ahead_ns"] == wanted
 
-    host = types.SimpleNamespace(loop=None, rate=10**8, clock="wall")
-    (carrier,) = make_carriers(plan, host, [types.SimpleNamespace(transport=0)]).values()
-    assert carrier.endpoint.nic._ahead == wanted * 1000
+    host = types.SimpleNamespace(loop=EpollLoop(), rate=10**8, clock="wall")
+    make_carriers(plan, host, [types.SimpleNamespace(transport=0)])
+    assert host.loop.words[at.W_AHEAD] == wanted * 1000
+    host.loop.close()
 
 
 def test_a_ctrl_c_that_ends_what_asks_the_kernel_is_no_lack_of_the_kernel(monkeypatch):

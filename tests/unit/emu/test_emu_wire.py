@@ -131,7 +131,7 @@ def test_agents_import_little():
     code = (
         "import sys, gradwire.emu.control.controller, gradwire.emu.control.launchers, gradwire.emu.agent.agent, gradwire.emu.transports.tcp\n"
         "import gradwire.emu.transports.datagrams, gradwire.emu.wire.header\n"
-        "print(sorted({'numba', 'pydantic', 'pyarrow', 'simpy', 'networkx', 'torch', 'scapy', 'gradwire.sim.simulate', 'gradwire.sim.fabric.engines', 'gradwire.analysis'} & set(sys.modules)))"
+        "print(sorted({'numba', 'pydantic', 'pyarrow', 'simpy', 'networkx', 'torch', 'scapy', 'gradwire.sim.simulate', 'gradwire.components.engines', 'gradwire.analysis'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.stdout == "[]\n", done.stdout + done.stderr

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 import gradwire.scenarios.wire
 from gradwire import cli
+from gradwire.components import engines, identity, objects, whole
 from gradwire.components.find import functions_of, resolve
 from gradwire.components.transports.dctcp import Dctcp
 from gradwire.components.transports.dlcp import Dlcp
@@ -24,7 +25,7 @@ from gradwire.scenarios.components import kind_of
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.load import build_scenario
 from gradwire.scenarios.schema.network import Switch
-from gradwire.sim.fabric import engines, objects, specialise, whole
+from gradwire.sim.fabric import specialise
 from gradwire.sim.fabric.specialise import combination_of, compile_ahead
 from gradwire.sim.simulate import simulate
 from gradwire.testing.oracle import Case, Letter, first_difference, run_engine
@@ -150,7 +151,7 @@ def test_an_engine_is_known_by_what_it_is_made_of_and_for_what_machine(monkeypat
     before = specialise._identity(made)
     for what, other in (("machine", lambda: "another processor"), ("version", lambda package: "0.1")):
         with monkeypatch.context() as patch:
-            patch.setattr(specialise, what, other)
+            patch.setattr(identity, what, other)
             assert specialise._identity.__wrapped__(made) != before
     assert specialise._identity.__wrapped__(made) == before
 
@@ -167,8 +168,8 @@ def test_nothing_that_is_compiled_is_missing_from_what_an_engine_is_known_by(fie
         for owner in (*made.transports, made.balancer, made.queue)
         for function in functions_of(owner)
     ]
-    files = set(specialise._files(specialise._reachable(bound)))
-    compiled = specialise._reachable([each.py_func for each in specialise._functions(made).values()])
+    files = set(specialise._files(identity.reachable(bound)))
+    compiled = identity.reachable([each.py_func for each in specialise._functions(made).values()])
     assert len(compiled) > 60
     theirs = {
         Path(sys.modules[each.__module__].__file__ or "")
@@ -180,7 +181,7 @@ def test_nothing_that_is_compiled_is_missing_from_what_an_engine_is_known_by(fie
         "an engine outlives what it has nothing to do with"
     )
     spaces = {
-        name: value for each in compiled for name, value in specialise._names(each) if isinstance(value, int)
+        name: value for each in compiled for name, value in identity.names_in(each) if isinstance(value, int)
     }
     for name in ("MIN_FRAME", "PROBE_BYTES"):
         assert name in spaces, "numbers of other rooms are compiled in"
@@ -211,7 +212,7 @@ def test_what_the_parent_has_compiled_its_children_compile_anew(own_cache):
     compile_ahead([scenario()])
     runs_without_numba()
     (kept,) = engines.kept_engines()
-    for name in engines.FUNCTIONS:
+    for name in specialise.FUNCTIONS:
         assert not objects.refers_to_numba((own_cache / kept.identity / f"{name}.o").read_bytes())
 
 
@@ -219,7 +220,7 @@ def test_code_that_asks_for_numba_finds_it():
     """A function of the user's own may have been compiled by Numba before the engine was, with its helpers."""
     code = (
         "import sys, numba\n"
-        "from gradwire.sim.fabric import objects\n"
+        "from gradwire.components import objects\n"
         "from gradwire.components.compiled import Compiled\n"
         "@numba.njit('int64(int64)')\n"
         "def down(n):\n"
@@ -237,7 +238,7 @@ def test_code_that_asks_for_numba_finds_it():
         refers, symbol = done.stdout.split()
         assert refers == "True"
         code = (
-            "import sys; from gradwire.sim.fabric import objects\n"
+            "import sys; from gradwire.components import objects\n"
             "call = objects.load(open(sys.argv[1], 'rb').read(), sys.argv[2], 1)\n"
             "print(call(5), flush=True)\n"
             "call(-5)\n"
@@ -267,7 +268,7 @@ def test_no_component_needs_numba_to_be_imported():
 
 def test_an_exception_in_compiled_code_is_one():
     code = (
-        "from gradwire.sim.fabric import objects, whole; from gradwire.components.compiled import njit\n"
+        "from gradwire.components import objects, whole; from gradwire.components.compiled import njit\n"
         "whole.whole_program()\n"
         "quotient = njit('int64(int64, int64, int64, int64)')(lambda a, b, c, d: a // b)\n"
         "symbol, code = objects.emitted(quotient)\n"

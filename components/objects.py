@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from collections.abc import Callable
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -48,14 +47,27 @@ def refers_to_numba(code: bytes) -> bool:
     return re.search(rb"\0_?(numba|NRT)_", code) is not None
 
 
-def load(code: bytes, symbol: str, takes: int) -> Callable[..., int]:
-    """A function of `takes` integers, out of an object file.
+class Native:
+    """A function of integers in machine code. `address`: where it is, for compiled code that is told.
 
-    Raises
-    ------
-    RuntimeError
-        When it is called: it has raised an exception, which says nothing more.
+    RuntimeError when it is called: it has raised an exception, which says nothing more.
     """
+
+    __slots__ = ("_call", "_symbol", "address")
+
+    def __init__(self, address: int, symbol: str, takes: int) -> None:
+        kind = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * takes)
+        self.address, self._symbol, self._call = address, symbol, kind(address)
+
+    def __call__(self, *arguments: int) -> int:
+        result, raised = ctypes.c_int64(), ctypes.c_void_p()
+        if self._call(ctypes.byref(result), ctypes.byref(raised), *arguments):
+            raise RuntimeError(f"{self._symbol} has raised an exception")
+        return result.value
+
+
+def load(code: bytes, symbol: str, takes: int) -> Native:
+    """A function of `takes` integers, out of an object file."""
     if refers_to_numba(code):
         offer_numba()
     llvm.initialize_native_target()
@@ -65,13 +77,4 @@ def load(code: bytes, symbol: str, takes: int) -> Callable[..., int]:
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
     _loaded.append(engine)
-    kind = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * takes)
-    native = kind(engine.get_function_address(symbol))
-
-    def call(*arguments: int) -> int:
-        result, raised = ctypes.c_int64(), ctypes.c_void_p()
-        if native(ctypes.byref(result), ctypes.byref(raised), *arguments):
-            raise RuntimeError(f"{symbol} has raised an exception")
-        return result.value
-
-    return call
+    return Native(engine.get_function_address(symbol), symbol, takes)

@@ -3,6 +3,9 @@
     <cache>/engines/<identity>/about.json       what it was compiled for, how, by what, in how many seconds
     <cache>/engines/<identity>/run.o, post.o    its machine code
 
+Those of the simulator have the functions `run`, `post` and `keep`; agents of the testbed have theirs
+(`gradwire.emu.agent.machine`).
+
 An engine is compiled by a child process into a folder of its own, which is given its name when all is there; so an
 interrupted compilation leaves nothing that could be taken for whole, and what others have finished stays. Of several
 processes that want the same engine at once, one compiles it and the others wait for it. Compiling
@@ -30,9 +33,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gradwire.components import objects
 from gradwire.scenarios.cache import cache_folder
 from gradwire.scenarios.json_data import Json
-from gradwire.sim.fabric import objects
 
 if TYPE_CHECKING:
     from gradwire.components.compiled import Compiled
@@ -41,7 +44,6 @@ COMPILE_SECONDS = 300  # a child that compiles longer is given up
 KEEP_DAYS = 90
 KEEP_MOST = 200
 ABOUT = "about.json"
-FUNCTIONS = ("run", "post", "keep")
 AT_ONCE = "as one program"
 PART = ".part"
 LOCK = "lock"
@@ -99,20 +101,20 @@ def is_kept(identity: str) -> bool:
     return False
 
 
-def load(identity: str) -> tuple[Callable[..., int], ...] | None:
-    """The functions of an engine that is kept, as in `FUNCTIONS`; it counts as used now. None if it is not there, or
-    not what was written, and then it goes."""
-    folder = writable_folder() / identity
+def load(identity: str, kept_in: Path | None = None) -> dict[str, objects.Native] | None:
+    """The functions of an engine that is kept (in `kept_in`, if it is not where engines are), by name; it counts as
+    used now. None if it is not there, or not what was written, and then it goes."""
+    folder = (kept_in or writable_folder()) / identity
     if not folder.exists():
         return None
     try:
         about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-        code = {name: (folder / f"{name}.o").read_bytes() for name in FUNCTIONS}
-        if any(_digest(code[name]) != about["code"][name] for name in FUNCTIONS):
+        code = {name: (folder / f"{name}.o").read_bytes() for name in about["symbols"]}
+        if any(_digest(code[name]) != about["code"][name] for name in code):
             raise ValueError("a file has changed")
         with contextlib.suppress(OSError):
             os.utime(folder / ABOUT)
-        return tuple(objects.load(code[name], about["symbols"][name], 4) for name in FUNCTIONS)
+        return {name: objects.load(code[name], about["symbols"][name], int(about["takes"][name])) for name in code}
     except (OSError, ValueError, KeyError, TypeError):
         shutil.rmtree(folder, ignore_errors=True)
         return None
@@ -128,7 +130,8 @@ class Work:
 
     identity: str
     functions: Callable[[], Mapping[str, Compiled]]
-    """those of `FUNCTIONS` by name (`gradwire.components.compiled.Compiled`); called in the child that compiles them"""
+    """by name (`gradwire.components.compiled.Compiled`), each with a signature of integers; called in the child that
+    compiles them"""
     about: Json
     check: Callable[[], str]
     """what is wrong with the user's own part, in one line; empty if nothing"""
@@ -212,7 +215,7 @@ def _end(child: int, pipe: int) -> None:
 def _compile(work: Work, tell: Callable[[str], object]) -> None:
     """In the child: compile one engine and give its folder its name."""
     begin = time.perf_counter()
-    from gradwire.sim.fabric import whole
+    from gradwire.components import whole
 
     at_once = whole.is_known()
     if at_once:
@@ -248,16 +251,17 @@ def _take_turns(final: Path) -> None:
 
 
 def _fill(part: Path, work: Work, at_once: bool, begin: float) -> None:
-    from gradwire.sim.fabric import whole
+    from gradwire.components import whole
 
-    symbols, digests = {}, {}
+    symbols, takes, digests = {}, {}, {}
     for name, function in work.functions().items():
+        takes[name] = function.py_func.__code__.co_argcount
         symbols[name], code = objects.emitted(function)
         digests[name] = _digest(code)
         (part / f"{name}.o").write_bytes(code)
     about = {
         **work.about, "compiled": AT_ONCE if at_once else "function by function", "symbols": symbols,
-        "code": digests, "functions": whole.Part.linked if at_once else 0, "numba": version("numba"),
+        "takes": takes, "code": digests, "functions": whole.Part.linked if at_once else 0, "numba": version("numba"),
         "seconds": round(time.perf_counter() - begin, 1),
     }  # fmt: skip
     (part / ABOUT).write_text(json.dumps(about, indent=1), encoding="utf-8")

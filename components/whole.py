@@ -15,7 +15,7 @@ package (unsound: they depend on processor and versions), function pointers betw
 engine for all transports (8 % slower).
 
 This replaces inner parts of Numba, so it is done for the versions that it is known to work with (`KNOWN`), and only in
-a process that does nothing else: the child of `gradwire.sim.fabric.engines`. Elsewhere everything compiles the stock
+a process that does nothing else: the child of `gradwire.components.engines`. Elsewhere everything compiles the stock
 way, to the same results.
 """
 
@@ -40,7 +40,7 @@ Libraries = dict[codegen.CodeLibrary, None]
 KNOWN = ("0.68",)
 """Versions of Numba, major and minor, with which this is tested."""
 
-OURS = ("gradwire.sim.", "gradwire.components.")
+OURS = ("gradwire.sim.", "gradwire.components.", "gradwire.emu.")
 """Modules whose functions use nothing that the shortened list of passes leaves out (closures, array expressions,
 generators, object mode)."""
 

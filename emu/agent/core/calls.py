@@ -1,0 +1,67 @@
+"""What compiled code of an agent asks the machine for: memory by address, and system calls.
+
+Pointers are passed as numbers. What fails returns -1, and `error` says why. The layouts are those of 64-bit Linux.
+"""
+
+from __future__ import annotations
+
+import errno
+import platform
+from typing import Final
+
+import numpy as np
+
+from gradwire.components.compiled import Intrinsic, njit
+
+_HERE = "gradwire.emu.agent.core.intrinsics"
+words_at = Intrinsic("words_at")
+byte, half, put_half, word, put_word, copy, invoke = (
+    Intrinsic(name, _HERE) for name in ("byte", "half", "put_half", "word", "put_word", "copy", "invoke")
+)
+clock_gettime, timerfd_settime, epoll_wait, poll, recvmmsg, sendmmsg, errno_location = (
+    Intrinsic(name, _HERE)
+    for name in (
+        "clock_gettime", "timerfd_settime", "epoll_wait", "poll", "recvmmsg", "sendmmsg", "errno_location",
+    )
+)  # fmt: skip
+
+MONOTONIC, ABSOLUTE = 1, 1
+AGAIN, INTERRUPTED, REFUSED, NO_BUFFERS = errno.EAGAIN, errno.EINTR, errno.ECONNREFUSED, errno.ENOBUFS
+MSG_DONTWAIT: Final = 0x40
+POLLOUT: Final = 4
+EVENT_BYTES, EVENT_FILE = (12, 4) if platform.machine() == "x86_64" else (16, 8)
+"""struct epoll_event, and where in it the number of the file is: only there with no gap before it [epoll_wait(2)]."""
+EVENTS: Final = 1023
+"""How many are taken at once, as many as Python's own would."""
+SECOND: Final = 1_000_000_000
+
+
+@njit
+def error():
+    """The number of what failed last."""
+    return np.int64(errno_location()[0])
+
+
+@njit
+def monotonic_ns(spec):
+    """The time of CLOCK_MONOTONIC; `spec`: address of two words to work with."""
+    clock_gettime(np.int32(MONOTONIC), np.uintp(spec))
+    found = words_at(spec)
+    return found[0] * SECOND + found[1]
+
+
+@njit
+def set_timer(file, time_ns, spec):
+    """Let a timerfd go off at a time of CLOCK_MONOTONIC, 0: never; `spec`: address of four words to work with."""
+    when = words_at(spec)
+    when[0] = 0
+    when[1] = 0
+    when[2] = time_ns // SECOND
+    when[3] = time_ns % SECOND
+    return np.int64(timerfd_settime(np.int32(file), np.int32(ABSOLUTE), np.uintp(spec), np.uintp(0)))
+
+
+@njit
+def wait(file, events, wait_ms):
+    """Until something of an epoll is ready, or so long: how many events were written to an address."""
+    return np.int64(epoll_wait(np.int32(file), np.uintp(events), np.int32(EVENTS), np.int32(wait_ms)))

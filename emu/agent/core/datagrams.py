@@ -1,0 +1,153 @@
+"""Many datagrams per system call, each with its own TOS byte: sendmmsg(2) and recvmmsg(2).
+
+Everything that a call needs is laid out once (`gradwire.emu.system.sockets`), in arenas of plain bytes at fixed places;
+per datagram only numbers are written.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gradwire.components.compiled import njit
+from gradwire.emu.agent.core.calls import (
+    AGAIN,
+    INTERRUPTED,
+    MSG_DONTWAIT,
+    NO_BUFFERS,
+    POLLOUT,
+    REFUSED,
+    error,
+    half,
+    poll,
+    put_word,
+    recvmmsg,
+    sendmmsg,
+    words_at,
+)
+from gradwire.emu.agent.core.layout import (
+    I_CONTROL,
+    I_DATA,
+    I_ERRNO,
+    I_MESSAGES,
+    I_NAMES,
+    I_ROOM,
+    I_SLOTS,
+    O_CONTROLS,
+    O_COUNT,
+    O_ERRNO,
+    O_FILES,
+    O_HEADERS,
+    O_MESSAGES,
+    O_POLL,
+    O_SLOTS,
+    O_VECTORS,
+    O_WAIT_MS,
+)
+
+MESSAGE_WORDS, VECTOR_WORDS = 8, 4
+MESSAGE_BYTES, CONTROL_BYTES, NAME_BYTES = 64, 24, 16
+HEADER_BYTES = 16
+HEADER_ROOM = 32
+CONTROL_ROOM, TOS_AT = 64, 16
+LENGTH_AT, ADDRESS_AT = 56, 4
+
+
+@njit
+def add(U, file, name, tos, first, second, payload, length, fill):
+    """One datagram: a header of two words, and `length` bytes from the address `payload` on, or `fill` zeros. `name` is
+    the address of a sockaddr_in that stays until `flush`. 1 where that failed, which it had to do first."""
+    if U[O_COUNT] == U[O_SLOTS] and flush(U):
+        return 1
+    slot = U[O_COUNT]
+    header = U[O_HEADERS] + slot * HEADER_ROOM
+    put_word(header, first)
+    put_word(header + 8, second)
+    vector = words_at(U[O_VECTORS] + slot * VECTOR_WORDS * 8)
+    vector[1] = HEADER_BYTES + fill
+    vector[2] = payload
+    vector[3] = length
+    message = words_at(U[O_MESSAGES] + slot * MESSAGE_BYTES)
+    message[0] = name
+    message[3] = 2 if length else 1
+    message[4] = U[O_CONTROLS] + tos * CONTROL_BYTES
+    words_at(U[O_FILES])[slot] = file
+    U[O_COUNT] = slot + 1
+    return 0
+
+
+@njit
+def flush(U):
+    """Hand everything to the kernel. 1: it refuses (O_ERRNO), or a socket stayed full for O_WAIT_MS."""
+    files, first, count = words_at(U[O_FILES]), 0, U[O_COUNT]
+    U[O_COUNT] = 0
+    while first < count:
+        file, end = files[first], first + 1
+        while end < count and files[end] == file:
+            end += 1
+        at = U[O_MESSAGES] + first * MESSAGE_BYTES
+        done = np.int64(sendmmsg(np.int32(file), np.uintp(at), np.uint32(end - first), np.int32(MSG_DONTWAIT)))
+        if done >= 0:
+            first += int(done)
+            continue
+        code = error()
+        if code == AGAIN or code == NO_BUFFERS:
+            if not becomes_writable(U, file):
+                U[O_ERRNO] = AGAIN
+                return 1
+        elif code != INTERRUPTED:
+            U[O_ERRNO] = code
+            return 1
+    return 0
+
+
+@njit
+def becomes_writable(U, file):
+    """Whether a socket has room again in time."""
+    asked = words_at(U[O_POLL])
+    asked[0] = file | POLLOUT << 32
+    return np.int64(poll(np.uintp(U[O_POLL]), np.uint64(1), np.int32(U[O_WAIT_MS]))) > 0
+
+
+@njit
+def receive(N, file):
+    """Take the datagrams that are there, without waiting: how many, -1: the kernel refuses (I_ERRNO)."""
+    got = np.int64(
+        recvmmsg(np.int32(file), np.uintp(N[I_MESSAGES]), np.uint32(N[I_SLOTS]), np.int32(MSG_DONTWAIT), np.uintp(0))
+    )
+    if got >= 0:
+        return got
+    code = error()
+    if code == AGAIN or code == INTERRUPTED or code == REFUSED:
+        return 0
+    N[I_ERRNO] = code
+    return -1
+
+
+@njit
+def data_of(N, slot):
+    """Where the bytes of a datagram are."""
+    return N[I_DATA] + slot * N[I_ROOM]
+
+
+@njit
+def length_of(N, slot):
+    """Its bytes."""
+    return half(N[I_MESSAGES] + slot * MESSAGE_BYTES + LENGTH_AT)
+
+
+@njit
+def name_of(N, slot):
+    """Where the socket address that it came from is."""
+    return N[I_NAMES] + slot * NAME_BYTES
+
+
+@njit
+def address_of(N, slot):
+    """The IPv4 address that it came from, in network order."""
+    return half(N[I_NAMES] + slot * NAME_BYTES + ADDRESS_AT)
+
+
+@njit
+def tos_at(N, slot):
+    """Where the TOS byte is that it came with."""
+    return N[I_CONTROL] + slot * CONTROL_ROOM + TOS_AT

@@ -1,0 +1,175 @@
+"""The loop of an agent: `gradwire.emu.agent.loop` says what it does; this is how.
+
+Timers that are due go first, of those set so far; then whatever can be read or written; then it waits for the next.
+"""
+
+from __future__ import annotations
+
+from gradwire.components.compiled import njit
+from gradwire.emu.agent.core.arriving import read_answers, read_data
+from gradwire.emu.agent.core.calls import (
+    EVENT_BYTES,
+    EVENT_FILE,
+    INTERRUPTED,
+    error,
+    half,
+    monotonic_ns,
+    set_timer,
+    wait,
+    words_at,
+)
+from gradwire.emu.agent.core.layout import (
+    ASK_FILE,
+    ASK_IDLE,
+    ASK_TIMER,
+    BROKEN_CALL,
+    FILE_ANSWERS,
+    FILE_DATA,
+    FILE_TIMER,
+    NEVER,
+    W_ARMED,
+    W_BEGINNING,
+    W_BROKEN,
+    W_CALLED,
+    W_EPOLL,
+    W_ERRNO,
+    W_EVENTS,
+    W_FILES,
+    W_FILES_ROOM,
+    W_HEAP,
+    W_HEAP_COUNT,
+    W_IDLE,
+    W_PYTHON_NUMBER,
+    W_PYTHON_TIME,
+    W_RUNNING,
+    W_SEEN,
+    W_SET,
+    W_SPEC,
+    W_STILL,
+    W_STOOD_UNTIL,
+    W_TIMER,
+    W_WAKE,
+)
+from gradwire.emu.agent.core.timers import ask, clock, first_timer, note_late, pop
+from gradwire.emu.agent.core.turns import serve, went_off
+
+EPOLLOUT = 4
+IDLE_NS = 5_000_000
+"""So long nothing has to be due before work is done that could wait; our choice."""
+
+
+@njit
+def run(A):
+    """Call timers and files until somebody stops it, something is broken, or a signal has come."""
+    while A[W_RUNNING] and A[W_BROKEN] == 0:
+        waiting = due(A)
+        if A[W_RUNNING] == 0 or A[W_BROKEN]:
+            return
+        ready = look(A) if waiting else wait_for_more(A)
+        if ready < 0:
+            if error() != INTERRUPTED:
+                A[W_ERRNO] = error()
+                A[W_BROKEN] = BROKEN_CALL
+            return
+        if A[W_STILL]:
+            A[W_SEEN] = monotonic_ns(A[W_SPEC])
+        for i in range(ready):
+            event = A[W_EVENTS] + i * EVENT_BYTES
+            happened(A, half(event + EVENT_FILE), half(event))
+            if A[W_RUNNING] == 0 or A[W_BROKEN]:
+                return
+
+
+@njit
+def look(A):
+    """What can be read or written now, where more timers are due: how many events there are. Under virtual time
+    reading the clock takes a nanosecond, so that who goes round without end gets somewhere, which this may."""
+    if A[W_STILL]:
+        monotonic_ns(A[W_SPEC])
+    return wait(A[W_EPOLL], A[W_EVENTS], 0)
+
+
+@njit
+def happened(A, file, events):
+    """A file can be read or written."""
+    kind = words_at(A[W_FILES])[file] if file < A[W_FILES_ROOM] else 0
+    if kind == FILE_TIMER:
+        return
+    if kind == FILE_DATA:
+        if events & ~EPOLLOUT:
+            read_data(A)
+    elif kind == FILE_ANSWERS:
+        if events & ~EPOLLOUT:
+            read_answers(A, file)
+    else:
+        ask(A, ASK_FILE, file, events, 0, 0)
+
+
+@njit
+def wait_for_more(A):
+    """Until files can be read or written, or a timer is due: how many events there are."""
+    while A[W_IDLE] and earliest(A) >= clock(A) + IDLE_NS:
+        ready = wait(A[W_EPOLL], A[W_EVENTS], 0)
+        if ready:
+            return ready
+        ask(A, ASK_IDLE, 0, 0, 0, 0)
+        if A[W_BROKEN]:
+            return 0
+    return wait(A[W_EPOLL], A[W_EVENTS], -1)
+
+
+@njit
+def earliest(A):
+    """When the next timer is due, NEVER: there is none."""
+    return min(first_timer(A), A[W_PYTHON_TIME])
+
+
+@njit
+def due(A):
+    """Call the timers that are due, of those set so far. True if some are due that were set meanwhile."""
+    last, now = A[W_SET], clock(A)
+    while True:
+        time = first_timer(A)
+        number = words_at(A[W_HEAP])[1] >> 1
+        theirs = time > A[W_PYTHON_TIME] or (time == A[W_PYTHON_TIME] and number > A[W_PYTHON_NUMBER])
+        if theirs:
+            time, number = A[W_PYTHON_TIME], A[W_PYTHON_NUMBER]
+        if time == NEVER:
+            break
+        if time > now:
+            now = clock(A)
+            if time > now:
+                break
+        if number > last:
+            return True
+        if theirs:
+            ask(A, ASK_TIMER, 0, 0, 0, 0)
+        else:
+            go_off(A, time)
+        if A[W_RUNNING] == 0 or A[W_BROKEN]:
+            return False
+    when = time + A[W_BEGINNING] if time != NEVER else 0
+    if when != A[W_ARMED]:
+        A[W_ARMED] = when
+        if set_timer(A[W_TIMER], when, A[W_SPEC]) < 0:
+            A[W_ERRNO] = error()
+            A[W_BROKEN] = BROKEN_CALL
+    return False
+
+
+@njit
+def go_off(A, time):
+    """The first timer of the heap goes off."""
+    H = words_at(A[W_HEAP])
+    ahead, what = H[1] & 1, H[2]
+    pop(H, A[W_HEAP_COUNT])
+    A[W_HEAP_COUNT] -= 1
+    if ahead and time >= A[W_STOOD_UNTIL]:
+        note_late(A, clock(A) - time)
+    A[W_CALLED] = time
+    if what:
+        went_off(A, what)
+    else:
+        A[W_WAKE] = 0
+        serve(A)
+    A[W_CALLED] = NEVER

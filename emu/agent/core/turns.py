@@ -1,0 +1,330 @@
+"""The NIC: whose turn it is and when. `gradwire.emu.agent.nic` says what it does; this is how.
+
+A flow that may have something to send is in the list of its class, or in its group, which is there; or it is put aside
+until its pace lets it go on. Of a group it is the oldest member that sends.
+"""
+
+from __future__ import annotations
+
+from gradwire.components import layout as at
+from gradwire.components.compiled import njit
+from gradwire.emu.agent.core.calls import invoke, words_at
+from gradwire.emu.agent.core.datagrams import flush
+from gradwire.emu.agent.core.layout import (
+    BROKEN_CALL,
+    F_ARMED,
+    F_ARMED_AT,
+    F_BEHIND,
+    F_GROUP,
+    F_IS_GROUP,
+    F_LISTED,
+    F_NEXT,
+    F_NUMBER,
+    F_PACE,
+    F_PARAMETERS,
+    F_PRIORITY,
+    F_RULES,
+    F_SINCE,
+    G_FIRST,
+    G_LAST,
+    G_PAIR,
+    L_ON_TIMER,
+    L_PULL,
+    LISTED,
+    O_ERRNO,
+    PACED,
+    PACED_WORDS,
+    RAISED,
+    SENDER_RECORD,
+    UNLISTED,
+    W_AHEAD,
+    W_BROKEN,
+    W_BUSY,
+    W_ERRNO,
+    W_LAST_CLASS,
+    W_LINE,
+    W_MAKE_UP,
+    W_ORIGIN,
+    W_OUT,
+    W_PACED,
+    W_PACED_COUNT,
+    W_PULLED,
+    W_READY,
+    W_SERVING,
+    W_WAKE,
+    W_WAKE_AT,
+)
+from gradwire.emu.agent.core.packets import transmit
+from gradwire.emu.agent.core.timers import clock, memory, pop, push, raised, scheduled, set_timer_of
+
+DONE, TIMER, SENT, GAP = (SENDER_RECORD + word for word in (at.S_DONE, at.S_TIMER, at.S_SENT, at.S_GAP))
+PAIR_NEXT, PAIR_GAP = at.PAIR_NEXT, at.PAIR_GAP
+EXACT = 1000
+"""picoseconds: a timer cannot be more exact"""
+
+
+@njit
+def enlist(A, M, turn):
+    """Put a flow or a group at the end of the list of its class."""
+    M[turn + F_LISTED] = LISTED
+    M[turn + F_NEXT] = 0
+    ready = W_READY + 2 * min(M[turn + F_PRIORITY], A[W_LAST_CLASS])
+    if A[ready]:
+        M[A[ready + 1] + F_NEXT] = turn
+    else:
+        A[ready] = turn
+    A[ready + 1] = turn
+
+
+@njit
+def drop_first(A, M, ready):
+    """Take the first off the list of a class."""
+    A[ready] = M[A[ready] + F_NEXT]
+
+
+@njit
+def begin(A, flow):
+    """A flow has something to send, or may have."""
+    M = memory(A)
+    if M[flow + F_LISTED] != UNLISTED or M[flow + DONE]:
+        return
+    M[flow + F_SINCE] = scheduled(A) * 1000
+    group = M[flow + F_GROUP]
+    if group == 0:
+        enlist(A, M, flow)
+        return
+    M[flow + F_LISTED] = LISTED
+    join(M, group, flow)
+    if M[group + F_LISTED] == UNLISTED:
+        M[group + F_SINCE] = M[flow + F_SINCE]
+        enlist(A, M, group)
+
+
+@njit
+def join(M, group, flow):
+    """Put a flow among the members of its group, by age."""
+    number, last = M[flow + F_NUMBER], M[group + G_LAST]
+    M[flow + F_BEHIND] = 0
+    if M[group + G_FIRST] == 0:
+        M[group + G_FIRST] = flow
+        M[group + G_LAST] = flow
+    elif M[last + F_NUMBER] < number:
+        M[last + F_BEHIND] = flow
+        M[group + G_LAST] = flow
+    elif number < M[M[group + G_FIRST] + F_NUMBER]:
+        M[flow + F_BEHIND] = M[group + G_FIRST]
+        M[group + G_FIRST] = flow
+    else:
+        here = M[group + G_FIRST]
+        while M[M[here + F_BEHIND] + F_NUMBER] < number:
+            here = M[here + F_BEHIND]
+        M[flow + F_BEHIND] = M[here + F_BEHIND]
+        M[here + F_BEHIND] = flow
+
+
+@njit
+def arm(A, flow):
+    """See to it that the rules are called no later than they want. A timer that is put off is not moved; when it goes
+    off, it is set anew."""
+    M = memory(A)
+    wanted = M[flow + TIMER]
+    if wanted == 0:
+        return
+    if M[flow + F_ARMED] and M[flow + F_ARMED_AT] * 1000 <= wanted + 999:
+        return
+    M[flow + F_ARMED_AT] = -(-wanted // 1000)
+    M[flow + F_ARMED] = set_timer_of(A, M[flow + F_ARMED_AT], flow)
+
+
+@njit
+def heard(A, flow):
+    """News for a flow have changed its timer, or what it may send."""
+    arm(A, flow)
+    begin(A, flow)
+
+
+@njit
+def went_off(A, flow):
+    """The timer of a flow has gone off."""
+    M = memory(A)
+    M[flow + F_ARMED] = 0
+    wanted = M[flow + TIMER]
+    if M[flow + DONE] or wanted == 0:
+        return
+    now = clock(A) * 1000
+    if wanted > now:
+        arm(A, flow)
+        return
+    M[flow + TIMER] = 0
+    rules = words_at(A[W_ORIGIN] + 8 * M[flow + F_RULES])
+    got = invoke(rules[L_ON_TIMER], (A[W_ORIGIN], M[flow + F_PARAMETERS], flow + SENDER_RECORD, now))
+    if got == RAISED:
+        raised(A, L_ON_TIMER)
+        return
+    begin(A, flow)
+    arm(A, flow)
+    serve(A)
+
+
+@njit
+def took(A, nbytes, count):
+    """Control packets go out, now or as soon as the line is free."""
+    A[W_BUSY] = max(A[W_BUSY], clock(A) * 1000) + count * line_time(A, nbytes)
+
+
+@njit
+def line_time(A, nbytes):
+    """Picoseconds that so many bytes take on the line."""
+    return (nbytes * A[W_LINE] + 0xFFFF) >> 16
+
+
+@njit
+def serve(A):
+    """Send what can be sent now, and see to it that the rest is."""
+    if A[W_SERVING]:  # a flow that was stopped while it was asked
+        return
+    A[W_SERVING] = 1
+    send(A, clock(A) * 1000)
+    if A[W_BROKEN] == 0:
+        let_go(A)
+    if A[W_BROKEN] == 0:
+        wake = next_slot(A)
+        if wake:  # also where it is past: what has arrived meanwhile comes first
+            wake_for(A, wake)
+    A[W_SERVING] = 0
+
+
+@njit
+def let_go(A):
+    """Hand all datagrams to the kernel."""
+    U = words_at(A[W_ORIGIN] + 8 * A[W_OUT])
+    if flush(U):
+        A[W_ERRNO] = U[O_ERRNO]
+        A[W_BROKEN] = BROKEN_CALL
+
+
+@njit
+def next_slot(A):
+    """When something can be sent again, 0: not before there is news."""
+    free = max(A[W_BUSY] - (A[W_AHEAD] >> 1), 1)
+    for number in range(A[W_LAST_CLASS] + 1):
+        if A[W_READY + 2 * number]:
+            return free
+    if A[W_PACED_COUNT]:
+        return max(free, words_at(A[W_PACED])[0])
+    return 0
+
+
+@njit
+def wake_for(A, when):
+    """Go on no later than that."""
+    if A[W_WAKE] and A[W_WAKE_AT] <= when:
+        return
+    A[W_WAKE_AT] = when
+    A[W_WAKE] = set_timer_of(A, -(-when // 1000), 0)
+
+
+@njit
+def first_ready(A):
+    """Where the list of the best class with somebody in it is, -1: nobody is ready."""
+    for number in range(A[W_LAST_CLASS] + 1):
+        if A[W_READY + 2 * number]:
+            return W_READY + 2 * number
+    return -1
+
+
+@njit
+def send(A, now):
+    """All transmissions that begin up to now, or as far ahead as is allowed."""
+    M = memory(A)
+    horizon = now + A[W_AHEAD]
+    while A[W_BROKEN] == 0:
+        # a timer cannot be more exact than a nanosecond: what was due just before now keeps its time
+        slot = A[W_BUSY] if A[W_BUSY] + EXACT > now else now
+        if slot > horizon:
+            return
+        take_up(A, M, slot)
+        ready = first_ready(A)
+        if ready < 0:
+            return
+        turn = A[ready]
+        is_group = M[turn + F_IS_GROUP]
+        pace_at = M[turn + G_PAIR] + PAIR_NEXT if is_group else turn + F_PACE
+        pace = M[pace_at]
+        if pace > slot:
+            drop_first(A, M, ready)
+            put_aside(A, M, turn, pace)
+            continue
+        # likewise what was paced for just before now, or a nanosecond would be lost with every packet
+        if slot - EXACT < pace:
+            slot = max(pace, A[W_BUSY])
+        flow = oldest(A, M, turn, slot) if is_group else (turn if asked(A, M, turn, slot) else 0)
+        if A[W_BROKEN]:
+            return
+        if flow == 0:
+            drop_first(A, M, ready)
+            M[turn + F_LISTED] = UNLISTED
+            continue
+        drop_first(A, M, ready)
+        enlist(A, M, turn)
+        M[flow + SENT] += 1
+        nbytes = transmit(A, M, flow, A[W_PULLED])
+        A[W_BUSY] = slot + line_time(A, nbytes)
+        gap = M[M[turn + G_PAIR] + PAIR_GAP] if is_group else M[flow + GAP]
+        if gap:
+            # what was late on the wall clock is made up for, within bounds
+            due = max(pace, M[turn + F_SINCE], slot - A[W_MAKE_UP])
+            M[pace_at] = min(due, slot) + ((nbytes * gap + 0xFFFF) >> 16)
+        arm(A, flow)
+
+
+@njit
+def take_up(A, M, slot):
+    """Turns that were put aside and may go on at `slot` are ready again."""
+    H = words_at(A[W_PACED])
+    while A[W_PACED_COUNT] and H[0] <= slot:
+        turn = H[2]
+        pop(H, A[W_PACED_COUNT])
+        A[W_PACED_COUNT] -= 1
+        enlist(A, M, turn)
+
+
+@njit
+def put_aside(A, M, turn, pace):
+    """A turn may not go on before its pace says so."""
+    M[turn + F_LISTED] = PACED
+    oldest_member = M[turn + G_FIRST] if M[turn + F_IS_GROUP] else turn
+    push(words_at(A[W_PACED]), A[W_PACED_COUNT], pace, M[oldest_member + F_NUMBER], turn)
+    A[W_PACED_COUNT] += 1
+
+
+@njit
+def asked(A, M, flow, slot):
+    """Whether a flow has something to send now (`W_PULLED`)."""
+    if M[flow + DONE]:
+        return False
+    rules = words_at(A[W_ORIGIN] + 8 * M[flow + F_RULES])
+    pulled = invoke(rules[L_PULL], (A[W_ORIGIN], M[flow + F_PARAMETERS], flow + SENDER_RECORD, slot))
+    if pulled == RAISED:
+        raised(A, L_PULL)
+        return False
+    A[W_PULLED] = pulled
+    if pulled >= 0:
+        return True
+    arm(A, flow)
+    return False
+
+
+@njit
+def oldest(A, M, group, slot):
+    """The first of a group that has something to send now, 0: none; those before it leave the group."""
+    while M[group + G_FIRST] and A[W_BROKEN] == 0:
+        flow = M[group + G_FIRST]
+        if asked(A, M, flow, slot):
+            return flow
+        M[flow + F_LISTED] = UNLISTED
+        M[group + G_FIRST] = M[flow + F_BEHIND]
+    return 0
+
+
+assert PACED_WORDS == 3

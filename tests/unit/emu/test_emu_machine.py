@@ -1,0 +1,295 @@
+"""The machine code of agents: what it is known by, when it is made, where it is found, and what goes wrong in it."""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from nic_bench import Fake, bench, start
+
+import gradwire
+from gradwire.components import engines, identity
+from gradwire.components.layout import PULL_PROBE
+from gradwire.emu.agent import machine
+from gradwire.emu.agent.core import entry
+from gradwire.emu.agent.core import layout as at
+from gradwire.emu.agent.loop import EpollLoop
+from gradwire.emu.planning.ability import available
+from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.transports.rules import transport_class
+from gradwire.scenarios.components import components
+from gradwire.scenarios.errors import ScenarioError
+
+ROOT = Path(gradwire.__file__).resolve().parents[1]
+RUNNING = [kind for kind in available() if not components("transport")[kind].congestion()]
+HALVED = '''
+from typing import Literal
+
+from gradwire.components.compiled import njit
+from gradwire.components.transports.constant_rate import ConstantRate
+from gradwire.components.transports.constant_rate import start as at_pace
+
+HALF = {half}
+
+
+@njit
+def start(M, k, f, now):
+    """At a share of the pace."""
+    at_pace(M, k, f, now)
+    M[f + 1] = {what}
+
+
+class Halved(ConstantRate):
+    """Transport `halved`."""
+
+    kind: Literal["halved"]
+    start = staticmethod(start)
+'''
+
+
+def of_ones_own(folder, half=2, what="HALF"):
+    """A transport of the user's own in a folder."""
+    folder.mkdir()
+    (folder / "halved.py").write_text(HALVED.format(half=half, what=what))
+    return transport_class("halved:Halved", str(folder))
+
+
+@pytest.fixture
+def forgotten(monkeypatch):
+    """Nothing is loaded, and no folder is known but that of engines."""
+    monkeypatch.setattr(machine, "_kept_in", [])
+    monkeypatch.setattr(engines, "_private", [])
+    forget()
+    yield
+    forget()
+
+
+def forget():
+    machine.core.cache_clear()
+    machine.rules.cache_clear()
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch, forgotten):
+    """An empty cache."""
+    monkeypatch.setenv("GRADWIRE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "engines"
+
+
+# --- what it is known by
+
+
+def defined(path):
+    """The names of numbers that a module defines."""
+    tree = ast.parse(path.read_text())
+    targets = [each for node in tree.body if isinstance(node, ast.Assign) for each in node.targets]
+    targets += [node.target for node in tree.body if isinstance(node, ast.AnnAssign)]
+    return {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+
+
+def test_whatever_the_loop_is_compiled_from_is_in_what_it_is_known_by():
+    functions = identity.reachable([each.py_func for each in entry.FUNCTIONS.values()])
+    files = set(machine._files([]))
+    assert len(functions) > 50
+    for each in functions:
+        assert Path(sys.modules[each.__module__].__file__) in files, f"{each.__module__}.{each.__name__}"
+    numbers = {name for each in functions for name, _ in identity.constants(each)}
+    assert {"MIN_FRAME", "SPREAD", "PULL_PROBE"} <= numbers
+    assert numbers <= set().union(*map(defined, files)) | {"CLASSES"}
+
+
+@pytest.mark.parametrize("kind", [*RUNNING, "nscc"])
+def test_whatever_a_transport_is_compiled_from_is_in_what_it_is_known_by(kind, monkeypatch):
+    """Not so its table: parameters are read when it runs."""
+    seen = []
+    monkeypatch.setattr(identity, "digest_of", lambda source, functions, files: seen.append(files) or "x")
+    owner = transport_class(kind)
+    machine._rules_work.__wrapped__(owner)
+    module = {}
+    exec(machine._source(owner), module)
+    for each in identity.reachable([module[name].py_func for name in at.RULES]):
+        if each.__module__ is not None:  # else of the module that is written
+            assert Path(sys.modules[each.__module__].__file__) in set(seen[0]), f"{each.__module__}.{each.__name__}"
+
+
+def test_a_number_of_ones_own_gives_machine_code_another_name(tmp_path):
+    owner = of_ones_own(tmp_path / "mine")
+    before = machine._rules_work.__wrapped__(owner).identity
+    space = owner.start.py_func.__globals__
+    space["HALF"] = 3
+    assert machine._rules_work.__wrapped__(owner).identity != before
+    space["HALF"] = 2
+    assert machine._rules_work.__wrapped__(owner).identity == before
+
+
+# --- when it is made, and where it is found
+
+
+def test_what_is_missing_is_compiled_once_and_said_before(own_cache, tmp_path):
+    begun = []
+    owners = [transport_class("constant_rate"), transport_class("ltp")]
+    assert machine.make_ready(owners[:1], lambda: begun.append(len(engines.kept_engines()))) == own_cache
+    assert machine.make_ready(owners[:1], lambda: begun.append("again")) == own_cache
+    assert begun == [0] and len(engines.kept_engines()) == 2
+    machine.make_ready([*owners, *owners], lambda: begun.append(len(engines.kept_engines())))
+    assert begun == [0, 2]
+    assert {each.about["features"][0] for each in engines.kept_engines()} == {
+        "agents of the testbed", "constant_rate at agents of the testbed", "ltp at agents of the testbed",
+    }  # fmt: skip
+    here = {each.identity for each in engines.kept_engines()}
+    _loaded_without_numba(tmp_path / "elsewhere", own_cache)
+    _damaged_is_made_anew(own_cache, owners[0], here)
+
+
+def _loaded_without_numba(elsewhere, kept):
+    """Where the folder is told, nothing is compiled, as inside of a virtual machine it would take minutes."""
+    code = (
+        "import sys\n"
+        "from gradwire.emu.agent import machine\n"
+        "from gradwire.emu.agent.loop import EpollLoop\n"
+        "from gradwire.emu.transports.rules import transport_class\n"
+        "machine.use(sys.argv[1])\n"
+        "loop = EpollLoop()\n"
+        "loop.at(loop.now(), loop.stop)\n"
+        "loop.run()\n"
+        "machine.rules(transport_class('ltp'))\n"
+        "print(sorted({'numba', 'torch', 'pyarrow'} & set(sys.modules)))"
+    )
+    environment = {**os.environ, "GRADWIRE_CACHE": str(elsewhere), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code, str(kept)], capture_output=True, text=True, env=environment, timeout=60)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+    assert not elsewhere.exists()
+
+
+def _damaged_is_made_anew(folder, owner, known):
+    (name,) = (each for each in known if (folder / each / "pull.o").exists() and machine._rules_work(owner).identity == each)
+    code = (folder / name / "pull.o").read_bytes()
+    (folder / name / "pull.o").write_bytes(bytes([code[0] ^ 1]) + code[1:])
+    forget()
+    assert set(machine.rules(owner)) == set(at.RULES)
+    assert {each.identity for each in engines.kept_engines()} == known
+    assert (folder / name / "pull.o").read_bytes()[:1] == code[:1]
+
+
+def test_where_no_child_can_compile_this_process_does(own_cache, monkeypatch):
+    monkeypatch.setattr(engines, "compile_all", lambda works: {})
+    owner = transport_class("constant_rate")
+    functions = machine.rules(owner)
+    assert set(functions) == set(at.RULES) and engines.kept_engines() == []
+    assert functions["on_probe"](0, 0, 0, 0, 0) == 0
+
+
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [("'half'", "str"), ("undefined", "undefined"), ("now.real_part", "real_part")],
+)
+def test_what_cannot_be_compiled_is_one_message_with_its_place(own_cache, tmp_path, what, why):
+    owner = of_ones_own(tmp_path / "mine", what=what)
+    with pytest.raises(ScenarioError) as caught:
+        machine.make_ready([owner])
+    said = str(caught.value)
+    place = HALVED.splitlines().index("    M[f + 1] = {what}") + 1
+    assert f"{tmp_path / 'mine' / 'halved.py'}:{place}: " in said and why in said, said
+    assert not any(machine._rules_work(owner).identity == each.identity for each in engines.kept_engines())
+
+
+# --- what goes wrong in it
+
+
+class Raising(Fake):
+    """A flow whose functions raise an exception, as compiled ones do: by their status."""
+
+    def _pull(self, result, _, origin, parameters, record, now):
+        return 1
+
+    def _on_timer(self, result, _, origin, parameters, record, now):
+        return 1
+
+
+class Saying(Fake):
+    """A flow that wants to send what it is told to."""
+
+    def _pull(self, result, _, origin, parameters, record, now):
+        ctypes.c_int64.from_address(result).value = self.left
+        return 0
+
+
+def test_an_exception_in_pull_says_so_and_others_go_on():
+    loop, nic, log = bench()
+    with pytest.raises(TestbedError, match="the function pull of a transport has raised an exception") as caught:
+        start(nic, Raising(log, loop, 1, 1, priority=7))
+    assert (caught.value.where, caught.value.exit_code) == ("transport", 1)
+    start(nic, Fake(log, loop, 2, 2))  # of a better class
+    assert log[0] == (2, 0, 0)
+
+
+def test_an_exception_in_a_timer_says_so():
+    loop, nic, log = bench()
+    flow = Raising(log, loop, 1, 0)
+    flow.timer = 300_000
+    nic.heard(flow)
+    loop.run(200)
+    with pytest.raises(TestbedError, match="the function on_timer of a transport has raised an exception"):
+        loop.run(1000)
+
+
+@pytest.mark.parametrize("number", [1 << 20, (1 << 20) + 5, (1 << 30) - 1])
+def test_a_packet_that_a_message_has_not_got_is_not_sent(number):
+    """Its bytes would be those of somebody else."""
+    loop, nic, log = bench()
+    with pytest.raises(TestbedError, match=f"a transport wanted to send packet {number}, which its message has not got"):
+        start(nic, Saying(log, loop, 1, number))
+    assert nic.sender.empty
+
+
+def test_what_python_raises_when_it_is_asked_comes_out_as_it_is():
+    loop, nic, log = bench()
+    error = ValueError("no such probe")
+
+    def refuse(*_):
+        raise error
+
+    loop.asked[at.ASK_PROBE] = refuse
+    with pytest.raises(ValueError, match="no such probe") as caught:
+        start(nic, Saying(log, loop, 1, PULL_PROBE + 3))
+    assert caught.value is error
+    with pytest.raises(ValueError, match="of a timer"):
+        loop.at(loop.now(), lambda: (_ for _ in ()).throw(ValueError("of a timer")))
+        loop.run(100)
+
+
+def test_a_system_call_that_fails_says_which_and_why():
+    loop = EpollLoop()
+    loop.at(loop.now() + 10**10, loop.stop)
+    os.close(loop._clock)
+    with pytest.raises(OSError, match="a system call of the agent's loop: Bad file descriptor"):
+        loop.run()
+    loop._clock = os.open(os.devnull, os.O_RDONLY)
+    loop.close()
+
+
+def test_a_signal_is_heard_of_while_it_waits_and_while_it_is_busy():
+    """Machine code does not look for signals by itself: a wait that one ends is over, and so is Python that is asked."""
+    loop, heard = EpollLoop(), []
+    before = signal.signal(signal.SIGALRM, lambda *_: (heard.append(loop.now()), loop.stop()))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        loop.run()
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+
+        def again():
+            loop.at(loop.now(), again)
+
+        again()
+        loop.run()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert len(heard) == 2
+    loop.close()

@@ -1,0 +1,34 @@
+"""Tables of messages, as Python writes them and compiled code reads them."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from gradwire.emu.agent.core.arriving import find
+from gradwire.emu.agent.words import Block, Table
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_compiled_code_finds_what_has_been_put_and_nothing_else(seed):
+    """Numbers close together and far apart, put, changed and taken out; whoever has the address is told when it is no
+    more."""
+    rng, table, known = random.Random(seed), Table(8), {}
+    address, mask = table.address, table.mask
+    for _ in range(600):
+        number = rng.choice([rng.randrange(300), rng.randrange(1 << 32), *list(known)[-3:]])
+        known[number] = rng.choice([0, rng.randrange(1, 1 << 44)])
+        if table.put(number, known[number]):
+            address, mask = table.address, table.mask
+        asked = [number, rng.choice(list(known)), rng.randrange(1 << 32)]
+        assert [find(address, mask, each) for each in asked] == [known.get(each, 0) for each in asked]
+    assert all(find(address, mask, each) == index == table.get(each) for each, index in known.items())
+
+
+def test_a_longer_block_begins_with_the_same_words_and_ends_with_zeros():
+    block = Block(3)
+    block.words[:] = Block(3).words
+    block.words[1] = -(1 << 63)
+    made = block.longer(5)
+    assert made.words.tolist() == [0, -(1 << 63), 0, 0, 0] and made.index * 8 == made.address != block.address
