@@ -155,8 +155,6 @@ class Controller:
         if self._ready is not None:
             self._ready()
         self._began = time.monotonic_ns() + max(LEAD_NS, 4 * slowest) + LEAD_PER_HOST_NS * len(self.nodes)
-        if self.plan.clock == "virtual":  # at a whole second: then whatever rounds times does so alike in every run
-            self._began += -self._began % SECOND
         for node in self.nodes:
             agents.tell(node, "go", self._began + self.reports.offsets[node])
         if self._begin is not None:

