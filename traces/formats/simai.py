@@ -27,19 +27,19 @@ import math
 import re
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gradwire.scenarios.errors import TraceError
 from gradwire.traces.formats.draft import PS_PER_NS, Draft, Timing, gradient_of_bytes
+from gradwire.traces.formats.simai_ranks import Calls, Collective, Row, graphs_of
 from gradwire.traces.formats.sink import write_files
 from gradwire.traces.formats.source import opened
 from gradwire.traces.parts import Communication
 
 if TYPE_CHECKING:
     from gradwire.traces.formats.base import ReadOptions, WriteOptions
-    from gradwire.traces.formats.simai_ranks import Calls
     from gradwire.traces.graphs import Graphs
     from gradwire.traces.trace import Iteration, Trace
 
@@ -66,16 +66,6 @@ _VALUE = re.compile(rf"({_INTEGER.pattern})(\.0*)?")
 _PASSES = ("forward", "input gradient", "weight gradient")
 TRANSFERS, NO_GRADIENT = "pipeline transfers (pp_comm)", " (of activations or parameters)"
 """What is left out unless the graphs of all ranks are made, and counted so."""
-
-
-class Row(NamedTuple):
-    """One line: compute in nanoseconds, collectives and bytes, each for the three passes."""
-
-    name: str
-    compute: tuple[int, int, int]
-    collective: tuple[str, str, str]
-    size: tuple[int, int, int]
-    update: int
 
 
 def recognise(path: Path, head: bytes) -> bool:
@@ -125,8 +115,6 @@ def read(path: Path, options: ReadOptions) -> Draft:
 
 def _graphs(draft: Draft, rows: list[Row], data_parallel: bool, where: str) -> Graphs:
     """The graphs of all ranks. What they play is not left out then."""
-    from gradwire.traces.formats.simai_ranks import Collective, graphs_of
-
     def calls(row: Row) -> Calls:
         found = [
             Collective(*each, size) if each is not None and size else None

@@ -24,7 +24,7 @@ rows' together, waits for them. `vpp` is not heeded: AICB writes the number of l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,12 +34,19 @@ from gradwire.traces.graphs import ROLES, SEND, Call, Graphs
 from gradwire.traces.parts import group_members
 from gradwire.traces.room import refuse_beyond
 
-if TYPE_CHECKING:
-    from gradwire.traces.formats.simai import Row
-
 NODE_BYTES = 700
 """Memory of a node while graphs are made, measured."""
 FORWARD, BACKWARD, OTHER = (ROLES.index(role) for role in ("forward", "backward", "other"))
+
+
+class Row(NamedTuple):
+    """One line: compute in nanoseconds, collectives and bytes, each for the three passes."""
+
+    name: str
+    compute: tuple[int, int, int]
+    collective: tuple[str, str, str]
+    size: tuple[int, int, int]
+    update: int
 
 
 class Collective(NamedTuple):
