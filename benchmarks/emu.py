@@ -56,8 +56,8 @@ QUIET_S = 5.0
 """When no packet has come for so long, those that are missing are lost."""
 MESSAGE, INCAST_MESSAGE = 40_000_000, 1_000_000
 RATE = 2_000_000_000
-"""bit/s of the links of `agents`. `gradwire emulate` refuses what a machine does not keep up with; here, that is what is
-measured."""
+"""bit/s of the links of `agents`. `gradwire emulate` refuses what a machine does not keep up with; here, that is what
+is measured."""
 WALL_BACKENDS, VIRTUAL_BACKENDS = ("bpf", "userspace"), ("red", "bpf", "userspace")
 COLUMNS = {
     "packets": ("packets", "{:,}"), "hops": ("hops", "{:,}"), "wall s": ("wall_s", "{:.2f}"),
