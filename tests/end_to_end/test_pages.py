@@ -18,6 +18,7 @@ from warm import Warm
 from docs.pages import PAGES, ROOT, Block, blocks
 from docs.refresh import _aligned, _with_cell
 from docs.running import (
+    PROGRAMS,
     Session,
     Wrong,
     expected_cells,
@@ -36,8 +37,8 @@ TABLES = [(block, *entry) for found in BLOCKS.values() for block in found if "fi
 
 
 def session_in(folder: Path) -> Session:
-    """Commands and code in processes that need not import `gradwire` each."""
-    return Session(folder, programs={name: Warm.ours().client(name) for name in ("gradwire", "python")})
+    """Commands in processes that need not import `gradwire` each."""
+    return Session(folder, programs={**PROGRAMS, "gradwire": Warm.ours().client()})
 
 
 def name(page: Path) -> str:

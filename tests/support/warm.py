@@ -7,7 +7,8 @@ What commands do before they have imported, when they are killed, or at Ctrl-C i
 (`output_cases.gradwire_command`, `emu_commands`).
 
 `Warm` is the server, one for each process that tests run in; run as a program, this file is the server, or the client
-that stands for `gradwire` and `python` in a shell.
+that stands for `gradwire` in a shell. Code in Python has processes of its own: it may bring whatever threads it wants, and a
+program that runs inside of a network of `gradwire exec` does not reach the server.
 """
 
 from __future__ import annotations
@@ -70,9 +71,9 @@ class Warm:
         atexit.register(made.close)
         return made
 
-    def client(self, name: str) -> list[str]:
-        """A command that stands for `gradwire` or `python` in a shell."""
-        return [sys.executable, "-I", "-S", __file__, name, str(self.place)]
+    def client(self) -> list[str]:
+        """A command that stands for `gradwire` in a shell."""
+        return [sys.executable, "-I", "-S", __file__, str(self.place)]
 
     def run(self, *arguments: str, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
         """`gradwire` with these arguments in this process's working directory, with nothing to read. Raises
@@ -80,7 +81,7 @@ class Warm:
         files = [os.open(os.devnull, os.O_RDONLY), *(os.memfd_create(name) for name in ("stdout", "stderr"))]
         try:
             try:
-                code = ask(str(self.place), "gradwire", arguments, files, timeout)
+                code = ask(str(self.place), arguments, files, timeout)
             except TimeoutError:
                 raise subprocess.TimeoutExpired(["gradwire", *arguments], timeout) from None
             said = [os.pread(file, os.fstat(file).st_size, 0).decode() for file in files[1:]]
@@ -90,9 +91,9 @@ class Warm:
         return subprocess.CompletedProcess(["gradwire", *arguments], code, *said)
 
 
-def ask(place: str, name: str, arguments: Any, files: list[int], timeout: float | None = None) -> int:
+def ask(place: str, arguments: Any, files: list[int], timeout: float | None = None) -> int:
     """Have a command run with three files as its own; its exit status as `subprocess` has it."""
-    request = pickle.dumps((name, list(arguments), os.getcwd(), dict(os.environ)))
+    request = pickle.dumps((list(arguments), os.getcwd(), dict(os.environ)))
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(timeout)
         connection.connect(place)
@@ -104,7 +105,7 @@ def ask(place: str, name: str, arguments: Any, files: list[int], timeout: float 
     return int(STATUS.unpack(answer)[0])
 
 
-def serve(place: str) -> tuple[str, list[str]]:
+def serve(place: str) -> list[str]:
     """Take requests until standard input ends. Returns in a process of its own for each, with what it is to run; and in
     no other."""
     for name in IMPORTED:
@@ -130,13 +131,13 @@ def serve(place: str) -> tuple[str, list[str]]:
         connection.close()
 
 
-def _handle(connection: socket.socket) -> tuple[str, list[str]]:
+def _handle(connection: socket.socket) -> list[str]:
     """Fork once more: this process waits for the command, or for the end of whoever has asked. Returns in the other."""
     head, files, _, _ = socket.recv_fds(connection, LENGTH.size, 3)
     request = b""
     while len(request) < LENGTH.unpack(head)[0]:
         request += connection.recv(1 << 20)
-    name, arguments, folder, environment = pickle.loads(request)
+    arguments, folder, environment = pickle.loads(request)
     child = os.fork()
     if child:
         for file in (0, 1, 2, *files):
@@ -149,7 +150,7 @@ def _handle(connection: socket.socket) -> tuple[str, list[str]]:
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
-    return name, arguments
+    return list(arguments)
 
 
 def _wait(child: int, connection: socket.socket) -> None:
@@ -165,25 +166,18 @@ def _wait(child: int, connection: socket.socket) -> None:
     os._exit(0)
 
 
-def become(name: str, arguments: list[str]) -> None:
-    """Be the command: `gradwire`, or `python -c` with a text."""
-    if name == "gradwire":
-        sys.argv = [str(ROOT / "gradwire" / "__main__.py"), *arguments]
-        sys.path[0] = os.getcwd()  # as of `python -m`
-        from gradwire.cli import main
+def become(arguments: list[str]) -> None:
+    """Be `gradwire` with these arguments."""
+    sys.argv = [str(ROOT / "gradwire" / "__main__.py"), *arguments]
+    sys.path[0] = os.getcwd()  # as of `python -m`
+    from gradwire.cli import main
 
-        main()
-    elif len(arguments) == 2 and arguments[0] == "-c":
-        sys.argv = ["-c"]
-        sys.path[0] = ""
-        exec(compile(arguments[1], "<string>", "exec"), {"__name__": "__main__"})
-    else:  # a file, a module: as it comes
-        os.execv(sys.executable, [sys.executable, *arguments])
+    main()
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "serve":
-        become(*serve(sys.argv[2]))
+        become(serve(sys.argv[2]))
     else:
-        status = ask(sys.argv[2], sys.argv[1], sys.argv[3:], [0, 1, 2])
+        status = ask(sys.argv[1], sys.argv[2:], [0, 1, 2])
         sys.exit(status if status >= 0 else 128 - status)
