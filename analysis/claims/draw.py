@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 PANELS = 4
 """Settings side by side in one row."""
+LETTERS = 60
+"""Of a title over a whole row."""
 
 
 def picture(judgement: Judgement) -> Figure | None:
@@ -62,7 +64,7 @@ def picture(judgement: Judgement) -> Figure | None:
             panel.set_ylim(heights[number // columns] - 0.4, -0.6)
             panel.margins(x=0.3)
             panel.set_xlim(left=0)
-            panel.set_title(fill(setting.name, 26 if columns > 1 else 60))
+            panel.set_title(fill(setting.name, LETTERS if columns == 1 else min(26, LETTERS // columns)))
             if several:
                 panel.set_xlabel(fill(_words(judgement, measure), 36), color=GREY)
             panel.grid(axis="x", color="#DDDDDD", linewidth=0.5)
@@ -86,7 +88,8 @@ def _bars(panel: Axes, judgement: Judgement, setting: Setting, measure: str, col
         middle, low, high = spread.median / scale, min(spread.values) / scale, max(spread.values) / scale
         error = [[middle - low], [high - middle]]
         panel.barh(place, middle, color=colours[policy], height=0.7, xerr=error, ecolor="black", capsize=2)
-        panel.annotate(f" {middle:.3g}", (high, place), va="center", fontsize=6.5)
+        text = f" {middle:,.0f}" if middle >= 1000 else f" {middle:.3g}"
+        panel.annotate(text, (high, place), va="center", fontsize=6.5)
 
 
 def _words(judgement: Judgement, measure: str) -> str:

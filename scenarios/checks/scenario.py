@@ -165,11 +165,12 @@ def _fits(index: int, job: Job, total: int, gpus: int) -> Iterator[Mistake]:
         yield Mistake(f"job[{index}].servers", what, job.servers, f"at most {job.workers}")
     if needed > total:
         roles = f"{job.workers} workers" + (f" and {job.servers} servers" if job.servers else "")
-        what = f"{roles} need {needed} hosts, but the topology has {total}"
+        places = "accelerators" if gpus > 1 else "hosts"
+        what = f"{roles} need {needed} {places}, but the topology has {total}"
         if gpus > 1 and needed > job.workers:
             what += ": a server has a machine of its own"
         yield Mistake(
-            f"job[{index}].workers", what, job.workers, f"at most {total} hosts in use",
+            f"job[{index}].workers", what, job.workers, f"at most {total} {places} in use",
             ("topology", f"job[{index}].servers", f"job[{index}].exchange"),
         )  # fmt: skip
 

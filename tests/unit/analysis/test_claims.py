@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from gradwire.analysis.claims import SETS, claims_of
 from gradwire.analysis.claims.claim import Claim, Expect, Setting, gain, ratio, saved
+from gradwire.analysis.claims.draw import picture
 from gradwire.analysis.claims.judge import CONDITION, NOT_SHOWN, OPEN, SHOWN, Judgement, Spread, judge
 from gradwire.analysis.claims.lee import MODELS, SETTINGS, speed_up
 from gradwire.analysis.claims.magnitude import lost_magnitude
@@ -223,3 +225,19 @@ def test_the_nodes_of_lees_claims_compute_as_long_as_said() -> None:
         assert job["compute_scale"] * model.captured_ps == pytest.approx(4 * model.picture_ps, rel=1e-5)
         share = model.alone_ps / 64
         assert speed_up(model, 64)(lambda *_, share=share: share) == 64
+
+
+def test_titles_of_a_row_of_panels_stay_apart() -> None:
+    """Four settings with long names, and medians in the thousands, which are written out."""
+    names = [f"VGG-16, {nodes} nodes of a dragonfly" for nodes in (16, 64, 128, 256)]
+    settings = tuple(Setting(name, "incast-mix", ("dlcp", "ndp"), BURST) for name in names)
+    claim = Claim("T1", "[ours]", "It is fast.", "twice as fast", settings, (), "p99")
+    runs = planned(claim, 1, False)
+    judged = judge(claim, runs, {run.key: {"p99": 1.66e12 if run.policy == "ndp" else 2e9} for run in runs})
+    figure = picture(judged)
+    assert figure is not None
+    figure.draw_without_rendering()
+    boxes = [panel.title.get_window_extent() for panel in figure.axes]
+    assert [panel.title.get_text().replace("\n", " ") for panel in figure.axes] == names
+    assert all(one.x1 < other.x0 for one, other in pairwise(boxes))
+    assert {text.get_text() for text in figure.axes[0].texts} == {" 2", " 1,660"}

@@ -113,7 +113,7 @@ def test_rules():
 
 def test_a_server_has_a_machine_of_its_own():
     assert placed(workers=3, servers=1) == [["h0.gpu0", "h0.gpu1", "h1.gpu0"], ["h2.gpu0"]]
-    with pytest.raises(ValueError, match="4 workers and 2 servers need 8 hosts, but the topology has 6"):
+    with pytest.raises(ValueError, match="4 workers and 2 servers need 8 accelerators, but the topology has 6"):
         placed(servers=2)
 
 
@@ -240,7 +240,7 @@ def test_rails_that_nothing_joins():
 def test_names_and_counts():
     with pytest.raises(ValueError, match=r"h0\.gpu0 to h1\.gpu3"):
         case(job({"kind": "ring"}, 2, placement={"workers": ["h0", "h1"]}))
-    with pytest.raises(ValueError, match="9 workers need 9 hosts, but the topology has 8"):
+    with pytest.raises(ValueError, match="9 workers need 9 accelerators, but the topology has 8"):
         case(job({"kind": "ring"}, 9))
     with pytest.raises(ValueError, match="does not divide 8 workers into groups"):
         case(job({"kind": "hierarchical"}, 8), gpus=1, hosts=8)
