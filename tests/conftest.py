@@ -57,6 +57,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.wall)
         if item.get_closest_marker("wall") and not any(item.path.is_relative_to(place) for place in WALL_PLACES):
             raise pytest.UsageError(f"{item.nodeid}: is marked wall, but lies outside of WALL_PLACES")
+    # The longest first: at the end workers take from each other what is left, and minutes of one test cannot be shared.
+    items.sort(key=lambda item: not item.path.is_relative_to(TESTS / "testbed"))
 
 
 @pytest.fixture(autouse=True)
