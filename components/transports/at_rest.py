@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from gradwire.components.layout import FOREVER
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from gradwire.scenarios.arrays import Ints
 
 
@@ -50,3 +52,15 @@ class AtRest(NamedTuple):
 
         places = bases[:, None] + np.array([*self.times, *self.ahead], dtype=np.int64)
         M[places] += np.where(M[places] > 0, by, 0)
+
+
+def told_of(parts: Iterable[tuple[int, Ints, int, AtRest]], M: Ints, anchor: int) -> list[Ints]:
+    """How records stand while nothing is under way: two moments that are told alike go on alike. `parts` : of each kind
+    its transport, int64[n] where records are in the state `M`, how many words each has, and which of them are what."""
+    import numpy as np
+
+    found = []
+    for transport, bases, words, which in parts:
+        rows = M[bases[:, None] + np.arange(words)]
+        found += [np.array([transport, len(bases)]), which.told(rows, anchor).ravel()]
+    return found

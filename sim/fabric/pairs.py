@@ -13,7 +13,7 @@ from typing import cast
 import numpy as np
 
 from gradwire.components import layout as at
-from gradwire.components.transports.at_rest import AtRest
+from gradwire.components.transports.at_rest import AtRest, told_of
 from gradwire.scenarios.arrays import Ints
 from gradwire.sim.fabric.records import FlowRecords
 
@@ -69,13 +69,8 @@ class Pairs:
                 yield transport, np.array(bases, dtype=np.int64), many, which
 
     def told(self, anchor: int) -> list[Ints]:
-        """How they stand while nothing is under way: two moments that are told alike go on alike (`AtRest`)."""
-        M = self._records.memory.M
-        found = []
-        for transport, bases, words, which in self._words():
-            rows = M[bases[:, None] + np.arange(words)]
-            found += [np.array([transport, len(bases)]), which.told(rows, anchor).ravel()]
-        return found
+        """How they stand while nothing is under way (`told_of`)."""
+        return told_of(self._words(), self._records.memory.M, anchor)
 
     def later(self, by: int) -> None:
         """What they know of times is so many picoseconds later; what their hosts' heaps had of them is over."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from gradwire.components import layout as at
 from gradwire.components.draws import MASK, key_of
-from gradwire.components.transports.at_rest import AtRest
+from gradwire.components.transports.at_rest import AtRest, told_of
 from gradwire.scenarios.arrays import Ints
 from gradwire.sim.fabric import records as numbering
 from gradwire.sim.fabric.keep import WRITE
@@ -67,13 +67,8 @@ class Streams:
             yield transport, receivers, at.RECEIVER_WORDS, RECEIVER_AT_REST.and_of(its)
 
     def told(self, anchor: int) -> list[Ints]:
-        """How they stand while nothing is under way: two moments that are told alike go on alike (`AtRest`)."""
-        M = self._records.memory.M
-        found = []
-        for transport, bases, words, which in self._ends():
-            rows = M[bases[:, None] + np.arange(words)]
-            found += [np.array([transport, len(bases)]), which.told(rows, anchor).ravel()]
-        return found
+        """How they stand while nothing is under way (`told_of`)."""
+        return told_of(self._ends(), self._records.memory.M, anchor)
 
     def later(self, by: int) -> None:
         """What they know of times is so many picoseconds later; what their hosts' heaps had of them is over."""
