@@ -31,6 +31,11 @@ class Compiled:
         self._declared = signature, options
         _declared.add(self)
 
+    @property
+    def declared(self) -> str:
+        """Its signature and options."""
+        return repr(self._declared)
+
     @functools.cached_property
     def numba(self) -> Any:
         """Numba's dispatcher for the function; with a signature it is compiled now."""
@@ -60,6 +65,11 @@ def forget_compiled() -> None:
     """From now on every function that is declared here is compiled anew when it is needed."""
     for each in list(_declared):
         vars(each).pop("numba", None)
+
+
+def intrinsics_files() -> list[str]:
+    """The source files of intrinsics."""
+    return [str(importlib.import_module(module).__file__) for module in sorted(_intrinsics)]
 
 
 class Intrinsic:

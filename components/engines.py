@@ -2,6 +2,7 @@
 
     <cache>/engines/<identity>/about.json       what it was compiled for, how, by what, in how many seconds
     <cache>/engines/<identity>/run.o, post.o    its machine code
+    <cache>/engines/functions/<key>             what engines that are compiled later can have in common with it
 
 Those of the simulator have the functions `run`, `post` and `keep`; agents of the testbed have theirs
 (`gradwire.emu.agent.machine`).
@@ -12,7 +13,8 @@ processes that want the same engine at once, one compiles it and the others wait
 takes 150 MB that Numba never gives back, and every object in them slows the garbage collection of the process that
 runs: the child takes them with it.
 
-Engines that were not used for `KEEP_DAYS`, and the oldest beyond `KEEP_MOST`, go by themselves when a new one is made.
+Engines that were not used for `KEEP_DAYS`, and the oldest beyond `KEEP_MOST`, go by themselves when a new one is made;
+functions (`gradwire.components.lowered`) as well, beyond `KEEP_FUNCTIONS`.
 """
 
 from __future__ import annotations
@@ -43,10 +45,12 @@ if TYPE_CHECKING:
 COMPILE_SECONDS = 300  # a child that compiles longer is given up
 KEEP_DAYS = 90
 KEEP_MOST = 200
+KEEP_FUNCTIONS = 10_000  # of 2 to 20 kB each
 ABOUT = "about.json"
 AT_ONCE = "as one program"
 PART = ".part"
 LOCK = "lock"
+FUNCTIONS = "functions"  # what `gradwire.components.lowered` keeps
 DISK = b"\0"  # before what a child says of a disk
 STALE_PART_S = 2 * COMPILE_SECONDS
 
@@ -219,7 +223,7 @@ def _compile(work: Work, tell: Callable[[str], object]) -> None:
 
     at_once = whole.is_known()
     if at_once:
-        whole.whole_program()
+        whole.whole_program(writable_folder() / FUNCTIONS)
     wrong = work.check()
     if wrong:
         tell(wrong)
@@ -302,3 +306,8 @@ def _forget_old(folder: Path) -> None:
         with contextlib.suppress(OSError):
             if now - part.stat().st_mtime > STALE_PART_S:
                 shutil.rmtree(part, ignore_errors=True)
+    with contextlib.suppress(OSError):  # somebody else does the same
+        used = sorted(((each.stat().st_mtime, each) for each in (folder / FUNCTIONS).iterdir()), reverse=True)
+        for number, (when, each) in enumerate(used):
+            if number >= KEEP_FUNCTIONS or now - when > 86_400 * KEEP_DAYS:
+                each.unlink(missing_ok=True)

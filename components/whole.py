@@ -8,7 +8,8 @@ module, all but the outermost is marked internal, and it is optimised and transl
 faster, because the optimiser sees who calls whom. Nobody calls the outermost from Python in that process either: what
 is wanted is its machine code, without wrappers, so that it can be loaded without Numba. And what an operator means for
 its operands is looked up once, and not in each of the ten thousand places that have it, a third of the time otherwise:
-3.6 s for DCTCP where it was 5.4 s (by turns, one core of two), and up to 6 s with everything.
+3.6 s for DCTCP where it was 5.4 s (by turns, one core of two), and up to 6 s with everything. What was lowered for an
+earlier engine is taken from there (`gradwire.components.lowered`).
 
 Tried instead: lower levels of optimisation (little gained, slower code), compiled engines shipped with the
 package (unsound: they depend on processor and versions), function pointers between transports and engine (slower), one
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -34,6 +36,7 @@ from numba.core.compiler_machinery import CompilerPass, PassManager
 from numba.core.types import functions
 
 from gradwire.components.compiled import forget_compiled
+from gradwire.components.lowered import OWN_NAME, Lowered
 
 Libraries = dict[codegen.CodeLibrary, None]
 """In the order in which they were found."""
@@ -43,6 +46,9 @@ KNOWN = ("0.68",)
 OURS = ("gradwire.sim.", "gradwire.components.", "gradwire.emu.")
 """Modules whose functions use nothing that the shortened list of passes leaves out (closures, array expressions,
 generators, object mode)."""
+
+FUNCTIONS = ("Compiled", "CPUDispatcher")
+"""Types of objects that stand for functions."""
 
 PLAIN = (types.Number, types.Boolean, types.Array)
 """Types of operands for which the meaning of an operator is looked up once."""
@@ -92,12 +98,24 @@ class Part(codegen.JITCodeLibrary):
                 function.linkage = llvm.Linkage.internal
         self._optimize_final_module()
         self._final_module.verify()
+        missing = [each.name for each in self._final_module.functions if each.is_declaration and OWN_NAME in each.name]
+        if missing:
+            raise LookupError(f"{', '.join(missing)}: called, and not linked")
         self._finalize_final_module()
         Part.linked += 1 + len(reachable)
 
 
-def whole_program() -> None:
-    """From now on, in this process, functions compile as one program, and cannot be called from Python."""
+def taken(name: str, module: llvm.ModuleRef, calls: list[codegen.CodeLibrary]) -> Part:
+    """A library of what was lowered before, and of those that it calls."""
+    part: Part = registry.cpu_target.target_context.codegen().create_library(name)
+    part._final_module = module
+    part._linking_libraries = calls
+    return part
+
+
+def whole_program(folder: Path) -> None:
+    """From now on, in this process, functions compile as one program, and cannot be called from Python. What is lowered
+    is kept in `folder`, and what lies there is not lowered once more (`gradwire.components.lowered`)."""
     gc.disable()  # what is made is kept to the end
     forget_compiled()  # what the parent has compiled is not part of it, and has wrappers that ask for Numba
     untyped = compiler.DefaultPassBuilder.define_untyped_pipeline
@@ -158,6 +176,36 @@ def whole_program() -> None:
             found = known[key] = resolve(self, context, args, kws)
         return found
 
+    lowered = Lowered(folder, taken)
+    lower = dispatcher._FunctionCompiler._compile_core
+    describe = funcdesc.PythonFunctionDescriptor.from_specialized_function
+
+    def compile_core(self: Any, args: tuple[Any, ...], return_type: Any) -> Any:
+        key = lowered.key(self, args)
+        outermost = return_type is not None
+        result = None if key is None or outermost else lowered.find(key)
+        if result is None:
+            lowered.naming(self.py_func, key)
+            result = lower(self, args, return_type)
+            if key is not None and not outermost:
+                lowered.keep(key, result)
+        return result
+
+    def from_specialized_function(func_ir: Any, *args: Any, **kws: Any) -> funcdesc.FunctionDescriptor:
+        descriptor = describe(func_ir, *args, **kws)
+        lowered.name(func_ir.func_id.func, descriptor)
+        return descriptor
+
+    address_of = cpu.CPUContext.add_dynamic_addr
+
+    def add_dynamic_addr(self: cpu.CPUContext, builder: Any, address: int, info: str) -> Any:
+        if info in FUNCTIONS:  # where a function's name is read; it is called by its symbol
+            return self.get_constant_null(types.voidptr)
+        return address_of(self, builder, address, info)
+
+    cpu.CPUContext.add_dynamic_addr = add_dynamic_addr
+    dispatcher._FunctionCompiler._compile_core = compile_core
+    funcdesc.PythonFunctionDescriptor.from_specialized_function = from_specialized_function
     operators.get_call_type = get_call_type
     dispatcher._FunctionCompiler._customize_flags = customize_flags
     cpu.CPUContext.get_executable = get_executable

@@ -266,10 +266,11 @@ def test_no_component_needs_numba_to_be_imported():
     assert done.returncode == 0, done.stderr
 
 
-def test_an_exception_in_compiled_code_is_one():
+def test_an_exception_in_compiled_code_is_one(tmp_path):
     code = (
-        "from gradwire.components import objects, whole; from gradwire.components.compiled import njit\n"
-        "whole.whole_program()\n"
+        "from pathlib import Path; from gradwire.components import objects, whole\n"
+        "from gradwire.components.compiled import njit\n"
+        f"whole.whole_program(Path({str(tmp_path)!r}))\n"
         "quotient = njit('int64(int64, int64, int64, int64)')(lambda a, b, c, d: a // b)\n"
         "symbol, code = objects.emitted(quotient)\n"
         "call = objects.load(code, symbol, 4); print(call(7, 2, 0, 0), call(-(1 << 62), 1, 0, 0))\n"

@@ -1,0 +1,160 @@
+"""Functions that were lowered before, found again by what they are made of.
+
+Two engines differ in a few functions: those of their transports, and those that call them. Three quarters of the work
+of compiling one is Numba's, which finds types and writes LLVM's code function by function; for most functions that
+comes to what it came to for the last engine. So what Numba has made of a function is kept as LLVM's bitcode, before any
+optimisation, and taken for every engine that has the same function. Each engine is still linked, optimised and
+translated as a whole (`gradwire.components.whole`), and is as fast.
+
+**The same function** is one with the same key: its bytecode and constants, the numbers that its names stand for, and
+the same of all that it calls, however deep (`gradwire.components.identity.made_of`); the types of its arguments, the
+options of its declaration, versions, the processor, and the sources of what compiles. Its name in machine code is made
+of that key, so what was lowered in one process finds by name what was lowered in another. A function that knows
+anything else, an array of its module's for example, has no key, nor has what calls it: these are lowered every time.
+
+A file that is not what was written, or that calls for one that is gone, counts as not there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import hashlib
+import os
+import pickle
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import llvmlite.binding as llvm
+from numba.core import codegen, compiler, environment, funcdesc, registry
+
+from gradwire.components.identity import made_by, made_of
+
+DIGEST = 32  # bytes before what is kept
+DYNAMIC = "numba.dynamic.globals"  # names of Numba's for addresses in this process
+OWN_NAME = "gradwire_"  # before names in machine code that are made of keys
+Found = tuple[list[str], bytes, funcdesc.FunctionDescriptor, Any]
+"""What is kept of a function: the keys of those that it calls, bitcode, descriptor, signature."""
+
+
+class Lowered:
+    """The functions in a folder, and those that this process has made or taken from there.
+
+    `take`: makes a library of bitcode and the libraries that it calls.
+    """
+
+    def __init__(self, folder: Path, take: Callable[[str, llvm.ModuleRef, list[Any]], Any]) -> None:
+        self._folder, self._take = folder, take
+        self._made_of: dict[Any, str | None] = {}
+        self._by = made_by()
+        self._keys: dict[Any, str | None] = {}  # of functions that are being lowered
+        self._libraries: dict[str, Any] = {}
+        self._key_of: dict[Any, str] = {}  # by library
+        self._results: dict[str, compiler.CompileResult] = {}
+
+    def key(self, dispatcher: Any, args: tuple[Any, ...]) -> str | None:
+        """What a function is known by, for arguments of these types; None if it may not be known."""
+        known = made_of(dispatcher.py_func, self._made_of)
+        if known is None:
+            return None
+        told = known, str(args), sorted(dispatcher.targetoptions.items()), self._by
+        return hashlib.sha256(repr(told).encode()).hexdigest()[:32]
+
+    def find(self, key: str) -> compiler.CompileResult | None:
+        """What is kept under a key, as Numba has what it has compiled."""
+        if key not in self._results:
+            found = self._read(key)
+            library = None if found is None else self._library(key, found)
+            if found is None or library is None:
+                return None
+            _, _, descriptor, signature = found
+            target = registry.cpu_target.target_context
+            entry = target.get_executable(
+                library, descriptor, environment.Environment.from_fndesc(descriptor)
+            )
+            fields = dict.fromkeys(compiler.CR_FIELDS)
+            fields |= {
+                "target_context": target, "typing_context": target.typing_context, "library": library,
+                "entry_point": entry, "fndesc": descriptor, "signature": signature, "objectmode": False, "lifted": (),
+            }  # fmt: skip
+            self._results[key] = compiler.compile_result(**fields)
+            target.insert_user_function(entry, descriptor, [library])
+        return self._results[key]._replace(metadata={})  # in which Numba notes how long it took, once
+
+    def naming(self, function: Any, key: str | None) -> None:
+        """From now on the function's name in machine code is made of the key, if it has one."""
+        self._keys[function] = key
+
+    def name(self, function: Any, descriptor: funcdesc.FunctionDescriptor) -> None:
+        """Give a function that is being lowered its name."""
+        key = self._keys.get(function)
+        if key is not None:
+            descriptor.mangled_name = f"{OWN_NAME}{function.__name__}_{key}"
+            descriptor.env_name = f"_ZN08NumbaEnv_{OWN_NAME}{key}"
+
+    def keep(self, key: str, result: compiler.CompileResult) -> None:
+        """Keep what has been lowered, and go on with what will be found of it, so that an engine is the same whatever
+        was lowered before. A disk that is full or cannot be written keeps nothing."""
+        self._results[key], self._libraries[key] = result, result.library
+        self._key_of[result.library] = key
+        module = result.library._final_module.clone()
+        calls: dict[str, None] = {}
+        self._bring(result.library, module, calls, set())
+        if any(each.name.startswith(DYNAMIC) for each in module.global_variables):
+            return
+        for each in (*module.functions, *module.global_variables):
+            if not each.is_declaration and each.name != result.fndesc.llvm_func_name:
+                each.linkage = llvm.Linkage.internal  # others have theirs by the same name
+        result.library._final_module = module
+        result.library._linking_libraries = [self._libraries[each] for each in calls]
+        descriptor = copy.copy(result.fndesc)
+        descriptor.typemap = descriptor.calltypes = None
+        found: Found = list(calls), module.as_bitcode(), descriptor, result.signature
+        data = pickle.dumps(found)
+        with contextlib.suppress(OSError):
+            self._folder.mkdir(exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as file:
+                file.write(hashlib.sha256(data).digest() + data)
+            os.replace(file.name, self._folder / key)
+
+    def _bring(self, library: Any, module: llvm.ModuleRef, calls: dict[str, None], seen: set[Any]) -> None:
+        """Link what a library calls and has no key, Numba's own helpers, into a module; the keys of the others."""
+        for each in library._linking_libraries:
+            if each in self._key_of:
+                calls[self._key_of[each]] = None
+            elif each not in seen:
+                seen.add(each)
+                fresh = isinstance(each, type(library)) and not each._finalized
+                module.link_in(each._final_module if fresh else each._get_module_for_linking(), preserve=True)
+                self._bring(each, module, calls, seen)
+
+    def _read(self, key: str) -> Found | None:
+        try:
+            path = self._folder / key
+            data = path.read_bytes()
+            if hashlib.sha256(data[DIGEST:]).digest() != data[:DIGEST]:
+                return None
+            os.utime(path)
+        except OSError:
+            return None
+        found: Found = pickle.loads(data[DIGEST:])
+        return found
+
+    def _library(self, key: str, found: Found | None = None) -> codegen.CodeLibrary | None:
+        """The library of a key, with all that it calls; None if any of them is not there."""
+        if key not in self._libraries:
+            found = found or self._read(key)
+            if found is None:
+                return None
+            calls, code, descriptor, _ = found
+            libraries = []
+            for each in calls:
+                library = self._library(each)
+                if library is None:
+                    return None
+                libraries.append(library)
+            made = self._take(descriptor.mangled_name, llvm.parse_bitcode(code), libraries)
+            self._libraries[key], self._key_of[made] = made, key
+        return self._libraries[key]
