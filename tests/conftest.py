@@ -36,7 +36,7 @@ WALL = {
     "test_bench_emu", "test_emu_exec", "test_emu_userspace_late", "test_emu_userspace_tun", "test_emu_wall_agreement",
 }  # fmt: skip
 """Modules in which packets go through this machine's kernel at the pace of its clock: marked `wall`, but for tests that
-are marked `virtual`."""
+are marked `virtual` or `beside`."""
 
 
 TESTS = Path(__file__).resolve().parent
@@ -53,7 +53,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.stem in WALL and not item.get_closest_marker("virtual"):
+        if item.path.stem in WALL and not (item.get_closest_marker("virtual") or item.get_closest_marker("beside")):
             item.add_marker(pytest.mark.wall)
         if item.get_closest_marker("wall") and not any(item.path.is_relative_to(place) for place in WALL_PLACES):
             raise pytest.UsageError(f"{item.nodeid}: is marked wall, but lies outside of WALL_PLACES")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_cases import LATENCIES, LATENCY, RATES
 
-from gradwire.components.transports.constant_rate import ConstantRate
+from gradwire.components.transports.dctcp import Dctcp
 from gradwire.experiment.ideal import ideal_times
 from gradwire.experiment.routing import build_routing
 from gradwire.experiment.topology import LinkSpec, from_networkx
@@ -18,7 +18,8 @@ from gradwire.scenarios.schema.network import Switch
 from gradwire.testing.oracle import Case, Letter
 from gradwire.testing.oracle.cases import fabric_of
 
-TABLE = ConstantRate.model_validate({"kind": "constant_rate", "payload": "1000B"})
+TABLE = Dctcp.model_validate({"kind": "dctcp", "payload": "1000B", "initial_window": 100})
+"""It sends all that a message has at line rate here; and other tests have engines of it with these balancers."""
 ROOMY = Switch.model_validate({"buffer": "1GB"})
 
 

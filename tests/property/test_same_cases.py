@@ -19,7 +19,7 @@ def tried() -> list[Any]:
     """What a derandomised test draws."""
     drawn: list[Any] = []
 
-    @budget(6)
+    @budget(12)
     @given(st.integers(0, 2**40), st.sampled_from(("a", "b")), st.floats(0, 1))
     def note(number: int, letter: str, share: float) -> None:
         drawn.append((number, letter, share))

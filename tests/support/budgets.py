@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, settings
 
-USUAL = 0.5
+USUAL = 0.25
 """Fewer than a profile has: what breaks much shows in few, and the usual profile tries the same ones every time. More of
 them, and new ones, are for the thorough profile and `python -m tests.soak`."""
 

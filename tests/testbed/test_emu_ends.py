@@ -39,6 +39,7 @@ def place(tmp_path: Path) -> Place:
 # processes that die
 
 
+@pytest.mark.beside
 @needs("namespaces")
 @pytest.mark.parametrize(
     ("victim", "words"),
@@ -66,6 +67,7 @@ ENDED = [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated"
 """What a terminal and a batch system send, the exit status and the word for it."""
 
 
+@pytest.mark.beside
 @needs("namespaces")
 @pytest.mark.parametrize(("sent", "code", "word"), ENDED)
 def test_an_interrupt_keeps_what_was_seen(place: Place, sent: int, code: int, word: str) -> None:
@@ -94,6 +96,7 @@ def test_an_interrupt_in_virtual_time_keeps_what_was_seen(place: Place, sent: in
     check_partial(place.folder / "kept", "interrupt")
 
 
+@pytest.mark.beside
 @needs("namespaces")
 @pytest.mark.parametrize("delay", [0.9, 1.5, 2.1])
 def test_an_interrupt_at_any_time(place: Place, delay: float) -> None:
@@ -136,11 +139,13 @@ def killed(place: Place, wait: Callable[[subprocess.Popen[str]], Any], *argument
     assert Path("/proc/mounts").read_text() == mounts
 
 
+@pytest.mark.beside
 @needs("namespaces")
 def test_nothing_is_left_when_it_is_killed(place: Place) -> None:
     killed(place, lambda process: place.when_running(process), *USERSPACE)
 
 
+@pytest.mark.beside
 @needs("namespaces")
 @pytest.mark.parametrize("backend", ["userspace", "bpf"])
 def test_nothing_is_left_when_it_is_killed_while_it_builds(place: Place, backend: str) -> None:
@@ -180,6 +185,7 @@ def test_a_run_in_which_nothing_arrives_ends(place: Place) -> None:
     assert "waiting for message 0 from h1 to h0" in error
 
 
+@pytest.mark.beside
 @needs("namespaces")
 def test_two_at_once(place: Place) -> None:
     both = [place.start("emulate", "short.toml", "--json", *USERSPACE, "--out", f"out{i}") for i in range(2)]
@@ -238,6 +244,7 @@ def test_a_run_ends_at_its_duration(place: Place) -> None:
     assert max(row["end_ps"] for row in result.messages.to_pylist()) <= 451 * 10**9
 
 
+@pytest.mark.beside
 @needs("root")
 def test_real_machines_take_no_switch_clock_or_captures(place: Place) -> None:
     hosts = "".join(

@@ -112,6 +112,7 @@ def lines_of(said: str) -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.beside
 @needs("namespaces")
 def test_ranks_know_who_and_where_they_are(place: Place) -> None:
     (place.folder / "s.toml").write_text(SCENARIO + 'hosts = ["h2", "h0"]\ncongestion = "reno"\n')
@@ -131,6 +132,7 @@ def test_ranks_know_who_and_where_they_are(place: Place) -> None:
     assert [(each["host"], each["status"]) for each in programs["ranks"]] == [("h2", 0), ("h0", 0)]
 
 
+@pytest.mark.beside
 @needs("namespaces")
 def test_the_first_failure_ends_the_others_and_is_told(place: Place) -> None:
     (place.folder / "s.toml").write_text(SCENARIO + 'grace = "100ms"\n')
@@ -144,7 +146,10 @@ def test_the_first_failure_ends_the_others_and_is_told(place: Place) -> None:
 
 
 @needs("namespaces")
-@pytest.mark.parametrize("how", ["interrupt", "kill", pytest.param("max_wall", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", [
+    pytest.param("interrupt", marks=pytest.mark.beside), pytest.param("kill", marks=pytest.mark.beside),
+    pytest.param("max_wall", marks=pytest.mark.slow),
+])  # fmt: skip
 def test_whatever_ends_a_run_nothing_is_left(place: Place, how: str) -> None:
     """Not even of what does not want to end, and of what ranks have started in sessions of their own."""
     code = (
@@ -169,6 +174,7 @@ def test_whatever_ends_a_run_nothing_is_left(place: Place, how: str) -> None:
     assert (place.folder / "o" / "ranks" / "rank2.out").read_text() == "begun\n"
 
 
+@pytest.mark.beside
 @needs("namespaces")
 def test_rules_write_what_programs_do_not_know_of(place: Place) -> None:
     mark = '[[exec.mark]]\nrank = 1\nport = "8999-9000"\npriority = 2\nimportant = true\n[[exec.mark]]\npriority = 5\n'
@@ -217,6 +223,7 @@ def test_two_virtual_runs_are_one_and_the_rate_is_the_links(place: Place) -> Non
     assert 750_000 * 8 / seconds == pytest.approx(10e6 * 1448 / 1514, rel=0.005)
 
 
+@pytest.mark.beside
 @needs("namespaces")
 def test_background_traffic_runs_beside_and_a_paused_host_stands_still(place: Place) -> None:
     more = (
