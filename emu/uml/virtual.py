@@ -13,11 +13,12 @@ from __future__ import annotations
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -125,7 +126,7 @@ def run_inside(
         Ctrl-C, and the command has not ended in order.
     """
     kernel = kernel_or_error()
-    with scratch("gradwire-uml-") as folder:
+    with scratch("gradwire-uml-") as folder, _processor() as processor:
         memory = _memory_folder(folder, memory_mb)
         status = folder / "status"
         script = folder / "init"
@@ -134,7 +135,7 @@ def run_inside(
         said = os.memfd_create("gradwire-said")  # no disk: one that is full is to be told of, too
         try:
             process = _start(
-                _machine(kernel, script, memory_mb),
+                _machine(kernel, script, memory_mb, processor),
                 said,
                 # UML keeps its memory in TMPDIR and a socket of its own below HOME, without which it does not start
                 {"PATH": SEARCH, "GRADWIRE_SEED": str(seed), "TMPDIR": str(memory), "HOME": str(folder)},
@@ -269,9 +270,9 @@ def _python() -> str:
     return sys.executable
 
 
-def _machine(kernel: Path, script: Path, memory_mb: int) -> list[str]:
+def _machine(kernel: Path, script: Path, memory_mb: int, processor: int) -> list[str]:
     """The command line; pinned to one processor, between which its processes would only wander."""
-    pinned = [taskset, "-c", str(_processor())] if (taskset := find_tool("taskset")) else []
+    pinned = [taskset, "-c", str(processor)] if (taskset := find_tool("taskset")) else []
     return [
         *_cage(), *pinned, str(kernel), f"mem={memory_mb}M", "rootfstype=hostfs", "rw", f"init={script}",
         "con=null", "con0=fd:0,fd:1", "ssl=null", "quiet", "time-travel=inf-cpu", f"time-travel-start={START_NS}",
@@ -353,7 +354,20 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.wait(timeout=OVER_S)
 
 
-def _processor() -> int:
-    """One of those that this process may use, not the same for everybody."""
+@contextmanager
+def _processor() -> Iterator[int]:
+    """One of those that this process may use and that no other machine has; where all are taken, not the same for
+    everybody. Two that share one take twice as long, beside another that has nothing to do.
+
+    Whoever has it holds a name in the kernel (an abstract socket's), which goes with the process."""
     allowed = sorted(os.sched_getaffinity(0))
-    return allowed[os.getpid() % len(allowed)]
+    first = os.getpid() % len(allowed)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as name:
+        yield next((each for each in (*allowed[first:], *allowed[:first]) if _is_bound(name, each)), allowed[first])
+
+
+def _is_bound(name: socket.socket, processor: int) -> bool:
+    with suppress(OSError):  # another has it
+        name.bind(f"\0gradwire processor {processor}")
+        return True
+    return False

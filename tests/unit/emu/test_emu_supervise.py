@@ -96,6 +96,21 @@ def test_a_second_ctrl_c_is_raised_at_once():
             time.sleep(0.05)
 
 
+def test_machines_side_by_side_have_processors_of_their_own(monkeypatch):
+    """As long as there are enough; given back whatever happens."""
+    mine = {10 * os.getpid(), 10 * os.getpid() + 1}  # that nobody else asks for
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: mine)
+    with virtual._processor() as one, virtual._processor() as other:
+        assert {one, other} == mine
+        with virtual._processor() as third:
+            assert third == one
+    with pytest.raises(OSError, match="in use"), virtual._processor() as again:
+        assert again == one
+        raise OSError("in use")
+    with virtual._processor() as again:
+        assert again == one
+
+
 @needs("uml")
 def test_what_a_machine_says_last_is_kept():
     words: list[str] = []
