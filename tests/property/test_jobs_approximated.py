@@ -12,7 +12,7 @@ TOLERANCE = 0.02
 
 
 def test_random_jobs():
-    many = 7 if settings.default.max_examples < 1000 else 60
+    many = 5 if settings.default.max_examples < 1000 else 60
     covered = []
     for transport in TRANSPORTS:
         for seed in range(many):
