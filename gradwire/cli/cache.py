@@ -31,11 +31,13 @@ def cmd_cache(context: typer.Context, as_json: Json = False) -> None:
     """Show what is kept: every compiled engine, the one that was used last first, and what else lies there."""
     if context.invoked_subcommand is not None:
         return
-    from gradwire.components.engines import engines_folder, kept_engines
+    from gradwire.components.engines import FUNCTIONS, engines_folder, kept_engines
     from gradwire.scenarios.cache import cache_folder
 
     kept, folder = kept_engines(), cache_folder()
     others = {each.name: _size(each) for each in sorted(folder.glob("*")) if each != engines_folder()}
+    if (functions := engines_folder() / FUNCTIONS).exists():
+        others[FUNCTIONS] = _size(functions)
     if as_json:
         engines = [{"identity": each.identity, "bytes": each.size, "used": each.used, **each.about} for each in kept]
         typer.echo(json.dumps({"folder": str(folder), "engines": engines, "others": others}))
@@ -51,8 +53,8 @@ def cmd_cache(context: typer.Context, as_json: Json = False) -> None:
 @cache_app.command("clear", epilog="Example: gradwire cache clear")
 @for_people
 def cmd_clear(as_json: Json = False) -> None:
-    """Remove every compiled engine; the next run that needs one compiles it again. The kernel for virtual time and the
-    testbed's switches stay."""
+    """Remove every compiled engine, and the functions that they share; the next run that needs one compiles it again.
+    The kernel for virtual time and the testbed's switches stay."""
     from gradwire.components.engines import clear
 
     count = clear()
