@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
-from gradwire.experiment.collectives.halves import Algorithm, misfits, parts, schedule, unfit
+from gradwire.experiment.collectives.halves import Algorithm, first_of, misfits, parts, schedule, sent, unfit
 from gradwire.experiment.collectives.staged_table import StagedTable
 from gradwire.scenarios.errors import Mistake
 
@@ -43,6 +43,12 @@ class ShardedUpdate(StagedTable):
 
     def parts(self, workers: int) -> int:
         return parts(self.algorithm, workers)
+
+    def sent(self, workers: int, rails: int, inside: int) -> int:
+        return sent(self.algorithm, workers, rails, inside)
+
+    def at_once(self, setting: Any) -> int:
+        return first_of(self.algorithm, setting.members, setting.rails) * setting.copies
 
     def transfers(self, workers: int, rails: int) -> Transfers:
         return self.schedule(workers, rails, 1)
