@@ -117,8 +117,8 @@ def _pieces(job: Job, worker: int, iteration: int) -> list[_Piece]:
 
 
 def _shares(job: Job, worker: int, iteration: int) -> list[int]:
-    """What every layer takes of an optimiser step before its forward step, which is that of the iteration whose result it
-    uses; nothing where workers run the whole step behind the backward pass, or none."""
+    """What every layer takes of an optimiser step before its forward step, which is that of the iteration whose result
+    it uses; nothing where workers run the whole step behind the backward pass, or none."""
     exchange, layers = job.exchange, range(len(job.trace.layers))
     number = iteration - 1 - exchange.staleness
     if not exchange.layerwise or not exchange.worker_optimizes or number < 0:
@@ -129,8 +129,8 @@ def _shares(job: Job, worker: int, iteration: int) -> list[int]:
 
 
 def _passed(plan: Timetable, trace: Trace, begin: int, shares: Sequence[int]) -> Iterator[_Piece]:
-    """Forward and backward of a micro-batch that begins after so many picoseconds of computing; `shares` of an optimiser
-    step before every layer."""
+    """Forward and backward of a micro-batch that begins after so many picoseconds of computing; `shares` of an
+    optimiser step before every layer."""
     for layer, (name, share) in enumerate(zip(trace.layers, shares, strict=True)):
         edges = (begin + plan.forward[layer : layer + 2]).tolist()
         yield _Piece("optimizer", f"optimizer {name}", edges[0], edges[0] + share)

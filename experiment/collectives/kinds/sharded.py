@@ -37,6 +37,9 @@ class ShardedUpdate(StagedTable):
     def misfits(self, job: Job) -> Iterator[Mistake]:
         yield from super().misfits(job)
         yield from misfits(self.algorithm, job)
+        if self.blocking:
+            what = "would wait for ever: parameters of a bucket come when all buckets have been reduced"
+            yield Mistake("exchange.blocking", what, True, "false")
 
     def unfit(self, job: Job, gpus: int) -> Iterator[Mistake]:
         return unfit(self.algorithm, job, gpus)
