@@ -12,4 +12,4 @@ MAX_LAID = ARENA_WORDS // 48
 worker waits for many before it sends), measured."""
 LAID_BYTES = 800
 """Memory that a message takes while its step is laid out: measured 680 bytes (overlapped averaging) to 1340 (halving),
-740 to 850 with parameter servers. What is refused by this takes 0.85 of a machine's memory at the least."""
+740 to 950 with parameter servers and rings. What is refused by this takes 0.85 of a machine's memory at the least."""
