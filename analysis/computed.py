@@ -7,11 +7,12 @@ known, from its table of iterations.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from gradwire.analysis.breakdown import CAUSES, Walk
 from gradwire.analysis.messages_time import Lost, MessageTimes, Traffic
+from gradwire.experiment.courses import Courses
 from gradwire.experiment.program import BACKWARD_END, END, FORWARD_END, START
 from gradwire.scenarios.json_data import Json
 
@@ -103,22 +104,39 @@ def _causes(walk: Walk, event: int, begin: int, end: int) -> Json:
 def _pieces(job: Job, worker: int, iteration: int) -> list[_Piece]:
     """What an iteration of a worker computes, as its timetable has it."""
     found: list[_Piece] = []
+    shares = _shares(job, worker, iteration)
     begin, plan = 0, None
     for micro in range(job.table.accumulate):
         plan = job.replay.timetable(worker, job.begin + iteration, micro)
-        found += _passed(plan, job.trace, begin)
-        begin += plan.backward_end
+        found += _passed(plan, job.trace, begin, shares)
+        begin += plan.backward_end + sum(shares)
+        shares = [0] * len(shares)
     assert plan is not None
     found.append(_Piece("optimizer", "optimizer", begin, begin + plan.optimizer))
     return [piece for piece in found if piece.end > piece.begin]
 
 
-def _passed(plan: Timetable, trace: Trace, begin: int) -> Iterator[_Piece]:
-    """Forward and backward of a micro-batch that begins after so many picoseconds of computing."""
-    edges = (begin + plan.forward).tolist()
-    for layer, name in enumerate(trace.layers):
-        yield _Piece("forward", f"forward {name}", edges[layer], edges[layer + 1])
-    before = edges[-1]
+def _shares(job: Job, worker: int, iteration: int) -> list[int]:
+    """What every layer takes of an optimiser step before its forward step, which is that of the iteration whose result
+    it uses; nothing where workers run the whole step behind the backward pass, or none."""
+    exchange, layers = job.exchange, range(len(job.trace.layers))
+    number = iteration - 1 - exchange.staleness
+    if not exchange.layerwise or not exchange.worker_optimizes or number < 0:
+        return [0 for _ in layers]
+    spent = job.replay.timetable(worker, job.begin + number, job.table.accumulate - 1).optimizer
+    courses = Courses(job.table, job.trace, exchange)
+    return [courses.share(spent, layer) for layer in layers]
+
+
+def _passed(plan: Timetable, trace: Trace, begin: int, shares: Sequence[int]) -> Iterator[_Piece]:
+    """Forward and backward of a micro-batch that begins after so many picoseconds of computing; `shares` of an
+    optimiser step before every layer."""
+    for layer, (name, share) in enumerate(zip(trace.layers, shares, strict=True)):
+        edges = (begin + plan.forward[layer : layer + 2]).tolist()
+        yield _Piece("optimizer", f"optimizer {name}", edges[0], edges[0] + share)
+        yield _Piece("forward", f"forward {name}", edges[0] + share, edges[1] + share)
+        begin += share
+    before = begin + int(plan.forward[-1])
     for moment, tensors in zip((begin + plan.ready_at).tolist(), plan.ready, strict=True):
         layers = sorted({trace.tensors[tensor].layer for tensor in tensors}, reverse=True)
         name = trace.layers[layers[0]] + (f" and {len(layers) - 1} more" if len(layers) > 1 else "")

@@ -91,7 +91,7 @@ class Courses:
             if layer == len(begin) - 1:
                 break
             gate = -1 if before is None else int(before[0][layer])
-            share = 0 if before is None else self._share(before[1], layer)
+            share = 0 if before is None else self.share(before[1], layer)
             asked, fired = visit.at(False, layer), visit.forward(layer, len(begin))
             if gate < 0 and not share and not asked and not fired:
                 continue
@@ -187,7 +187,7 @@ class Courses:
             rows.append((COMPUTE, optimizer, -1))
         return rows
 
-    def _share(self, optimizer: int, layer: int) -> int:
+    def share(self, optimizer: int, layer: int) -> int:
         """How long a layer takes of an optimiser step."""
         whole = int(self._cumulated[-1])
         low, high = (int(self._cumulated[each]) for each in (layer, layer + 1))

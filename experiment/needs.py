@@ -14,11 +14,12 @@ import numpy as np
 
 from gradwire.components.limits import MAX_PACKETS
 from gradwire.experiment.collectives.groups import Groups
-from gradwire.experiment.collectives.staged_table import StagedTable
+from gradwire.experiment.collectives.staged_table import MOST_WORKERS, StagedTable
 from gradwire.experiment.placement import Places, place
 from gradwire.experiment.replay import captured_iterations
 from gradwire.experiment.topology import Network, network_of
 from gradwire.experiment.traffic.tables import check_files, check_hosts, hosts_of
+from gradwire.experiment.volume import check_volume
 from gradwire.scenarios.errors import Mistake, ScenarioError, TraceError
 from gradwire.scenarios.schema.topology import MAX_CABLES, MAX_HOSTS, MAX_SWITCHES
 from gradwire.scenarios.units import Bps, format_size, format_time
@@ -28,10 +29,6 @@ if TYPE_CHECKING:
     from gradwire.scenarios.schema.job import Job
     from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.traces.trace import Trace
-
-
-MOST_WORKERS = 64
-"""Beyond so many, a schedule is worked out by the run only (our choice)."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +56,11 @@ def find_needs(scenario: Scenario, trace: Trace | None = None) -> Needs:
     network = network_of(scenario)
     _check_size(network)
     _check_messages(scenario, traces)
-    _check_schedules(scenario, traces, network)
     check_lookahead(scenario, network)
     check_hosts(scenario, network)
     found = Needs(network, traces, place(scenario.job, network, scenario.seed))
+    check_volume(scenario, traces, found.places, network.cards)
+    _check_schedules(scenario, traces, network)
     for number, (job, its, places) in enumerate(zip(scenario.job, traces, found.places, strict=True)):
         if job.parallel is not None:
             Groups.of(job, its).check_machines(places.workers, network.cards, f"job[{number}]")

@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gradwire.experiment.jobs import Job
 from gradwire.experiment.needs import Needs, find_needs
 from gradwire.experiment.program import Part, Program
 from gradwire.experiment.resolved import Resolved
@@ -22,6 +21,7 @@ from gradwire.experiment.written import written_out
 from gradwire.scenarios.errors import Mistake, ScenarioError
 
 if TYPE_CHECKING:
+    from gradwire.experiment.jobs import Job
     from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.traces.trace import Trace
 
@@ -49,6 +49,10 @@ def resolve(scenario: Scenario, trace: Trace | None = None) -> Resolved:
 
 def jobs_of(scenario: Scenario, needs: Needs) -> list[Job]:
     """The jobs of a scenario, in its order."""
+    if not scenario.job:  # traffic alone needs none of what jobs are made of
+        return []
+    from gradwire.experiment.jobs import Job
+
     traces = list(dict.fromkeys(needs.traces))
     return [
         Job.of(

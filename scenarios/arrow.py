@@ -1,7 +1,8 @@
 """Arrow arrays from NumPy's and lists, and back.
 
 `pyarrow.array` asks pandas whether the values are its own, and imports it for that where it is installed, and so does
-`to_numpy`: a quarter of a second of a run of one. So what is plainly something else is made of its buffers.
+`to_numpy`: a quarter of a second of a run of one. Whatever takes rows or encodes imports `pyarrow.compute`, which makes
+a function of Python of each of Arrow's, for as long as 100,000 rows take. So what is plain is made of its buffers.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ import numpy as np
 if TYPE_CHECKING:
     import pyarrow
 
+    from gradwire.scenarios.arrays import AnyInts
+
+FEW_BYTES = 1 << 20
+"""Texts that are gathered here; Arrow is faster with more."""
 NUMBERS = {"int8": np.int8, "int32": np.int32, "int64": np.int64, "float64": np.float64}
 
 
@@ -41,6 +46,24 @@ def numpy_of(column: pyarrow.Array | pyarrow.ChunkedArray) -> np.ndarray[Any, An
         for each in chunks if len(each)
     ]  # fmt: skip
     return found[0] if len(found) == 1 else np.concatenate(found or [np.zeros(0, dtype=plain)])
+
+
+def chosen_texts(texts: Sequence[str], codes: AnyInts) -> pyarrow.Array:
+    """The texts at some places of a list, int32[n], as an Arrow array of strings."""
+    import pyarrow
+
+    encoded = [each.encode() for each in texts]
+    longest = max([1, *map(len, encoded)])
+    if len(codes) * longest > FEW_BYTES:
+        encoding = pyarrow.DictionaryArray.from_arrays(arrow_array(codes, "int32"), arrow_array(texts, "string"))
+        return encoding.dictionary_decode()
+    padded = np.frombuffer(b"".join(each.ljust(longest, b"\0") for each in encoded), np.uint8).reshape(-1, longest)
+    lengths = np.array([len(each) for each in encoded], dtype=np.int32)
+    ends = np.zeros(len(codes) + 1, dtype=np.int32)
+    np.cumsum(lengths[codes], out=ends[1:])
+    data = padded[codes][(np.arange(longest) < lengths[:, None])[codes]]
+    buffers = [None, pyarrow.py_buffer(ends), pyarrow.py_buffer(data)]
+    return pyarrow.Array.from_buffers(pyarrow.string(), len(codes), buffers)
 
 
 def _with_nulls(values: list[Any], kind: str) -> pyarrow.Array:

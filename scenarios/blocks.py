@@ -21,7 +21,7 @@ import numpy as np
 
 from gradwire.scenarios import kept
 from gradwire.scenarios.arrays import AnyArray, AnyInts
-from gradwire.scenarios.arrow import arrow_array
+from gradwire.scenarios.arrow import arrow_array, chosen_texts
 from gradwire.scenarios.kept import Kept, Whole
 from gradwire.scenarios.result import TABLES, make_table, schema_of
 
@@ -208,10 +208,7 @@ class KeptBlocks(Kept):
 
         schema = schema_of(self.name)
         for columns in _regrouped(self._blocks.batches(schema.names), kept.GROUP):
-            arrays = []
-            for name in schema.names:
-                made = self._array(name, columns.pop(name))
-                arrays.append(made.dictionary_decode() if name in self._texts else made)
+            arrays = [self._array(name, columns.pop(name), encoded=False) for name in schema.names]
             yield pyarrow.Table.from_arrays(arrays, schema=schema)
         if not self.num_rows:
             yield make_table(self.name, {})
@@ -226,12 +223,14 @@ class KeptBlocks(Kept):
     def __reduce__(self) -> tuple[type[Whole], tuple[pyarrow.Table]]:
         return Whole, (self.table(),)  # in another process there is no file of ours
 
-    def _array(self, name: str, values: AnyArray) -> Any:
+    def _array(self, name: str, values: AnyArray, encoded: bool = True) -> Any:
         import pyarrow
 
         if TABLES[self.name][name] != "string":
             return arrow_array(values, TABLES[self.name][name])
         texts, codes = self._texts[name]
+        if not encoded:
+            return chosen_texts(texts, codes[values])
         return pyarrow.DictionaryArray.from_arrays(arrow_array(codes[values], "int32"), arrow_array(texts, "string"))
 
 

@@ -5,8 +5,9 @@ are its parameters, with their defaults, their checks and, in the strings below 
 attributes say what it needs of the rest, and what carries it out. Everything that lists components - the schema, the
 checks, choices on the command line, the reference, what the testbed can run - asks here.
 
-Components are found by listing the modules of the package where they live, as plugin hosts do: a new one is a new file.
-The packages are imported by name when somebody asks, so that this room imports no other one.
+Components are found by their files, in the package where they live: a new one is a new file. One that is named like its
+file, as all of gradwire's are, is imported alone when somebody names it; all of a package are when somebody lists them,
+as plugin hosts do. The packages are imported by name, so that this room imports no other one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import re
 import typing
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Any
 
 from gradwire.scenarios.asked import file_of, stopped_at
 from gradwire.scenarios.errors import ScenarioError
@@ -62,23 +63,25 @@ def components(place: str) -> Mapping[str, type[Any]]:
             if kind in found:
                 both = f"{file_of(found[kind])} and {file_of(owner)}"
                 raise ScenarioError(f"{both} both have a {place} called {kind}", expected="a kind of its own for each")
-            if inspect.isabstract(owner):
-                lacks = ", ".join(sorted(owner.__abstractmethods__))
-                base = next(each for each in owner.__mro__ if owner.__abstractmethods__ & vars(each).keys())
-                what = f"{file_of(owner)}: {owner.__name__} has no {lacks}"
-                raise ScenarioError(what, expected=f"a class with all that {base.__name__} in {file_of(base)} asks for")
             found[kind] = owner
     return MappingProxyType(dict(sorted(found.items())))
 
 
 def component(place: str, kind: str) -> type[Any] | None:
-    """The component of a kind, None if there is none. A module that is named like it is looked at first, and alone:
-    what runs on a testbed imports no more than it needs."""
+    """The component of a kind, None if there is none. A module that is named like it is looked at first, and alone: a
+    run imports no more than it needs. Raises as `components`, of what it has looked at."""
+    if USER_CLASS.fullmatch(kind):
+        return None
     name = f"{PLACES[place]}.{kind}"
     if kind.isidentifier() and importlib.util.find_spec(name) is not None:
         if (owner := _in(name).get(kind)) is not None:
             return owner
     return components(place).get(kind)
+
+
+def is_name(place: str, name: str) -> bool:
+    """Whether a component goes by a name, or a class of the user's own does by its looks."""
+    return USER_CLASS.fullmatch(name) is not None or component(place, name) is not None
 
 
 def kind_of(owner: type[Any]) -> str | None:
@@ -91,28 +94,6 @@ def kind_of(owner: type[Any]) -> str | None:
     return kind if isinstance(kind, str) else None
 
 
-def tagged(place: str) -> Any:
-    """The union of the models of all components of a place, each with its kind as tag."""
-    from pydantic import Tag  # agents of the testbed ask for components, and need no unions
-
-    members = tuple(Annotated[model, Tag(kind)] for kind, model in components(place).items())
-    return typing.Union[members]  # noqa: UP007  # of as many as there are
-
-
-def chosen(place: str) -> Any:
-    """The type of a table that is one of the components of a place, by its `kind`."""
-    from pydantic import Field
-
-    return Annotated[typing.Union[tuple(components(place).values())], Field(discriminator="kind")]  # noqa: UP007
-
-
-def named(place: str) -> Any:
-    """The same, or the bare name of a component with everything at its default."""
-    from pydantic import BeforeValidator
-
-    return Annotated[chosen(place), BeforeValidator(lambda value: {"kind": value} if isinstance(value, str) else value)]
-
-
 def _in(name: str) -> dict[str, type[Any]]:
     try:
         module = importlib.import_module(name)
@@ -121,9 +102,13 @@ def _in(name: str) -> dict[str, type[Any]]:
     except BaseException as error:
         spec = importlib.util.find_spec(name)
         file = spec.origin if spec is not None and spec.origin else name
-        expected = ""
-        if isinstance(error, ImportError) and "partially initialized" in str(error):
-            expected = "what is imported for annotations only, such as Job, under `if TYPE_CHECKING:` (CONTRIBUTING.md)"
-        raise ScenarioError(stopped_at(error, file), expected=expected) from error
+        raise ScenarioError(stopped_at(error, file)) from error
     own = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == name]
-    return {kind: each for each in own if (kind := kind_of(each)) is not None}
+    found: dict[str, type[Any]] = {kind: each for each in own if (kind := kind_of(each)) is not None}
+    for owner in found.values():
+        if inspect.isabstract(owner):
+            lacks = ", ".join(sorted(owner.__abstractmethods__))
+            base = next(each for each in owner.__mro__ if owner.__abstractmethods__ & vars(each).keys())
+            what = f"{file_of(owner)}: {owner.__name__} has no {lacks}"
+            raise ScenarioError(what, expected=f"a class with all that {base.__name__} in {file_of(base)} asks for")
+    return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -17,6 +17,7 @@ from pydantic_core import ErrorDetails
 
 from gradwire.scenarios.errors import Mistake, place
 from gradwire.scenarios.schema.base import Mistakes, Table
+from gradwire.scenarios.schema.chosen import Chosen
 from gradwire.scenarios.schema.described import description
 from gradwire.scenarios.units import UnitError
 
@@ -167,10 +168,10 @@ def _models_at(location: Location, root: type[Table]) -> list[type[Table]]:
         if isinstance(step, int):
             continue
         members = [model for model in models if step in _kinds(model) or step == model.union_tag]
-        fields = [model.model_fields[step].annotation for model in models if step in model.model_fields]
+        fields = [model.model_fields[step] for model in models if step in model.model_fields]
         of_several = len(models) > 1 and members
         models = members if of_several or not fields else [
-            found for annotation in fields for found in _models_in(annotation)
+            found for field in fields for found in _models_in(field.annotation, field.metadata)
         ]  # fmt: skip
     return models
 
@@ -180,7 +181,12 @@ def _kinds(model: type[Table]) -> tuple[str, ...]:
     return typing.get_args(field.annotation) if field is not None else ()
 
 
-def _models_in(annotation: Any) -> list[type[Table]]:
+def _models_in(annotation: Any, metadata: Sequence[Any] = ()) -> list[type[Table]]:
+    for each in metadata:
+        if isinstance(each, Chosen):
+            return each.models()
     if isinstance(annotation, type) and issubclass(annotation, Table):
         return [annotation]
-    return [found for part in typing.get_args(annotation) for found in _models_in(part)]
+    inner = getattr(annotation, "__metadata__", ())  # of Annotated
+    parts = typing.get_args(annotation)
+    return [found for part in (parts[:1] if inner else parts) for found in _models_in(part, inner)]

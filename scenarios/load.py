@@ -132,10 +132,11 @@ def _policy(tables: dict[str, Any], name: str, where: str) -> Policy:
 
 
 def _read(source: str | Path) -> tuple[Path, str]:
-    """A scenario's path and text. A bare name is a file if there is one, else a name of the library."""
+    """A scenario's path and text. A bare name is a file if there is one, else a name of the library; a folder of that
+    name, such as results, is in nobody's way."""
     path = path_of(source, "load_scenario(source)", NAMED_BY, ScenarioError).expanduser()
     bare = isinstance(source, str) and path.name == source and path.suffix != ".toml"
-    if bare and not path.exists():
+    if bare and (not path.exists() or (path.is_dir() and source in list_library())):
         entry = resources.files("gradwire.scenarios") / "library" / f"{source}.toml"
         if not entry.is_file():
             expected = "a file, or one of the library: " + ", ".join(list_library())

@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from gradwire.scenarios.components import USER_CLASS
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.load import load_scenario
 from gradwire.scenarios.modules import imported, root_of, user_module
 from gradwire.scenarios.result import SCENARIO_FILE, versions
 from gradwire.scenarios.schema.scenario import Scenario
-from gradwire.scenarios.schema.transport import USER_CLASS
 from gradwire.scenarios.stored import read_summary
 from gradwire.scenarios.toml import write_toml
 

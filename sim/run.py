@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from gradwire.experiment.jobs import Job
 from gradwire.experiment.routing import Routing
 from gradwire.experiment.topology import Network
 from gradwire.scenarios.arrays import Columns, Ints
@@ -18,6 +17,7 @@ from gradwire.sim.progress import Standing
 from gradwire.sim.telemetry import Samples, delay_columns, packet_columns
 
 if TYPE_CHECKING:
+    from gradwire.experiment.jobs import Job
     from gradwire.scenarios.result import Result
     from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.scenarios.schema.traffic import Traffic

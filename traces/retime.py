@@ -71,7 +71,7 @@ def retime(a: Trace, b: Trace, name: str | None = None, source: Json | None = No
     found = match(a, b)
     if found.share < LEAST_SHARE:
         raise _unlike(a, b, found)
-    manifest = {**_manifest(a, b, found, source or _said(b)), "name": name or a.name}
+    manifest = {**_manifest(a, b, found, source or _said(b) | _how(b)), "name": name or a.name}
     if command:
         manifest["command"] = command
     try:
@@ -90,7 +90,7 @@ def times_of(
     path = path_of(given, "times", "a trace, or a file of another tool", TraceError)
     if str(given) in bundled_traces() or path.is_dir():
         trace = load_trace(given)
-        return trace, _said(trace)
+        return trace, _said(trace) | _how(trace)
     from gradwire.traces.formats import import_trace
 
     if not path.exists():
@@ -107,6 +107,11 @@ def _said(trace: Trace) -> Json:
     """What the manifest of a trace says of its machine and times."""
     kept = {key: trace.manifest[key] for key in MACHINE if key in trace.manifest}
     return {"name": trace.name, "digest": trace.digest(), **kept}
+
+
+def _how(trace: Trace) -> Json:
+    """What a step of the recording was, and what repeats it."""
+    return {key: trace.manifest[key] for key in ("command", "batch", "image_size", "sequence") if key in trace.manifest}
 
 
 def _manifest(a: Trace, b: Trace, found: Match, source: Json) -> Json:
@@ -187,11 +192,20 @@ def _their_iteration(b: Trace, mine: Iteration, place: int) -> Iteration:
 
 
 def _partner_layers(a: Trace, b: Trace, partners: dict[int, tuple[int, ...]]) -> list[list[int]]:
-    """The layers of b that each layer of a is matched with."""
+    """The layers of b that each layer of a is matched with: by their tensors; those that have none of their own, as a
+    head with the embedding's weights, by name, or by order where both traces have as many."""
     found: list[set[int]] = [set() for _ in a.layers]
     for number, tensor in enumerate(a.tensors):
         found[tensor.layer] |= {b.tensors[other].layer for other in partners.get(number, ())}
+    mine, theirs = _without_tensors(a), _without_tensors(b)
+    for place, layer in enumerate(mine):
+        named = [other for other in theirs if b.layers[other] == a.layers[layer]]
+        found[layer] |= set(named or (theirs[place : place + 1] if len(mine) == len(theirs) else []))
     return [sorted(each) for each in found]
+
+
+def _without_tensors(trace: Trace) -> list[int]:
+    return sorted(set(range(len(trace.layers))) - {tensor.layer for tensor in trace.tensors})
 
 
 def _forward(theirs: Iteration, layers: Sequence[Sequence[int]]) -> tuple[Times, Times]:

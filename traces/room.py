@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from gradwire.scenarios.errors import TraceError
@@ -26,6 +27,14 @@ def available() -> int:
     except (OSError, ValueError):
         pass
     return min(found, default=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+
+
+def installed() -> int:
+    """Bytes of memory that the machine has, or the container may take."""
+    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    with suppress(OSError, ValueError):
+        found.append(int((_GROUP / "memory.max").read_text()))
+    return min(found)
 
 
 def refuse_beyond(wanted: int, what: str, where: str) -> None:

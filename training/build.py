@@ -130,7 +130,7 @@ def trainer_of(scenario: Scenario, data: Images | Text, network: Network | None 
             return system.trainer(model, data, recipe, reducer, network)
         if job.exchange.kind == "overlapped":
             return _overlapped(scenario, model, data, recipe, network)
-        return Trainer(model, data, recipe, reducer, network)
+        return Trainer(model, data, recipe, reducer, network, recorded=True)  # models of gradwire's own
     except ValueError as error:
         where = {"ring": "training.reducer", "overlapped": "job.exchange"}.get(job.exchange.kind, "job.fill")
         raise ScenarioError(str(error), "training.system" if system else where) from None

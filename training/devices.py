@@ -42,6 +42,9 @@ def repeatable(device: torch.device) -> Iterator[set[str]]:
     os.environ.setdefault(WORKSPACE, REPEATS)
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
     flags = [(cudnn, "benchmark"), (cudnn, "allow_tf32"), (matmul, "allow_tf32")]
+    flags.append(
+        (torch.utils.deterministic, "fill_uninitialized_memory")
+    )  # it is never read, and costs as much again
     before = [getattr(owner, name) for owner, name in flags]
     asked = torch.are_deterministic_algorithms_enabled()
     only_warned = torch.is_deterministic_algorithms_warn_only_enabled()

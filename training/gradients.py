@@ -22,10 +22,11 @@ from torch.nn import functional
 
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.training.copies import Copies, buffers_of, put_back
+from gradwire.training.recorded import Recorded
 
 Loss = Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]
 """(model, inputs, targets) to the loss of each sample, (samples,), or of each of its tokens, (samples, length)."""
-Gradients = list[list[Tensor]]
+Gradients = Sequence[list[Tensor]]
 """By worker, by parameter, in the order of `model.parameters()`."""
 
 
@@ -41,7 +42,7 @@ def of_each_in_turn(
     inputs, targets : of all workers, N slices of equally many samples along the first dimension.
     """
     losses: list[float] = []
-    gradients: Gradients = []
+    gradients: list[list[Tensor]] = []
     parameters = list(model.parameters())
     for mine in zip(*[each.chunk(workers) for each in (*inputs, targets)], strict=True):
         try:
@@ -105,6 +106,11 @@ class Together:
 
     def __call__(self, loss: Loss, inputs: tuple[Tensor, ...], targets: Tensor) -> tuple[list[float], Gradients]:
         """The loss and the gradients of each worker; arguments as in `of_each_in_turn`."""
+        losses, stacked = self.stacked(loss, inputs, targets)
+        return losses.tolist(), [[each[worker] for each in stacked] for worker in range(self.workers)]
+
+    def stacked(self, loss: Loss, inputs: tuple[Tensor, ...], targets: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """The losses, (N,), and of each parameter all workers' gradients, (N, ...); nothing waits for the device."""
         parameters = list(self.model.parameters())
         found: dict[int, Tensor] = {}
         with self._taken_apart(found):
@@ -113,11 +119,10 @@ class Together:
         for parameter in parameters:
             parameter.grad = None
         whole = [found.get(id(p)) for p in parameters]
-        gradients = [
-            [_or_zero(None if all_ is None else all_[worker], p) for all_, p in zip(whole, parameters, strict=True)]
-            for worker in range(self.workers)
+        return each.detach(), [
+            p.new_zeros(self.workers, *p.shape) if all_ is None else all_
+            for all_, p in zip(whole, parameters, strict=True)
         ]
-        return each.detach().tolist(), gradients
 
     @contextmanager
     def _taken_apart(self, found: dict[int, Tensor]) -> Iterator[None]:
@@ -320,20 +325,28 @@ Answers = Callable[[Loss, tuple[Tensor, ...], Tensor], tuple[list[float], Gradie
 """(loss, inputs, targets) to the loss and the gradients of each worker."""
 
 
-def gradients_of(model: nn.Module, workers: int) -> Answers:
+def gradients_of(model: nn.Module, workers: int, recorded: bool = False) -> Answers:
     """The faster way that gives a model's gradients: all at once if that is possible, and does what each in turn does.
 
     The first step is done both ways. They differ where a layer's input is no run of samples (positions, to an
     embedding), and where something is drawn (dropout): then it goes in turn, always.
+
+    recorded : on a GPU, replay what was done the first time; for models and losses in which Python decides nothing.
     """
     together = Together(model, workers)
     if workers == 1 or not together.possible:
         return lambda loss, inputs, targets: of_each_in_turn(model, loss, inputs, targets, workers)
+    replay = Recorded(together) if recorded and next(model.parameters()).device.type == "cuda" else None
     alike: bool | None = None
 
     def gradients(loss: Loss, inputs: tuple[Tensor, ...], targets: Tensor) -> tuple[list[float], Gradients]:
-        nonlocal alike
+        nonlocal alike, replay
         if alike:
+            if replay is not None:
+                try:
+                    return replay(loss, inputs, targets)
+                except RuntimeError:  # it cannot be recorded
+                    replay = None
             return together(loss, inputs, targets)
         if alike is not None:
             return of_each_in_turn(model, loss, inputs, targets, workers)

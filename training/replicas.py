@@ -49,7 +49,7 @@ class Replicas(Copies):
     def answers(self, loss: Loss, inputs: tuple[Tensor, ...], targets: Tensor) -> tuple[list[float], Gradients]:
         """The loss and the gradients of each worker at its own parameters; arguments as in `of_each_in_turn`."""
         losses: list[float] = []
-        gradients: Gradients = []
+        gradients: list[list[Tensor]] = []
         count = len(self.values)
         for worker in range(count):
             found, theirs = of_one(self, worker, loss, *slice_of((inputs, targets), worker, count))

@@ -112,7 +112,7 @@ class Simulated:
             raise ScenarioError(
                 f"{job.exchange.kind} cannot be trained over yet", "job.exchange", expected="parameter_server or ring"
             )
-        if job.scheduler is not None and job.scheduler.sizes:
+        if job.scheduler is not None and job.scheduler.unit_key:
             raise ScenarioError(
                 f"{job.scheduler.kind} cuts gradients its own way, which trainings do not know yet", "job.scheduler",
                 expected="a scheduler that leaves sizes to the exchange, such as fifo",

@@ -171,8 +171,10 @@ class Trainer:
 
     def __init__(
         self, model: nn.Module, data: Images | Text, recipe: Recipe, reducer: Reducer | None = None,
-        network: Network | None = None, loss: Loss = losses_of,
+        network: Network | None = None, loss: Loss = losses_of, recorded: bool = False,
     ) -> None:  # fmt: skip
+        """`recorded`: on a GPU, replay what was done first (`gradwire.training.recorded`); for models and losses in
+        which Python decides nothing from step to step."""
         self.model, self.data, self.recipe, self.loss = model, data, recipe, loss
         self.network = network or Ideal()
         instance_of(model, nn.Module, "Trainer(model)", "a torch.nn.Module", ScenarioError)
@@ -188,7 +190,7 @@ class Trainer:
             reducer or Dense(), self.infos, recipe.workers, recipe.seed, recipe.fill, recipe.payload, recipe.feed_back,
             recipe.collective, recipe.bucket, recipe.pull_fill, recipe.encode_time, self.device,
         )  # fmt: skip
-        self.gradients = gradients_of(model, recipe.workers)
+        self.gradients = gradients_of(model, recipe.workers, recorded)
         self.optimizer = self._optimizer(list(model.parameters()))
         self.replicas: Replicas | None = None
         """The workers' own parameters, once they differ."""

@@ -248,6 +248,8 @@ class Agent:
             carrier.open()
         if self.clock == "wall":
             # what can be made before it is asked for does not delay packets then
+            for number, carrier in self._carriers.items():
+                carrier.prepare(row for row in self._script.part.rows.values() if row.transport == number)
             while self._make_ahead():
                 pass
             self._ahead = self._make_ahead

@@ -10,7 +10,7 @@ An agent (`gradwire.emu.agent.agent`) is one process per host. Times are integer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -148,6 +148,10 @@ class Carrier(Protocol):
 
     def begin(self) -> None:
         """The run begins; from now on the loop has the run's time."""
+
+    def prepare(self, rows: Iterable[MessageRow]) -> None:
+        """Before the beginning, on the wall clock: make what can be made for messages of this transport that come or go
+        here, `rows` in their order."""
 
     def send(self, message: int) -> None:
         """A message is ready and released: begin."""

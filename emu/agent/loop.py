@@ -34,6 +34,8 @@ TIMER_FLAGS = 0o2000000 | 0o4000  # close on exec, do not block
 STALL_NS = 5_000_000
 NEVER = at.NEVER
 TIMERS, LATE = 256, 4096
+SHARE_NS = 100_000
+"""With real-time priority an agent works so long at once where others of this priority want to (our choice)."""
 """Room at first; our choice."""
 EVENT_ROOM = 1023 * 16
 RUN, DUE, BEGIN, HEARD, SERVE, TOOK = range(6)
@@ -96,6 +98,7 @@ class EpollLoop:
         words[at.W_HEAP], words[at.W_HEAP_ROOM] = self._heap.address, TIMERS
         words[at.W_LATE], words[at.W_LATE_ROOM] = self._late.address, LATE
         words[at.W_EPOLL], words[at.W_TIMER] = self._epoll.fileno(), self._clock
+        words[at.W_SHARE] = SHARE_NS if os.sched_getscheduler(0) in (os.SCHED_RR, os.SCHED_FIFO) else 0
         words[at.W_SPEC], words[at.W_EVENTS] = self._spec.address, self._events.address
         words[at.W_FILES], words[at.W_FILES_ROOM] = self._files.address, len(self._files.words)
         self.serve_in_core(self._clock, at.FILE_TIMER)

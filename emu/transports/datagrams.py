@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from gradwire.components.draws import entropy_of
@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 
 FILL = MIN_FRAME - UDP_OVERHEAD
 """Zeros behind a header that make the smallest frame."""
+AHEAD_WORDS = 4 << 20
+"""Memory, in words of 8 bytes, that ends of messages may take that are made before the run begins (our choice)."""
 
 
 class LoopingHost(Host, Protocol):
@@ -161,7 +163,7 @@ class Endpoint:
             row = self.host.row(message)
             if row.dst != self.host.node or row.transport not in self.carriers:
                 raise KeyError(message)
-            receiver = self.receivers[message] = self.carriers[row.transport].make_receiver(row)
+            receiver = self.receivers[message] = self.carriers[row.transport].receiver(row)
             receiver.place = self.host.incoming(message)
             words = receiver.block.words
             words[at.E_PLACE] = address_of(receiver.place)
@@ -235,19 +237,24 @@ class Outgoing(SendingEnd):
     __slots__ = ("carrier", "content", "row")
 
     def __init__(self, rules: Rules, row: MessageRow, carrier: DatagramCarrier, heard: Sequence[int]) -> None:
-        """Find the bytes of the message and the way to its destination."""
+        """Find the way to its destination; it is not started."""
         host, endpoint = carrier.host, carrier.endpoint
-        entropy = entropy_of(host.seed, row.number)
-        super().__init__(rules, row, host.loop.now() * 1000, entropy, carrier.pairs)
+        super().__init__(rules, row, None, entropy_of(host.seed, row.number), carrier.pairs)
         self.row, self.carrier = row, carrier
-        self.content = host.outgoing(row.number)
+        self.content = memoryview(b"")
         words = self.block.words
-        words[at.F_CONTENT], words[at.F_NAME] = address_of(self.content), endpoint.name_of(row.dst)
+        words[at.F_NAME] = endpoint.name_of(row.dst)
         words[at.F_SOURCE] = address_word(host.address(row.dst))
         words[at.F_FILE] = endpoint.sources[row.number % len(SOURCE_PORTS)].fileno()
         words[at.F_TOS], words[at.F_TOS_IMPORTANT] = tos(row.priority, False), tos(row.priority, True)
         words[at.F_PAYLOAD], words[at.F_NBYTES], words[at.F_FILL] = carrier.transport.payload, row.nbytes, rules.fill
         words[at.F_HEARD] = sum(1 << kind for kind in heard)
+
+    def start(self, now: int) -> None:
+        """Find the bytes of the message, and begin."""
+        self.content = self.carrier.host.outgoing(self.row.number)
+        self.block.words[at.F_CONTENT] = address_of(self.content)
+        super().start(now)
 
 
 class DatagramCarrier:
@@ -272,6 +279,8 @@ class DatagramCarrier:
         self.pairs = Pairs(self.owner) if shares(self.owner) else None
         """what its messages share at this host"""
         self._sent: list[Outgoing] = []
+        self._senders_made: dict[int, Outgoing] = {}
+        self._receivers_made: dict[int, ReceivingEnd] = {}
 
     def settings(self) -> Json:
         """The transport's table, as its parameters are made from it."""
@@ -297,8 +306,23 @@ class DatagramCarrier:
     def begin(self) -> None:
         self.endpoint.nic.restart()
 
+    def prepare(self, rows: Iterable[MessageRow]) -> None:
+        """Make the ends of the first of its messages, as many as may take `AHEAD_WORDS`: an iteration makes all of its
+        messages at once, and who makes their ends then is late for everything else."""
+        left = AHEAD_WORDS
+        for row in rows:
+            end: SendingEnd | ReceivingEnd
+            if row.src == self.host.node:
+                end = self._senders_made[row.number] = self.make_sender(row)
+            else:
+                end = self._receivers_made[row.number] = self.make_receiver(row)
+            left -= len(end.block.words)
+            if left < 0:
+                return
+
     def send(self, message: int) -> None:
-        sender = self.make_sender(self.host.row(message))
+        sender = self._senders_made.pop(message, None) or self.make_sender(self.host.row(message))
+        sender.start(self.host.loop.now() * 1000)
         self.endpoint.sends(sender)
         self._sent.append(sender)
         self.endpoint.nic.begin(sender)
@@ -307,6 +331,10 @@ class DatagramCarrier:
     def make_sender(self, row: MessageRow) -> Outgoing:
         """The sending end of a message."""
         return Outgoing(self.rules_of(row), row, self, self.heard)
+
+    def receiver(self, row: MessageRow) -> ReceivingEnd:
+        """The receiving end of a message of which something has come."""
+        return self._receivers_made.pop(row.number, None) or self.make_receiver(row)
 
     def make_receiver(self, row: MessageRow) -> ReceivingEnd:
         """The receiving end of a message."""

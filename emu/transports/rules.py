@@ -141,6 +141,7 @@ def words_of(flags: Flags) -> list[int]:
 class SendingEnd(Flow):
     """The sending end of one message.
 
+    now : when it begins, in picoseconds; None: `start` says so later.
     entropy : its path entropy, of which rules may make draws (`gradwire.components.draws.entropy_of`).
     pairs : what messages of its transport share at this host, if they share anything.
     """
@@ -148,7 +149,7 @@ class SendingEnd(Flow):
     __slots__ = ("packets", "rules", "words")
 
     def __init__(
-        self, rules: Rules, row: MessageRow, now: int, entropy: int = 0, pairs: Pairs | None = None
+        self, rules: Rules, row: MessageRow, now: int | None, entropy: int = 0, pairs: Pairs | None = None
     ) -> None:
         payload, owner = rules.context.payload, rules.owner
         self.rules = rules
@@ -173,6 +174,11 @@ class SendingEnd(Flow):
         record[at.S_PAIR] = group.pair.index if group is not None else 0
         for place, word in enumerate(tags, tagged):
             mine[place] = word
+        if now is not None:
+            self.start(now)
+
+    def start(self, now: int) -> None:
+        """The message begins."""
         self._call("start", now)
 
     def _call(self, name: str, *arguments: int) -> int:

@@ -18,7 +18,7 @@ import errno
 import socket
 import struct
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from gradwire.emu.agent.base import Arrival, Host, MessageRow
@@ -333,6 +333,9 @@ class Tcp:
 
     def begin(self) -> None:
         """Nothing to do."""
+
+    def prepare(self, rows: Iterable[MessageRow]) -> None:
+        """Nothing: the kernel makes what there is to make."""
 
     def send(self, message: int) -> None:
         row = self.host.row(message)

@@ -26,6 +26,7 @@ from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.system.namespaces import find_tool, tied
 from gradwire.emu.system.scratch import scratch
 from gradwire.emu.uml.build import find_kernel
+from gradwire.emu.uml.mappings import make_room
 from gradwire.emu.uml.watch import ASLEEP_S, STILL_S, Pause, Watch
 
 HERE = "virtual time"
@@ -126,6 +127,7 @@ def run_inside(
         Ctrl-C, and the command has not ended in order.
     """
     kernel = kernel_or_error()
+    make_room()
     with scratch("gradwire-uml-") as folder, _processor() as processor:
         memory = _memory_folder(folder, memory_mb)
         status = folder / "status"

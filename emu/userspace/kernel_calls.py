@@ -22,6 +22,7 @@ _write = types.ExternalFunction("write", _size(_int, _pointer, _size))
 _clock_gettime = types.ExternalFunction("clock_gettime", _int(_int, _pointer))
 _timerfd_settime = types.ExternalFunction("timerfd_settime", _int(_int, _int, _pointer, _pointer))
 _epoll_wait = types.ExternalFunction("epoll_wait", _int(_int, _pointer, _int, _int))
+_sched_yield = types.ExternalFunction("sched_yield", _int())
 _errno_location = types.ExternalFunction("__errno_location", types.CPointer(types.int32)())
 
 MONOTONIC, ABSOLUTE = 1, 1
@@ -71,3 +72,9 @@ def set_timer(file, time_ns, spec):
 def wait(file, events, many):
     """Until something of an epoll is ready: how many events were written to an address, `many` at most."""
     return np.int64(_epoll_wait(np.int32(file), np.uintp(events), np.int32(many), np.int32(-1)))
+
+
+@compiled
+def give_way():
+    """Let other processes of this real-time priority run first [sched_yield(2)]."""
+    _sched_yield()

@@ -132,6 +132,8 @@ class _Switch:
         words[at.W_STILL] = plan.clock == "virtual"
         if plan.clock == "wall":
             words[at.W_EARLY] = early_ps(plan)
+            if os.sched_getscheduler(0) == os.SCHED_FIFO:
+                words[at.W_SHARE_NS] = loop.SHARE_NS
         self.taps: Taps | None = None
         self.not_captured: tuple[int | None, str | None] | None = None
         self.going = True

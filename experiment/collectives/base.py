@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gradwire.experiment.scheduling import Scheduling
+from gradwire.experiment.collectives.setting import JobSetting
 from gradwire.scenarios.loss import Allowance
 from gradwire.scenarios.result import KINDS
 
@@ -21,79 +21,32 @@ if TYPE_CHECKING:
 
     from gradwire.experiment.bounds import Bounds
     from gradwire.experiment.program import Course, Importance, Ints, Lists, Messages, Step
-    from gradwire.experiment.topology import Cards
-    from gradwire.traces.trace import Trace
 
-@dataclass(frozen=True, eq=False)
-class JobContext:
-    """What an exchange may use of its job.
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class JobContext(JobSetting):
+    """What an exchange may use of its job, beside who exchanges what.
 
     Attributes
     ----------
     number : of its table in the program.
-    table : the scenario's [[job]] table.
-    workers, servers : numbers of their hosts.
-    cards : the hosts, and which nodes are their network cards; a message goes from card to card.
     priorities : the switch queue of every tensor's packets.
     captured : (worker, iteration) -> the iteration of the trace that is replayed.
-    ready_order : tensors in the order in which their gradients become ready.
     bounds : how much messages may lose.
     seed : the scenario's.
-    scheduling : what the job's scheduler decides.
     tagger : `gradwire.traces.messages.Tagger`, or None where the job does not tag by magnitude.
     payload : data bytes of a full packet.
     sums : whether switches have slots in which they add up packets.
-    groups : int64[groups, members], numbers of workers: those that exchange with each other. None: all of them.
-    tensors : whose gradients are exchanged. None: all.
     """
 
     number: int
-    table: Any
-    trace: Trace
-    workers: Sequence[int]
-    servers: Sequence[int]
-    cards: Cards
     priorities: Sequence[int]
     captured: Callable[[int, int], int]
-    ready_order: Sequence[int]
     tagger: Any
     payload: int
     bounds: Bounds
     seed: int
-    scheduling: Scheduling
     sums: bool = False
-    groups: Ints | None = None
-    tensors: Sequence[int] | None = None
-
-    @property
-    def members(self) -> int:
-        """How many workers exchange with each other."""
-        return len(self.workers) if self.groups is None else int(self.groups.shape[1])
-
-    @property
-    def rails(self) -> int:
-        """Network cards of the host of the job that has the most: into so many shares an exchange is divided."""
-        hosts = [*self.workers, *self.servers]
-        return int(self.cards.network[hosts].max())
-
-    @property
-    def inside(self) -> int:
-        """How many workers of a group, one after the other, are in one machine each time, where all of them are; 1
-        where hosts are no accelerators, or workers are placed otherwise."""
-        import numpy as np
-
-        if self.cards.machines is None:
-            return 1
-        machines = self.cards.machines[list(self.workers)]
-        found = {_run(each) for each in (machines[None] if self.groups is None else machines[np.asarray(self.groups)])}
-        return found.pop() if len(found) == 1 else 1
-
-    @property
-    def nodes(self) -> Ints:
-        """The nodes at which workers compute: their first network cards."""
-        import numpy as np
-
-        return np.array([self.cards.node(host, 0) for host in self.workers], dtype=np.int64)
 
 
 class Moment(NamedTuple):
@@ -228,18 +181,6 @@ class Exchange(ABC):
     @abstractmethod
     def bytes_per_iteration(self) -> int:
         """Bytes of all messages of one iteration."""
-
-
-def _run(machines: NDArray[Any]) -> int:
-    """How many in a row are in one machine, where all of them are so, and no machine has two such rows; else 1."""
-    import numpy as np
-
-    run = int(np.argmax(machines != machines[0])) or len(machines)
-    if len(machines) % run:
-        return 1
-    blocks = machines.reshape(-1, run)
-    alike = (blocks == blocks[:, :1]).all() and len(np.unique(blocks[:, 0])) == len(blocks)
-    return run if alike else 1
 
 
 class Patterns:

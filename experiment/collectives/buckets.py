@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gradwire.experiment.collectives.base import JobContext, Patterns
+from gradwire.experiment.collectives.setting import JobSetting
 from gradwire.scenarios.arrays import Flags
 
 
@@ -108,6 +109,11 @@ def cut(numel: int, element_bytes: int, most: int) -> list[tuple[int, int]]:
     return [(first, min(step, numel - first)) for first in range(0, numel, step)]
 
 
+def pieces(numel: int, element_bytes: int, most: int) -> int:
+    """How many parts `cut` makes."""
+    return -(-numel // max(1, most // element_bytes))
+
+
 def runs_of(context: JobContext, order: Iterable[int], cap: int) -> list[tuple[Run, ...]]:
     """The runs of every bucket, tensors in this order. What the job's scheduler says of sizes goes before `cap`, the
     bytes that the exchange says."""
@@ -121,6 +127,15 @@ def runs_of(context: JobContext, order: Iterable[int], cap: int) -> list[tuple[R
     caps = scheduling.caps or (cap,)
     groups = gathered([info.bytes for info in tensors], order, caps)
     return [tuple(Run(tensor, 0, tensors[tensor].numel) for tensor in group) for group in groups]
+
+
+def buckets_of(setting: JobSetting, cap: int) -> int:
+    """How many buckets an iteration has at the most, without making them. `cap` as of `runs_of`."""
+    scheduling, tensors = setting.scheduling, setting.trace.tensors
+    if scheduling.cut is not None:
+        return sum(pieces(info.numel, info.element_bytes, scheduling.cut) for info in setting.exchanged)
+    sizes, caps = [info.bytes for info in tensors], scheduling.caps or (cap,)
+    return max(len(gathered(sizes, order, caps)) for order in setting.orders)
 
 
 class Tags:

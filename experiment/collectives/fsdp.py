@@ -21,6 +21,7 @@ from gradwire.experiment.collectives.halves import in_groups
 from gradwire.experiment.collectives.kinds import fsdp
 from gradwire.experiment.collectives.merged import grown, merged
 from gradwire.experiment.collectives.schedule import Transfers
+from gradwire.experiment.collectives.setting import JobSetting
 from gradwire.experiment.collectives.staged import Staged
 from gradwire.experiment.program import Ints, Lists
 
@@ -147,7 +148,7 @@ class FullySharded(Exchange):
         return self.scatters._fires(self.scatters.buckets[mine], start[mine])
 
 
-def units_of(context: JobContext, least: int) -> list[tuple[int, ...]]:
+def units_of(context: JobSetting, least: int) -> list[tuple[int, ...]]:
     """Layers in units of at least so many bytes, front layers first; layers without parameters are in none."""
     nbytes = np.zeros(len(context.trace.layers), dtype=np.int64)
     for tensor in context.trace.tensors:

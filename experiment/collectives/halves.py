@@ -39,6 +39,23 @@ def schedule(algorithm: Algorithm, workers: int, rails: int, inside: int) -> Tra
     return transfers(WALKS[algorithm](workers), workers, rails)
 
 
+def sent(algorithm: Algorithm, workers: int, rails: int, inside: int) -> int:
+    """How many transfers `schedule` has."""
+    from gradwire.experiment.collectives.kinds.hierarchical import sent_nested
+    from gradwire.experiment.collectives.walks import SENT
+
+    if algorithm == "hierarchical" and 1 < inside < workers:
+        return sent_nested(workers, rails, inside)
+    if algorithm in ("ring", "hierarchical"):
+        return SENT["ring"](workers) * rails * inside
+    return SENT[algorithm](workers) * rails
+
+
+def first_of(algorithm: Algorithm, workers: int, rails: int) -> int:
+    """How many transfers of either half wait for no other one, at the least."""
+    return workers * (workers - 1 if algorithm == "all_to_all" else 1) * rails
+
+
 def half(plan: Transfers, adds: bool) -> Transfers:
     """The reduce-scatter or the all-gather of an all-reduce."""
     mine = plan.adds == adds
@@ -49,13 +66,33 @@ def in_groups(algorithm: Algorithm, workers: int, rails: int, inside: int, group
     """An all-gather inside of groups of workers that follow one another, and what leaves each of them its part of the
     sums over all: a reduce-scatter inside of the groups, and an all-reduce of every part among those who have it.
     """
-    within = inside if group % inside == 0 else group if inside % group == 0 else 1
+    within = _within(inside, group)
     whole = schedule(algorithm, group, rails, within)
     gather, scatter = half(whole, adds=False), half(whole, adds=True)
     replicas = workers // group
     if replicas == 1:
         return gather, scatter
     return _side_by_side(gather, group, replicas), _summed(scatter, gather, algorithm, group, replicas)
+
+
+def sent_in_groups(
+    algorithm: Algorithm, workers: int, rails: int, inside: int, group: int
+) -> tuple[int, int]:
+    """How many transfers each of `in_groups` has."""
+    from gradwire.experiment.collectives.walks import SENT
+
+    within, replicas = _within(inside, group), workers // group
+    each = sent(algorithm, group, rails, within) // 2 * replicas
+    lanes = rails * (
+        within if algorithm == "ring" or (algorithm == "hierarchical" and not 1 < within < group) else 1
+    )
+    across = SENT["ring" if algorithm == "hierarchical" else algorithm](replicas)
+    return each, each + (across * group * lanes if replicas > 1 else 0)
+
+
+def _within(inside: int, group: int) -> int:
+    """Workers of a group that follow one another in one machine each time, of which so many do so in all."""
+    return inside if group % inside == 0 else group if inside % group == 0 else 1
 
 
 def _side_by_side(plan: Transfers, group: int, replicas: int) -> Transfers:

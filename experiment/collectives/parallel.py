@@ -26,9 +26,10 @@ from gradwire.experiment.collectives.base import Exchange, Exchanged, JobContext
 from gradwire.experiment.collectives.buckets import Bucket
 from gradwire.experiment.collectives.fsdp import Rounds
 from gradwire.experiment.collectives.groups import Groups
-from gradwire.experiment.collectives.halves import half, schedule
+from gradwire.experiment.collectives.halves import half, schedule, sent
 from gradwire.experiment.collectives.merged import grown, merged
 from gradwire.experiment.collectives.schedule import Transfers, grouped, transfers
+from gradwire.experiment.collectives.setting import JobSetting
 from gradwire.experiment.collectives.staged import Staged
 from gradwire.experiment.collectives.walks import binomial, scattered
 from gradwire.experiment.program import Importance, Ints, Lists, Messages, Step
@@ -36,6 +37,7 @@ from gradwire.scenarios.arrays import Flags
 from gradwire.scenarios.loss import Allowance
 from gradwire.scenarios.result import KINDS
 from gradwire.traces.parts import Communication
+from gradwire.traces.trace import Trace
 
 ELEMENT = 4
 """Bytes: segments of a communication are whole numbers of these (our choice)."""
@@ -53,6 +55,41 @@ def plan_of(kind: str, algorithm: Any, members: int, rails: int) -> Transfers:
         return transfers([row for row in binomial(members) if not row.adds], 1, rails)
     whole = schedule(algorithm, members, rails, 1)
     return whole if kind == "all_reduce" else half(whole, adds=kind == "reduce_scatter")
+
+
+def sent_of(kind: str, algorithm: Any, members: int, rails: int) -> int:
+    """How many transfers `plan_of` has."""
+    if kind == "all_to_all":
+        return members * (members - 1) * rails
+    if kind == "broadcast":
+        return (members - 1) * rails
+    whole = sent(algorithm, members, rails, 1)
+    return whole if kind == "all_reduce" else whole // 2
+
+
+def messages_of(setting: JobSetting, groups: Groups) -> int | None:
+    """How many messages an iteration of a split model has at the most, told without making them; None: nobody says."""
+    found = [
+        setting.table.exchange.messages_of(replace(setting, groups=groups.members(dimension), tensors=mine))
+        for dimension, mine in _by_dimension(setting.trace, groups)
+    ]
+    calls = 0
+    for each in setting.trace.communications:
+        members = groups.members(each.group)
+        calls += len(members) * sent_of(
+            each.kind, setting.table.parallel.algorithm, members.shape[1], setting.rails
+        )
+    return None if None in found else sum(found) + calls * setting.table.accumulate
+
+
+def _by_dimension(trace: Trace, groups: Groups) -> list[tuple[str, list[int]]]:
+    """Dimensions in which gradients are exchanged, and the tensors whose gradients are."""
+    dimensions = ["data" if groups.expert == 1 else info.group for info in trace.tensors]
+    return [
+        (dimension, [tensor for tensor, each in enumerate(dimensions) if each == dimension])
+        for dimension in dict.fromkeys(dimensions)
+        if groups.size(dimension) > 1
+    ]
 
 
 class Calls(Rounds):
@@ -113,12 +150,9 @@ class SplitModel(Exchange):
         self.groups = Groups.of(context.table, context.trace, where)
         self.groups.check_machines(context.workers, context.cards, where)
         self.gradients: list[Staged] = []
-        dimensions = ["data" if self.groups.expert == 1 else info.group for info in context.trace.tensors]
-        for dimension in dict.fromkeys(dimensions):
-            if self.groups.size(dimension) > 1:
-                mine = [tensor for tensor, each in enumerate(dimensions) if each == dimension]
-                inner = replace(context, groups=self.groups.members(dimension), tensors=mine)
-                self.gradients.append(context.table.exchange.collective(inner))
+        for dimension, mine in _by_dimension(context.trace, self.groups):
+            inner = replace(context, groups=self.groups.members(dimension), tensors=mine)
+            self.gradients.append(context.table.exchange.collective(inner))
         self._call()
         self.layerwise = any(each.layerwise for each in self.gradients)
         self.worker_optimizes = not self.gradients or any(each.worker_optimizes for each in self.gradients)

@@ -22,17 +22,21 @@ in no time and without a message.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.experiment.collectives.base import Exchange, Exchanged, JobContext, Patterns, lists, messages
-from gradwire.experiment.collectives.buckets import cut
+from gradwire.experiment.collectives.buckets import cut, pieces
 from gradwire.experiment.collectives.kinds.parameter_server import ParameterServer
+from gradwire.experiment.collectives.setting import JobSetting
 from gradwire.experiment.program import Importance, Ints, Lists, Messages, Step
 from gradwire.experiment.scheduling import LAYER
 from gradwire.scenarios.errors import ScenarioError
+
+if TYPE_CHECKING:
+    from gradwire.traces.trace import TensorInfo
 
 PS_PER_SECOND = 10**12
 HELD_BACK = "would wait for ever: a host holds back what other hosts' packets are to be added to"
@@ -280,6 +284,22 @@ class ParameterServers(Exchange):
         return (begins, members[np.repeat(first[part], counts) + inside]), pushed | self._local.any(axis=0)[part]
 
 
+def _share(info: TensorInfo, table: ParameterServer, servers: int) -> tuple[bool, int]:
+    """Whether a tensor is split over all servers, and how many elements each gets, which are cut into partitions."""
+    split = table.shards == "split" and info.bytes >= table.split_above
+    return split, -(-info.numel // servers) if split else info.numel
+
+
+def partitions_of(setting: JobSetting, table: ParameterServer) -> list[int]:
+    """How many partitions every tensor has, without making them."""
+    most, found = setting.scheduling.cut or table.partition, []
+    for info in setting.trace.tensors:
+        _, share = _share(info, table, len(setting.servers))
+        whole, rest = divmod(info.numel, share)
+        found.append(whole * pieces(share, info.element_bytes, most) + pieces(rest, info.element_bytes, most))
+    return found
+
+
 def partition_tensors(context: JobContext, table: ParameterServer, most: int) -> list[Partition]:
     """Cut all tensors into partitions of at most `most` bytes and place them on servers, and on their cards.
 
@@ -293,8 +313,7 @@ def partition_tensors(context: JobContext, table: ParameterServer, most: int) ->
     cuts: list[Partition] = []
     turn = 0
     for tensor, info in enumerate(context.trace.tensors):
-        split = table.shards == "split" and info.bytes >= table.split_above
-        share = -(-info.numel // servers) if split else info.numel
+        split, share = _share(info, table, servers)
         begins = [
             (low + first, count, low // share)
             for low in range(0, info.numel, share)

@@ -109,11 +109,7 @@ class Staged(Exchange):
 
     def __init__(self, context: JobContext, table: StagedTable) -> None:
         scheduling = context.scheduling
-        orders = {"ready": context.ready_order, "model": range(len(context.trace.tensors) - 1, -1, -1)}
-        if context.tensors is not None:
-            mine = frozenset(context.tensors)
-            orders = {fill: [tensor for tensor in order if tensor in mine] for fill, order in orders.items()}
-        layouts = [runs_of(context, orders[fill], table.bucket) for fill in scheduling.fills]
+        layouts = [runs_of(context, order, table.bucket) for order in context.orders]
         plan = transfers_of(table, context.members, context.rails, context.inside)
         if context.groups is not None:
             plan = grouped(plan, context.groups)

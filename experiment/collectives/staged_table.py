@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from gradwire.scenarios.schema.job import Job
 
 
+MOST_WORKERS = 64
+"""Beyond so many, a schedule is worked out by the run only (our choice)."""
+
+
 class StagedTable(ExchangeTable):
     """Buckets of tensors that all workers go through a schedule with."""
 
@@ -53,6 +57,21 @@ class StagedTable(ExchangeTable):
 
     def longest(self, tensor: int, workers: int) -> tuple[str, int]:
         return "bucket", (self.bucket + tensor) // self.parts(workers)
+
+    def messages_of(self, setting: Any) -> int | None:
+        from gradwire.experiment.collectives.buckets import buckets_of
+
+        among = setting.members, setting.rails, setting.inside
+        each = self.sent(*among)
+        if each is None and setting.members <= MOST_WORKERS:
+            from gradwire.experiment.collectives.staged import transfers_of
+
+            each = len(transfers_of(self, *among))
+        return None if each is None else each * setting.copies * buckets_of(setting, self.bucket)
+
+    def sent(self, workers: int, rails: int, inside: int) -> int | None:
+        """How many transfers `schedule` has, told without making them; None: they are counted, if workers are few."""
+        return None
 
     @abstractmethod
     def parts(self, workers: int) -> int:

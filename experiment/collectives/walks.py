@@ -58,6 +58,13 @@ WALKS: Mapping[str, Callable[[int], Iterator[Rows]]] = MappingProxyType(
 )
 """By the names by which halves of them are chosen."""
 
+SENT: Mapping[str, Callable[[int], int]] = MappingProxyType({
+    "ring": lambda ranks: 2 * ranks * (ranks - 1),
+    "all_to_all": lambda ranks: 2 * ranks * (ranks - 1),
+    "halving": lambda ranks: 2 * ranks * (ranks.bit_length() - 1),
+})  # fmt: skip
+"""How many transfers each has among so many ranks; each half has half of them."""
+
 
 def scattered(ranks: int) -> Iterator[Rows]:
     """Everybody sends the i-th of its segments to rank i, to the next rank first; nothing is added up."""

@@ -31,7 +31,7 @@ class ByteScheduler(SchedulerTable):
     kind: Literal["bytescheduler"]
     waits = "layerwise"
     holds_back = True
-    sizes = True
+    unit_key = "partition"
     partition: Size | None = None
     """Largest part of a tensor that is exchanged by itself; 4 MB with parameter servers and 32 MB with collectives if
     absent [notes]."""

@@ -30,7 +30,7 @@ class Ddp(SchedulerTable):
     full."""
 
     kind: Literal["ddp"]
-    sizes = True
+    unit_key = "bucket"
     bucket: Size | None = None
     """Cap of the buckets (`bucket_cap_mb`): 25 MiB, and 1 MiB for the first one; or this one for all of them."""
     rebuild: bool = True

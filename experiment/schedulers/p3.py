@@ -25,7 +25,7 @@ class P3(SchedulerTable):
     kind: Literal["p3"]
     waits = "layerwise"
     holds_back = True
-    sizes = True
+    unit_key = "slice"
     slice: Size = Bytes(200_000)
     """Bytes of a slice: 50,000 float32 values in the paper, 40,000 in its code [notes]."""
     credit: Count = 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -155,6 +156,7 @@ def _report(
 ) -> None:
     """Print what came out, write it, and say what is wrong with it; exits accordingly."""
     from gradwire.emu.programs.outcome import failures
+    from gradwire.emu.uml.mappings import too_few
     from gradwire.scenarios.output import Kept, keep
 
     programs, engine = result.summary["programs"], result.summary["engine"]
@@ -189,6 +191,9 @@ def _report(
     failed = failures(programs["ranks"])
     for line in failed:
         typer.echo(f"gradwire: {line}", err=True)
+    killed = any(each["status"] == -signal.SIGKILL and not each["made_to_end"] for each in programs["ranks"])
+    if killed and engine["clock"] == "virtual" and (why := too_few()):
+        typer.echo(f"gradwire: {why}", err=True)
     ended_by = result.summary["totals"]["ended_by"]
     if ended_by == "max_wall":
         typer.echo("gradwire: time was up (--max-wall), and all ranks were made to end", err=True)

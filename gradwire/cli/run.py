@@ -26,6 +26,7 @@ from gradwire.cli.options import (
     overrides_of,
     seconds_of,
 )
+from gradwire.cli.start import light_start
 from gradwire.cli.terminal import for_people, progress
 from gradwire.scenarios.readable import share_text
 
@@ -84,17 +85,18 @@ def cmd_run(
     as_json: Json = False,
 ) -> None:
     """Simulate one scenario and print what came out. Exits with 1 if a loss bound is broken or time was up."""
-    from gradwire.scenarios.load import list_library, load_scenario
-    from gradwire.scenarios.output import claimed
-    from gradwire.scenarios.record import asked, is_record
-
     if plots is not None:
         known_format(plots, out)
-    overrides, limit = overrides_of(set_, trace, approximate), seconds_of(max_wall)
-    if scenario not in list_library() and is_record(scenario):
-        chosen = _again(scenario, overrides, policy)
-    else:
-        chosen = load_scenario(scenario, set=overrides, policy=policy)
+    with light_start():
+        from gradwire.scenarios.load import list_library, load_scenario
+        from gradwire.scenarios.output import claimed
+        from gradwire.scenarios.record import asked, is_record
+
+        overrides, limit = overrides_of(set_, trace, approximate), seconds_of(max_wall)
+        if scenario not in list_library() and is_record(scenario):
+            chosen = _again(scenario, overrides, policy)
+        else:
+            chosen = load_scenario(scenario, set=overrides, policy=policy)
     with claimed(out) as place:
         results, finished = _simulate(
             [chosen], threads, limit, as_json, asked(scenario, overrides), fast_forward=fast_forward
@@ -162,9 +164,10 @@ def _simulate(
     stalled is said at once."""
     if jobs > 1 and len(scenarios) > 1:
         return _simulate_apart(scenarios, threads, max_wall_s, quiet, asked, jobs)
-    from gradwire.pace import in_words
-    from gradwire.sim.fabric.specialise import compile_ahead
-    from gradwire.sim.simulate import Stalled, simulate
+    with light_start():
+        from gradwire.pace import in_words
+        from gradwire.sim.fabric.specialise import compile_ahead
+        from gradwire.sim.simulate import Stalled, simulate
 
     results: list[Result] = []
     for scenario in scenarios:
@@ -240,10 +243,10 @@ def _compare(
     page: bool = False,
 ) -> None:
     """Read, or `simulate`, everything that is to be compared; all of it is read before anything is simulated."""
-    from gradwire.scenarios.load import list_library, load_scenario
-    from gradwire.scenarios.record import asked, members
-    from gradwire.scenarios.result import Result
-
+    with light_start():
+        from gradwire.scenarios.load import list_library, load_scenario
+        from gradwire.scenarios.record import asked, members
+        from gradwire.scenarios.result import Result
     given: list[tuple[str, list[Result], list[Scenario]]] = []
     for source in sources:
         if Path(source).is_dir() and source not in list_library():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gradwire.scenarios.components import components
+from gradwire.scenarios.components import component, components
 from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.schema.job import Job
 from gradwire.scenarios.schema.transport import UserTransport
@@ -240,7 +240,7 @@ def _crowded(scenario: Scenario) -> Iterator[str]:
 
 def _sprayed(scenario: Scenario) -> bool:
     """Whether packets of one message take different ways."""
-    balancer = components("load_balancing").get(scenario.load_balancing)
+    balancer = component("load_balancing", scenario.load_balancing)
     return balancer is not None and balancer.per_packet and scenario.topology.several_paths
 
 
@@ -255,7 +255,7 @@ def _paths(scenario: Scenario, known: list[Carrier]) -> Iterator[Mistake]:
                 )  # fmt: skip
             if topology.longest_path > transport.switches_between:
                 yield Mistake(path, **too_long(transport, topology.longest_path), concerns=("topology",))
-        balancer = components("load_balancing").get(balancing)
+        balancer = component("load_balancing", balancing)
         if balancer is not None and balancer.learns() and not transport.acknowledges:
             yield Mistake(
                 "load_balancing", f"learns from acknowledgements, and {transport.kind} has none", balancing,
@@ -266,8 +266,10 @@ def _paths(scenario: Scenario, known: list[Carrier]) -> Iterator[Mistake]:
 def _entropies(scenario: Scenario) -> Iterator[Mistake]:
     """A number of paths for hosts that choose none."""
     entropies, balancing = scenario.switch.path_entropies, scenario.load_balancing
+    if entropies is None or ":" in balancing:
+        return
     by_hosts = [kind for kind, each in components("load_balancing").items() if each.by_hosts()]
-    if entropies is not None and balancing not in by_hosts and ":" not in balancing:
+    if balancing not in by_hosts:
         yield Mistake(
             "switch.path_entropies", f"is of no use with {balancing}: switches choose the ways", entropies,
             f"load_balancing one of {', '.join(by_hosts)}", ("load_balancing",),
@@ -291,7 +293,7 @@ def _sums(scenario: Scenario) -> Iterator[Mistake]:
                 "switch.aggregation_slots", f"sums packets, and {field} {what}", slots, "one of the two",
                 (f"switch.{field}",),
             )  # fmt: skip
-    balancer = components("load_balancing").get(scenario.load_balancing)
+    balancer = component("load_balancing", scenario.load_balancing)
     if balancer is not None and balancer.by_hosts():
         yield Mistake(
             "load_balancing", "lets hosts choose the ways of packets, and copies that switches make have no host",

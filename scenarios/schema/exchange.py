@@ -35,6 +35,11 @@ class ExchangeTable(Table, ABC):
         return ""
 
     @property
+    def multiplies(self) -> tuple[str, ...]:
+        """Keys of whole numbers that make more messages of a tensor, beside `unit_key`."""
+        return ()
+
+    @property
     def aggregates(self) -> bool:
         """Whether switches add up what workers send, where they have slots for it."""
         return False
@@ -73,6 +78,16 @@ class ExchangeTable(Table, ABC):
     @abstractmethod
     def longest(self, tensor: int, workers: int) -> tuple[str, int]:
         """Bytes of the longest message, at most, and the key that decides it. `tensor`: bytes of the largest tensor."""
+
+    def messages_of(self, setting: Any) -> int | None:
+        """How many messages an iteration has, or at most has, told without making them; None: nobody says. `setting`:
+        who exchanges what, a `JobSetting` (`gradwire.experiment.collectives.setting`)."""
+        return None
+
+    def at_once(self, setting: Any) -> int:
+        """How many of them begin at one time at the least, where workers are in step and nothing holds messages back;
+        0: nobody says."""
+        return 0
 
     @abstractmethod
     def collective(self, context: Any) -> Any:

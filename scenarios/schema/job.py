@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from gradwire.scenarios.components import chosen, named
 from gradwire.scenarios.schema.base import Count, Flag, Mistakes, Natural, Table, refuse
 from gradwire.scenarios.schema.bound import AnyBound
+from gradwire.scenarios.schema.chosen import NAME_ALONE, Chosen
 from gradwire.scenarios.schema.exchange import ExchangeTable
 from gradwire.scenarios.schema.parallel import ModelSplit
 from gradwire.scenarios.schema.policy import Tagging
@@ -44,13 +44,8 @@ Placement = Annotated[
     Discriminator(_placement_tag),
 ]
 
-
-if TYPE_CHECKING:
-    AnyExchange = ExchangeTable
-    AnyScheduler = SchedulerTable
-else:
-    AnyExchange = chosen("exchange")
-    AnyScheduler = named("scheduler")
+AnyExchange = Annotated[ExchangeTable, Chosen("exchange")]
+AnyScheduler = Annotated[SchedulerTable, Chosen("scheduler"), NAME_ALONE]
 
 
 class Job(Table):

@@ -7,10 +7,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import core_schema
 
-from gradwire.scenarios.components import USER_CLASS, components
+from gradwire.scenarios.components import components, is_name
 from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.loss import allowed_loss
 from gradwire.scenarios.schema.base import Flag, Mistakes, Natural, Table, refuse
+from gradwire.scenarios.schema.chosen import examples
 from gradwire.scenarios.units import (
     Bps,
     Bytes,
@@ -30,7 +31,7 @@ MAX_QUEUES = 8
 
 
 def _policy(value: object) -> object:
-    if isinstance(value, str) and value not in components("queue") and not USER_CLASS.fullmatch(value):
+    if isinstance(value, str) and not is_name("queue", value):
         raise UnitError("is no queue policy", ", ".join(components("queue")) + ' or "my_module:MyPolicy"')
     return value
 
@@ -183,9 +184,7 @@ class Switch(Table):
     ecn_probability: Annotated[float, Field(gt=0, le=1, strict=True)] = 1.0
     """Pmax: the chance just below ecn_ceiling; it rises from 0 at ecn_threshold in a straight line."""
     selective_drop: Flag = False
-    policy: Annotated[
-        str, BeforeValidator(_policy), Field(json_schema_extra={"examples": list(components("queue"))})
-    ] | None = None
+    policy: Annotated[str, BeforeValidator(_policy), Field(json_schema_extra=examples("queue"))] | None = None
     """What a queue does with a packet for which there is room: take, mark or drop it. "threshold" if absent, as
     ecn_threshold says; "red" with ecn_ceiling. One of your own sees the same words."""
     trim_threshold: Size | None = None

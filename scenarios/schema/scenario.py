@@ -32,15 +32,16 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 from gradwire.scenarios.checks import scenario as checks
-from gradwire.scenarios.components import chosen, components
+from gradwire.scenarios.components import components, is_name
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.given import instance_of
 from gradwire.scenarios.schema.base import Flag, Mistakes, Table, refuse
+from gradwire.scenarios.schema.chosen import Chosen, examples
 from gradwire.scenarios.schema.described import describe
 from gradwire.scenarios.schema.emulation import Emulation
 from gradwire.scenarios.schema.exec import Exec
@@ -55,12 +56,7 @@ from gradwire.scenarios.schema.tcp_rules import as_kernel
 from gradwire.scenarios.schema.topology import TopologyTable
 from gradwire.scenarios.schema.traffic import Traffic
 from gradwire.scenarios.schema.training import Training
-from gradwire.scenarios.schema.transport import (
-    DEFAULT_KIND,
-    USER_CLASS,
-    AnyTransport,
-    UserTransport,
-)
+from gradwire.scenarios.schema.transport import AnyTransport, UserTransport, default_transport
 from gradwire.scenarios.schema.transport_base import Transport
 from gradwire.scenarios.units import PositiveTime, UnitError, format_time
 
@@ -69,18 +65,13 @@ __all__ = [
     "Switch", "Tagging", "Transport", "UserTransport", "json_schema",
 ]  # fmt: skip
 
-if TYPE_CHECKING:
-    AnyTopology = TopologyTable
-    AnyTraffic = Traffic
-    AnyFault = Fault
-else:
-    AnyTopology = chosen("topology")
-    AnyTraffic = chosen("traffic")
-    AnyFault = chosen("fault")
+AnyTopology = Annotated[TopologyTable, Chosen("topology")]
+AnyTraffic = Annotated[Traffic, Chosen("traffic")]
+AnyFault = Annotated[Fault, Chosen("fault")]
 
 
 def _balancer(value: Any) -> str:
-    if not isinstance(value, str) or (value not in components("load_balancing") and not USER_CLASS.fullmatch(value)):
+    if not isinstance(value, str) or not is_name("load_balancing", value):
         raise UnitError("is no load balancer", ", ".join(components("load_balancing")) + ' or "my_module:MyBalancer"')
     return value
 
@@ -130,12 +121,12 @@ class Scenario(Table):
     switch: Switch = Switch()
     host: Host = Host()
     load_balancing: Annotated[
-        str, BeforeValidator(_balancer), Field(json_schema_extra={"examples": list(components("load_balancing"))})
+        str, BeforeValidator(_balancer), Field(json_schema_extra=examples("load_balancing"))
     ] = "ecmp"
     """Which of the shortest paths a packet takes: by flow hash (weighted: in proportion to the links' rates), packet by
     packet (spray, least_queue), burst by burst (flowlet), or as the sending host says, packet by packet (source routes;
     reps: hashes of entropies of which those that went well are used again)."""
-    transport: AnyTransport = components("transport")[DEFAULT_KIND](kind=DEFAULT_KIND)
+    transport: AnyTransport = default_transport()
     job: tuple[Job, ...] = ()
     traffic: tuple[AnyTraffic, ...] = ()
     fault: tuple[AnyFault, ...] = ()

@@ -25,8 +25,8 @@ class SchedulerTable(Table, ABC):
     """What forward waits for: "barrier", everything, or "layerwise", the layer."""
     holds_back: ClassVar[bool] = False
     """Whether a host lets some messages wait until others have been acknowledged."""
-    sizes: ClassVar[bool] = False
-    """Whether it says what gradients are cut into, or gathered to, so that the exchange must not."""
+    unit_key: ClassVar[str] = ""
+    """Its key that says into what tensors are cut or gathered, so that the exchange must not; empty without one."""
 
     def misfits(self, job: Job) -> Iterator[Mistake]:
         """What of its job does not fit this kind, with paths in the job's table."""
@@ -41,7 +41,7 @@ class SchedulerTable(Table, ABC):
                 what = f"is not what forward waits for by the scheduler {self.kind}"
                 yield Mistake(f"exchange.{key}", what, said, f'"{waits}", or to leave it out')
         key = job.exchange.unit_key
-        if self.sizes and key:
+        if self.unit_key and key:
             default = type(job.exchange).model_fields[key].default
             if getattr(job.exchange, key) != default:
                 what = f"is said by the scheduler {self.kind} already"

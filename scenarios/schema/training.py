@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from gradwire.scenarios.components import chosen
 from gradwire.scenarios.schema.base import Count, Flag, Natural, Table, refuse
+from gradwire.scenarios.schema.chosen import Chosen
 from gradwire.scenarios.units import Fraction
 
-if TYPE_CHECKING:
-    AnyReducer = Table
-    AnySystem = Table
-else:
-    AnyReducer, AnySystem = chosen("reducer"), chosen("system")
+AnyReducer = Annotated[Table, Chosen("reducer")]
+AnySystem = Annotated[Table, Chosen("system")]
 
 Number = Annotated[float, Field(ge=0, le=1e6, strict=True)]
 

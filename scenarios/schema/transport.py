@@ -9,16 +9,15 @@ Each of those that come with gradwire is a class in a file of its own (see `grad
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, ConfigDict, Discriminator, Tag
+from pydantic import BeforeValidator, ConfigDict
 
-from gradwire.scenarios.components import USER_CLASS, tagged
+from gradwire.scenarios.components import component
+from gradwire.scenarios.schema.chosen import Chosen
 from gradwire.scenarios.schema.transport_base import Transport
 from gradwire.scenarios.units import Bytes
 from gradwire.scenarios.wire import TCP_OVERHEAD, UDP_OVERHEAD
-
-"""How a scenario names something of the user's own: "module:Class"."""
 
 DEFAULT_KIND = "dctcp"
 
@@ -46,6 +45,14 @@ class UserTransport(Transport):
         return bool(getattr(self, "ecn", True))
 
 
+def default_transport() -> Transport:
+    """What a scenario has that names none."""
+    owner = component("transport", DEFAULT_KIND)
+    assert owner is not None
+    default: Transport = owner(kind=DEFAULT_KIND)
+    return default
+
+
 def _named(value: Any) -> Any:
     """A bare name is a table with nothing but that kind; a table without one has the default kind."""
     if isinstance(value, str):
@@ -53,14 +60,4 @@ def _named(value: Any) -> Any:
     return {"kind": DEFAULT_KIND, **value} if isinstance(value, dict) else value
 
 
-def _tag(value: Any) -> Any:
-    kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
-    return "user" if isinstance(kind, str) and USER_CLASS.fullmatch(kind) else kind
-
-
-if TYPE_CHECKING:
-    AnyTransport = Transport
-else:
-    AnyTransport = Annotated[
-        tagged("transport") | Annotated[UserTransport, Tag("user")], Discriminator(_tag), BeforeValidator(_named)
-    ]
+AnyTransport = Annotated[Transport, Chosen("transport", own=UserTransport), BeforeValidator(_named)]

@@ -14,6 +14,7 @@ import numpy as np
 
 from gradwire.components import layout as at
 from gradwire.components.draws import FLOW_ENTROPY, key_of, kind_key
+from gradwire.components.limits import ARENA_WORDS
 from gradwire.experiment.routing import DETAILED, Routing
 from gradwire.experiment.topology import Network
 from gradwire.scenarios.arrays import AnyInts, Ints
@@ -21,7 +22,6 @@ from gradwire.scenarios.errors import GradwireError
 from gradwire.scenarios.inner_units import Bytes, Ps
 from gradwire.scenarios.wire import MIN_FRAME
 from gradwire.sim.fabric.regions import (
-    BITMAP_WORDS,
     HEAP_WORDS,
     LOG_ENTRIES,
     MOST_POOL_WORDS,
@@ -266,7 +266,7 @@ def _write_header(memory: Memory, regions: Regions, more: dict[int, int]) -> Non
         at.H_TRANSPORTS: regions.transports,
         at.H_ARENA: regions.arena,
         at.H_ARENA_NEXT: regions.bits,
-        at.H_ARENA_END: regions.bits + BITMAP_WORDS,
+        at.H_ARENA_END: regions.bits + ARENA_WORDS,
         at.H_HEAP_END: regions.heap + HEAP_WORDS,
         **more,
     }

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradwire.components import layout as at
+from gradwire.components.limits import ARENA_WORDS
 from gradwire.experiment.routing import Routing, most_words
 from gradwire.experiment.topology import Network
 from gradwire.scenarios.arrays import Ints
@@ -20,7 +21,6 @@ from gradwire.sim.fabric.room import LinkRoom
 
 NO_RESERVE = 0x4000  # MAP_NORESERVE on Linux: Python names it from 3.13 on
 LOG_ENTRIES = 1 << 16
-BITMAP_WORDS = 1 << 30
 POOL_ENTRIES = 1 << 25
 MOST_POOL_WORDS = at.POOL_WORDS + 2
 REROUTED_ENTRIES = 1 << 24
@@ -188,7 +188,7 @@ def plan_regions(shape: Shape, room: LinkRoom, wanted: Wanted) -> Regions:
         closing=take(at.MAX_FLOWS),
         transports=take(at.KIND_WORDS << at.SET_SHIFT),
         arena=take(at.ARENA_CLASSES),
-        bits=take(BITMAP_WORDS),
+        bits=take(ARENA_WORDS),
         words=plan.words,
     )
 

@@ -239,7 +239,7 @@ class Scenarios:
     def _scheduler(self, rng: Random, draw: Drawer, ring: bool, exchange: dict[str, Any]) -> dict[str, Any]:
         """One that the exchange can have; what forward waits for, and sizes, are then its own."""
         kind = rng.choice([each for each in SCHEDULERS if each != ("tictac" if ring else "ddp")])
-        for key in ("forward", "pull", *(("bucket", "partition") if components("scheduler")[kind].sizes else ())):
+        for key in ("forward", "pull", *(("bucket", "partition") if components("scheduler")[kind].unit_key else ())):
             exchange.pop(key, None)
         return draw.table(model("scheduler", kind), {"kind": kind})
 

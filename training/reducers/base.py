@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Generator, Tensor
 
     from gradwire.traces.trace import TensorInfo
+    from gradwire.training.rows import Rows, Whole
 
 
 @dataclass
@@ -83,6 +84,18 @@ class Reducer(Table):
         arrived : which units are there, (units,) bool; all of them if absent. The others count as zero.
         """
         raise NotImplementedError
+
+    @property
+    def in_rows(self) -> bool:
+        """Whether there is a `whole`."""
+        return False
+
+    def whole(self, gradients: Tensor, rows: Rows) -> Whole:
+        """What `compress` and `decode` come to of all tensors of all workers at once, (N, P), bit by bit."""
+        raise NotImplementedError
+
+    def settle_whole(self, sent: Tensor, rows: Rows) -> None:
+        """The step is over, and `sent`, (N, P), is what the workers' shares in it came to."""
 
     def covered(self, encoded: Encoded, info: TensorInfo, arrived: Tensor) -> Tensor:
         """Which elements of `decode`'s answer are not lost, bool, of its shape; only where `places` are fixed.

@@ -11,11 +11,13 @@ from gradwire.scenarios.schema.base import Flag, Natural
 from gradwire.training.encoded import Encoded
 from gradwire.training.reducers.base import Reducer, State, flat, scattered
 from gradwire.training.reducers.fields import Ratio, kept
+from gradwire.training.rows import Whole
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from gradwire.traces.trace import TensorInfo
+    from gradwire.training.rows import Rows
 
 LOWER, UPPER = 0.8, 1.3
 """How far from the wanted number of elements the threshold may lead [code]."""
@@ -78,7 +80,7 @@ class DGC(Reducer):
 
         numel = len(sizes)
         wanted = kept(ratio, numel)
-        count = max(min(numel, 1000), int(numel * self.sample))  # a handful says nothing of a tail
+        count = self._sample(numel)
         sampled = sizes
         if count < numel:
             sampled = sizes[torch.randint(numel, (count,), generator=state.own(sizes.device), device=sizes.device)]
@@ -99,3 +101,60 @@ class DGC(Reducer):
     def decode(self, encoded: Encoded, info: TensorInfo, arrived: Tensor | None = None) -> Tensor:
         values, indices = encoded.fields
         return scattered(values, indices, info.numel, arrived)
+
+    @property
+    def in_rows(self) -> bool:
+        return not self.clip  # whose norms are of a worker's tensor by itself
+
+    def whole(self, gradients: Tensor, rows: Rows) -> Whole:
+        import torch
+
+        nothing = torch.zeros_like(gradients)
+        momentum = rows.values.get("momentum", nothing) * self.momentum + gradients
+        total = rows.values.get("total", nothing) + momentum
+        chosen = self._chosen_of_all(total.abs(), rows)
+        sent = torch.where(chosen, total, 0.0)
+        momentum = torch.where(chosen, 0.0, momentum) if self.masking else momentum
+        rows.values.update(momentum=momentum, total=torch.where(chosen, 0.0, total))
+        return Whole(sent, (2 * gradients.element_size() * chosen.sum(dim=1)).tolist())
+
+    def _chosen_of_all(self, sizes: Tensor, rows: Rows) -> Tensor:
+        """Which elements `_chosen` chooses, (N, P)."""
+        import torch
+
+        ratio = self.ratio_at(rows.step)
+        wanted = [kept(ratio, info.numel) for info in rows.infos]
+        parts = [self._sampled(sizes, tensor, wanted[tensor], rows) for tensor in range(len(wanted))]
+        threshold = torch.stack(parts, dim=1).double()
+        aimed = torch.tensor(wanted, device=sizes.device)
+        for _ in range(TRIES):
+            found = rows.counts(sizes >= rows.spread(threshold.float()))
+            few, many = found < LOWER * aimed, found > UPPER * aimed
+            threshold = torch.where(many, threshold * UPPER, torch.where(few, threshold * LOWER, threshold))
+        chosen = sizes >= rows.spread(threshold.float())
+        found = rows.counts(chosen)
+        unfit = (found > UPPER * aimed) | (found == 0)
+        if bool(unfit.any()):
+            largest = torch.zeros_like(chosen)
+            largest.view(-1)[rows.largest(sizes, wanted)] = True
+            chosen = torch.where(rows.spread(unfit), largest, chosen)
+        return chosen
+
+    def _sampled(self, sizes: Tensor, tensor: int, wanted: int, rows: Rows) -> Tensor:
+        """The first threshold of a tensor for each worker, (N,)."""
+        import torch
+
+        begin, end = rows.bounds[tensor]
+        numel, mine = end - begin, sizes[:, begin:end]
+        count = self._sample(numel)
+        if count < numel:
+            drawn = [
+                torch.randint(numel, (count,), generator=rows.own(tensor, worker), device=rows.device)
+                for worker in range(len(sizes))
+            ]
+            mine = mine.gather(1, torch.stack(drawn))
+        return mine.topk(max(1, round(count * wanted / numel))).values[:, -1]
+
+    def _sample(self, numel: int) -> int:
+        """How many elements the first threshold is taken from."""
+        return max(min(numel, 1000), int(numel * self.sample))  # a handful says nothing of a tail

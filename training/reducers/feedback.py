@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gradwire.traces.trace import TensorInfo
+    from gradwire.training.rows import Rows, Whole
 
 
 class Around(Reducer):
@@ -34,6 +35,13 @@ class Around(Reducer):
     @property
     def places(self) -> str:  # type: ignore[override]
         return self.reducer.places
+
+    @property
+    def in_rows(self) -> bool:
+        return self.reducer.in_rows
+
+    def settle_whole(self, sent: Tensor, rows: Rows) -> None:
+        self.reducer.settle_whole(sent, rows)
 
     def covered(self, encoded: Encoded, info: TensorInfo, arrived: Tensor) -> Tensor:
         return self.reducer.covered(encoded, info, arrived)
@@ -75,6 +83,16 @@ class ErrorFeedback(Around):
         state.values["corrected"] = values
         return self.reducer.compress(values, info, state)
 
+    def whole(self, gradients: Tensor, rows: Rows) -> Whole:
+        if (residual := rows.values.get("residual")) is not None:
+            gradients = gradients + self.decay * residual
+        rows.values["corrected"] = gradients
+        return self.reducer.whole(gradients, rows)
+
+    def settle_whole(self, sent: Tensor, rows: Rows) -> None:
+        rows.values["residual"] = rows.values.pop("corrected") - sent
+        super().settle_whole(sent, rows)
+
     def settle(self, sent: Tensor, info: TensorInfo, state: State) -> None:
         state.values["residual"] = state.values.pop("corrected") - sent
         super().settle(sent, info, state)
@@ -103,3 +121,14 @@ class MomentumCorrection(Around):
         if self.masking:
             state.values["momentum"] = state.values["momentum"] * (sent == 0)
         super().settle(sent, info, state)
+
+    def whole(self, gradients: Tensor, rows: Rows) -> Whole:
+        if (momentum := rows.values.get("momentum")) is not None:
+            gradients = gradients + self.momentum * momentum
+        rows.values["momentum"] = gradients
+        return self.reducer.whole(gradients, rows)
+
+    def settle_whole(self, sent: Tensor, rows: Rows) -> None:
+        if self.masking:
+            rows.values["momentum"] = rows.values["momentum"] * (sent == 0)
+        super().settle_whole(sent, rows)

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from gradwire.training.encoded import Encoded
 from gradwire.training.reducers.base import Reducer, State, flat
+from gradwire.training.rows import Whole
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from gradwire.traces.trace import TensorInfo
+    from gradwire.training.rows import Rows
 
 
 class Dense(Reducer):
@@ -26,3 +28,13 @@ class Dense(Reducer):
     def decode(self, encoded: Encoded, info: TensorInfo, arrived: Tensor | None = None) -> Tensor:
         (values,) = encoded.fields
         return values.clone() if arrived is None else values * arrived
+
+    @property
+    def in_rows(self) -> bool:
+        return True
+
+    def whole(self, gradients: Tensor, rows: Rows) -> Whole:
+        workers, numel = gradients.shape
+        return Whole(
+            gradients, [gradients.element_size() * numel] * workers, gradients.element_size() * numel
+        )

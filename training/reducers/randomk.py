@@ -8,11 +8,13 @@ from gradwire.scenarios.schema.base import Flag
 from gradwire.training.encoded import Encoded
 from gradwire.training.reducers.base import Reducer, State, flat, scattered
 from gradwire.training.reducers.fields import Ratio, kept
+from gradwire.training.rows import Whole
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from gradwire.traces.trace import TensorInfo
+    from gradwire.training.rows import Rows
 
 
 class RandomK(Reducer):
@@ -44,3 +46,25 @@ class RandomK(Reducer):
         there = arrived.new_ones(info.numel)
         there[encoded.known["indices"][~arrived]] = False
         return there
+
+    @property
+    def in_rows(self) -> bool:
+        return True
+
+    def whole(self, gradients: Tensor, rows: Rows) -> Whole:
+        import torch
+
+        counts = [kept(self.ratio, info.numel) for info in rows.infos]
+        drawn = [
+            torch.randperm(info.numel, generator=rows.shared(tensor), device=rows.device)[:count] + begin
+            for tensor, (info, count, (begin, _)) in enumerate(
+                zip(rows.infos, counts, rows.bounds, strict=True)
+            )
+        ]
+        chosen = torch.zeros(gradients.shape[1], dtype=torch.bool, device=rows.device)
+        chosen[torch.cat(drawn)] = True
+        if self.unbiased:
+            factors = [info.numel / count for info, count in zip(rows.infos, counts, strict=True)]
+            gradients = gradients * rows.spread(gradients.new_tensor([factors]))
+        nbytes = gradients.element_size() * sum(counts)
+        return Whole(torch.where(chosen, gradients, 0.0), [nbytes] * len(gradients), nbytes)

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Literal
 from gradwire.training.encoded import Encoded
 from gradwire.training.reducers.base import Reducer, State, flat, scattered
 from gradwire.training.reducers.fields import Ratio, kept
+from gradwire.training.rows import Whole
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from gradwire.traces.trace import TensorInfo
+    from gradwire.training.rows import Rows
 
 
 class TopK(Reducer):
@@ -31,3 +33,15 @@ class TopK(Reducer):
     def decode(self, encoded: Encoded, info: TensorInfo, arrived: Tensor | None = None) -> Tensor:
         values, indices = encoded.fields
         return scattered(values, indices, info.numel, arrived)
+
+    @property
+    def in_rows(self) -> bool:
+        return True
+
+    def whole(self, gradients: Tensor, rows: Rows) -> Whole:
+        counts = [kept(self.ratio, info.numel) for info in rows.infos]
+        places = rows.largest(gradients.abs(), counts)
+        values = gradients.reshape(-1)
+        sent = values.new_zeros(len(values))
+        sent[places] = values[places]
+        return Whole(sent.view_as(gradients), [2 * gradients.element_size() * sum(counts)] * len(gradients))

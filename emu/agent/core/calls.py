@@ -18,10 +18,11 @@ words_at = Intrinsic("words_at")
 byte, half, put_half, word, put_word, copy, invoke = (
     Intrinsic(name, _HERE) for name in ("byte", "half", "put_half", "word", "put_word", "copy", "invoke")
 )
-clock_gettime, timerfd_settime, epoll_wait, poll, recvmmsg, sendmmsg, errno_location = (
+clock_gettime, timerfd_settime, epoll_wait, poll, recvmmsg, sendmmsg, sched_yield, errno_location = (
     Intrinsic(name, _HERE)
     for name in (
-        "clock_gettime", "timerfd_settime", "epoll_wait", "poll", "recvmmsg", "sendmmsg", "errno_location",
+        "clock_gettime", "timerfd_settime", "epoll_wait", "poll", "recvmmsg", "sendmmsg", "sched_yield",
+        "errno_location",
     )
 )  # fmt: skip
 
@@ -65,3 +66,9 @@ def set_timer(file, time_ns, spec):
 def wait(file, events, wait_ms):
     """Until something of an epoll is ready, or so long: how many events were written to an address."""
     return np.int64(epoll_wait(np.int32(file), np.uintp(events), np.int32(EVENTS), np.int32(wait_ms)))
+
+
+@njit
+def give_way():
+    """Let other processes of this real-time priority run first [sched_yield(2)]."""
+    sched_yield()

@@ -17,6 +17,7 @@ epoll_wait = types.ExternalFunction("epoll_wait", _int(_int, _pointer, _int, _in
 poll = types.ExternalFunction("poll", _int(_pointer, types.uint64, _int))
 recvmmsg = types.ExternalFunction("recvmmsg", _int(_int, _pointer, types.uint32, _int, _pointer))
 sendmmsg = types.ExternalFunction("sendmmsg", _int(_int, _pointer, types.uint32, _int))
+sched_yield = types.ExternalFunction("sched_yield", _int())
 errno_location = types.ExternalFunction("__errno_location", types.CPointer(types.int32)())
 
 

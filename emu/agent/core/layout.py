@@ -28,6 +28,8 @@ CLASSES = 8
     W_BEGINNING,  # what it says when the run begins
     W_CALLED,  # when that which is being called was due, NEVER: it is no timer
     W_STOOD_UNTIL,  # what was due before it was late for a reason
+    W_SHARE,  # nanoseconds after which others of the same priority have a turn, 0: whenever the kernel says so
+    W_TURN,  # when this one's began, by the clock of the machine
     # timers: a heap of them, and the first of those that Python keeps
     W_SET,  # timers ever set, here or there
     W_HEAP, W_HEAP_COUNT, W_HEAP_ROOM,
@@ -53,7 +55,7 @@ CLASSES = 8
     W_RECEIVERS, W_RECEIVERS_MASK,
     W_FIRST_DONE, W_LAST_DONE,  # receivers that the batch has made complete
     W_READY,  # first flow or group that may send, and last, of every class
-) = range(51)  # fmt: skip
+) = range(53)  # fmt: skip
 WORDS = W_READY + 2 * CLASSES
 
 BROKEN_CALL, BROKEN_ASKED, BROKEN_RULES, BROKEN_PULLED = range(1, 5)

@@ -12,6 +12,7 @@ from gradwire.emu.agent.core.calls import (
     EVENT_FILE,
     INTERRUPTED,
     error,
+    give_way,
     half,
     monotonic_ns,
     set_timer,
@@ -44,10 +45,12 @@ from gradwire.emu.agent.core.layout import (
     W_RUNNING,
     W_SEEN,
     W_SET,
+    W_SHARE,
     W_SPEC,
     W_STILL,
     W_STOOD_UNTIL,
     W_TIMER,
+    W_TURN,
     W_WAKE,
 )
 from gradwire.emu.agent.core.timers import ask, clock, first_timer, note_late, pop
@@ -56,6 +59,8 @@ from gradwire.emu.agent.core.turns import serve, went_off
 EPOLLOUT = 4
 IDLE_NS = 5_000_000
 """So long nothing has to be due before work is done that could wait; our choice."""
+AT_ONCE_NS = 3_000
+"""Who waited for less has not waited: something was ready. Our choice; going to sleep and waking up takes longer."""
 
 
 @njit
@@ -78,6 +83,33 @@ def run(A):
             happened(A, half(event + EVENT_FILE), half(event))
             if A[W_RUNNING] == 0 or A[W_BROKEN]:
                 return
+            share(A)
+
+
+@njit
+def share(A):
+    """Let the others have a turn where this one's has been long enough.
+
+    Processes of real-time priority run until they wait for something (or a tenth of a second): without this all others
+    are late by as long as one has work at hand, such as the messages of an iteration that begins.
+    """
+    if A[W_SHARE] and monotonic_ns(A[W_SPEC]) - A[W_TURN] > A[W_SHARE]:
+        give_way()
+        A[W_TURN] = monotonic_ns(A[W_SPEC])
+
+
+@njit
+def sleep(A):
+    """Wait until files can be read or written, or a timer goes off: how many events there are."""
+    if A[W_SHARE] == 0:
+        return wait(A[W_EPOLL], A[W_EVENTS], -1)
+    share(A)
+    began = monotonic_ns(A[W_SPEC])
+    ready = wait(A[W_EPOLL], A[W_EVENTS], -1)
+    now = monotonic_ns(A[W_SPEC])
+    if now - began > AT_ONCE_NS:
+        A[W_TURN] = now
+    return ready
 
 
 @njit
@@ -115,7 +147,7 @@ def wait_for_more(A):
         ask(A, ASK_IDLE, 0, 0, 0, 0)
         if A[W_BROKEN]:
             return 0
-    return wait(A[W_EPOLL], A[W_EVENTS], -1)
+    return sleep(A)
 
 
 @njit
@@ -148,6 +180,7 @@ def due(A):
             go_off(A, time)
         if A[W_RUNNING] == 0 or A[W_BROKEN]:
             return False
+        share(A)
     when = time + A[W_BEGINNING] if time != NEVER else 0
     if when != A[W_ARMED]:
         A[W_ARMED] = when

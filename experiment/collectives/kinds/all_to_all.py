@@ -11,7 +11,7 @@ messages share a line evenly, a bucket takes a + (N - 1)/N S b.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from gradwire.experiment.collectives.staged_table import StagedTable
 
@@ -26,6 +26,12 @@ class AllToAll(StagedTable):
 
     def parts(self, workers: int) -> int:
         return workers
+
+    def sent(self, workers: int, rails: int, inside: int) -> int:
+        return workers * (workers - 1) * rails
+
+    def at_once(self, setting: Any) -> int:
+        return setting.copies * setting.members * (setting.members - 1) * setting.rails
 
     def transfers(self, workers: int, rails: int) -> Transfers:
         from gradwire.experiment.collectives.schedule import transfers

@@ -26,6 +26,9 @@ class Broadcast(StagedTable):
     def parts(self, workers: int) -> int:
         return 1
 
+    def sent(self, workers: int, rails: int, inside: int) -> int:
+        return (workers - 1) * rails
+
     def transfers(self, workers: int, rails: int) -> Transfers:
         from gradwire.experiment.collectives.schedule import transfers
         from gradwire.experiment.collectives.walks import binomial

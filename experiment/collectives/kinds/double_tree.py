@@ -42,6 +42,13 @@ class DoubleTree(StagedTable):
     def parts(self, workers: int) -> int:
         return 2 * self.chunks
 
+    @property
+    def multiplies(self) -> tuple[str, ...]:
+        return ("chunks",)
+
+    def sent(self, workers: int, rails: int, inside: int) -> int:
+        return 4 * self.chunks * (workers - 1) * rails
+
     def transfers(self, workers: int, rails: int) -> Transfers:
         import numpy as np
 

@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
-from gradwire.experiment.collectives.halves import Algorithm, misfits, parts, unfit
+from gradwire.experiment.collectives.halves import Algorithm, first_of, misfits, parts, sent_in_groups, unfit
 from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.schema.base import Count, Flag, Natural
 from gradwire.scenarios.schema.exchange import ExchangeTable
@@ -77,6 +77,21 @@ class FullySharded(ExchangeTable):
 
     def longest(self, tensor: int, workers: int) -> tuple[str, int]:
         return "unit", (self.unit + tensor) // parts(self.algorithm, self.group or workers)
+
+    def messages_of(self, setting: Any) -> int | None:
+        from gradwire.experiment.collectives.fsdp import units_of
+
+        units, micros = len(units_of(setting, self.unit)), setting.table.accumulate
+        group = self.group or len(setting.workers)
+        gather, scatter = sent_in_groups(
+            self.algorithm, len(setting.workers), setting.rails, setting.inside, group
+        )
+        gathered = micros * (2 * units - 1) if self.reshard else units
+        return gathered * gather + micros * units * scatter
+
+    def at_once(self, setting: Any) -> int:
+        group = self.group or len(setting.workers)
+        return first_of(self.algorithm, group, setting.rails) * (len(setting.workers) // group)
 
     def collective(self, context: Any) -> Any:
         from gradwire.experiment.collectives.fsdp import FullySharded

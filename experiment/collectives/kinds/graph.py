@@ -70,6 +70,16 @@ class Graph(ExchangeTable):
     def longest(self, tensor: int, workers: int) -> tuple[str, int]:
         return "algorithm", 0  # what is sent is looked at where the graphs are known
 
+    def messages_of(self, setting: Any) -> int | None:
+        from gradwire.experiment.collectives.parallel import sent_of
+        from gradwire.traces.graphs import SEND
+
+        rails = setting.rails
+        return sum(
+            1 if each.kind == SEND else sent_of(each.kind, self.algorithm, len(each.members), rails)
+            for each in setting.trace.graphs.calls
+        )
+
     def collective(self, context: Any) -> Any:
         from gradwire.experiment.collectives.graph import Played
 

@@ -35,6 +35,11 @@ class HalvingDoubling(StagedTable):
     def parts(self, workers: int) -> int:
         return 1 if workers & (workers - 1) else 2
 
+    def sent(self, workers: int, rails: int, inside: int) -> int:
+        steps = workers.bit_length() - 1
+        power = 1 << steps
+        return (2 * power * steps + 2 * (workers - power)) * rails
+
     def transfers(self, workers: int, rails: int) -> Transfers:
         import numpy as np
 

@@ -52,11 +52,21 @@ class Hierarchical(StagedTable):
     def parts(self, workers: int) -> int:
         return self.group or 2
 
+    def sent(self, workers: int, rails: int, inside: int) -> int:
+        return sent_nested(workers, rails, self.group or inside, self.across)
+
     def schedule(self, workers: int, rails: int, inside: int) -> Transfers:
         return nested(workers, rails, self.group or inside, self.across)
 
     def transfers(self, workers: int, rails: int) -> Transfers:
         return self.schedule(workers, rails, 1)
+
+
+def sent_nested(workers: int, rails: int, g: int, across: str = "ring") -> int:
+    """How many transfers `nested` has."""
+    from gradwire.experiment.collectives.walks import SENT
+
+    return (2 * (g - 1) * workers + SENT[across](workers // g) * g) * rails
 
 
 def nested(workers: int, rails: int, g: int, across: str = "ring") -> Transfers:

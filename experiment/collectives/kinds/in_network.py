@@ -59,11 +59,19 @@ class InNetwork(ExchangeTable):
     def longest(self, tensor: int, workers: int) -> tuple[str, int]:
         return "partition", min(self.partition, tensor)
 
-    def collective(self, context: Any) -> Any:
-        from gradwire.experiment.collectives.parameter_server import ParameterServers
-
-        table = ParameterServer(
+    @property
+    def as_servers(self) -> ParameterServer:
+        """What it comes to, every worker a server."""
+        return ParameterServer(
             kind="parameter_server", pull=self.pull, colocated=True, partition=format_size(self.partition),
             aggregation=True,
         )  # fmt: skip
-        return ParameterServers(replace(context, servers=context.workers), table)
+
+    def messages_of(self, setting: Any) -> int | None:
+        return self.as_servers.messages_of(replace(setting, servers=setting.workers))
+
+    def at_once(self, setting: Any) -> int:
+        return self.as_servers.at_once(replace(setting, servers=setting.workers))
+
+    def collective(self, context: Any) -> Any:
+        return self.as_servers.collective(replace(context, servers=context.workers))

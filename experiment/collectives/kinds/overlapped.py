@@ -79,6 +79,15 @@ class Overlapped(ExchangeTable):
     def longest(self, tensor: int, workers: int) -> tuple[str, int]:
         return "batch", tensor  # of a layer; activations and errors are looked at where their sizes are known
 
+    def messages_of(self, setting: Any) -> int | None:
+        from gradwire.experiment.collectives.operations import groups_of, operations_of
+
+        workers, groups = len(setting.workers), groups_of(setting.trace.tensors, self.dense == "activations")
+        return len(operations_of(groups, setting.ready_order, workers, self.batch)) * workers * (workers - 1)
+
+    def at_once(self, setting: Any) -> int:
+        return len(setting.workers) * (len(setting.workers) - 1)
+
     def collective(self, context: Any) -> Any:
         from gradwire.experiment.collectives.overlapped import OverlappedAveraging
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import model_validator
 
@@ -76,6 +76,20 @@ class ParameterServer(ExchangeTable):
 
     def longest(self, tensor: int, workers: int) -> tuple[str, int]:
         return "partition", min(self.partition, tensor)
+
+    def messages_of(self, setting: Any) -> int | None:
+        from gradwire.experiment.collectives.parameter_server import partitions_of
+
+        here = set(setting.servers) <= set(setting.workers)
+        return 2 * (len(setting.workers) - here) * sum(partitions_of(setting, self))
+
+    def at_once(self, setting: Any) -> int:
+        """Pushes of the largest tensor; of all where all are ready at one time."""
+        from gradwire.experiment.collectives.parameter_server import partitions_of
+
+        here, parts = set(setting.servers) <= set(setting.workers), partitions_of(setting, self)
+        together = setting.table.compute_scale == 0 or setting.scheduling.starts == "backward"
+        return (len(setting.workers) - here) * (sum(parts) if together else max(parts))
 
     def collective(self, context: JobContext) -> Exchange:
         from gradwire.experiment.collectives.parameter_server import ParameterServers

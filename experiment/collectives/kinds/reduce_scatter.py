@@ -11,8 +11,9 @@ N is a power of two.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from gradwire.experiment.collectives.halves import first_of
 from gradwire.experiment.collectives.staged_table import StagedTable
 from gradwire.scenarios.errors import Mistake
 
@@ -35,6 +36,14 @@ class ReduceScatter(StagedTable):
 
     def parts(self, workers: int) -> int:
         return 2 if self.algorithm == "halving" else workers
+
+    def sent(self, workers: int, rails: int, inside: int) -> int:
+        from gradwire.experiment.collectives.walks import SENT
+
+        return SENT[self.algorithm](workers) // 2 * rails
+
+    def at_once(self, setting: Any) -> int:
+        return first_of(self.algorithm, setting.members, setting.rails) * setting.copies
 
     def transfers(self, workers: int, rails: int) -> Transfers:
         from gradwire.experiment.collectives.schedule import transfers

@@ -24,7 +24,7 @@ order; with an odd number of machines, one crossing of each ring changes rails).
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from gradwire.experiment.collectives.staged_table import StagedTable
 from gradwire.scenarios.schema.base import Count
@@ -44,6 +44,16 @@ class Ring(StagedTable):
 
     def parts(self, workers: int) -> int:
         return workers
+
+    @property
+    def multiplies(self) -> tuple[str, ...]:
+        return ("channels",)
+
+    def sent(self, workers: int, rails: int, inside: int) -> int:
+        return 2 * workers * (workers - 1) * rails * (inside if self.channels is None else self.channels)
+
+    def at_once(self, setting: Any) -> int:
+        return self.sent(setting.members, setting.rails, setting.inside) * setting.copies // (2 * (setting.members - 1))
 
     def transfers(self, workers: int, rails: int) -> Transfers:
         return self.schedule(workers, rails, 1)

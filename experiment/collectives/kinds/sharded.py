@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
-from gradwire.experiment.collectives.halves import Algorithm, misfits, parts, schedule, unfit
+from gradwire.experiment.collectives.halves import Algorithm, first_of, misfits, parts, schedule, sent, unfit
 from gradwire.experiment.collectives.staged_table import StagedTable
 from gradwire.scenarios.errors import Mistake
 
@@ -37,12 +37,21 @@ class ShardedUpdate(StagedTable):
     def misfits(self, job: Job) -> Iterator[Mistake]:
         yield from super().misfits(job)
         yield from misfits(self.algorithm, job)
+        if self.blocking:
+            what = "would wait for ever: parameters of a bucket come when all buckets have been reduced"
+            yield Mistake("exchange.blocking", what, True, "false")
 
     def unfit(self, job: Job, gpus: int) -> Iterator[Mistake]:
         return unfit(self.algorithm, job, gpus)
 
     def parts(self, workers: int) -> int:
         return parts(self.algorithm, workers)
+
+    def sent(self, workers: int, rails: int, inside: int) -> int:
+        return sent(self.algorithm, workers, rails, inside)
+
+    def at_once(self, setting: Any) -> int:
+        return first_of(self.algorithm, setting.members, setting.rails) * setting.copies
 
     def transfers(self, workers: int, rails: int) -> Transfers:
         return self.schedule(workers, rails, 1)

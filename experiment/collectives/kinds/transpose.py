@@ -12,7 +12,7 @@ next one, so that at any time all receive alike.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from gradwire.experiment.collectives.staged_table import StagedTable
 
@@ -27,6 +27,12 @@ class Transpose(StagedTable):
 
     def parts(self, workers: int) -> int:
         return workers
+
+    def sent(self, workers: int, rails: int, inside: int) -> int:
+        return 2 * workers * (workers - 1) * rails
+
+    def at_once(self, setting: Any) -> int:
+        return setting.copies * setting.members * (setting.members - 1) * setting.rails
 
     def transfers(self, workers: int, rails: int) -> Transfers:
         from gradwire.experiment.collectives.schedule import transfers

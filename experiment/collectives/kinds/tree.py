@@ -29,6 +29,9 @@ class Tree(StagedTable):
     def parts(self, workers: int) -> int:
         return 1
 
+    def sent(self, workers: int, rails: int, inside: int) -> int:
+        return 2 * (workers - 1) * rails
+
     def transfers(self, workers: int, rails: int) -> Transfers:
         from gradwire.experiment.collectives.schedule import transfers
         from gradwire.experiment.collectives.walks import binomial

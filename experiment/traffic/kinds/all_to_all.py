@@ -11,9 +11,11 @@ by each card. In shifts, flows follow each other along a chain, and a chain stay
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import isqrt
 from typing import Literal
 
 from gradwire.components.limits import MAX_FLOWS
+from gradwire.experiment.room import most_laid
 from gradwire.experiment.traffic.base import BATCH, Flows, Setting, in_batches, rounds
 from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.schema.traffic import Repeated
@@ -35,6 +37,10 @@ class AllToAll(Repeated):
                 "order", f"starts {flows} flows at once", self.order,
                 f'at most {MAX_FLOWS}: order = "shifts", or fewer hosts',
             )  # fmt: skip
+
+        if self.order == "shifts" and flows > most_laid():
+            most = (1 + isqrt(1 + 4 * most_laid())) // 2
+            yield Mistake("hosts", f"makes {flows:,} flows, which are laid out at once", hosts, f"at most {most} hosts")
 
     def flows_of(self, setting: Setting) -> Iterator[Flows]:
         return in_batches(_at_once(setting, self)) if self.order == "at_once" else _in_shifts(setting, self)

@@ -293,3 +293,33 @@ def test_a_signal_is_heard_of_while_it_waits_and_while_it_is_busy():
         signal.signal(signal.SIGALRM, before)
     assert len(heard) == 2
     loop.close()
+
+
+def test_a_loop_of_real_time_priority_gives_way_after_its_share():
+    """Turn after turn while timers are due; not at all where the kernel shares out time by itself."""
+    for share in (0, 1):
+        loop, turns = EpollLoop(), []
+        assert loop.words[at.W_SHARE] == 0  # this is no process of real-time priority
+        loop.words[at.W_SHARE] = share
+        for _ in range(6):
+            loop.at(loop.now(), lambda loop=loop, turns=turns: turns.append(loop.words[at.W_TURN]))
+        loop.at(loop.now(), loop.stop)
+        loop.run()
+        assert len(turns) == 6 and (len(set(turns)) == 6 if share else not any(turns))
+
+
+def test_an_agent_of_real_time_priority_has_a_share(tmp_path):
+    code = (
+        "import os, sys\n"
+        "try:\n"
+        "    os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))\n"
+        "except OSError:\n"
+        "    sys.exit(77)\n"
+        "from gradwire.emu.agent.core import layout as at\n"
+        "from gradwire.emu.agent.loop import SHARE_NS, EpollLoop\n"
+        "assert EpollLoop().words[at.W_SHARE] == SHARE_NS > 0\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if ended.returncode == 77:
+        pytest.skip("not allowed to have real-time priority")
+    assert ended.returncode == 0, ended.stderr

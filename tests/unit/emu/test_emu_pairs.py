@@ -19,6 +19,7 @@ from gradwire.components.transports.base import Context
 from gradwire.components.transports.dlcp import Dlcp
 from gradwire.components.transports.dlcp_words import H_COUNT, HOST_WORDS, PAIR_WORDS, PEER_WORDS, Q_SENDERS
 from gradwire.emu.agent.base import MessageRow
+from gradwire.emu.agent.core import layout as core
 from gradwire.emu.agent.loop import EpollLoop
 from gradwire.emu.planning.prepare import transport_plan
 from gradwire.emu.transports.datagrams import DatagramCarrier, Endpoint
@@ -162,3 +163,29 @@ def test_a_message_has_the_entropy_that_the_simulator_gives_it():
         word = made.make_sender(row_of(number, 0, 1)).word(at.S_DATA)
         assert word >> at.A_ENTROPY == entropy_of(11, number)
     assert len(np.unique(entropy_of(11, np.arange(100)))) > 90
+
+
+def test_ends_made_ahead_are_those_that_are_used_and_begin_when_they_are_sent(monkeypatch):
+    """They are what is made when a message is sent, but for when that begins; and no more than there is room for."""
+    made, asked, begun = carrier(), [], []
+    monkeypatch.setattr(made.host, "outgoing", lambda message: asked.append(message) or memoryview(bytearray(400)))
+    monkeypatch.setattr(SendingEnd, "start", lambda end, now: begun.append((end.number, now)))
+    monkeypatch.setattr(made.endpoint.nic, "begin", lambda end: None)
+    monkeypatch.setattr(made.endpoint.nic, "serve", lambda: None)
+    rows = {row.number: row for row in (row_of(1, 0, 2), row_of(2, 3, 0), row_of(3, 0, 4), row_of(4, 0, 4))}
+    made.host.row = rows.__getitem__
+    words = len(made.make_sender(rows[1]).block.words) + len(made.make_receiver(rows[2]).block.words)
+    monkeypatch.setattr("gradwire.emu.transports.datagrams.AHEAD_WORDS", words)
+    made.prepare(rows.values())
+    assert not asked and not begun
+    senders, receivers = dict(made._senders_made), dict(made._receivers_made)
+    assert (list(senders), list(receivers)) == ([1, 3], [2])  # the room is used up with the third
+    assert made.receiver(rows[2]) is receivers[2] and made.receiver(rows[2]) is not receivers[2]
+    for message in (3, 1, 4):
+        made.send(message)
+    assert made.endpoint.senders[1] is senders[1] and made.endpoint.senders[3] is senders[3]
+    assert asked == [number for number, _ in begun] == [3, 1, 4] and not made._senders_made
+    fresh = made.make_sender(rows[1])
+    different = {n for n, (a, b) in enumerate(zip(fresh.block.words, senders[1].block.words, strict=True)) if a != b}
+    own = core.SENDER_RECORD + at.S_BITS, core.SENDER_RECORD + at.S_PEER
+    assert different <= {core.F_CONTENT, *own}  # where its memory is

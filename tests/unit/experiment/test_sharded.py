@@ -231,6 +231,12 @@ def sharded(**fields):
     return {"kind": "sharded", "bucket": "1KB", **fields}
 
 
+def test_buckets_in_turn_would_wait_for_ever():
+    """The first one is over when it has been gathered, which is when the last one has been reduced."""
+    with pytest.raises(ValueError, match="would wait for ever"):
+        scenario({"workers": 4, "exchange": sharded(blocking=True)})
+
+
 def test_update_between_the_halves():
     """One layer: both halves, and between them an N-th of the optimiser's time."""
     result = run(sharded(), layers=1, optimizer=8 * US)

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow
 import pytest
 
-from gradwire.scenarios.arrow import arrow_array, numpy_of
+from gradwire.scenarios import arrow
+from gradwire.scenarios.arrow import arrow_array, chosen_texts, numpy_of
 
 TYPES = {"bool": pyarrow.bool_(), "string": pyarrow.string(), "float64": pyarrow.float64()}
 TYPES |= {name: getattr(pyarrow, name)() for name in ("int8", "int32", "int64")}
@@ -38,6 +39,20 @@ def test_the_same_as_arrows_own(values, kind):
 def test_what_does_not_fit_is_refused_as_by_arrow(values, kind):
     with pytest.raises((pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, OverflowError)):
         arrow_array(values, kind)
+
+
+@pytest.mark.parametrize("few", [0, 1 << 20])
+@pytest.mark.parametrize(
+    ("texts", "codes"),
+    [
+        (["h0", "h10", "", "Müller"], [3, 0, 1, 1, 2, 3]), (["a"], []), ([], []), ([""], [0, 0]), (["a", "bc"], [1] * 100),
+    ],
+)  # fmt: skip
+def test_chosen_texts_are_those_at_their_places(monkeypatch, few, texts, codes):
+    monkeypatch.setattr(arrow, "FEW_BYTES", few)
+    made = chosen_texts(texts, np.array(codes, dtype=np.int32))
+    made.validate(full=True)
+    assert made.type == pyarrow.string() and made.to_pylist() == [texts[code] for code in codes]
 
 
 def test_pandas_is_not_imported():

@@ -235,6 +235,25 @@ def test_components_say_what_they_are(place: str):
         assert owner.__doc__ and kind == kind.lower()
 
 
+def test_a_scenario_imports_the_kinds_that_it_names():
+    code = (
+        "import json, sys; from gradwire.scenarios.components import PLACES, components;"
+        "from gradwire.scenarios.load import load_scenario; load_scenario('permutation', policy='{policy}');"
+        "known = set(sys.modules);"
+        "print(json.dumps([[kind for kind, each in components(place).items() if each.__module__ in known]"
+        " for place in ('transport', 'load_balancing', 'topology', 'traffic', 'exchange', 'scheduler', 'reducer', 'system',"
+        " 'fault')]))"
+    )
+    for policy, transports, balancers in (
+        ("ecmp", ["dctcp"], ["ecmp"]), ("dlcp-spray", ["dctcp", "dlcp"], ["spray_random"]),
+    ):  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-c", code.format(policy=policy)], capture_output=True, text=True, timeout=60, cwd=ROOT,
+            check=True,
+        )  # fmt: skip
+        assert json.loads(done.stdout) == [transports, balancers, ["fat_tree"], ["permutation"], [], [], [], [], []]
+
+
 def test_finding_them_loads_nothing_heavy():
     code = (
         "import sys; from gradwire.scenarios.components import PLACES, components; [components(each) for each in PLACES];"
@@ -263,15 +282,16 @@ class Mine(StagedTable):
 SCHEDULER = '''
 from __future__ import annotations
 from typing import Literal
+from gradwire.scenarios.schema.job import Job
 from gradwire.scenarios.schema.scheduler import SchedulerTable
-{first}
+
 
 class Mine(SchedulerTable):
     """Mine."""
 
     kind: Literal["{kind}"]
 
-    def scheduling(self, job, trace):
+    def scheduling(self, job: Job, trace):
         {rest}
 '''
 OWN_JOB = """
@@ -291,19 +311,19 @@ WRONG: dict[str, tuple[str, str, str, str]] = {
         "exchange", COLLECTIVE.format(rest="def transfers(self, workers, rails):\n        pass"),
         "exchange", "mine.py: transfers of Mine gives a NoneType; expected Transfers",
     ),
-    "no transfers": ("exchange", COLLECTIVE.format(rest="slots = 1"), "", "mine.py: Mine has no transfers; expected a class"),
-    "no such name": ("exchange", COLLECTIVE.format(rest="slots = nowhere"), "", "mine.py:15: NameError: name 'nowhere'"),
-    "no Python": ("exchange", COLLECTIVE.format(rest="slots = ="), "", "mine.py:15: invalid syntax"),
-    "a kind there is": (
-        "scheduler", SCHEDULER.format(first="", kind="p3", rest="pass"), "", "p3.py both have a scheduler called p3"
+    "no transfers": (
+        "exchange", COLLECTIVE.format(rest="slots = 1"), "exchange", "mine.py: Mine has no transfers; expected a class"
     ),
-    "a circle": (
-        "scheduler", SCHEDULER.format(first="from gradwire.scenarios.schema.job import Job", kind="mine", rest="pass"), "",
-        "mine.py:5: ImportError: cannot import name 'Job'",
+    "no such name": (
+        "exchange", COLLECTIVE.format(rest="slots = nowhere"), "exchange", "mine.py:15: NameError: name 'nowhere'"
+    ),
+    "no Python": ("exchange", COLLECTIVE.format(rest="slots = ="), "exchange", "mine.py:15: invalid syntax"),
+    "a kind there is": (
+        "scheduler", SCHEDULER.format(kind="p3", rest="pass"), "scheduler", "p3.py both have a scheduler called p3"
     ),
     "scheduling that raises": (
-        "scheduler", SCHEDULER.format(first="", kind="mine", rest="return [][1]"), "scheduler",
-        "mine.py:13: IndexError: list index out of range",
+        "scheduler", SCHEDULER.format(kind="mine", rest="return [][1]"), "scheduler",
+        "mine.py:14: IndexError: list index out of range",
     ),
 }  # fmt: skip
 
@@ -311,12 +331,12 @@ WRONG: dict[str, tuple[str, str, str, str]] = {
 @pytest.mark.parametrize("what", WRONG)
 def test_a_mistake_in_a_component_is_told_in_one_line(run: Run, tree: Path, what: str):
     """Two ends of a command: whatever stops a file beside gradwire's own is said with its place."""
-    place, code, more, said = WRONG[what]
+    place, code, key, said = WRONG[what]
     file = tree.joinpath(*PLACES[place].split(".")[1:], "mine.py")
     command = "run" if what == "scheduling that raises" else "check"
     out = ["--out", str(tree / "never")] if command == "run" else []
-    chosen = {"exchange": "ring"} | ({more: "mine"} if more else {})
-    keys = "".join(f'{key} = {{ kind = "{kind}" }}\n' for key, kind in chosen.items())
+    chosen = {"exchange": "ring", key: "mine"}
+    keys = "".join(f'{each} = {{ kind = "{kind}" }}\n' for each, kind in chosen.items())
     (tree / "own.toml").write_text(OWN_JOB + keys)
     file.write_text(code)
     try:

@@ -167,6 +167,19 @@ def test_digest_depends_on_what_matters_and_on_nothing_else():
     assert scenario.variants()[0].digest() == star_scenario(transport="dlcp").digest()
 
 
+def test_a_folder_is_in_the_way_of_no_name(tmp_path, monkeypatch):
+    """Such as the results of `gradwire reproduce lee --out lee`; a file of the name is the scenario."""
+    monkeypatch.chdir(tmp_path)
+    Path("lee").mkdir()
+    assert load_scenario("lee").topology.kind == "dragonfly"
+    Path("mine").mkdir()
+    with pytest.raises(ScenarioError, match="mine: cannot be read"):
+        load_scenario("mine")
+    star = star_scenario(name="other")
+    Path("ring").write_text(scenario_text(star))
+    assert load_scenario("ring").name == star.name
+
+
 @pytest.mark.parametrize("name", list_library())
 def test_library(name: str):
     scenario = load_scenario(name)

@@ -20,8 +20,9 @@ SHAPES: dict[str, tuple[int, int, int]] = {
     "vgg16": (16, 32, 138_357_544 - 990 * 4097),
     "lstm": (4, 11, 19_780_400),
     "gpt2-small": (76, 148, 124_439_808),
+    "resnet50-h100": (107, 161, 25_557_032 - 990 * 2049),
 }
-RETIMED = {"resnet50-v100", "vgg16-gpu"}  # see test_trace_retime.py
+RETIMED = {"resnet50-v100", "vgg16-gpu", "vgg16-h100", "gpt2-small-h100"}  # see test_trace_retime.py
 MEGABYTE = 10**6
 
 
@@ -54,7 +55,7 @@ def test_the_manifest_says_where_it_comes_from(trace: Trace) -> None:
         "model batch dataset device cpu threads versions seed capture_overhead optimizer command phase_steps"
     )
     assert set(wanted.split()) <= set(trace.manifest)
-    assert trace.manifest["model"] == trace.name
+    assert trace.manifest["model"] == trace.name.removesuffix("-h100")
     assert trace.manifest["capture_overhead"]["pairs"] >= 5
     assert trace.magnitude_source == "measured"
     assert "synthetic" not in trace.manifest

@@ -45,6 +45,11 @@ CASES = {
     **{f"{kind}, fed back": [f'training.reducer={{kind="{kind}"}}', LOSSY, "training.error_feedback=true",
                              "training.feed_back=true", "training.momentum_correction=0.9",
                              "training.optimizer.momentum=0.0"] for kind in ("topk", "signsgd", "powersgd")},
+    **{f"{kind}, nothing lost": [f'training.reducer={{kind="{kind}"}}', IDEAL, "training.optimizer.momentum=0.0"]
+       for kind in ("none", "randomk", "dgc")},
+    **{f"topk, {words}": ['training.reducer={kind="topk"}', IDEAL, "training.error_feedback=true", *more]
+       for words, more in (("nothing lost", []), ("corrected, nothing lost", [
+           "training.momentum_correction=0.9", "training.optimizer.momentum=0.0"]))},
     **{f"fill {fill}": [LOSSY, f'job.fill="{fill}"', "training.optimizer.clip=1.0"] for fill in ("rescaled", "stale")},
     **{f"randomk, {fill}": ['training.reducer={kind="randomk", ratio=0.5}', LOSSY, f'job.fill="{fill}"']
        for fill in ("rescaled", "stale")},
@@ -89,6 +94,7 @@ def test_a_training_on_a_second_device_has_the_bits_of_one_on_the_cpu(case: str)
     assert any(row.lost or row.lost_back for row in rows) or IDEAL in settings
     with SecondDevice() as device:
         ours, found, judged = trained(*settings, 'training.device="cuda"')
+        assert "nothing lost" not in case or ours.exchange.rows is not None, "not all at once"
         everything = [*ours.model.parameters(), *ours.model.buffers()]
         assert {each.device for each in everything} == {device}
         on_the_cpu = [name for name, each in named(ours.state_dict()) if each.device != device]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -194,3 +196,52 @@ def test_a_batch_norm_over_one_value_is_named() -> None:
     gradients_of(model, 2)(of_images, (torch.randn(4, 3, 8, 8),), torch.tensor([0, 1, 2, 3]))
     with pytest.raises(ValueError, match=r"^odd$"):
         gradients_of(model, 2)(odd, (torch.randn(4, 3, 8, 8),), torch.tensor([0, 1, 2, 3]))
+
+
+# --- on a GPU: recorded -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("name", ["resnet8", "vgg11-quarter", "char-gpt"])
+def test_what_is_replayed_has_the_bits_of_what_was_recorded(name: str) -> None:
+    """Other samples each time, gradients and running statistics, and parameters that have moved."""
+    from gradwire.traces.models import find_model
+    from gradwire.training.devices import repeatable
+    from gradwire.training.recorded import Recorded
+    from gradwire.training.trainer import losses_of
+
+    text = name == "char-gpt"
+    with repeatable(torch.device("cuda")):
+        torch.manual_seed(1)
+        model = find_model(name).build(30).cuda().train()
+        twin = copy.deepcopy(model)
+        replayed, together = Recorded(Together(model, 4)), Together(twin, 4)
+        for _ in range(4):
+            inputs = torch.randint(30, (8, 16)).cuda() if text else torch.randn(8, 3, 32, 32).cuda()
+            targets = torch.randint(30, (8, 16) if text else (8,)).cuda()
+            losses, gradients = replayed(losses_of, (inputs,), targets)
+            expected, others = together(losses_of, (inputs,), targets)
+            assert losses == expected
+            assert all(torch.equal(a, b) for x, y in zip(gradients, others, strict=True) for a, b in zip(x, y, strict=True))
+            assert all(torch.equal(a, b) for a, b in zip(model.buffers(), twin.buffers(), strict=True))
+            with torch.no_grad():
+                for each in (*model.parameters(), *twin.parameters()):
+                    each.mul_(0.9)
+    assert any(each.any() for each in gradients[0])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_what_cannot_be_recorded_goes_on_as_it_was(momentum: float | None) -> None:
+    """With no momentum a batch norm counts steps in Python, which a recording would not."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, momentum=momentum), nn.Flatten(), nn.Linear(144, 3)).cuda()
+    twin = copy.deepcopy(model)
+    recorded, eager = gradients_of(model, 2, recorded=True), gradients_of(twin, 2)
+    for _ in range(5):
+        x, y = torch.randn(4, 3, 8, 8).cuda(), torch.randint(3, (4,)).cuda()
+        (losses, found), (expected, others) = recorded(of_images, (x,), y), eager(of_images, (x,), y)
+        assert losses == pytest.approx(expected, rel=1e-5)
+        assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(found[1], others[1], strict=True))
+        assert all(torch.allclose(a.float(), b.float(), atol=1e-6) for a, b in zip(model.buffers(), twin.buffers(), strict=True))

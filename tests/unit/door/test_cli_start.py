@@ -1,0 +1,75 @@
+"""How a command that simulates begins: what is imported for it, and what is not done meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gradwire
+
+ROOT = Path(gradwire.__file__).resolve().parents[1]
+THREADS = "OPENBLAS_NUM_THREADS"
+
+
+def said(code: str, **environment: str) -> Any:
+    """What Python prints as JSON in its last line."""
+    others = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=ROOT, check=True,
+        env=others | environment,
+    )  # fmt: skip
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+LIGHT = f"""
+import gc, json, os
+from gradwire.cli.start import light_start
+
+class Stopped(Exception): pass
+
+within = []
+try:
+    with light_start():
+        import numpy
+        within = [gc.isenabled(), os.environ.get({THREADS!r})]
+        raise Stopped
+except Stopped:
+    pass
+threads = len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else 1
+print(json.dumps([within, gc.isenabled(), gc.get_freeze_count() > 10_000, os.environ.get({THREADS!r}), threads]))
+"""
+
+
+@pytest.mark.parametrize("asked", [None, "2"])
+def test_what_python_and_numpy_leave_out_while_a_command_starts(asked):
+    more = {} if asked is None else {THREADS: asked}
+    within, collecting, frozen, environment, threads = said(LIGHT, **more)
+    assert within == [False, asked], "no collections, and nothing that a program of one's own would inherit"
+    assert collecting and frozen, "also where a command ends in an error"
+    assert environment == asked
+    assert threads == (1 if asked is None else min(2, os.cpu_count() or 1))
+
+
+RUN = """
+import json, sys
+from gradwire.cli import main
+sys.argv = ["gradwire", "run", "permutation", "--policy", "ecmp", "--set", "traffic.size=4KB", "--out", {out!r}]
+try: main()
+except SystemExit as stop: assert not stop.code, stop
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+def test_a_run_imports_what_it_needs(tmp_path):
+    """From the cache, and of traffic alone; each of these takes as long as a tenth of such a run or more."""
+    modules = set(said(RUN.format(out=str(tmp_path / "out"))))
+    assert (tmp_path / "out" / "flows.parquet").is_file()
+    assert not modules & {
+        "numba", "pandas", "pyarrow.compute", "networkx", "matplotlib", "torch", "gradwire.experiment.jobs",
+    }  # fmt: skip

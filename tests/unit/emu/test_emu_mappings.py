@@ -1,0 +1,66 @@
+"""A program in a virtual machine may touch much memory in many places."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from gradwire.emu.uml import mappings
+from gradwire.emu.uml.build import find_kernel
+from gradwire.emu.uml.virtual import run_inside
+
+TOUCH = """
+import mmap
+pages = 160_000
+memory = mmap.mmap(-1, pages * 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for step in (2, 3, 5, 7, 11, 13):
+    for page in range(0, pages, step):
+        memory[page * 4096] = 1
+print("gradwire: all touched", flush=True)
+"""
+"""Pages in an order in which hardly two that follow each other lie side by side in the machine's memory."""
+
+
+@pytest.fixture
+def limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    place = tmp_path / "max_map_count"
+    monkeypatch.setattr(mappings, "LIMIT", place)
+    return place
+
+
+@pytest.mark.parametrize(("before", "after"), [("65530\n", "1048576"), ("1048576\n", "1048576"), ("2147483642\n", "2147483642")])
+def test_the_limit_is_raised_and_never_lowered(before: str, after: str, limit: Path) -> None:
+    limit.write_text(before)
+    mappings.make_room()
+    assert limit.read_text().strip() == after and mappings.too_few() == ""
+
+
+def test_who_may_not_raise_it_is_told_what_to_do(limit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit.write_text("65530\n")
+    monkeypatch.setattr(Path, "write_text", lambda *_, **__: (_ for _ in ()).throw(PermissionError("no")))
+    mappings.make_room()
+    assert mappings.limit() == 65530
+    assert "65,530" in mappings.too_few() and "vm.max_map_count = 1048576" in mappings.too_few()
+
+
+@pytest.mark.parametrize("content", [None, "many\n", ""])
+def test_where_nothing_is_known_nothing_is_done(content: str | None, limit: Path) -> None:
+    if content is not None:
+        limit.write_text(content)
+    mappings.make_room()
+    assert mappings.limit() == 0 and mappings.too_few() == ""
+    assert (limit.read_text() if limit.exists() else None) == content
+
+
+@pytest.mark.skipif(find_kernel() is None, reason="there is no virtual-time kernel (make uml)")
+def test_a_program_with_half_a_gigabyte_of_scattered_pages_lives() -> None:
+    if not os.access(mappings.LIMIT, os.W_OK):
+        pytest.skip("not allowed to set vm.max_map_count")
+    mappings.LIMIT.write_text("65530\n")
+    heard: list[str] = []
+    words: list[str] = []
+    status = run_inside([sys.executable, "-c", TOUCH], seed=1, limit_s=200, memory_mb=1500, heard=heard.append, words=words)
+    assert (status, heard) == (0, ["all touched"]), words
