@@ -67,10 +67,9 @@ uml: $(BASE_STAMP)
 			do apt-cache show $$p >/dev/null 2>&1 && { echo $$p; break; }; done)); }
 	$(BIN)/python -m gradwire.emu.uml.build $(UML_SOURCE)
 
-# Tests that measure time on the wall clock run by themselves: beside others they would measure those. Two of them at a
-# time, since each takes a fifth of a processor and waits. What fails there is run once more, alone, because a machine
-# with other work to do can disturb any of them. Workers take tests from each other when they have none left
-# (worksteal), and share compiled engines through the cache.
+# Tests that measure time on the wall clock run by themselves: beside others they would measure those. What fails there
+# is run once more, because a machine with other work to do can disturb any of them. Workers take tests from each other
+# when they have none left (worksteal), and share compiled engines through the cache.
 # Tests start hundreds of processes, some in virtual machines: what Python has compiled once it need not compile in each,
 # whatever the shell says about that.
 test quick: export PYTHONDONTWRITEBYTECODE :=
@@ -78,7 +77,7 @@ test: $(TEST_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 30 --durations-min 10 -m 'not wall'
-	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 15 --durations-min 5 -m wall || { \
+	$(BIN)/python -m pytest --durations 15 --durations-min 5 -m wall || { \
 		echo "SECOND TRY of the tests on the wall clock that have just failed: their first try stands above." >&2; \
 		$(BIN)/python -m pytest -m wall --last-failed --last-failed-no-failures none; }
 
