@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from gradwire.training.devices import CPU, Stopwatch
 from gradwire.training.encoded import PAYLOAD, Encoded
 from gradwire.training.network import Answer, Ideal, Network, Pushed
-from gradwire.training.reducers.base import Reducer, State, flat, per_element
+from gradwire.training.reducers.base import Reducer, per_element
+from gradwire.training.reducers.state import State, flat
 from gradwire.training.ring import VALUE, Ring, RingLayout, buckets_of
 from gradwire.training.rows import Rows, Stacked, Whole, matrix_of
 

@@ -336,7 +336,7 @@ def gradients_of(model: nn.Module, workers: int, recorded: bool = False) -> Answ
     together = Together(model, workers)
     if workers == 1 or not together.possible:
         return lambda loss, inputs, targets: of_each_in_turn(model, loss, inputs, targets, workers)
-    replay = Recorded(together) if recorded and next(model.parameters()).device.type == "cuda" else None
+    replay = Recorded(model, together.stacked) if recorded and next(model.parameters()).device.type == "cuda" else None
     alike: bool | None = None
 
     def gradients(loss: Loss, inputs: tuple[Tensor, ...], targets: Tensor) -> tuple[list[float], Gradients]:

@@ -22,12 +22,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from gradwire.training.encoded import Encoded
-from gradwire.training.reducers.base import Reducer, State
+from gradwire.training.reducers.base import Reducer
 from gradwire.training.reducers.feedback import Around
 from gradwire.training.reducers.fp16 import Half
 from gradwire.training.reducers.none import Dense
 from gradwire.training.reducers.powersgd import PowerSGD
 from gradwire.training.reducers.randomk import RandomK
+from gradwire.training.reducers.state import State
 from gradwire.training.trainer import tensors_of
 
 SUMMED = (Dense, Half, RandomK, PowerSGD)

@@ -14,7 +14,7 @@ from itertools import accumulate, pairwise
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
-from gradwire.training.reducers.base import State, flat
+from gradwire.training.reducers.state import State, flat
 
 if TYPE_CHECKING:
     import torch

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from gradwire.traces.trace import TensorInfo
 from gradwire.training.exchange import Exchange
-from gradwire.training.reducers.base import Reducer, State
+from gradwire.training.reducers.base import Reducer
+from gradwire.training.reducers.state import State
 
 SHAPES = st.sampled_from([(1,), (7,), (130,), (3, 5), (16, 16, 3, 3), (10, 64), (129, 2)])
 

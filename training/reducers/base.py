@@ -10,53 +10,17 @@ something in between (PowerSGD) has more: `follow` makes the next round's encodi
 
 from __future__ import annotations
 
-import zlib
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from gradwire.scenarios.schema.base import Table
 from gradwire.training.encoded import Encoded
 
 if TYPE_CHECKING:
-    from torch import Generator, Tensor
+    from torch import Tensor
 
     from gradwire.traces.trace import TensorInfo
+    from gradwire.training.reducers.state import State
     from gradwire.training.rows import Rows, Whole
-
-
-@dataclass
-class State:
-    """What is remembered of one worker's tensor between steps.
-
-    seed, worker, tensor : what its random draws hang on, besides the step.
-    workers : how many there are.
-    step : how many steps are behind it.
-    values : tensors by name, such as a residual.
-    """
-
-    seed: int
-    worker: int
-    tensor: int
-    workers: int = 1
-    step: int = 0
-    values: dict[str, Tensor] = field(default_factory=dict)
-
-    def own(self, device: Any = "cpu") -> Generator:
-        """Random numbers of this worker's tensor in this step, and of nobody else."""
-        return _generator(device, self.seed, self.step, self.tensor, self.worker + 1)
-
-    def shared(self, device: Any = "cpu") -> Generator:
-        """Random numbers of this tensor in this step that all workers and the server draw alike."""
-        return _generator(device, self.seed, self.step, self.tensor, 0)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything, for a checkpoint."""
-        return {"step": self.step, "values": {name: value.clone() for name, value in self.values.items()}}
-
-    def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
-        self.step = int(saved["step"])
-        self.values = {name: value.clone() for name, value in saved["values"].items()}
 
 
 class Reducer(Table):
@@ -123,20 +87,6 @@ class Reducer(Table):
 
     def settle(self, sent: Tensor, info: TensorInfo, state: State) -> None:
         """The step is over, and `sent`, flat (numel,), is what this worker's share in it came to."""
-
-
-def _generator(device: Any, *numbers: int) -> Generator:
-    import torch
-
-    words = b"".join(int(each).to_bytes(8, "little", signed=True) for each in numbers)
-    generator = torch.Generator(device=device)
-    generator.manual_seed(zlib.crc32(words) << 32 | zlib.crc32(words, 1))
-    return generator
-
-
-def flat(tensor: Tensor) -> Tensor:
-    """A tensor as one run of float32 values."""
-    return tensor.detach().reshape(-1).float()
 
 
 def scattered(values: Tensor, indices: Tensor, numel: int, arrived: Tensor | None) -> Tensor:

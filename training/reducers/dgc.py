@@ -9,8 +9,9 @@ from pydantic import Field
 
 from gradwire.scenarios.schema.base import Flag, Natural
 from gradwire.training.encoded import Encoded
-from gradwire.training.reducers.base import Reducer, State, flat, scattered
+from gradwire.training.reducers.base import Reducer, scattered
 from gradwire.training.reducers.fields import Ratio, kept
+from gradwire.training.reducers.state import State, flat
 from gradwire.training.rows import Whole
 
 if TYPE_CHECKING:

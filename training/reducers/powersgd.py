@@ -8,7 +8,8 @@ from pydantic import Field
 
 from gradwire.scenarios.schema.base import Flag
 from gradwire.training.encoded import Encoded
-from gradwire.training.reducers.base import Reducer, State, flat
+from gradwire.training.reducers.base import Reducer
+from gradwire.training.reducers.state import State, flat
 
 if TYPE_CHECKING:
     from torch import Tensor

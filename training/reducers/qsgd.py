@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from gradwire.training.encoded import Encoded
-from gradwire.training.reducers.base import Reducer, State, flat, grouped, per_element
+from gradwire.training.reducers.base import Reducer, grouped, per_element
+from gradwire.training.reducers.state import State, flat
 
 if TYPE_CHECKING:
     from torch import Tensor

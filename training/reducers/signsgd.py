@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from gradwire.training.encoded import Encoded
-from gradwire.training.reducers.base import Reducer, State, flat, grouped, per_element
+from gradwire.training.reducers.base import Reducer, grouped, per_element
+from gradwire.training.reducers.state import State, flat
 
 if TYPE_CHECKING:
     from torch import Tensor

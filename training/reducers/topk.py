@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from gradwire.training.encoded import Encoded
-from gradwire.training.reducers.base import Reducer, State, flat, scattered
+from gradwire.training.reducers.base import Reducer, scattered
 from gradwire.training.reducers.fields import Ratio, kept
+from gradwire.training.reducers.state import State, flat
 from gradwire.training.rows import Whole
 
 if TYPE_CHECKING:

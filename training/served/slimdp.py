@@ -21,7 +21,7 @@ from gradwire.training.data import Images, Text
 from gradwire.training.encoded import Encoded
 from gradwire.training.gradients import Loss, of_one
 from gradwire.training.network import Network, Pushed
-from gradwire.training.reducers.base import State
+from gradwire.training.reducers.state import State
 from gradwire.training.served.asynchronous import lost_of
 from gradwire.training.served.rows import counted
 from gradwire.training.served.sgd import moves

@@ -216,7 +216,7 @@ def test_what_is_replayed_has_the_bits_of_what_was_recorded(name: str) -> None:
         torch.manual_seed(1)
         model = find_model(name).build(30).cuda().train()
         twin = copy.deepcopy(model)
-        replayed, together = Recorded(Together(model, 4)), Together(twin, 4)
+        replayed, together = Recorded(model, Together(model, 4).stacked), Together(twin, 4)
         for _ in range(4):
             inputs = torch.randint(30, (8, 16)).cuda() if text else torch.randn(8, 3, 32, 32).cuda()
             targets = torch.randint(30, (8, 16) if text else (8,)).cuda()

@@ -16,7 +16,7 @@ from reducer_cases import SHAPES, distance_after, drawn, info_of, one  # noqa: E
 from gradwire.traces.trace import TensorInfo  # noqa: E402
 from gradwire.training.exchange import Exchange, answer_bytes  # noqa: E402
 from gradwire.training.network import Answer, Random, Replay  # noqa: E402
-from gradwire.training.reducers.base import Reducer, State  # noqa: E402
+from gradwire.training.reducers.base import Reducer  # noqa: E402
 from gradwire.training.reducers.dgc import DGC  # noqa: E402
 from gradwire.training.reducers.feedback import ErrorFeedback, MomentumCorrection  # noqa: E402
 from gradwire.training.reducers.fp16 import Half  # noqa: E402
@@ -25,6 +25,7 @@ from gradwire.training.reducers.powersgd import PowerSGD  # noqa: E402
 from gradwire.training.reducers.qsgd import QSGD  # noqa: E402
 from gradwire.training.reducers.randomk import RandomK  # noqa: E402
 from gradwire.training.reducers.signsgd import SignSGD  # noqa: E402
+from gradwire.training.reducers.state import State  # noqa: E402
 from gradwire.training.reducers.terngrad import TernGrad  # noqa: E402
 from gradwire.training.reducers.topk import TopK  # noqa: E402
 

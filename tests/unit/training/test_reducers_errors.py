@@ -15,7 +15,7 @@ from hypothesis import strategies as st  # noqa: E402
 from reducer_cases import SHAPES, distance_after, drawn, info_of, one  # noqa: E402
 
 from gradwire.training.exchange import Exchange  # noqa: E402
-from gradwire.training.reducers.base import Reducer, State  # noqa: E402
+from gradwire.training.reducers.base import Reducer  # noqa: E402
 from gradwire.training.reducers.dgc import DGC  # noqa: E402
 from gradwire.training.reducers.feedback import ErrorFeedback  # noqa: E402
 from gradwire.training.reducers.fp16 import Half  # noqa: E402
@@ -24,6 +24,7 @@ from gradwire.training.reducers.powersgd import PowerSGD  # noqa: E402
 from gradwire.training.reducers.qsgd import QSGD  # noqa: E402
 from gradwire.training.reducers.randomk import RandomK  # noqa: E402
 from gradwire.training.reducers.signsgd import SignSGD  # noqa: E402
+from gradwire.training.reducers.state import State  # noqa: E402
 
 
 @budget(0.3)
