@@ -89,6 +89,6 @@ def numbered(column: pyarrow.ChunkedArray) -> tuple[AnyInts, list[str]]:
         return np.zeros(0, dtype=np.int32), []
     from gradwire.scenarios.arrow import numpy_of
 
-    encoded = column if "dictionary" in str(column.type) else column.dictionary_encode()
+    encoded = column if pyarrow.types.is_dictionary(column.type) else column.dictionary_encode()
     encoded = encoded.combine_chunks()
     return numpy_of(encoded.indices), encoded.dictionary.to_pylist()

@@ -216,10 +216,8 @@ class Exchange:
         """Bytes with which servers answer one worker (`answer_bytes`)."""
         if whole.answer is not None:
             return whole.answer
-        pairs = 2 * VALUE * rows.counts((mean != 0)[None])[0]
-        return sum(
-            min(VALUE * info.numel, each) for info, each in zip(self.infos, pairs.tolist(), strict=True)
-        )
+        found = rows.counts((mean != 0)[None])[0].tolist()
+        return sum(shorter(VALUE * info.numel, each) for info, each in zip(self.infos, found, strict=True))
 
     def _round_the_ring(
         self, ring: Ring, gradients: Sequence[Sequence[Tensor]], number: int, network: Network
@@ -339,4 +337,9 @@ def answer_bytes(mean: Tensor, encoded: Encoded, places: str) -> int:
         return VALUE * encoded.units
     half = len(encoded.fields) == 1 and encoded.fields[0].is_floating_point() and encoded.fields[0].element_size() == 2
     whole = mean.numel() * (2 if half else VALUE)
-    return min(whole, 2 * VALUE * int(mean.count_nonzero())) if places == "sent" else whole
+    return shorter(whole, int(mean.count_nonzero())) if places == "sent" else whole
+
+
+def shorter(whole: int, elements: int) -> int:
+    """Bytes of a mean of which so many elements are not zero: these with their places, or all of it."""
+    return min(whole, 2 * VALUE * elements)

@@ -9,16 +9,12 @@ and losses of gradwire's own, of which that is known, and not for others'.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from gradwire.training.copies import buffers_of, put_back
 from gradwire.training.rows import Stacked
-
-Losses = Callable[[Any, tuple[Tensor, ...], Tensor], Tensor]
-"""As `gradwire.training.gradients.Loss`."""
 
 WARM = 3
 """Times that a step is made before it is recorded, in which libraries set themselves up [torch]."""
@@ -31,16 +27,14 @@ class Recorded:
     stacked : what is recorded, `gradwire.training.gradients.Together.stacked`.
     """
 
-    def __init__(
-        self, model: nn.Module, stacked: Callable[[Losses, tuple[Tensor, ...], Tensor], tuple[Tensor, list[Tensor]]]
-    ) -> None:
+    def __init__(self, model: nn.Module, stacked: Callable[..., tuple[Tensor, list[Tensor]]]) -> None:
         self.model, self.stacked = model, stacked
         self.graph: torch.cuda.CUDAGraph | None = None
         self._given: tuple[Tensor, ...] = ()
         self._losses = self._matrix = torch.empty(0)
 
     def __call__(
-        self, loss: Losses, inputs: tuple[Tensor, ...], targets: Tensor
+        self, loss: object, inputs: tuple[Tensor, ...], targets: Tensor
     ) -> tuple[list[float], Stacked]:
         """The loss and the gradients of each worker; arguments as in `of_each_in_turn`, of the same shapes and with the
         same loss each time.
@@ -60,7 +54,7 @@ class Recorded:
         shapes = [each.shape for each in self.model.parameters()]
         return self._losses.tolist(), Stacked(self._matrix.clone(), shapes)
 
-    def _record(self, loss: Losses, given: tuple[Tensor, ...]) -> None:
+    def _record(self, loss: object, given: tuple[Tensor, ...]) -> None:
         model, device = self.model, given[0].device
         before = buffers_of(model)
         self._given = tuple(each.clone() for each in given)
@@ -79,6 +73,6 @@ class Recorded:
             put_back(model, before)
         self.graph = graph
 
-    def _compute(self, loss: Losses) -> tuple[Tensor, Tensor]:
+    def _compute(self, loss: object) -> tuple[Tensor, Tensor]:
         losses, stacked = self.stacked(loss, self._given[:-1], self._given[-1])
         return losses, torch.cat([each.reshape(len(losses), -1) for each in stacked], dim=1)

@@ -25,6 +25,7 @@ from gradwire.emu.agent.core import layout as at
 from gradwire.emu.agent.words import Block
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.system.sockets import LIBC
+from gradwire.emu.system.turns import SHARE_NS
 
 Call = Callable[[], None]
 Asked = Callable[[int, int, int, int], "int | None"]
@@ -34,8 +35,6 @@ TIMER_FLAGS = 0o2000000 | 0o4000  # close on exec, do not block
 STALL_NS = 5_000_000
 NEVER = at.NEVER
 TIMERS, LATE = 256, 4096
-SHARE_NS = 100_000
-"""With real-time priority an agent works so long at once where others of this priority want to (our choice)."""
 """Room at first; our choice."""
 EVENT_ROOM = 1023 * 16
 RUN, DUE, BEGIN, HEARD, SERVE, TOOK = range(6)

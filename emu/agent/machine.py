@@ -156,11 +156,13 @@ def _files(more: Iterable[Path]) -> list[Path]:
     import gradwire.components
     import gradwire.emu.agent.core
     import gradwire.emu.agent.words
+    import gradwire.emu.system.turns
     import gradwire.emu.wire.header
     import gradwire.scenarios.wire
 
     core, components = (Path(each.__path__[0]) for each in (gradwire.emu.agent.core, gradwire.components))
     files = {*core.glob("*.py"), *components.glob("*.py"), *components.glob("*/base.py"), *more}
-    for module in (gradwire.emu.agent.words, gradwire.emu.wire.header, gradwire.scenarios.wire):
+    words, turns = gradwire.emu.agent.words, gradwire.emu.system.turns
+    for module in (words, turns, gradwire.emu.wire.header, gradwire.scenarios.wire):
         files.add(Path(str(module.__file__)))
     return sorted(files)

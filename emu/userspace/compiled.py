@@ -45,7 +45,8 @@ def folder() -> Path:
 
     here = Path(__file__).parent
     digest = hashlib.sha256(f"{version('numba')} {sys.version} {platform.machine()}".encode())
-    for path in (*sorted(here.glob("*.py")), here.parents[1] / "scenarios" / "wire.py"):
+    others = here.parent / "system" / "turns.py", here.parents[1] / "scenarios" / "wire.py"
+    for path in (*sorted(here.glob("*.py")), *others):
         digest.update(path.name.encode() + path.read_bytes())
     return cache_folder() / f"switch-{digest.hexdigest()[:20]}"
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gradwire.emu.system.turns import AT_ONCE_NS
 from gradwire.emu.userspace import answers, rules
 from gradwire.emu.userspace import kernel_calls as calls
 from gradwire.emu.userspace import layout as at
@@ -24,10 +25,6 @@ ASKED, FULL, INTERRUPTED, FAILED = range(4)
 BATCH = 64
 """Packets read from one host in a row (our choice)."""
 EVENTS = 64
-AT_ONCE_NS = 3_000
-"""Who waited for less has not waited: something was ready (our choice)."""
-SHARE_NS = 100_000
-"""With real-time priority the network works so long at once where agents want to (our choice)."""
 
 
 class Files:

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gradwire.emu.planning.plan import Plan
+from gradwire.emu.system.turns import SHARE_NS
 from gradwire.emu.userspace import layout as at
 from gradwire.emu.userspace.clock import new_timer
 from gradwire.emu.userspace.compiled import FOLDER
@@ -133,7 +134,7 @@ class _Switch:
         if plan.clock == "wall":
             words[at.W_EARLY] = early_ps(plan)
             if os.sched_getscheduler(0) == os.SCHED_FIFO:
-                words[at.W_SHARE_NS] = loop.SHARE_NS
+                words[at.W_SHARE_NS] = SHARE_NS
         self.taps: Taps | None = None
         self.not_captured: tuple[int | None, str | None] | None = None
         self.going = True

@@ -78,25 +78,28 @@ class ErrorFeedback(Around):
         return self
 
     def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
-        values = flat(tensor)
-        if (residual := state.values.get("residual")) is not None:
-            values = values + self.decay * residual
-        state.values["corrected"] = values
-        return self.reducer.compress(values, info, state)
+        return self.reducer.compress(self._corrected(flat(tensor), state.values), info, state)
 
     def whole(self, gradients: Tensor, rows: Rows) -> Whole:
-        if (residual := rows.values.get("residual")) is not None:
-            gradients = gradients + self.decay * residual
-        rows.values["corrected"] = gradients
-        return self.reducer.whole(gradients, rows)
-
-    def settle_whole(self, sent: Tensor, rows: Rows) -> None:
-        rows.values["residual"] = rows.values.pop("corrected") - sent
-        super().settle_whole(sent, rows)
+        return self.reducer.whole(self._corrected(gradients, rows.values), rows)
 
     def settle(self, sent: Tensor, info: TensorInfo, state: State) -> None:
-        state.values["residual"] = state.values.pop("corrected") - sent
+        self._keep(sent, state.values)
         super().settle(sent, info, state)
+
+    def settle_whole(self, sent: Tensor, rows: Rows) -> None:
+        self._keep(sent, rows.values)
+        super().settle_whole(sent, rows)
+
+    def _corrected(self, gradient: Tensor, remembered: dict[str, Tensor]) -> Tensor:
+        """x."""
+        if (residual := remembered.get("residual")) is not None:
+            gradient = gradient + self.decay * residual
+        remembered["corrected"] = gradient
+        return gradient
+
+    def _keep(self, sent: Tensor, remembered: dict[str, Tensor]) -> None:
+        remembered["residual"] = remembered.pop("corrected") - sent
 
 
 class MomentumCorrection(Around):
@@ -112,24 +115,26 @@ class MomentumCorrection(Around):
     """Clear the momentum of elements that were sent."""
 
     def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
-        values = flat(tensor)
-        if (momentum := state.values.get("momentum")) is not None:
-            values = values + self.momentum * momentum
-        state.values["momentum"] = values
-        return self.reducer.compress(values, info, state)
-
-    def settle(self, sent: Tensor, info: TensorInfo, state: State) -> None:
-        if self.masking:
-            state.values["momentum"] = state.values["momentum"] * (sent == 0)
-        super().settle(sent, info, state)
+        return self.reducer.compress(self._moved(flat(tensor), state.values), info, state)
 
     def whole(self, gradients: Tensor, rows: Rows) -> Whole:
-        if (momentum := rows.values.get("momentum")) is not None:
-            gradients = gradients + self.momentum * momentum
-        rows.values["momentum"] = gradients
-        return self.reducer.whole(gradients, rows)
+        return self.reducer.whole(self._moved(gradients, rows.values), rows)
+
+    def settle(self, sent: Tensor, info: TensorInfo, state: State) -> None:
+        self._mask(sent, state.values)
+        super().settle(sent, info, state)
 
     def settle_whole(self, sent: Tensor, rows: Rows) -> None:
-        if self.masking:
-            rows.values["momentum"] = rows.values["momentum"] * (sent == 0)
+        self._mask(sent, rows.values)
         super().settle_whole(sent, rows)
+
+    def _moved(self, gradient: Tensor, remembered: dict[str, Tensor]) -> Tensor:
+        """u."""
+        if (momentum := remembered.get("momentum")) is not None:
+            gradient = gradient + self.momentum * momentum
+        remembered["momentum"] = gradient
+        return gradient
+
+    def _mask(self, sent: Tensor, remembered: dict[str, Tensor]) -> None:
+        if self.masking:
+            remembered["momentum"] = remembered["momentum"] * (sent == 0)

@@ -55,12 +55,11 @@ from gradwire.emu.agent.core.layout import (
 )
 from gradwire.emu.agent.core.timers import ask, clock, first_timer, note_late, pop
 from gradwire.emu.agent.core.turns import serve, went_off
+from gradwire.emu.system.turns import AT_ONCE_NS
 
 EPOLLOUT = 4
 IDLE_NS = 5_000_000
 """So long nothing has to be due before work is done that could wait; our choice."""
-AT_ONCE_NS = 3_000
-"""Who waited for less has not waited: something was ready. Our choice; going to sleep and waking up takes longer."""
 
 
 @njit
@@ -88,27 +87,26 @@ def run(A):
 
 @njit
 def share(A):
-    """Let the others have a turn where this one's has been long enough.
-
-    Processes of real-time priority run until they wait for something (or a tenth of a second): without this all others
-    are late by as long as one has work at hand, such as the messages of an iteration that begins.
-    """
-    if A[W_SHARE] and monotonic_ns(A[W_SPEC]) - A[W_TURN] > A[W_SHARE]:
+    """Let the others have a turn where this one's has been long enough; the time, where turns are shared. Without this
+    all others are late by as long as one has work at hand, such as the messages of an iteration that begins."""
+    if A[W_SHARE] == 0:
+        return 0
+    now = monotonic_ns(A[W_SPEC])
+    if now - A[W_TURN] > A[W_SHARE]:
         give_way()
-        A[W_TURN] = monotonic_ns(A[W_SPEC])
+        A[W_TURN] = now = monotonic_ns(A[W_SPEC])
+    return now
 
 
 @njit
 def sleep(A):
     """Wait until files can be read or written, or a timer goes off: how many events there are."""
-    if A[W_SHARE] == 0:
-        return wait(A[W_EPOLL], A[W_EVENTS], -1)
-    share(A)
-    began = monotonic_ns(A[W_SPEC])
+    began = share(A)
     ready = wait(A[W_EPOLL], A[W_EVENTS], -1)
-    now = monotonic_ns(A[W_SPEC])
-    if now - began > AT_ONCE_NS:
-        A[W_TURN] = now
+    if began:
+        now = monotonic_ns(A[W_SPEC])
+        if now - began > AT_ONCE_NS:
+            A[W_TURN] = now
     return ready
 
 

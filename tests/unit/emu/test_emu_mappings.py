@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from gradwire.cli import app
 from gradwire.emu.uml import mappings
 from gradwire.emu.uml.build import find_kernel
 from gradwire.emu.uml.virtual import run_inside
@@ -64,3 +66,16 @@ def test_a_program_with_half_a_gigabyte_of_scattered_pages_lives() -> None:
     words: list[str] = []
     status = run_inside([sys.executable, "-c", TOUCH], seed=1, limit_s=200, memory_mb=1500, heard=heard.append, words=words)
     assert (status, heard) == (0, ["all touched"]), words
+
+
+@pytest.mark.skipif(find_kernel() is None, reason="there is no virtual-time kernel (make uml)")
+@pytest.mark.parametrize(("found", "told"), [("65530", True), ("1048576", False)])
+def test_a_rank_that_is_killed_comes_with_what_to_set(
+    found: str, told: bool, limit: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit.write_text(found)
+    monkeypatch.setattr("gradwire.emu.uml.virtual.make_room", lambda: None)
+    command = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
+    done = CliRunner().invoke(app, ["exec", "four-hosts", "--clock", "virtual", "--hosts", "h0", "--", *command])
+    assert done.exit_code == 1 and "was killed by SIGKILL" in done.output
+    assert ("vm.max_map_count = 1048576" in " ".join(done.output.split())) == told

@@ -40,7 +40,9 @@ def test_it_is_compiled_once_and_found_by_those_who_are_told_where(monkeypatch):
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.nb*")} == before
 
 
-@pytest.mark.parametrize("changed", ["emu/userspace/rules.py", "emu/userspace/layout.py", "scenarios/wire.py"])
+@pytest.mark.parametrize("changed", [
+    "emu/userspace/rules.py", "emu/userspace/layout.py", "emu/system/turns.py", "scenarios/wire.py",
+])
 def test_other_sources_are_another_folder(tmp_path, changed):
     for folder in ("gradwire", "emu", "scenarios", "traces"):
         shutil.copytree(ROOT / folder, tmp_path / folder, symlinks=True)
