@@ -87,8 +87,10 @@ def numbered(column: pyarrow.ChunkedArray) -> tuple[AnyInts, list[str]]:
 
     if not len(column):  # of no chunks, pyarrow would make an array from a list, for which it imports pandas
         return np.zeros(0, dtype=np.int32), []
+    from pyarrow.types import is_dictionary
+
     from gradwire.scenarios.arrow import numpy_of
 
-    encoded = column if pyarrow.types.is_dictionary(column.type) else column.dictionary_encode()
+    encoded = column if is_dictionary(column.type) else column.dictionary_encode()
     encoded = encoded.combine_chunks()
     return numpy_of(encoded.indices), encoded.dictionary.to_pylist()
