@@ -88,7 +88,6 @@ def live(fabric: Any) -> dict[str, int]:
     return {
         "steps": len(track.steps),
         "book": fabric.flows.book.count - fabric.flows.book.first,
-        "room": len(fabric.flows.book),
         "missing": sum(map(len, fabric._deliveries._missing)),
         "drops": sum(map(len, fabric._logs.drops)),
         "records": fabric.flows.records.used,
