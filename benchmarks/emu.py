@@ -234,10 +234,10 @@ def _core(what: str, each: int) -> dict[str, Any]:
     """Every host sends `each` packets to the host four further on, as fast as its link takes them."""
     import numba
 
+    from gradwire.emu.native.calls import words_at
     from gradwire.emu.userspace import layout as at
     from gradwire.emu.userspace import rules
     from gradwire.emu.userspace.fabric import Fabric, port_counts
-    from gradwire.emu.userspace.memory import words_at
     from gradwire.scenarios.wire import serialisation_ps
 
     @numba.njit

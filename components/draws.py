@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 MASK = 0xFFFFFFFF
 STEP = 0x9E3779B1  # 2**32 / golden ratio, odd: consecutive identities land far apart
 TIE_BITS = 20
+NODE_DRAWS, LINK_DRAWS, RED_DRAWS, TIE_DRAWS = 1, 2, 4, 5
+"""Kinds of the keys of nodes, of links, of their marks and of their places among arrivals."""
 FLOW_ENTROPY = 3  # kind of the draws that give each message its path entropy
 
 

@@ -6,6 +6,7 @@ the order of the page and in one folder, unless a comment right before the block
     <!-- not run: trains for hours -->          why a block of commands or code is not run
     <!-- first: gradwire run demo --out x -->   a command to be run before it, which the page does not show
     <!-- file: small.toml -->                   the block is the content of this file, for what comes after it
+    <!-- with: GRADWIRE_CACHE=cache -->         a variable of the environment, from this block on
 
 Output that is shown is compared. Below a line `$ command` stands its output; `...` in it means anything. A table, as
 Markdown or as it is printed, is bound to a command by a comment before it, and each of its cells has to be what the
@@ -34,7 +35,7 @@ PAGES = [
 ]  # fmt: skip
 PROGRAMS = ("gradwire", "make", "pip", "apt", "python", ".venv/bin/python", "torchrun", "printf", "$")
 """What the first word of a block of commands may be."""
-WORDS = ("not run", "first", "file", "needs", "figures by hand", "figures")
+WORDS = ("not run", "first", "file", "with", "needs", "figures by hand", "figures")
 MARK = re.compile(rf"<!-- ({'|'.join(WORDS)}): (.*?) -->")
 OPTION = re.compile(r"`([\w.\[\]]+=[^`]+)`")
 

@@ -54,6 +54,11 @@ class Session:
             **os.environ, "PATH": f"{place}:{path}", "PYTHONPATH": str(ROOT), "COLUMNS": "200", "TERM": "dumb",
         }  # fmt: skip
 
+    def set(self, variable: str) -> None:
+        """Give what runs from now on a variable of the environment, `NAME=value`."""
+        name, value = variable.split("=", 1)
+        self._environment[name] = value
+
     def command(self, line: str) -> Done:
         """Run one line of a shell; the same line is not run twice."""
         if line not in self.known:
@@ -94,6 +99,8 @@ def run_block(session: Session, block: Block) -> None:
     """Do what a block says, as a reader would. Raises `Wrong`."""
     for name in block.marks.get("file", []):
         (session.folder / name).write_text(block.text, encoding="utf-8")
+    for variable in block.marks.get("with", []):
+        session.set(variable)
     if block.kind not in ("sh", "python") or "not run" in block.marks:
         return
     run_first(session, block)

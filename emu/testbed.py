@@ -23,6 +23,7 @@ import numpy as np
 from gradwire.emu.agent import machine
 from gradwire.emu.control import machines
 from gradwire.emu.control.supervise import EmulationInterrupted, Heard, run
+from gradwire.emu.native import kept
 from gradwire.emu.planning.faults import differences as faulty
 from gradwire.emu.planning.plan import Plan
 from gradwire.emu.planning.prepare import check_rates, check_scenario, kernel_options, make_plan
@@ -38,7 +39,7 @@ from gradwire.emu.programs.described import Programs
 from gradwire.emu.programs.outcome import keep_left, read_marks
 from gradwire.emu.programs.player import LEFT
 from gradwire.emu.results.outcome import make_result
-from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.switches.base import BackendKind, TestbedError
 from gradwire.emu.system.raw import Raw
 from gradwire.emu.system.scratch import scratch
 from gradwire.emu.transports import owners_of
@@ -214,21 +215,21 @@ def choose_backend(
     choice = choose(plan, kernel, switch)
     check_rates(plan, kernel.reachable_bps)
     kind = kind_of(choice.name)
-    options |= {"ahead_ns": kind.ahead_ns, **kind.ready(), "compiled_folder": compiled_for(plan, heard)}
+    options |= {"ahead_ns": kind.ahead_ns, **kind.ready(), "compiled_folder": compiled_for(plan, kind, heard)}
     plan = make(switch=choice.name, options=options)
     done = [*choice.substitutions, *faulty(plan.changes, plan.routes, programs is not None)]
     done += differences(programs, clock) if programs is not None else []
     return Chosen(plan, tuple(done), kernel.release)
 
 
-def compiled_for(plan: Plan, heard: Heard | None = None) -> str:
-    """Compile what the agents of a plan run and is not kept yet. Returns the folder where it is."""
+def compiled_for(plan: Plan, switches: BackendKind, heard: Heard | None = None) -> str:
+    """Compile what the agents of a plan and its switches run and is not kept yet. Returns the folder where it is."""
 
     def begins() -> None:
         if heard is not None:
             heard({"state": "compiling"})
 
-    return str(machine.make_ready(owners_of(plan), begins))
+    return str(kept.make_ready([*machine.works(owners_of(plan)), *switches.works()], begins))
 
 
 def for_machines(

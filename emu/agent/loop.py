@@ -36,7 +36,7 @@ STALL_NS = 5_000_000
 NEVER = at.NEVER
 TIMERS, LATE = 256, 4096
 """Room at first; our choice."""
-EVENT_ROOM = 1023 * 16
+EVENT_ROOM = at.EVENTS * 16
 RUN, DUE, BEGIN, HEARD, SERVE, TOOK = range(6)
 """What `enter` can be told (`gradwire.emu.agent.core.entry`)."""
 WHY = {

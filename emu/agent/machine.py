@@ -1,5 +1,4 @@
-"""The machine code of agents: made once, kept where the simulator's engines are (`gradwire.components.engines`), and
-loaded without Numba.
+"""The machine code of agents (`gradwire.emu.native.kept`).
 
 The loop of agents (`gradwire.emu.agent.core`) is one such, and every transport another: its functions, as the simulator
 has them, bound to one memory. The loop calls them by their addresses, so what is compiled for one scenario serves all
@@ -12,40 +11,30 @@ from __future__ import annotations
 import importlib
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradwire.emu.agent.core.layout import RULES
+from gradwire.emu.native import kept
 
 if TYPE_CHECKING:
     from gradwire.components.compiled import Compiled
     from gradwire.components.engines import Work
-    from gradwire.components.objects import Native
     from gradwire.scenarios.schema.transport_base import Transport
 
-Natives = Mapping[str, "Native"]
 ANSWERING = ("pull", "on_data", "on_probe")
 """The functions of a transport that return something."""
 
-_kept_in: list[Path] = []
-
-
-def use(folder: str | None) -> None:
-    """Look for machine code in a folder from now on, where somebody else has seen to it that it is there."""
-    if folder is not None:
-        _kept_in[:] = [Path(folder)]
-
-
 @cache
-def core() -> Natives:
+def core() -> kept.Natives:
     """The loop of agents (`gradwire.emu.agent.core.entry`)."""
-    return _load(_core_work())
+    return kept.load(_core_work())
 
 
 @cache
-def rules(owner: type[Transport]) -> Natives:
+def rules(owner: type[Transport]) -> kept.Natives:
     """The functions of a transport (`RULES`): of the address of the memory, and then as
     `gradwire.components.find.ARGUMENTS` has them. What it has not got does nothing.
 
@@ -54,48 +43,12 @@ def rules(owner: type[Transport]) -> Natives:
     ScenarioError
         A transport of the user's own cannot be compiled.
     """
-    return _load(_rules_work(owner))
+    return kept.load(_rules_work(owner))
 
 
-def make_ready(owners: Iterable[type[Transport]], begins: Callable[[], object] = lambda: None) -> Path:
-    """Compile what agents need for these transports and is not kept, side by side; `begins` is called before, if
-    anything has to be. Returns the folder with all of it. Raises as `rules`."""
-    from gradwire.components import engines
-
-    works = [_core_work(), *map(_rules_work, dict.fromkeys(owners))]
-    if not all(engines.is_kept(work.identity) for work in works):
-        begins()
-        _compile(works)
-    return engines.writable_folder()
-
-
-def _load(work: Work) -> Natives:
-    from gradwire.components import engines, objects
-
-    for folder in _kept_in:
-        if (found := engines.load(work.identity, folder)) is not None:
-            return found
-    for _ in range(2):  # what was kept may turn out to be damaged, and is made anew
-        _compile([work])
-        found = engines.load(work.identity)
-        if found is not None:
-            return found
-    made = {}  # no child could put it there: compiled in this process and kept nowhere
-    for name, function in work.functions().items():
-        symbol, code = objects.emitted(function)
-        made[name] = objects.load(code, symbol, function.py_func.__code__.co_argcount)
-    return made
-
-
-def _compile(works: Iterable[Work]) -> None:
-    from gradwire.components.engines import CompileError, compile_all
-    from gradwire.scenarios.errors import ScenarioError
-
-    try:
-        compile_all(list(works))
-    except CompileError as error:
-        expected = "what Numba can compile (docs/extending.md)"
-        raise ScenarioError(str(error), "a component of your own", expected) from None
+def works(owners: Iterable[type[Transport]]) -> list[Work]:
+    """What has to be compiled for agents with these transports."""
+    return [_core_work(), *map(_rules_work, dict.fromkeys(owners))]
 
 
 @cache
@@ -140,7 +93,7 @@ def _source(owner: type[Transport]) -> str:
     from gradwire.components.transports.base import Deaf
 
     lines = ['"""Written by gradwire.emu.agent.machine."""', "from gradwire.components.compiled import njit"]
-    lines.append("from gradwire.emu.agent.core.calls import words_at")
+    lines.append("from gradwire.emu.native.calls import words_at")
     for name in RULES:
         lines.append(bound_to(owner if hasattr(owner, name) else Deaf, name, f"{name}_itself"))
         arguments = ARGUMENTS[name].removeprefix("M, ")
@@ -156,13 +109,10 @@ def _files(more: Iterable[Path]) -> list[Path]:
     import gradwire.components
     import gradwire.emu.agent.core
     import gradwire.emu.agent.words
-    import gradwire.emu.system.turns
     import gradwire.emu.wire.header
-    import gradwire.scenarios.wire
 
     core, components = (Path(each.__path__[0]) for each in (gradwire.emu.agent.core, gradwire.components))
-    files = {*core.glob("*.py"), *components.glob("*.py"), *components.glob("*/base.py"), *more}
-    words, turns = gradwire.emu.agent.words, gradwire.emu.system.turns
-    for module in (words, turns, gradwire.emu.wire.header, gradwire.scenarios.wire):
+    files = {*kept.files(), *core.glob("*.py"), *components.glob("*/base.py"), *more}
+    for module in (gradwire.emu.agent.words, gradwire.emu.wire.header):
         files.add(Path(str(module.__file__)))
     return sorted(files)

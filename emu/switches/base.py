@@ -15,10 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gradwire.emu.planning.plan import Plan
 from gradwire.scenarios.errors import GradwireError
+
+if TYPE_CHECKING:
+    from gradwire.components.engines import Work
 
 
 @dataclass
@@ -138,6 +141,9 @@ class BackendKind(Protocol):
 
     def ready(self) -> dict[str, str]:
         """Compile what takes long inside a virtual machine, and say where it is: options of the plan."""
+
+    def works(self) -> Sequence[Work]:
+        """What else has to be compiled for it, as agents are (`gradwire.emu.native.kept`)."""
 
     def make(self, plan: Plan, kernel: Any) -> SwitchBackend:
         """A network that is not built yet."""

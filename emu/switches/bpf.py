@@ -16,7 +16,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,6 +36,9 @@ from gradwire.emu.switches.kernel import (
 from gradwire.emu.switches.kinds.bpf import Bpf
 from gradwire.emu.system import bpf
 from gradwire.emu.system.namespaces import mount, shown, unmount
+
+if TYPE_CHECKING:
+    from gradwire.components.engines import Work
 
 PORT = (
     # what is asked
@@ -298,6 +301,9 @@ class BpfKind:
 
     def ready(self) -> dict[str, str]:
         return {"bpf_program": str(object_file())}
+
+    def works(self) -> Sequence[Work]:
+        return ()
 
     def make(self, plan: Plan, kernel: Kernel) -> BpfSwitch:
         program = plan.options.get("bpf_program")

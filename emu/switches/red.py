@@ -7,9 +7,9 @@ one, the longest queue. It counts with `tc -s`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gradwire.emu.kernel import queueing
 from gradwire.emu.kernel.devices import DEVICE, WIRE, WIRES, space, wire_device
@@ -26,6 +26,9 @@ from gradwire.emu.switches.kernel import (
     substitutions_everywhere,
 )
 from gradwire.emu.system.namespaces import inside, shown
+
+if TYPE_CHECKING:
+    from gradwire.components.engines import Work
 
 
 class RedSwitch(KernelSwitch):
@@ -222,6 +225,9 @@ class RedKind:
 
     def ready(self) -> dict[str, str]:
         return {}
+
+    def works(self) -> Sequence[Work]:
+        return ()
 
     def make(self, plan: Plan, kernel: Kernel) -> RedSwitch:
         return RedSwitch(plan, wired=netem_works(kernel))

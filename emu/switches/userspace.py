@@ -18,7 +18,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gradwire.emu.agent.nic import AHEAD_NS
 from gradwire.emu.kernel import queueing
@@ -28,7 +28,7 @@ from gradwire.emu.planning.round_trips import base_round_trip_ns
 from gradwire.emu.switches.base import Drop, PortCounts, TestbedError
 from gradwire.emu.system import kernel_tcp
 from gradwire.emu.system.namespaces import find_tool
-from gradwire.emu.userspace import card, process, tun
+from gradwire.emu.userspace import card, machine, process, tun
 from gradwire.emu.userspace.fabric import port_counts
 from gradwire.emu.userspace.layout import BALANCERS
 from gradwire.emu.userspace.process import (
@@ -44,6 +44,9 @@ from gradwire.emu.userspace.process import (
 )
 from gradwire.scenarios.readable import chosen_text
 from gradwire.scenarios.wire import ETHERNET
+
+if TYPE_CHECKING:
+    from gradwire.components.engines import Work
 
 ANSWER_S = 30.0
 """The longest that an answer of the process may take."""
@@ -105,10 +108,12 @@ class Userspace:
         return found
 
     def ready(self) -> dict[str, str]:
-        """Where its compiled program is."""
-        from gradwire.emu.userspace.compiled import make_ready
+        """There is nothing to say."""
+        return {}
 
-        return {"switch_folder": str(make_ready())}
+    def works(self) -> Sequence[Work]:
+        """Its program."""
+        return (machine.work(),)
 
     def make(self, plan: Plan, kernel: Kernel | None = None) -> UserspaceSwitch:
         """A network that is not built yet."""

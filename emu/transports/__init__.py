@@ -72,8 +72,9 @@ def owners_of(plan: Plan) -> list[type[Transport]]:
 def warm(plan: Plan) -> None:
     """Load the machine code that agents will run, before they are forked."""
     from gradwire.emu.agent import machine
+    from gradwire.emu.native import kept
 
-    machine.use(plan.options.get("compiled_folder"))
+    kept.use(plan.options.get("compiled_folder"))
     machine.core()
     for owner in owners_of(plan):
         machine.rules(owner)

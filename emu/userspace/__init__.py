@@ -5,15 +5,12 @@ Compiled, because a packet every few microseconds leaves no time for anything el
     rules         of ports, links and load balancing, on a clock that they are told; no input or output
     frames        IPv4 packets as a switch sees them: class, importance, size on the link; congestion marks
     loop          read, apply the rules, write, sleep
-    kernel_calls  the system calls for that
-    memory        bare pointers
-    compiled      how, and where it is kept
+    machine       where it is kept
 
 In Python:
 
     layout        where things stand in memory; the state of an empty network
     fabric        the network of a plan: its state, and what it has counted
-    draws         keys of random numbers by counter
     process       what is around the loop: from the fork to the last answer
     taps          captures at switches
     tun, card     the devices through which hosts' packets come and go, and what holds the kernel's TCP back there

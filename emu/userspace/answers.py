@@ -9,22 +9,22 @@ Watched is one packet per host at a time, until it is acknowledged.
 
 from __future__ import annotations
 
+from gradwire.components.compiled import njit
+from gradwire.emu.native.calls import words_at
 from gradwire.emu.userspace import layout as at
-from gradwire.emu.userspace.compiled import compiled
 from gradwire.emu.userspace.frames import acknowledged, whose
-from gradwire.emu.userspace.memory import words_at
 
 FORGOTTEN_PS = 20_000_000_000
 """A packet that has not been acknowledged so long after it was due will not be: the message was complete without it
 (our choice)."""
 
 
-@compiled
+@njit
 def _asked(W, host):
     return words_at(W[at.A_ASKED] + host * (8 * at.HOST_WORDS))
 
 
-@compiled
+@njit
 def delivered(W, host, frame, length, due):
     """A host has been given a packet that was due at `due`."""
     asked = _asked(W, host)
@@ -37,7 +37,7 @@ def delivered(W, host, frame, length, due):
         asked[at.H_DUE] = due
 
 
-@compiled
+@njit
 def heard(W, host, frame, length, now):
     """A host has sent a packet, which may be the answer."""
     asked = _asked(W, host)

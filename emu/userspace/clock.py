@@ -14,7 +14,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def new_timer() -> int:
-    """File that is readable from the time on that is set last (`gradwire.emu.userspace.kernel_calls.set_timer`)."""
+    """File that is readable from the time on that is set last (`gradwire.emu.native.calls.set_timer`)."""
     file: int = _libc.timerfd_create(time.CLOCK_MONOTONIC, _CLOEXEC_NONBLOCK)
     if file < 0:
         raise OSError(ctypes.get_errno(), "timerfd_create")

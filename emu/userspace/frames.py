@@ -7,8 +7,8 @@ of packets that are lost, to say which message has lost what.
 
 from __future__ import annotations
 
+from gradwire.components.compiled import njit
 from gradwire.emu.userspace import layout as at
-from gradwire.emu.userspace.compiled import compiled
 from gradwire.scenarios.wire import (
     ETHERNET,
     GRADWIRE_FLAGS,
@@ -32,7 +32,7 @@ CRC32 = 0xEDB88320
 """The polynomial of IEEE 802.3, lowest bit first."""
 
 
-@compiled
+@njit
 def _word(data, i, many):
     """`many` bytes in network order."""
     value = 0
@@ -41,7 +41,7 @@ def _word(data, i, many):
     return value
 
 
-@compiled
+@njit
 def parse(data, row, length, first_address, hosts):
     """Enter what came out of a host, `length` bytes, into a packet's row. False if it is no IPv4 packet for a host."""
     if length < IPV4 or data[0] >> 4 != 4:
@@ -66,7 +66,7 @@ def parse(data, row, length, first_address, hosts):
     return True
 
 
-@compiled
+@njit
 def mark(data):
     """Set CE, and a checksum that fits [RFC 1624, equation 3]."""
     tos = int(data[1])
@@ -82,7 +82,7 @@ def mark(data):
     data[11] = total & 0xFF
 
 
-@compiled
+@njit
 def _header(data, length, which):
     """Where the gradwire header is of a packet over UDP whose source (0) or destination (2) is the port of gradwire;
     -1: it is no such packet."""
@@ -92,7 +92,7 @@ def _header(data, length, which):
     return i + UDP
 
 
-@compiled
+@njit
 def whose(data, length):
     """(message, number of the packet) of a gradwire packet over UDP; the number is -1 unless it carries data, and both
     are for what is no such packet."""
@@ -102,7 +102,7 @@ def whose(data, length):
     return _word(data, i, 4), _word(data, i + 10, 4) if _word(data, i + 14, 2) & _KIND == 0 else -1
 
 
-@compiled
+@njit
 def acknowledged(data, length):
     """(message, number of the packet) that a packet acknowledges; (-1, -1): it does no such thing."""
     i = _header(data, length, 0)

@@ -11,9 +11,9 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.components.draws import LINK_DRAWS, NODE_DRAWS, TIE_DRAWS, key_of
 from gradwire.emu.planning.plan import Plan, host_address
 from gradwire.emu.switches.kinds.userspace import Userspace
-from gradwire.emu.userspace.draws import OF_ARRIVALS, OF_LINK, OF_NODE, key_of
 from gradwire.scenarios.wire import MIN_FRAME, serialisation_ps
 
 CLASSES = 8
@@ -150,14 +150,14 @@ def state_of(plan: Plan, *, packets: int | None = None, drops: int = DROPS, log:
         limited = port.src >= hosts
         S.ports[port.number, : P_TIES + 1] = (
             port.dst, port.dst < hosts, port.rate, port.latency_ps, -int(-port.loss * 2**32 // 1),
-            key_of(plan.seed, OF_LINK, port.number), queues.count - 1, queues.buffer if limited else UNLIMITED,
-            queues.selective_drop, key_of(plan.seed, OF_ARRIVALS, port.number),
+            key_of(plan.seed, LINK_DRAWS, port.number), queues.count - 1, queues.buffer if limited else UNLIMITED,
+            queues.selective_drop, key_of(plan.seed, TIE_DRAWS, port.number),
         )  # fmt: skip
         if limited and queues.thresholds is not None:
             S.classes[port.number, : len(queues.thresholds), C_THRESHOLD] = queues.thresholds
         if limited and queues.limits is not None:
             S.classes[port.number, : len(queues.limits), C_LIMIT] = queues.limits
-    S.nodes[:, N_KEY] = [key_of(plan.seed, OF_NODE, node) for node in range(plan.node_count)]
+    S.nodes[:, N_KEY] = [key_of(plan.seed, NODE_DRAWS, node) for node in range(plan.node_count)]
     first = 0
     for (node, host), numbers in sorted(ways.items()):
         S.way_of[node * hosts + host] = first, len(numbers)

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gradwire.components.compiled import njit
+from gradwire.emu.native import calls
+from gradwire.emu.native.calls import bytes_at, words_at
 from gradwire.emu.system.turns import AT_ONCE_NS
 from gradwire.emu.userspace import answers, rules
-from gradwire.emu.userspace import kernel_calls as calls
 from gradwire.emu.userspace import layout as at
-from gradwire.emu.userspace.compiled import compiled
 from gradwire.emu.userspace.frames import parse
-from gradwire.emu.userspace.memory import bytes_at, words_at
 
 ASKED, FULL, INTERRUPTED, FAILED = range(4)
 """Why `serve` returns: the parent wants something, there is no room for packets, a signal, or a system call failed."""
@@ -47,7 +47,7 @@ class Files:
         state.words[at.A_DEVICES : at.A_SPEC + 1] = [array.ctypes.data for array in arrays]
 
 
-@compiled
+@njit("int64(int64)")
 def serve(address):
     """Be the network of the words at `address`, until one of the reasons above."""
     W = words_at(address)
@@ -61,7 +61,7 @@ def serve(address):
                 if calls.set_timer(W[at.F_TIMER], due_ns, W[at.A_SPEC]) < 0:
                     return _failed(W)
         waiting = _share(W)
-        ready = calls.wait(W[at.F_EPOLL], W[at.A_EVENTS], EVENTS)
+        ready = calls.wait(W[at.F_EPOLL], W[at.A_EVENTS], EVENTS, -1)
         if ready < 0:
             return _failed(W)
         W[at.W_WOKEN_NS] = calls.monotonic_ns(W[at.A_SPEC])
@@ -83,7 +83,7 @@ def serve(address):
             return ASKED
 
 
-@compiled
+@njit
 def _share(W):
     """Let agents of the same real-time priority have a turn where this one's has been long enough; the time, where that
     matters."""
@@ -96,7 +96,7 @@ def _share(W):
     return now
 
 
-@compiled
+@njit
 def _failed(W):
     error = calls.error()
     if error == calls.INTERRUPTED:
@@ -105,7 +105,7 @@ def _failed(W):
     return FAILED
 
 
-@compiled
+@njit
 def _catch_up(W):
     """Bring the network to this moment and deliver what has arrived by now."""
     clock = W[at.W_WOKEN_NS] if W[at.W_STILL] else calls.monotonic_ns(W[at.A_SPEC])
@@ -124,7 +124,7 @@ def _catch_up(W):
         rules.release(W, packet)
 
 
-@compiled
+@njit
 def _count(W, late_ns):
     bits = 0
     while late_ns >> bits:
@@ -133,7 +133,7 @@ def _count(W, late_ns):
     W[at.W_WORST_NS] = max(W[at.W_WORST_NS], late_ns)
 
 
-@compiled
+@njit
 def _read(W, host):
     """Some of the packets that a host has sent. False if there is no room for one, or if that failed."""
     device = words_at(W[at.A_DEVICES])[host]
@@ -156,10 +156,3 @@ def _read(W, host):
         else:
             rules.release(W, packet)  # for nobody here
     return True
-
-
-def compile_all() -> None:
-    """What the process calls, without calling it."""
-    from numba import types
-
-    serve.compile((types.int64,))

@@ -23,11 +23,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from gradwire.emu.native import kept
 from gradwire.emu.planning.plan import Plan
 from gradwire.emu.system.turns import SHARE_NS
 from gradwire.emu.userspace import layout as at
+from gradwire.emu.userspace import machine
 from gradwire.emu.userspace.clock import new_timer
-from gradwire.emu.userspace.compiled import FOLDER
 
 if TYPE_CHECKING:
     from gradwire.emu.userspace.taps import Taps
@@ -92,8 +93,7 @@ def live(plan: Plan, devices: Sequence[int], control: socket.socket) -> None:
         ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes the socket
         _close_others({0, 1, 2, control.fileno(), *devices})
-        if ready := plan.options.get("switch_folder"):
-            os.environ[FOLDER] = str(ready)
+        kept.use(plan.options.get("compiled_folder"))
         if plan.clock == "wall":
             _go_first()
         gc.disable()
@@ -141,9 +141,9 @@ class _Switch:
 
     def run(self) -> None:
         """Until the parent is gone."""
-        loop = self.loop
+        loop, serve = self.loop, machine.core()["serve"]
         while self.going:
-            why = loop.serve(self.fabric.state.address)
+            why = serve(self.fabric.state.address)
             if why == loop.ASKED:
                 self.reply()
             elif why == loop.FULL:

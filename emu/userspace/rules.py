@@ -17,52 +17,37 @@ Times are integer picoseconds. `W` are the words of the `State`; ports, nodes an
 
 from __future__ import annotations
 
-from gradwire.emu.userspace import draws
+from gradwire.components.compiled import njit
+from gradwire.components.draws import draw, tie_break
+from gradwire.emu.native.calls import bytes_at, words_at
 from gradwire.emu.userspace import layout as at
-from gradwire.emu.userspace.compiled import compiled
-from gradwire.emu.userspace.draws import MASK, TIE_BITS
 from gradwire.emu.userspace.frames import mark, whose
-from gradwire.emu.userspace.memory import bytes_at, words_at
 
 PS_PER_BYTE_AT_1_BPS = 8_000_000_000_000
 """`gradwire.scenarios.wire.serialisation_ps`, which is not compiled; a test holds them equal."""
-
-mix = compiled(draws.mix)
-
-
-@compiled
-def draw(key, counter):
-    """The `counter`-th 32-bit random number of `key`."""
-    return mix(((key & MASK) + (counter & 0x7FFFFFFF) * (key >> 32)) & MASK)
-
-
-@compiled
-def tie_break(key, time):
-    """What decides between packets that arrive at the same picosecond, lowest first."""
-    return draw(key, time ^ (time >> 31)) >> (32 - TIE_BITS)
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
-@compiled
+@njit
 def packet_of(W, packet):
     """The row of a packet."""
     return words_at(W[at.A_PACKETS] + packet * (8 * at.PACKET_WORDS))
 
 
-@compiled
+@njit
 def frame_of(W, packet):
     """The bytes of a packet."""
     return bytes_at(W[at.A_FRAMES] + packet * W[at.FRAME_BYTES])
 
 
-@compiled
+@njit
 def _port_of(W, port):
     return words_at(W[at.A_PORTS] + port * (8 * at.PORT_WORDS))
 
 
-@compiled
+@njit
 def _class_of(W, port, c):
     return words_at(W[at.A_CLASSES] + (port * at.CLASSES + c) * (8 * at.CLASS_WORDS))
 
@@ -70,7 +55,7 @@ def _class_of(W, port, c):
 # --- what happens next ------------------------------------------------------------------------------------------------
 
 
-@compiled
+@njit
 def _push(heap, n, time, order, packet):
     """Add to a heap of `n`."""
     i = n
@@ -88,7 +73,7 @@ def _push(heap, n, time, order, packet):
     heap[3 * i + 2] = packet
 
 
-@compiled
+@njit
 def _pop(heap, last):
     """Remove the first of a heap, which then has `last`."""
     time, order, packet = heap[3 * last], heap[3 * last + 1], heap[3 * last + 2]
@@ -114,14 +99,14 @@ def _pop(heap, last):
     heap[3 * i + 2] = packet
 
 
-@compiled
+@njit
 def _happens(W, time, order, packet):
     """Something will happen at a switch: see `State.happenings`."""
     _push(words_at(W[at.A_HAPPENINGS]), W[at.W_HAPPENING], time, order, packet)
     W[at.W_HAPPENING] += 1
 
 
-@compiled
+@njit
 def wake_time(W):
     """When to come back at the latest, to be in time for whatever reaches a host next; -1: there is nothing.
 
@@ -138,7 +123,7 @@ def wake_time(W):
     return wake
 
 
-@compiled
+@njit
 def next_reached(W, until):
     """Let time pass up to and with `until`, or until a packet has reached its host: that packet, or -1.
 
@@ -179,7 +164,7 @@ def next_reached(W, until):
             _offer(W, port, packet, now)
 
 
-@compiled
+@njit
 def arrive(W, host, packet):
     """A host sends a packet: it reaches the host's own port, at the time up to which `next_reached` has come."""
     _offer(W, _way(W, host, packet), packet, W[at.W_NOW])
@@ -188,7 +173,7 @@ def arrive(W, host, packet):
 # --- packets ----------------------------------------------------------------------------------------------------------
 
 
-@compiled
+@njit
 def room(W):
     """Whether one packet more has room, and could be lost, or be seen on all its way, with all that are under way."""
     under_way = W[at.ROOM_PACKETS] - W[at.W_FREE_COUNT]
@@ -199,7 +184,7 @@ def room(W):
     )
 
 
-@compiled
+@njit
 def take(W):
     """A free packet; there is `room`."""
     packet = W[at.W_FREE]
@@ -208,7 +193,7 @@ def take(W):
     return packet
 
 
-@compiled
+@njit
 def release(W, packet):
     """It is free again."""
     packet_of(W, packet)[at.K_NEXT] = W[at.W_FREE]
@@ -216,7 +201,7 @@ def release(W, packet):
     W[at.W_FREE_COUNT] += 1
 
 
-@compiled
+@njit
 def _drop(W, port, packet, time, cause):
     row = words_at(W[at.A_DROPS] + W[at.W_DROPPED] * (8 * len(at.LOST)))
     W[at.W_DROPPED] += 1
@@ -230,7 +215,7 @@ def _drop(W, port, packet, time, cause):
     release(W, packet)
 
 
-@compiled
+@njit
 def _tap(W, port, packet, time, incoming):
     """Write a packet down for a capture."""
     row = words_at(W[at.A_TAPS] + W[at.W_TAPPED] * (8 * len(at.TAPPED)))
@@ -247,7 +232,7 @@ def _tap(W, port, packet, time, incoming):
 # --- ways -------------------------------------------------------------------------------------------------------------
 
 
-@compiled
+@njit
 def _way(W, node, packet):
     """The port by which a packet leaves a node; -1: nobody knows the way."""
     each = packet_of(W, packet)
@@ -267,7 +252,7 @@ def _way(W, node, packet):
 # --- ports ------------------------------------------------------------------------------------------------------------
 
 
-@compiled
+@njit
 def _offer(W, number, packet, time):
     """A packet reaches a port: it goes out, waits or is dropped."""
     port, each = _port_of(W, number), packet_of(W, packet)
@@ -304,7 +289,7 @@ def _offer(W, number, packet, time):
     port[at.P_MASK] |= 1 << c
 
 
-@compiled
+@njit
 def _serve(W, number, time):
     """The port is free: start the first packet of the highest class that has one."""
     port = _port_of(W, number)
@@ -324,7 +309,7 @@ def _serve(W, number, time):
         _happens(W, port[at.P_FREE_AT], at.BEFORE_ARRIVALS + number, -1)
 
 
-@compiled
+@njit
 def _transmit(W, number, packet, c, start):
     """Put a packet on the wire; its first bit leaves at `start`."""
     port, size = _port_of(W, number), packet_of(W, packet)[at.K_SIZE]

@@ -214,11 +214,21 @@ def messages(
         names, which = np.unique(numbers, return_inverse=True)
         numbers = np.array([KINDS.index(name) for name in names.tolist()], dtype=np.int64)[which.reshape(-1)]
     given = {"table": context.number, "pool": loss.pool, **columns}
-    full = {name: np.array(np.broadcast_to(value, n), dtype=np.int64) for name, value in given.items()}
+    full = {name: _column(value, n) for name, value in given.items()}
     what = (full[name] for name in ("src", "dst", "tensor", "part"))
     full["turn"] = full["iteration"] + _beginning(context.seed, numbers, *what)
-    bound, share = (np.array(np.broadcast_to(each, n), dtype=np.float64) for each in (loss.bound, loss.share))
+    bound, share = (_column(each, n, "float64") for each in (loss.bound, loss.share))
     return Messages(kind=numbers, important=importance, bound=bound, share=share, **full)
+
+
+def _column(value: Any, many: int, kind: str = "int64") -> NDArray[Any]:
+    """A column to be read: of one number for all there is that number alone."""
+    import numpy as np
+
+    given = np.asarray(value, dtype=kind)
+    if given.ndim == 0:
+        return np.broadcast_to(given, many)
+    return given if given.base is None else given.copy()  # a view would keep what it is of
 
 
 def _beginning(seed: int, *what: Ints) -> Ints:

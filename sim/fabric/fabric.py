@@ -232,7 +232,7 @@ class Fabric:
 
     def reserve(self, many: int) -> int:
         """Numbers for so many messages, which they are given when they are sent (`number`); returns the first."""
-        return self.flows.enter(many)
+        return self.flows.book.enter(many)
 
     def take_missing(self) -> Ints:
         """Which packets messages were delivered without since the last time (`Deliveries.take_missing`)."""
@@ -249,7 +249,7 @@ class Fabric:
         def take(track: Track, over: Over) -> None:
             first, many = int(over.numbers[0]) if len(over.numbers) else 0, len(over.numbers)
             counts, missing = self.flows.counts(first, many), self._deliveries.missing_of(first, many)
-            self.flows.forget(first, many)
+            self.flows.book.forget(first, many)
             recorder.step(track.part, track.handed.steps, over, counts, missing)
 
         self._recorder = recorder = Recorder(taker)
@@ -426,7 +426,7 @@ class Fabric:
         """Note when time passes and no byte arrives: then something will never end."""
         if not self.undelivered:
             return
-        total = self.flows.received() + self.flows.count
+        total = self.flows.received() + self.flows.book.count
         since, seen = self._quiet
         if total != seen or self._programs.timer < at.FOREVER:
             self._quiet = (self.now, total)
@@ -471,13 +471,13 @@ class Fabric:
 
     def finish(self) -> Tables:
         """What the network has counted so far and not handed over, as columns."""
-        first = self.flows.first
+        first = self.flows.book.first
         return Tables(
             ports=collect_ports(self.network, self.memory),
             drops=collect_drops(self.network, self._logs.drops),
             missing=self._deliveries.missing(),
             packet_hops=self.packet_hops,
-            **vars(self.flows.counts(first, self.flows.count - first)),
+            **vars(self.flows.counts(first, self.flows.book.count - first)),
         )
 
     @property

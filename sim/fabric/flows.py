@@ -23,13 +23,12 @@ from gradwire.components.layout import (
     B_TIMEOUTS,
     B_TRANSPORT,
     B_TRIMMED,
-    BOOK_WORDS,
 )
 from gradwire.scenarios.arrays import Flags, Ints
-from gradwire.scenarios.errors import GradwireError
 from gradwire.scenarios.loss import Allowance
 from gradwire.scenarios.missing import missing_runs
 from gradwire.sim.fabric.arena import Keep
+from gradwire.sim.fabric.book import Book
 from gradwire.sim.fabric.counts import Counts
 from gradwire.sim.fabric.keep import CLOSE, COUNT, OPEN
 from gradwire.sim.fabric.memory import Memory
@@ -44,9 +43,7 @@ class Flows:
 
     Attributes
     ----------
-    book : int64 [messages and room for more, BOOK_WORDS]: what is kept of every message from `first` on, by number.
-    first : the first message of which anything is kept: all before it have been forgotten.
-    count : how many messages there are and were.
+    book : what is kept of every message.
     records : the records of messages, streams and groups.
     delivered_bytes : payload bytes of all messages that were delivered.
     """
@@ -66,59 +63,18 @@ class Flows:
         self.arena = self.records.arena
         self.transports = transports
         self._keep = keep
-        self.first = self.count = 0
-        self._place_book(np.zeros((1024, BOOK_WORDS), dtype=np.int64), 0)
-        self._gone: dict[int, int] = {}  # stretches of messages that are forgotten behind `first`: first, beyond
+        self.book = Book(memory)
         self.delivered_bytes = 0
         self._streams = Streams(self.records)
         self._pairs = Pairs(self.records)
 
     # --- opening ------------------------------------------------------------------------------------------------
 
-    def _place_book(self, book: Ints, first: int) -> None:
-        """Let the engine know where the book is."""
-        self.book, self.first = book, first
-        self.memory.M[at.H_BOOK] = book.ctypes.data
-        self.memory.M[at.H_BOOK_FIRST] = first
-
-    def enter(self, many: int) -> int:
-        """Make room in the book for more messages. Returns the number of the first."""
-        first = self.count
-        self.count += many
-        if self.count > at.MASK_KEY_NUMBER:
-            raise GradwireError(
-                f"more than {at.MASK_KEY_NUMBER} messages", "fabric", "fewer or larger messages"
-            )
-        beyond = self.count - self.first
-        if beyond > len(self.book):
-            room = max(beyond, 2 * len(self.book))
-            more = np.zeros((room - len(self.book), BOOK_WORDS), dtype=np.int64)
-            self._place_book(np.concatenate((self.book, more)), self.first)
-        self.book[first - self.first : beyond] = 0
-        self.book[first - self.first : beyond, [B_FLOW, B_END]] = -1
-        return first
-
-    def forget(self, first: int, many: int) -> None:
-        """Keep no more of so many messages from `first` on, which are delivered and whose records are free."""
-        if not many:
-            return
-        self._gone[first] = first + many
-        keep = self.first
-        while keep in self._gone:
-            keep = self._gone.pop(keep)
-        if keep > self.first:
-            self.book[: self.count - keep] = self.book[keep - self.first : self.count - self.first].copy()
-            self._place_book(self.book, keep)
-
     def jump(self, messages: int, nbytes: int, by: int) -> None:
         """So many messages with so many bytes are over that nothing is kept of; those of which something is kept come
         behind them, and so much later."""
-        self._place_book(self.book, self.first + messages)
-        self.count += messages
-        self._gone = {first + messages: beyond + messages for first, beyond in self._gone.items()}
+        self.book.jump(messages, by)
         self.delivered_bytes += nbytes
-        ends = self.book[: self.count - self.first, B_END]
-        ends[ends >= 0] += by
         self._pairs.later(by)
         self._streams.later(by)
 
@@ -170,7 +126,7 @@ class Flows:
         `fan`: the base of its fan, and its place there."""
         M = self.memory.M
         tags, wanted = self.tags(self.transports[transport].important if important is None else important, packets)
-        number = self.enter(1) if number is None else number
+        number = self.book.enter(1) if number is None else number
         numbers = (src, dst, nbytes, packets, priority, loss.pool, tags, wanted)
         source, target, size, count, priorities, pool, tag, importance = np.array(numbers, dtype=np.int64)[:, None]
         share, bound = np.array([[loss.share], [loss.bound]], dtype=np.float64)
@@ -178,7 +134,7 @@ class Flows:
         row = self.variants(begin, transport)[0][0]
         row[at.V_TELL] = at.TELL_DELIVERED | at.TELL_FINISHED if settled else at.TELL_DELIVERED
         row[at.V_LOGGED], row[at.V_FIRST], row[at.V_SINCE] = int(logged), number, since
-        self.book[number - self.first] = (
+        self.book.rows(number, 1)[0] = (
             src, dst, nbytes, packets, transport, -1, 0, -1, 0, 0, 0, tags if tags > 1 else 0, 0, 0, 0,
         )  # fmt: skip
         words = at.MESSAGE_WORDS + at.VARIANT_WORDS + 2
@@ -220,7 +176,7 @@ class Flows:
     def missing(self, number: int) -> Ints:
         """The packets that have not arrived of a message whose records are not free yet; see `missing_runs`."""
         M = self.memory.M
-        packets, nbytes, kind, flow = self.book[number - self.first, [B_PACKETS, B_BYTES, B_TRANSPORT, B_FLOW]].tolist()
+        packets, nbytes, kind, flow = self.book.row(number, [B_PACKETS, B_BYTES, B_TRANSPORT, B_FLOW])
         base = int(M[self.records.receiver(flow) + at.R_BITS])
         words = M[base : base + -(-packets // 32)].astype("<u4")
         arrived = np.unpackbits(words.view(np.uint8), bitorder="little")[:packets]
@@ -234,7 +190,7 @@ class Flows:
     def settled(self, first: int, beyond: int) -> int:
         """Payload bytes of those messages that were delivered, and those that have arrived of the others; none of them
         may be forgotten."""
-        book = self.book[first - self.first : beyond - self.first]
+        book = self.book.rows(first, beyond - first)
         delivered = book[:, B_END] >= 0
         live = book[~delivered & (book[:, B_FLOW] >= 0), B_FLOW]
         return int(book[delivered, B_BYTES].sum() + self.memory.M[self.records.receiver(live) + at.R_GOT].sum())
@@ -249,7 +205,7 @@ class Flows:
     def counts(self, first: int, many: int) -> Counts:
         """What has been counted so far of so many messages from one on."""
         self._keep(COUNT, first, many)
-        book = self.book[first - self.first : first - self.first + many]
+        book = self.book.rows(first, many)
         sent, again, marked, trimmed, timeouts, end, got = (
             book[:, column].copy()
             for column in (B_SENT, B_RETRANSMITTED, B_MARKED, B_TRIMMED, B_TIMEOUTS, B_END, B_GOT)

@@ -238,7 +238,7 @@ class FastForward:
         return Moment(
             anchor, b"" if self._never else standing(self._memory, self._flows, jobs, anchor),
             [[replace(laid) for laid in track.live] for track in jobs],
-            [replace(track.handed) for track in jobs], [track.events for track in jobs], self._flows.count,
+            [replace(track.handed) for track in jobs], [track.events for track in jobs], self._flows.book.count,
             self._flows.delivered_bytes, self._leaper.counted(), taken, dropped, self._agenda.acted,
         )  # fmt: skip
 
@@ -281,10 +281,10 @@ class FastForward:
         """How many times so much time, so many messages and so many steps of each job can be left out before anything
         else comes: the last iterations and so many before them, an action from outside, the end of the run."""
         end = min(self._limit, self._agenda.next_action)
-        left = at.MASK_KEY_NUMBER - self._flows.count
+        left = at.MASK_KEY_NUMBER - self._flows.book.count
         if self._flows.shares:
             # the oldest messages of groups are told apart by the last digits of their numbers (KEY_CLASS)
-            left = min(left, -self._flows.count % (1 << at.KEY_CLASS))
+            left = min(left, -self._flows.book.count % (1 << at.KEY_CLASS))
         most = [(end - int(self._memory.M[at.H_NOW])) // by, left // max(1, messages)]
         for more, rest, track in zip(steps, spare, self._jobs, strict=True):
             # the step that comes next is made already

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gradwire.components import layout as at
-from gradwire.components.draws import FLOW_ENTROPY, key_of, kind_key
+from gradwire.components.draws import (
+    FLOW_ENTROPY,
+    LINK_DRAWS,
+    NODE_DRAWS,
+    RED_DRAWS,
+    TIE_DRAWS,
+    key_of,
+    kind_key,
+)
 from gradwire.components.limits import ARENA_WORDS
 from gradwire.experiment.routing import DETAILED, Routing
 from gradwire.experiment.topology import Network
@@ -41,7 +49,6 @@ if TYPE_CHECKING:
 FIRST_HEAP = 32  # entries
 NEAR_LINKS = 8000  # directed links whose state the caches of today's processors hold (measured: 6,144 yes, 12,000 no)
 
-NODE_DRAWS, LINK_DRAWS, RED_DRAWS, TIE_DRAWS = 1, 2, 4, 5
 
 
 @dataclass

@@ -213,8 +213,8 @@ def _deliveries(room: LinkRoom, wanted: Wanted) -> int:
     return LOG_ENTRIES + room.per_window + held + ends
 
 
-def reserve(words: int) -> Ints:
-    """An array of zeros of which only touched pages take memory.
+def reserve_block(words: int) -> mmap.mmap:
+    """So many words that are zeros, of which only touched pages take memory.
 
     Raises
     ------
@@ -229,6 +229,12 @@ def reserve(words: int) -> Ints:
             "memory",
             "no limit on virtual memory (ulimit -v)",
         ) from error
+    return block
+
+
+def reserve(words: int) -> Ints:
+    """An array of zeros of which only touched pages take memory, as `reserve_block` reserves it."""
+    block = reserve_block(words)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         block.madvise(mmap.MADV_NOHUGEPAGE)
     return np.frombuffer(block, dtype=np.int64)

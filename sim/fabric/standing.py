@@ -117,10 +117,10 @@ def _laid(memory: Memory, flows: Flows, track: Track, laid: Laid, anchor: int) -
     messages = M[laid.messages : laid.messages + at.MESSAGE_WORDS * n].reshape(n, at.MESSAGE_WORDS)
     events = M[laid.events : laid.events + at.EVENT_WORDS * len(laid.step)].reshape(-1, at.EVENT_WORDS)
     waits = (events[:, at.E_NEEDS] != at.FIRED) & (events[:, at.E_WAITER] > 0)
-    book = flows.book[laid.first - flows.first :][:n]
+    book = flows.book.rows(laid.first, n)
     notes = M[laid.notes : laid.notes + NOTES * count].reshape(count, NOTES)
     return [
-        np.array([laid.first - flows.count, M[laid.left], M[laid.left + 2]]),
+        np.array([laid.first - flows.book.count, M[laid.left], M[laid.left + 2]]),
         since(M[[laid.left + 1, laid.left + at.LEFT_SINCE]], 0),
         events[:, at.E_NEEDS], np.where(waits, events[:, at.E_WAITER] - track.processes, -1),
         since(messages[:, at.G_READY]), since(messages[:, at.G_RELEASED]), messages[:, at.G_FLOW] > 0,

@@ -150,7 +150,7 @@ class Track:
     def _lay(self, step: Step, now: Ps) -> None:
         flows, arena, M = self._flows, self._flows.arena, self._M
         n, count = len(step.messages), len(step)
-        laid = Laid(step, flows.enter(n), self.events, self.laid)
+        laid = Laid(step, flows.book.enter(n), self.events, self.laid)
         self.events += count
         self.laid += 1
 
@@ -184,7 +184,7 @@ class Track:
         packets = np.maximum(1, -(-rows.nbytes // flows.transports[transport].payload))
         if int(packets.max()) > at.MAX_PACKETS:
             raise ValueError(f"a message of {packets.max()} packets")
-        book = flows.book[laid.first - flows.first :][:n]
+        book = flows.book.rows(laid.first, n)
         for column, values in (
             (at.B_SRC, rows.src), (at.B_DST, rows.dst), (at.B_BYTES, rows.nbytes), (at.B_PACKETS, packets),
             (at.B_TRANSPORT, transport),

@@ -175,6 +175,28 @@ def test_a_page_is_taken_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         run_block(session, found[3])
 
 
+def test_variables_are_given_from_a_block_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("docs.pages.ROOT", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text(
+        "    $ printf \"<$WITH>\"\n    <>\n\n<!-- with: WITH=a=b -->\n\n    $ printf \"$WITH\"\n    a=b\n\nMore.\n\n"
+        "    $ printf \"$WITH.\"\n    a=b.\n"
+    )
+    (tmp_path / "run").mkdir()
+    session = Session(tmp_path / "run")
+    for block in blocks(page):
+        run_block(session, block)
+
+
+def test_no_page_removes_the_engines_of_whoever_runs_it():
+    """They are of all tests."""
+    for found in BLOCKS.values():
+        own = False
+        for block in found:
+            own = own or any(variable.startswith("GRADWIRE_CACHE=") for variable in block.marks.get("with", []))
+            assert own or "not run" in block.marks or "cache clear" not in " ".join(block.lines), block.place
+
+
 def test_tables_are_compared_cell_by_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("docs.pages.ROOT", tmp_path)
     figures = printed_figures(PRINTED)

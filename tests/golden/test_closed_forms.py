@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from gradwire.components.draws import key_of, tie_break
+from gradwire.components.draws import TIE_DRAWS, key_of, tie_break
 from gradwire.components.transports.dctcp import Dctcp
 from gradwire.components.transports.dlcp import Dlcp
 from gradwire.components.transports.tcp_newreno import TcpNewReno
@@ -20,7 +20,6 @@ from gradwire.experiment.topology import LinkSpec, from_networkx, star
 from gradwire.scenarios.schema.network import Switch
 from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.scenarios.schema.transport import UserTransport
-from gradwire.sim.fabric.memory import TIE_DRAWS
 from gradwire.sim.simulate import simulate
 from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
 from gradwire.testing.oracle.packets import DATA, STOP

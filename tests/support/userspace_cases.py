@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from gradwire.components.compiled import njit
+from gradwire.emu.native.calls import words_at
 from gradwire.emu.planning.plan import Plan, Port, Queues, TransportPlan
 from gradwire.emu.userspace import layout as at
 from gradwire.emu.userspace import rules
-from gradwire.emu.userspace.compiled import compiled
 from gradwire.emu.userspace.fabric import Fabric, port_counts
-from gradwire.emu.userspace.memory import words_at
 from gradwire.experiment.program import Messages, Program
 
 US = 10**6
@@ -69,29 +69,29 @@ def diamond(spines: int, **more: Any) -> Plan:
     return plan_of(2, cables, names, routes, **more)
 
 
-@compiled
+@njit
 def take(address):
     """A free packet, -1 if there is no room."""
     W = words_at(address)
     return rules.take(W) if rules.room(W) else -1
 
 
-@compiled
+@njit
 def arrive(address, host, packet):
     rules.arrive(words_at(address), host, packet)
 
 
-@compiled
+@njit
 def next_reached(address, until):
     return rules.next_reached(words_at(address), until)
 
 
-@compiled
+@njit
 def wake_time(address):
     return rules.wake_time(words_at(address))
 
 
-@compiled
+@njit
 def release(address, packet):
     rules.release(words_at(address), packet)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from gradwire.components import layout as at
 from gradwire.components.compiled import njit
-from gradwire.emu.agent.core.calls import byte, copy, invoke, word, words_at
 from gradwire.emu.agent.core.datagrams import address_of, data_of, length_of, receive, tos_at
 from gradwire.emu.agent.core.layout import (
     ASK_DELIVER,
@@ -58,6 +57,7 @@ from gradwire.emu.agent.core.packets import answer
 from gradwire.emu.agent.core.timers import ask, clock, memory, raised
 from gradwire.emu.agent.core.turns import DONE, heard, let_go, serve, took
 from gradwire.emu.agent.words import SPREAD
+from gradwire.emu.native.calls import byte, copy, invoke, word, words_at
 from gradwire.emu.wire.header import CE, DATA, ECHO, ECN, KIND, WORD
 from gradwire.scenarios.wire import GRADWIRE
 

@@ -9,21 +9,6 @@ from __future__ import annotations
 import numpy as np
 
 from gradwire.components.compiled import njit
-from gradwire.emu.agent.core.calls import (
-    AGAIN,
-    INTERRUPTED,
-    MSG_DONTWAIT,
-    NO_BUFFERS,
-    POLLOUT,
-    REFUSED,
-    error,
-    half,
-    poll,
-    put_word,
-    recvmmsg,
-    sendmmsg,
-    words_at,
-)
 from gradwire.emu.agent.core.layout import (
     I_CONTROL,
     I_DATA,
@@ -42,6 +27,21 @@ from gradwire.emu.agent.core.layout import (
     O_SLOTS,
     O_VECTORS,
     O_WAIT_MS,
+)
+from gradwire.emu.native.calls import (
+    AGAIN,
+    INTERRUPTED,
+    MSG_DONTWAIT,
+    NO_BUFFERS,
+    POLLOUT,
+    REFUSED,
+    error,
+    half,
+    poll,
+    put_word,
+    recvmmsg,
+    sendmmsg,
+    words_at,
 )
 
 MESSAGE_WORDS, VECTOR_WORDS = 8, 4

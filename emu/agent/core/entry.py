@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gradwire.components.compiled import njit
 from gradwire.emu.agent.core import datagrams, loop, turns
-from gradwire.emu.agent.core.calls import words_at
 from gradwire.emu.agent.core.layout import W_BROKEN
+from gradwire.emu.native.calls import words_at
 
 RUN, DUE, BEGIN, HEARD, SERVE, TOOK = range(6)
 """What `enter` does: run the loop; call the timers that are due; a flow has something to send, or has news; send what

@@ -14,6 +14,8 @@ from gradwire.components import layout as at
 
 NEVER = 1 << 62
 CLASSES = 8
+EVENTS = 1023
+"""How many events of files are taken at once, as many as Python's own would."""
 
 # --- single words of an agent -----------------------------------------------------------------------------------
 (

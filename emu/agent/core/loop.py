@@ -7,23 +7,12 @@ from __future__ import annotations
 
 from gradwire.components.compiled import njit
 from gradwire.emu.agent.core.arriving import read_answers, read_data
-from gradwire.emu.agent.core.calls import (
-    EVENT_BYTES,
-    EVENT_FILE,
-    INTERRUPTED,
-    error,
-    give_way,
-    half,
-    monotonic_ns,
-    set_timer,
-    wait,
-    words_at,
-)
 from gradwire.emu.agent.core.layout import (
     ASK_FILE,
     ASK_IDLE,
     ASK_TIMER,
     BROKEN_CALL,
+    EVENTS,
     FILE_ANSWERS,
     FILE_DATA,
     FILE_TIMER,
@@ -55,6 +44,18 @@ from gradwire.emu.agent.core.layout import (
 )
 from gradwire.emu.agent.core.timers import ask, clock, first_timer, note_late, pop
 from gradwire.emu.agent.core.turns import serve, went_off
+from gradwire.emu.native.calls import (
+    EVENT_BYTES,
+    EVENT_FILE,
+    INTERRUPTED,
+    error,
+    give_way,
+    half,
+    monotonic_ns,
+    set_timer,
+    wait,
+    words_at,
+)
 from gradwire.emu.system.turns import AT_ONCE_NS
 
 EPOLLOUT = 4
@@ -102,7 +103,7 @@ def share(A):
 def sleep(A):
     """Wait until files can be read or written, or a timer goes off: how many events there are."""
     began = share(A)
-    ready = wait(A[W_EPOLL], A[W_EVENTS], -1)
+    ready = wait(A[W_EPOLL], A[W_EVENTS], EVENTS, -1)
     if began:
         now = monotonic_ns(A[W_SPEC])
         if now - began > AT_ONCE_NS:
@@ -116,7 +117,7 @@ def look(A):
     reading the clock takes a nanosecond, so that who goes round without end gets somewhere, which this may."""
     if A[W_STILL]:
         monotonic_ns(A[W_SPEC])
-    return wait(A[W_EPOLL], A[W_EVENTS], 0)
+    return wait(A[W_EPOLL], A[W_EVENTS], EVENTS, 0)
 
 
 @njit
@@ -139,7 +140,7 @@ def happened(A, file, events):
 def wait_for_more(A):
     """Until files can be read or written, or a timer is due: how many events there are."""
     while A[W_IDLE] and earliest(A) >= clock(A) + IDLE_NS:
-        ready = wait(A[W_EPOLL], A[W_EVENTS], 0)
+        ready = wait(A[W_EPOLL], A[W_EVENTS], EVENTS, 0)
         if ready:
             return ready
         ask(A, ASK_IDLE, 0, 0, 0, 0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from gradwire.components import layout as at
 from gradwire.components.compiled import njit
 from gradwire.components.transports.base import MUST, bit
-from gradwire.emu.agent.core.calls import words_at
 from gradwire.emu.agent.core.datagrams import add, name_of
 from gradwire.emu.agent.core.layout import (
     ASK_ANSWER,
@@ -37,6 +36,7 @@ from gradwire.emu.agent.core.layout import (
     W_OUT,
 )
 from gradwire.emu.agent.core.timers import ask
+from gradwire.emu.native.calls import words_at
 from gradwire.emu.wire.header import ACK, DATA, ECHO, IMPORTANT, WORD
 from gradwire.scenarios.wire import MIN_FRAME, UDP_OVERHEAD
 

@@ -7,7 +7,6 @@ they were set. A timer that is given up stays until it comes to the front, where
 from __future__ import annotations
 
 from gradwire.components.compiled import njit
-from gradwire.emu.agent.core.calls import invoke, monotonic_ns, words_at
 from gradwire.emu.agent.core.layout import (
     ASK_ROOM,
     BROKEN_ASKED,
@@ -34,6 +33,7 @@ from gradwire.emu.agent.core.layout import (
     W_STILL,
     W_WAKE,
 )
+from gradwire.emu.native.calls import invoke, monotonic_ns, words_at
 
 
 @njit

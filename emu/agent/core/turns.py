@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from gradwire.components import layout as at
 from gradwire.components.compiled import njit
-from gradwire.emu.agent.core.calls import invoke, words_at
 from gradwire.emu.agent.core.datagrams import flush
 from gradwire.emu.agent.core.layout import (
     BROKEN_CALL,
@@ -56,6 +55,7 @@ from gradwire.emu.agent.core.layout import (
 )
 from gradwire.emu.agent.core.packets import transmit
 from gradwire.emu.agent.core.timers import clock, memory, pop, push, raised, scheduled, set_timer_of
+from gradwire.emu.native.calls import invoke, words_at
 
 DONE, TIMER, SENT, GAP = (SENDER_RECORD + word for word in (at.S_DONE, at.S_TIMER, at.S_SENT, at.S_GAP))
 PAIR_NEXT, PAIR_GAP = at.PAIR_NEXT, at.PAIR_GAP

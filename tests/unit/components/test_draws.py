@@ -8,8 +8,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gradwire.components.draws import MASK, TIE_BITS, draw, key_of, mix, tie_break
-from gradwire.sim.fabric.memory import LINK_DRAWS, NODE_DRAWS, RED_DRAWS, TIE_DRAWS
+from gradwire.components.draws import (
+    LINK_DRAWS,
+    MASK,
+    NODE_DRAWS,
+    RED_DRAWS,
+    TIE_BITS,
+    TIE_DRAWS,
+    draw,
+    key_of,
+    mix,
+    tie_break,
+)
 from gradwire.sim.fabric.room import LONGEST_WINDOW
 
 KINDS = (LINK_DRAWS, NODE_DRAWS, RED_DRAWS, TIE_DRAWS)

@@ -11,6 +11,7 @@ import emu_agents_cases
 import pytest
 
 from gradwire.emu.agent import machine
+from gradwire.emu.native import kept
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.transports.rules import transport_class
 from gradwire.emu.uml.virtual import kernel_or_error, run_inside
@@ -38,7 +39,7 @@ def found(tmp_path_factory: pytest.TempPathFactory):
         kernel_or_error()
     except TestbedError as error:
         pytest.skip(f"{error.what}: {error.expected}")
-    machine.make_ready(transport_class(kind) for kind in ("dlcp", "constant_rate"))  # inside it would take minutes
+    kept.make_ready(machine.works(transport_class(kind) for kind in ("dlcp", "constant_rate")))  # inside it would take minutes
     folder = tmp_path_factory.mktemp("virtual")
     runs = []
     for name in ("first", "second"):

@@ -20,6 +20,7 @@ from gradwire.emu.agent import machine
 from gradwire.emu.agent.core import entry
 from gradwire.emu.agent.core import layout as at
 from gradwire.emu.agent.loop import EpollLoop
+from gradwire.emu.native import kept
 from gradwire.emu.planning.ability import available
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.transports.rules import transport_class
@@ -63,7 +64,7 @@ def of_ones_own(folder, half=2, what="HALF"):
 @pytest.fixture
 def forgotten(monkeypatch):
     """Nothing is loaded, and no folder is known but that of engines."""
-    monkeypatch.setattr(machine, "_kept_in", [])
+    monkeypatch.setattr(kept, "_kept_in", [])
     monkeypatch.setattr(engines, "_private", [])
     forget()
     yield
@@ -134,10 +135,10 @@ def test_a_number_of_ones_own_gives_machine_code_another_name(tmp_path):
 def test_what_is_missing_is_compiled_once_and_said_before(own_cache, tmp_path):
     begun = []
     owners = [transport_class("constant_rate"), transport_class("ltp")]
-    assert machine.make_ready(owners[:1], lambda: begun.append(len(engines.kept_engines()))) == own_cache
-    assert machine.make_ready(owners[:1], lambda: begun.append("again")) == own_cache
+    assert kept.make_ready(machine.works(owners[:1]), lambda: begun.append(len(engines.kept_engines()))) == own_cache
+    assert kept.make_ready(machine.works(owners[:1]), lambda: begun.append("again")) == own_cache
     assert begun == [0] and len(engines.kept_engines()) == 2
-    machine.make_ready([*owners, *owners], lambda: begun.append(len(engines.kept_engines())))
+    kept.make_ready(machine.works([*owners, *owners]), lambda: begun.append(len(engines.kept_engines())))
     assert begun == [0, 2]
     assert {each.about["features"][0] for each in engines.kept_engines()} == {
         "agents of the testbed", "constant_rate at agents of the testbed", "ltp at agents of the testbed",
@@ -153,8 +154,9 @@ def _loaded_without_numba(elsewhere, kept):
         "import sys\n"
         "from gradwire.emu.agent import machine\n"
         "from gradwire.emu.agent.loop import EpollLoop\n"
+        "from gradwire.emu.native import kept\n"
         "from gradwire.emu.transports.rules import transport_class\n"
-        "machine.use(sys.argv[1])\n"
+        "kept.use(sys.argv[1])\n"
         "loop = EpollLoop()\n"
         "loop.at(loop.now(), loop.stop)\n"
         "loop.run()\n"
@@ -192,7 +194,7 @@ def test_where_no_child_can_compile_this_process_does(own_cache, monkeypatch):
 def test_what_cannot_be_compiled_is_one_message_with_its_place(own_cache, tmp_path, what, why):
     owner = of_ones_own(tmp_path / "mine", what=what)
     with pytest.raises(ScenarioError) as caught:
-        machine.make_ready([owner])
+        kept.make_ready(machine.works([owner]))
     said = str(caught.value)
     place = HALVED.splitlines().index("    M[f + 1] = {what}") + 1
     assert f"{tmp_path / 'mine' / 'halved.py'}:{place}: " in said and why in said, said
@@ -317,6 +319,7 @@ def test_an_agent_of_real_time_priority_has_a_share(tmp_path):
         "    sys.exit(77)\n"
         "from gradwire.emu.agent.core import layout as at\n"
         "from gradwire.emu.agent.loop import EpollLoop\n"
+        "from gradwire.emu.native import kept\n"
         "from gradwire.emu.system.turns import SHARE_NS\n"
         "assert EpollLoop().words[at.W_SHARE] == SHARE_NS > 0\n"
     )

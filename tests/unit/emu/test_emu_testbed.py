@@ -119,7 +119,6 @@ def test_hosts_are_told_how_far_ahead_to_send(switch, monkeypatch):
     kernel = virtual_kernel()
     monkeypatch.setattr("gradwire.emu.planning.probe.probe", lambda: kernel)
     monkeypatch.setattr("gradwire.emu.switches.bpf.object_file", lambda: "port.o")
-    monkeypatch.setattr("gradwire.emu.userspace.compiled.make_ready", lambda: "switch")
     scenario = star_scenario(job=[], traffic=[{"kind": "all_to_all", "name": "all", "size": "1kB"}], transport={"kind": "dlcp"})
     plan = testbed.choose_backend(scenario, resolve(scenario), "wall", switch).plan
     wanted = kind_of(switch).ahead_ns

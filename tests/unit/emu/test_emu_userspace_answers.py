@@ -9,24 +9,24 @@ import pytest
 from test_emu_userspace_packet import gradwire, ipv4
 from userspace_cases import FULL, US, Driven, packet, star
 
+from gradwire.components.compiled import njit
+from gradwire.emu.native.calls import bytes_at, words_at
 from gradwire.emu.planning.round_trips import base_round_trip_ns
 from gradwire.emu.switches.userspace import ANSWERS, UserspaceSwitch
 from gradwire.emu.userspace import answers
 from gradwire.emu.userspace import layout as at
-from gradwire.emu.userspace.compiled import compiled
-from gradwire.emu.userspace.memory import bytes_at, words_at
 from gradwire.emu.userspace.process import EARLY_PS, Lateness, _Switch, early_ps
 from gradwire.scenarios.wire import GRADWIRE_PORT
 
 MS = 10**9
 
 
-@compiled
+@njit
 def give(address, host, frame, length, due):
     answers.delivered(words_at(address), host, bytes_at(frame), length, due)
 
 
-@compiled
+@njit
 def take_from(address, host, frame, length, now):
     answers.heard(words_at(address), host, bytes_at(frame), length, now)
 

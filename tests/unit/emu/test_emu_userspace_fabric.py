@@ -9,7 +9,6 @@ import pytest
 from userspace_cases import FULL, MBPS, US, Driven, diamond, packet, star
 
 from gradwire.emu.planning.plan import Queues
-from gradwire.emu.userspace import draws, rules
 from gradwire.emu.userspace import layout as at
 from gradwire.emu.userspace.fabric import port_counts
 from gradwire.scenarios.wire import serialisation_ps
@@ -267,18 +266,6 @@ def test_losses_are_as_many_as_said_and_come_to_light_when_the_transmission_ends
     other = Driven(star(2, loss=share, seed=2))
     other.feed(*((i * FULL, 0, packet(1)) for i in range(n)))
     assert twice.drops() == fabric.drops() != other.drops()
-
-
-def test_draws_are_the_simulators():
-    from gradwire.components import draws as theirs
-
-    some = random.Random(5)
-    for _ in range(200):
-        seed, kind, identity = some.getrandbits(63), some.randrange(1, 5), some.randrange(10_000)
-        key = draws.key_of(seed, kind, identity)
-        assert key == theirs.key_of(seed, kind, identity)
-        count = some.getrandbits(31)
-        assert rules.draw(key, count) == rules.draw.py_func(key, count) == theirs.draw.py_func(key, count)
 
 
 # --- everything together ----------------------------------------------------------------------------------------------

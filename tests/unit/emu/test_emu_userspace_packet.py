@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from gradwire.components.compiled import njit
+from gradwire.emu.native.calls import bytes_at, words_at
 from gradwire.emu.userspace import frames
 from gradwire.emu.userspace import layout as at
-from gradwire.emu.userspace.compiled import compiled
-from gradwire.emu.userspace.memory import bytes_at, words_at
 from gradwire.scenarios.wire import GRADWIRE_FLAGS, GRADWIRE_PORT, HEADERS, PACKET_KINDS, dscp
 
 FIRST = int.from_bytes(socket.inet_aton("10.0.0.1"), "big")
@@ -53,22 +53,22 @@ class Read:
     marked: int
 
 
-@compiled
+@njit
 def enter(frame, row, length):
     return frames.parse(bytes_at(frame), words_at(row), length, FIRST, 3)
 
 
-@compiled
+@njit
 def set_mark(frame):
     frames.mark(bytes_at(frame))
 
 
-@compiled
+@njit
 def answer_to(frame, length):
     return frames.acknowledged(bytes_at(frame), length)
 
 
-@compiled
+@njit
 def owner(frame, length):
     return frames.whose(bytes_at(frame), length)
 

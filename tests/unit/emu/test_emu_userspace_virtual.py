@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from gradwire.emu.native import kept
 from gradwire.emu.uml.build import find_kernel
 from gradwire.emu.uml.virtual import run_inside
-from gradwire.emu.userspace.compiled import FOLDER, make_ready
+from gradwire.emu.userspace import machine
+from gradwire.scenarios.cache import cache_folder
 
 ROOT = Path(__file__).resolve().parents[3]
 INSIDE = """
@@ -53,7 +55,8 @@ def test_packets_arrive_when_arithmetic_says(tmp_path, rate):
     12 us at 1 Gbps, each of the two links 5 us more."""
     script, heard = tmp_path / "inside.py", []
     script.write_text(INSIDE, encoding="utf-8")
-    seen = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'support'}", FOLDER: str(make_ready())}  # inside it takes far longer
+    kept.make_ready([machine.work()])  # inside it takes far longer
+    seen = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'support'}", "GRADWIRE_CACHE": str(cache_folder())}
     status = run_inside([sys.executable, str(script), str(rate)], seed=1, limit_s=120, environment=seen, heard=heard.append)
     assert status == 0
     seen = json.loads(heard[-1])

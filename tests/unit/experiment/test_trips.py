@@ -134,7 +134,7 @@ def parameters_of(fabric: Fabric, message: int) -> list[int]:
     """The parameter set of a message under way."""
     from gradwire.components import layout as at
 
-    M, flow = fabric.memory.M, int(fabric.flows.book[message, 5])
+    M, flow = fabric.memory.M, fabric.flows.book.row(message, [at.B_FLOW])[0]
     number = int(M[fabric.flows.records.sender(flow) + at.S_KIND]) >> at.SET_SHIFT
     base = fabric.memory.params + number * at.PARAM_WORDS
     assert int(M[fabric.flows.records.receiver(flow) + at.R_KIND]) >> at.SET_SHIFT == number

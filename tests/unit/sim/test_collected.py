@@ -62,7 +62,7 @@ def test_a_result_is_the_same_whether_the_engine_keeps_what_is_over_or_not(
     streamed = simulate(scenario)
     (fabric,) = fabrics
     assert sum(track.handed.messages for track in fabric._programs.tracks) > 0
-    assert fabric.flows.first > 0 or which == "both"  # of which the job's first step is not over yet
+    assert fabric.flows.book.first > 0 or which == "both"  # of which the job's first step is not over yet
     assert whole.kept("messages").num_rows > 1000
     assert streamed.summary == whole.summary
     for name in TABLES:
@@ -87,8 +87,7 @@ def live(fabric: Any) -> dict[str, int]:
     (track,) = fabric._programs.tracks
     return {
         "steps": len(track.steps),
-        "book": fabric.flows.count - fabric.flows.first,
-        "room": len(fabric.flows.book),
+        "book": fabric.flows.book.count - fabric.flows.book.first,
         "missing": sum(map(len, fabric._deliveries._missing)),
         "drops": sum(map(len, fabric._logs.drops)),
         "records": fabric.flows.records.used,

@@ -286,7 +286,7 @@ def ends(made: Fabric, until: int = 10**12) -> list[int]:
     while made.now < until and made.undelivered:
         found |= {delivery.message: delivery.time_ps for delivery in made.run(until)}
     made.close()
-    return [found.get(number, -1) for number in range(made.flows.count)]
+    return [found.get(number, -1) for number in range(made.flows.book.count)]
 
 
 def test_a_degraded_cable_takes_its_time():

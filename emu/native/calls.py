@@ -1,4 +1,4 @@
-"""What compiled code of an agent asks the machine for: memory by address, and system calls.
+"""What compiled code of the testbed asks the machine for: memory by address, and system calls.
 
 Pointers are passed as numbers. What fails returns -1, and `error` says why. The layouts are those of 64-bit Linux.
 """
@@ -13,18 +13,18 @@ import numpy as np
 
 from gradwire.components.compiled import Intrinsic, njit
 
-_HERE = "gradwire.emu.agent.core.intrinsics"
+_HERE = "gradwire.emu.native.intrinsics"
 words_at = Intrinsic("words_at")
-byte, half, put_half, word, put_word, copy, invoke = (
-    Intrinsic(name, _HERE) for name in ("byte", "half", "put_half", "word", "put_word", "copy", "invoke")
+bytes_at, byte, half, put_half, word, put_word, copy, invoke = (
+    Intrinsic(name, _HERE) for name in ("bytes_at", "byte", "half", "put_half", "word", "put_word", "copy", "invoke")
 )
-clock_gettime, timerfd_settime, epoll_wait, poll, recvmmsg, sendmmsg, sched_yield, errno_location = (
+_read, _write, clock_gettime, timerfd_settime, epoll_wait, poll, recvmmsg, sendmmsg = (
     Intrinsic(name, _HERE)
     for name in (
-        "clock_gettime", "timerfd_settime", "epoll_wait", "poll", "recvmmsg", "sendmmsg", "sched_yield",
-        "errno_location",
+        "read", "write", "clock_gettime", "timerfd_settime", "epoll_wait", "poll", "recvmmsg", "sendmmsg",
     )
 )  # fmt: skip
+sched_yield, errno_location = (Intrinsic(name, _HERE) for name in ("sched_yield", "errno_location"))
 
 MONOTONIC, ABSOLUTE = 1, 1
 AGAIN, INTERRUPTED, REFUSED, NO_BUFFERS = errno.EAGAIN, errno.EINTR, errno.ECONNREFUSED, errno.ENOBUFS
@@ -32,8 +32,6 @@ MSG_DONTWAIT: Final = 0x40
 POLLOUT: Final = 4
 EVENT_BYTES, EVENT_FILE = (12, 4) if platform.machine() == "x86_64" else (16, 8)
 """struct epoll_event, and where in it the number of the file is: only there with no gap before it [epoll_wait(2)]."""
-EVENTS: Final = 1023
-"""How many are taken at once, as many as Python's own would."""
 SECOND: Final = 1_000_000_000
 
 
@@ -41,6 +39,18 @@ SECOND: Final = 1_000_000_000
 def error():
     """The number of what failed last."""
     return np.int64(errno_location()[0])
+
+
+@njit
+def read(file, address, many):
+    """Up to `many` bytes to an address: how many came."""
+    return np.int64(_read(np.int32(file), np.uintp(address), many))
+
+
+@njit
+def write(file, address, many):
+    """`many` bytes from an address."""
+    return np.int64(_write(np.int32(file), np.uintp(address), many))
 
 
 @njit
@@ -63,9 +73,10 @@ def set_timer(file, time_ns, spec):
 
 
 @njit
-def wait(file, events, wait_ms):
-    """Until something of an epoll is ready, or so long: how many events were written to an address."""
-    return np.int64(epoll_wait(np.int32(file), np.uintp(events), np.int32(EVENTS), np.int32(wait_ms)))
+def wait(file, events, many, wait_ms):
+    """Until something of an epoll is ready, or so long (-1: for ever): how many events were written to an address, at
+    most `many`."""
+    return np.int64(epoll_wait(np.int32(file), np.uintp(events), np.int32(many), np.int32(wait_ms)))
 
 
 @njit

@@ -1,4 +1,4 @@
-"""Machine words, bytes, system calls and calls of functions by their address, for `gradwire.emu.agent.core.calls`."""
+"""Machine words, bytes, system calls and calls of functions by their address, for `gradwire.emu.native.calls`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _RAISED = _I64(-(1 << 62))
 
 _int, _size, _pointer = types.int32, types.intp, types.uintp
+read = types.ExternalFunction("read", _size(_int, _pointer, _size))
+write = types.ExternalFunction("write", _size(_int, _pointer, _size))
 clock_gettime = types.ExternalFunction("clock_gettime", _int(_int, _pointer))
 timerfd_settime = types.ExternalFunction("timerfd_settime", _int(_int, _int, _pointer, _pointer))
 epoll_wait = types.ExternalFunction("epoll_wait", _int(_int, _pointer, _int, _int))
@@ -23,6 +25,16 @@ errno_location = types.ExternalFunction("__errno_location", types.CPointer(types
 
 def _at(builder, address, bits):  # type: ignore[no-untyped-def]
     return builder.inttoptr(address, ir.IntType(bits).as_pointer())
+
+
+@intrinsic  # type: ignore[misc]
+def bytes_at(typing_context, address):  # type: ignore[no-untyped-def]
+    """Bytes from an address on."""
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        return _at(builder, args[0], 8)
+
+    return types.CPointer(types.uint8)(types.int64), codegen
 
 
 @intrinsic  # type: ignore[misc]
