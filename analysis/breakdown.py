@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gradwire.analysis.measured import Span
 from gradwire.analysis.messages_time import Lost, MessageTimes, Traffic
-from gradwire.analysis.metrics import Span
 from gradwire.analysis.played import IDLE, Played
 from gradwire.analysis.ran import Ran, ran
 from gradwire.analysis.tables import Row as TableRow

@@ -7,7 +7,7 @@
 * p99 by class: by `priority`, 0 is served first;
 * useful share of the busiest upstream link: see `gradwire.analysis.links`.
 
-Times are of delivered messages of the steady state, as in `gradwire.analysis.metrics`; counts are of all messages.
+Times are of delivered messages of the steady state, as in `gradwire.analysis.measured`; counts are of all messages.
 Flows of traffic count as far as they begin in the measured window.
 """
 
@@ -19,18 +19,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradwire.analysis.links import Bundle, busiest_upstream
-from gradwire.analysis.metrics import (
-    Integers,
-    Times,
-    durations,
-    in_window,
-    measured_flows,
-    percentile,
-    steady_state,
-    times_of,
-)
+from gradwire.analysis.measured import durations, in_window, measured_flows, steady_state
+from gradwire.analysis.metrics import Times, percentile, times_of
 from gradwire.analysis.tables import KIND_WORDS, Row, late_text, late_words
-from gradwire.scenarios.arrays import AnyArray
+from gradwire.scenarios.arrays import AnyArray, Ints
 from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.kept import numbered
@@ -88,7 +80,7 @@ class Detail:
 def detail(result: Result, job: str) -> Detail:
     """The details of one job or traffic, by its name."""
     columns = _messages_of(result, job)
-    met: Integers = columns["timeouts"]
+    met: Ints = columns["timeouts"]
     chosen = columns["end_ps"] >= 0
     steady, _ = steady_state(durations(result, job)[0])
     if steady.is_steady:
@@ -135,7 +127,7 @@ def _again(columns: Json) -> dict[str, float]:
     return found
 
 
-def _tail(taken: Integers, met: Integers) -> float:
+def _tail(taken: Ints, met: Ints) -> float:
     """Of the messages that took as long as the 99th percentile or longer: the share that met a time-out."""
     if not len(taken):
         return 0.0

@@ -16,7 +16,8 @@ from matplotlib.figure import Figure
 
 from gradwire.analysis.fidelity import Agreement
 from gradwire.analysis.figures import save_figure
-from gradwire.analysis.metrics import DROPS, completion_times, measure
+from gradwire.analysis.measured import completion_times
+from gradwire.analysis.metrics import DROPS, measure
 from gradwire.analysis.plots import CAUSE_WORDS, COLOURS, GREY, PS_PER_MS, logarithmic
 from gradwire.analysis.tables import KIND_WORDS
 from gradwire.analysis.tail import MANY_POINTS

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gradwire.analysis.metrics import ENOUGH, Metrics, in_window, measured_flows
+from gradwire.analysis.measured import in_window, measured_flows
+from gradwire.analysis.metrics import ENOUGH, Metrics
 from gradwire.analysis.tables import Row, headings
 from gradwire.scenarios.arrays import AnyArray
 from gradwire.scenarios.arrow import numpy_of

@@ -7,11 +7,10 @@ the same on every machine. A p99 is given from `ENOUGH` values on: of fewer it w
 What is measured where:
 
 * iteration times and exposed communication: the table of iterations, over all workers and the iterations of a job's
-  steady state. Its first iteration fills the network, as it waits for nothing at its start, and its last drains it, as
-  it lasts until everything has arrived (see `docs/results.md`): of three iterations or more these two are left out;
+  steady state (`gradwire.analysis.measured`);
 * completion times: delivered messages, from being ready at the sending job to being delivered at the receiving
   one; waiting for the sender's scheduler is part of it;
-* of traffic: flows that begin in the scenario's measured window (`[measure]`), all of them without one;
+* of traffic: flows that begin in the scenario's measured window;
 * drops and marks: the table of ports, hence of all jobs together and of acknowledgements too; -1 where a testbed has
   not counted them;
 * loss: delivered messages. The worst is the one that used most of what its bound allows.
@@ -21,26 +20,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gradwire.scenarios.arrays import Flags
+from gradwire.analysis.measured import (
+    WHOLE_RUN,
+    Span,
+    completion_times,
+    durations,
+    in_window,
+    is_text,
+    measured_flows,
+    of_job,
+    steady_state,
+)
+from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.kept import numbered
 from gradwire.scenarios.loss import allowed_losses
 from gradwire.scenarios.readable import share_text, time_text
-from gradwire.scenarios.result import KINDS, Result
-from gradwire.scenarios.schema.measured import Window, window_of
-from gradwire.scenarios.units import MAX_INNER
-
-if TYPE_CHECKING:
-    import pyarrow
-
-Integers = NDArray[np.int64]
-WHOLE_RUN = Window()
+from gradwire.scenarios.result import Result
+from gradwire.scenarios.schema.measured import Window
 
 DROPS: Mapping[str, str] = {
     "drops_tail": "tail",
@@ -55,31 +56,6 @@ DROPS: Mapping[str, str] = {
 
 ENOUGH = 100
 """Values from which on a p99 is given: with fewer, not one lies above it."""
-
-
-@dataclass(frozen=True)
-class Span:
-    """The iterations that figures are of: from `first` to `last`, of `count` that there are, all from 0."""
-
-    first: int
-    last: int
-    count: int
-
-    @classmethod
-    def steady(cls, count: int) -> Span:
-        """Without the first and the last of `count` iterations; all of them if there are fewer than three."""
-        return cls(1, count - 2, count) if count >= 3 else cls(0, count - 1, count)
-
-    @property
-    def is_steady(self) -> bool:
-        """Whether the network's filling and draining are left out."""
-        return self.count >= 3
-
-    def __str__(self) -> str:
-        if not self.is_steady:
-            return "all of 0-1" if self.count == 2 else "all of 0" if self.count else "none"
-        chosen = f"{self.first}-{self.last}" if self.last > self.first else str(self.first)
-        return f"{chosen} of 0-{self.count - 1}"
 
 
 @dataclass(frozen=True)
@@ -238,55 +214,7 @@ def ran_on(result: Result) -> tuple[str, ...]:
     return ("emulated", f"{engine.get('clock', '')} clock", f"switches {engine.get('switch', '')}")
 
 
-def durations(result: Result, job: str) -> tuple[Integers, Integers, Integers]:
-    """(iteration, its time, exposed time; picoseconds) of every row of a job in the table of iterations."""
-    rows = _rows(result.iterations, job)
-    table = result.iterations
-    times = numpy_of(table["end_ps"])[rows] - numpy_of(table["start_ps"])[rows]
-    return numpy_of(table["iteration"])[rows], times, numpy_of(table["exposed_ps"])[rows]
-
-
-def steady_state(numbers: Integers) -> tuple[Span, Flags]:
-    """The iterations of a job's steady state, and which of `numbers`, the iteration of each row, are among them."""
-    span = Span.steady(int(numbers.max()) + 1 if len(numbers) else 0)
-    return span, (numbers >= span.first) & (numbers <= span.last)
-
-
-def measured_flows(result: Result) -> Window:
-    """The window in which flows begin that figures are of, from the scenario that the Result holds."""
-    return window_of(result.tables)
-
-
-def in_window(part: pyarrow.Table, window: Window) -> Flags:
-    """Which rows of messages count: flows that begin in the window, and whatever is none. Columns `kind`,
-    `start_ps`."""
-    if window == WHOLE_RUN:
-        return np.ones(part.num_rows, dtype=np.bool_)
-    start = numpy_of(part["start_ps"])
-    inside = (start >= window.after) & (start < (MAX_INNER if window.until is None else window.until))
-    return np.asarray(inside | ~_is(part, "kind", "flow"), dtype=np.bool_)
-
-
-def completion_times(result: Result, job: str) -> dict[str, Integers]:
-    """Picoseconds from ready to delivered of delivered messages, per kind that occurs: of a job those of its steady
-    state, as its iteration times; of traffic those that begin in the measured window."""
-    steady, _ = steady_state(durations(result, job)[0])
-    window = measured_flows(result)
-    found: dict[str, list[Integers]] = {kind: [] for kind in KINDS}
-    for part in result.parts("messages", "job", "kind", "iteration", "start_ps", "end_ps"):
-        end = numpy_of(part["end_ps"])
-        wanted = _rows(part, job) & (end >= 0) & in_window(part, window)
-        if steady.is_steady:
-            number = numpy_of(part["iteration"])
-            wanted &= (number >= steady.first) & (number <= steady.last)
-        taken = end - numpy_of(part["start_ps"])
-        for kind, times in found.items():
-            times.append(taken[wanted & _is(part, "kind", kind)])
-    joined = {kind: np.concatenate(times) for kind, times in found.items() if times}
-    return {kind: times for kind, times in joined.items() if len(times)}
-
-
-def percentile(values: Integers, share: float) -> int:
+def percentile(values: Ints, share: float) -> int:
     """The smallest of `values` that at least `share` (above 0, up to 1) of them do not exceed."""
     rank = int(np.ceil(share * len(values) - 1e-9))
     return int(np.partition(values, rank - 1)[rank - 1])
@@ -363,9 +291,9 @@ def _in_messages(result: Result, job: str) -> dict[str, int]:
     found = dict.fromkeys(("messages", "under_way", "flow", *columns), 0)
     window = measured_flows(result)
     for part in result.parts("messages", "job", "kind", "start_ps", "end_ps", *columns):
-        mine = _rows(part, job)
+        mine = of_job(part, job)
         found["messages"] += int(mine.sum())
-        found["flow"] += int((mine & _is(part, "kind", "flow")).sum())
+        found["flow"] += int((mine & is_text(part, "kind", "flow")).sum())
         mine &= in_window(part, window)
         found["under_way"] += int((numpy_of(part["end_ps"])[mine] < 0).sum())
         for column in columns:
@@ -379,7 +307,7 @@ def _loss(result: Result, job: str) -> Loss:
     columns = ("job", "kind", "start_ps", "end_ps", "message", "bytes", "lost_bytes", "bound")
     window = measured_flows(result)
     for part in result.parts("messages", *columns):
-        rows = _rows(part, job) & (numpy_of(part["end_ps"]) >= 0) & in_window(part, window)
+        rows = of_job(part, job) & (numpy_of(part["end_ps"]) >= 0) & in_window(part, window)
         total += int(numpy_of(part["lost_bytes"])[rows].sum())
         everything += int(numpy_of(part["bytes"])[rows].sum())
         rows &= numpy_of(part["lost_bytes"]) > 0
@@ -403,19 +331,9 @@ def _loss(result: Result, job: str) -> Loss:
     )
 
 
-def times_of(values: Integers) -> Times:
+def times_of(values: Ints) -> Times:
     """The distribution of some durations, picoseconds."""
     if not len(values):
         return Times(0, 0.0, 0, None, 0)
     high = percentile(values, 0.99) if len(values) >= ENOUGH else None
     return Times(len(values), float(values.mean()), percentile(values, 0.5), high, int(values.max()))
-
-
-def _rows(table: pyarrow.Table, job: str) -> Flags:
-    return _is(table, "job", job)
-
-
-def _is(table: pyarrow.Table, column: str, text: str) -> Flags:
-    """Which rows have a text."""
-    codes, texts = numbered(table[column])
-    return np.asarray(codes == (texts.index(text) if text in texts else -1), dtype=np.bool_)

@@ -26,7 +26,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from gradwire.analysis.metrics import DROPS, Metrics, completion_times, durations, steady_state
+from gradwire.analysis.measured import completion_times, durations, steady_state
+from gradwire.analysis.metrics import DROPS, Metrics
 from gradwire.analysis.tables import KIND_WORDS, headings, whole_networks
 from gradwire.analysis.tail import later
 from gradwire.scenarios.json_data import Json

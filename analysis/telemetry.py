@@ -25,11 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.analysis.metrics import DROPS, percentile, ran_on
-from gradwire.analysis.tables import Grid, print_grid
 from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.errors import ResultError
-from gradwire.scenarios.json_data import Json, JsonView
-from gradwire.scenarios.readable import count_text, share_text, size_text, time_text
+from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.result import Result
 from gradwire.scenarios.units import format_time
 
@@ -41,8 +39,6 @@ Integers = NDArray[np.int64]
 FORMAT = 1
 """Version of what `--json` prints."""
 MOST_SAMPLES = 100_000
-MOST_PORTS = 10
-MOST_LAYERS = 12
 SHARES = (0.5, 0.99, 0.999)
 PS_PER_S = 1_000_000_000_000
 
@@ -292,117 +288,6 @@ def describe(result: Result, ports: Sequence[str] | None = None) -> Json:
         "drops_not_listed": 0 if sees_losses(result) else counted_drops(result, ports),
         "layers": layers(result, ports),
     }
-
-
-def print_telemetry(found: JsonView, wanted: bool) -> None:
-    """Print what `describe` has found, of ports the busiest only unless some were `wanted`."""
-    title = f"{found['name']}, {found['policy']}"
-    for grid in grids(found, None if wanted else MOST_PORTS):
-        print_grid(grid._replace(title=f"{title}: {grid.title}"))
-    if found["drops_not_listed"]:
-        print(f"Lost: {found['drops_not_listed']:,} packets, which the switches have counted and not all listed.")
-    missing = [
-        f"{what} ({key})"
-        for table, what, key in (
-            ("samples", "queues as time goes by", 'output.queue_samples = "10us"'),
-            ("delays", "waiting times", "output.delays = true"),
-            ("packets", "single packets", "output.packet_log = true"),
-        )
-        if not found["recorded"][table]
-    ]
-    if found["ran_on"][0] == "emulated":  # which has neither of the other two
-        missing = missing[:1] if not found["recorded"]["samples"] else []
-        missing.append("single packets (gradwire emulate --pcap FOLDER)")
-    if missing:
-        print(f"Not recorded: {', '.join(missing)}.")
-
-
-def grids(found: JsonView, most: int | None) -> list[Grid]:
-    """The tables for people."""
-    made = []
-    some = found["ports"][:most]
-    if some:
-        sampled = any("mean_queue_bytes" in entry for entry in some)
-        head = ["port", "packets", "deepest queue"]
-        if sampled:
-            head += ["mean queue", "p99", "utilisation", "highest"]
-        rows = [_port_cells(entry, sampled) for entry in some]
-        first = "the deepest" if all(entry["peak_queue_bytes"] is not None for entry in some) else "the busiest"
-        made.append(Grid(f"queues{_of(some, found['ports'], first)}", head, rows))
-    for key, words, entries in (
-        ("hop", "waiting times by hop", found["waiting_by_hop"]),
-        ("port", "waiting times", sorted(found["waiting"], key=lambda entry: -entry["p99_ps"])),
-    ):
-        some = entries[: most if key == "port" else None]
-        if some:
-            head = [key, "packets", "p50", "p99", "p99.9", "longest"]
-            rows = [
-                [
-                    entry[key],
-                    count_text(entry["packets"]),
-                    *(_up_to(entry[share_name(share)]) for share in SHARES),
-                    _up_to(entry["max_ps"]),
-                ]
-                for entry in some
-            ]
-            made.append(Grid(f"{words}{_of(some, entries, 'the longest')}", head, rows))
-    if found["drops"]:
-        head = ["cause", "queue", "of", "tag", "packets"]
-        rows = [
-            [
-                entry["cause"].replace("_", " "),
-                str(entry["priority"]),
-                "TCP" if entry["data"] is None else "data" if entry["data"] else "control",
-                "important" if entry["important"] else "droppable",
-                count_text(entry["packets"]),
-            ]
-            for entry in found["drops"]
-        ]
-        made.append(Grid("packets lost", head, rows))
-    touched = [entry for entry in found["layers"] if any(entry[name] for name in ("lost", "marked", "trimmed"))]
-    some = touched if most is None else touched[:MOST_LAYERS]
-    if some:
-        head = ["layer", "queue", "packets", "lost", "marked", "trimmed"]
-        rows = [
-            [
-                "-" if entry["layer"] < 0 else str(entry["layer"]),
-                str(entry["priority"]),
-                count_text(entry["packets"]),
-                *(_count_and_part(entry, name) for name in ("lost", "marked", "trimmed")),
-            ]
-            for entry in some
-        ]
-        made.append(Grid(f"packets of data by layer{_of(some, touched, 'the first')}", head, rows))
-    return made
-
-
-def _port_cells(entry: JsonView, sampled: bool) -> list[str]:
-    cells = [entry["port"], count_text(entry["packets"]), _size(entry["peak_queue_bytes"])]
-    if sampled and "mean_queue_bytes" in entry:
-        cells += [size_text(entry["mean_queue_bytes"]), size_text(entry["p99_queue_bytes"])]
-        cells += [share_text(entry["mean_utilisation"]), share_text(entry["max_utilisation"])]
-    elif sampled:
-        cells += ["-"] * 4
-    return cells
-
-
-def _up_to(time_ps: int) -> str:
-    return f"< {time_text(time_ps)}"
-
-
-def _size(size: int | None) -> str:
-    return "-" if size is None else size_text(size)
-
-
-def _count_and_part(entry: JsonView, name: str) -> str:
-    count = entry[name]
-    if count is None:
-        return "-"
-    return f"{count_text(count)} ({share_text(count / entry['packets'])})" if count else "0"
-
-
-def _of(some: Sequence[object], whole: Sequence[object], which: str) -> str:
-    return f", {which} {len(some)} of {len(whole)}" if len(some) < len(whole) else ""
 
 
 def _names(name: str, port: str) -> bool:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gradwire.analysis.metrics import Span
+from gradwire.analysis.measured import Span
 from gradwire.analysis.ran import Ran, ran
 from gradwire.analysis.tables import Grid
 from gradwire.scenarios.arrays import Ints

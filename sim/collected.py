@@ -22,7 +22,7 @@ from gradwire.scenarios.inner_units import Ps
 from gradwire.scenarios.kept import Kept
 from gradwire.scenarios.missing import COLUMNS
 from gradwire.scenarios.result import CAUSES
-from gradwire.sim.coupling import Coupling, Track
+from gradwire.sim.coupling import Coupling
 from gradwire.sim.fabric.counts import Counts
 from gradwire.sim.fabric.over import Over
 from gradwire.sim.fabric.tables import DROPS_BY, drop_columns
@@ -34,6 +34,7 @@ from gradwire.sim.message_table import (
     iteration_columns,
     iteration_rows,
 )
+from gradwire.sim.network_like import Track
 
 if TYPE_CHECKING:
     from gradwire.experiment.routing import Routing

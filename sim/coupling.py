@@ -22,22 +22,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
 
 import simpy
 from simpy.events import URGENT
 
 from gradwire.experiment.program import Part
-from gradwire.scenarios.arrays import Flags, Ints
 from gradwire.scenarios.errors import StallError
-from gradwire.scenarios.units import Bytes, Ps, format_time
+from gradwire.scenarios.units import Ps, format_time
 from gradwire.sim.fabric.events import Event, Finished, Settled
-from gradwire.sim.fabric.over import Handed, Over
+from gradwire.sim.message import Message, unasked
+from gradwire.sim.network_like import FabricLike, Track
 from gradwire.sim.patience import LEAST_PS
-
-if TYPE_CHECKING:
-    from gradwire.sim.fabric.tables import Tables
 
 BESIDE_TRAFFIC = 10
 """Where traffic goes on and on, nothing else would tell that a job waits in vain: one that waits for a delivery may go
@@ -45,143 +40,6 @@ without for so many times as long as a network may be silent (our choice)."""
 
 SHOWN = 8
 """Messages and workers that a stall report lists one by one."""
-
-Importance = Flags | bool | None
-"""Important packets of a message: one bool each, one for all, or None: whatever its transport sends."""
-
-
-class FabricLike(Protocol):
-    """The part of `gradwire.sim.fabric.fabric.Fabric` that jobs need; tests put an ideal network in its place."""
-
-    @property
-    def now(self) -> Ps: ...
-
-    @property
-    def idle(self) -> bool: ...
-
-    @property
-    def stalled(self) -> str:
-        """Why nothing moves any more though messages are under way; empty while something does."""
-
-    @property
-    def deadlock(self) -> str:
-        """How flow control has stopped part of the network for good; empty while it has not."""
-
-    def send(
-        self,
-        at_ps: Ps,
-        src: int,
-        dst: int,
-        nbytes: Bytes,
-        *,
-        transport: int = 0,
-        priority: int = 0,
-        bound: float = 0.0,
-        important: Importance = None,
-        settled: bool = False,
-        logged: bool = True,
-        share: float | None = None,
-        pool: int = 0,
-        turn: int | None = None,
-        since: Ps = Ps(0),
-    ) -> int: ...
-
-    def run(self, until_ps: Ps) -> Sequence[Event]: ...
-
-    def finish(self) -> Tables: ...
-
-
-def _nothing(message: Message, at_ps: Ps) -> None:
-    pass
-
-
-@dataclass(slots=True, eq=False)
-class Message:
-    """One tensor partition or ring segment from one host to another.
-
-    Filled in by whoever sends it, up to `arrived`; the rest is filled in on the way.
-    """
-
-    job: str
-    kind: str
-    """push, pull, reduce_scatter, all_gather, flow"""
-    iteration: int
-    tensor: int
-    """-1 for ring segments"""
-    part: int
-    src: int
-    """node ids"""
-    dst: int
-    bytes: Bytes
-    priority: int
-    bound: float
-    """fraction of the bytes that may be lost"""
-    important: Importance
-    arrived: Callable[[Message], None]
-    """called at the time of delivery"""
-    settled: Callable[[Message], None] | None = None
-    """called when the sender knows that it is done: how a scheduler gets its credit back"""
-    start_ps: Ps = Ps(-1)
-    """when it was ready at its host (before the scheduler and the software latency)"""
-    released_ps: Ps = Ps(-1)
-    """when it enters its host's NIC, the scheduler's waiting and the software latency over"""
-    end_ps: Ps = Ps(-1)
-    number: int = -1
-    """the fabric's message id"""
-    fan: tuple[int, int] | None = None
-    """one that the fabric has made, and the message's place in it"""
-    transport: int = 0
-    """the fabric's number of the transport"""
-    received_bytes: Bytes = Bytes(0)
-    lost_bytes: Bytes = Bytes(0)
-    sent: Callable[[Message, Ps], None] = _nothing
-    """called when it has its number, with the time at which it enters its host's NIC"""
-    share: float | None = None
-    """its own part of a budget, and the number of that; `turn` as well: see `gradwire.experiment.program.Messages`"""
-    pool: int = 0
-    turn: int | None = None
-    since: Ps = Ps(0)
-    """from when on time counts where its packets arrive at the same time as others"""
-
-
-class Track(Protocol):
-    """A part of a program that is being played."""
-
-    part: Part
-
-    @property
-    def begun(self) -> Ints:
-        """int64[processes]: how many steps every process has come to the end of."""
-
-    @property
-    def left(self) -> int:
-        """Messages of the steps so far that have not been delivered."""
-
-    @property
-    def more_to_come(self) -> bool:
-        """Whether there are steps that have not been begun."""
-
-    @property
-    def finished(self) -> bool:
-        """Whether everything has been played: the courses of all processes, and all messages delivered."""
-
-    @property
-    def ended_ps(self) -> Ps:
-        """When the last thing happened."""
-
-    @property
-    def steps(self) -> Sequence[Over]:
-        """What is known of every step so far, without those that were handed over."""
-
-    @property
-    def handed(self) -> Handed:
-        """How much has been."""
-
-    def waiting(self) -> list[tuple[int, int]]:
-        """(process, event) of those that wait; events are counted through the part."""
-
-    def slow(self, host: int, factor: float) -> None:
-        """From now on computing takes `factor` times as long on a host (a node)."""
 
 
 class _Told(simpy.Event):
@@ -252,7 +110,7 @@ class Coupling:
             **({} if message.fan is None else {"fan": message.fan}),
         )
         message.number = number
-        if message.sent is _nothing:
+        if message.sent is unasked:
             self.messages.append(message)
         self._under_way[number] = message
         if message.settled is not None:

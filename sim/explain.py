@@ -9,9 +9,9 @@ import numpy as np
 from gradwire.experiment.program import Step
 from gradwire.experiment.topology import Network
 from gradwire.scenarios.result import KINDS
-from gradwire.sim.coupling import Track
 from gradwire.sim.fabric.counts import Counts
 from gradwire.sim.fabric.over import Over
+from gradwire.sim.network_like import Track
 
 SHOWN = 3
 """Messages that are named of those that somebody waits for."""

@@ -20,8 +20,9 @@ from gradwire.scenarios.schema.fault import Fault, HostFault, LinkFault, SwitchF
 from gradwire.scenarios.units import Bps, Ps, format_rate
 
 if TYPE_CHECKING:
-    from gradwire.sim.coupling import Coupling, Track
+    from gradwire.sim.coupling import Coupling
     from gradwire.sim.fabric.fabric import Fabric
+    from gradwire.sim.network_like import Track
 
 Slowness = Callable[[int, Ps], float]
 """(number of a host, picoseconds) -> how many times longer computing takes there"""

@@ -13,10 +13,10 @@ from gradwire.scenarios.arrays import Flags, Ints
 from gradwire.scenarios.blocks import TYPES, Blocks, KeptBlocks, Rows, Shelf
 from gradwire.scenarios.inner_units import Ps
 from gradwire.scenarios.result import KINDS, TABLES
-from gradwire.sim.coupling import Message
 from gradwire.sim.fabric.counts import Counts
 from gradwire.sim.fabric.over import NOTES, Over
 from gradwire.sim.fabric.tables import Tables
+from gradwire.sim.message import Message
 
 COUNTED = ("sent_packets", "retransmitted", "marked", "trimmed", "timeouts")
 OWN = ("iteration", "tensor", "part", "bytes", "priority", "start_ps", "released_ps", "bound", "src", "dst")

@@ -31,7 +31,8 @@ from gradwire.scenarios.load import scenario_of
 from gradwire.scenarios.result import KINDS
 from gradwire.scenarios.schema.network import MAX_QUEUES
 from gradwire.scenarios.units import Bytes, Ps, UnitError, parse_size
-from gradwire.sim.coupling import Coupling, Message
+from gradwire.sim.coupling import Coupling
+from gradwire.sim.message import Message
 from gradwire.sim.message_table import MessageRows, counts_of
 from gradwire.sim.patience import patience_ps
 
@@ -88,7 +89,7 @@ class Wires:
         kind: str = "flow", job: str = "own",
     ) -> simpy.Event:  # fmt: skip
         """Send a message, which enters the network one software latency from now. The event happens when it has been
-        delivered; its value is the `gradwire.sim.coupling.Message`, with what was received and lost.
+        delivered; its value is the `gradwire.sim.message.Message`, with what was received and lost.
 
         Parameters
         ----------

@@ -19,8 +19,9 @@ from gradwire.experiment.scheduling import FIFO
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.inner_units import Bytes, Ps
 from gradwire.scenarios.result import KINDS
-from gradwire.sim.coupling import Coupling, Message
+from gradwire.sim.coupling import Coupling
 from gradwire.sim.fabric.over import NOTES, Handed, Over, since_of
+from gradwire.sim.message import Message
 
 Course = Generator[simpy.Event, object, None]
 """What SimPy plays: the events that a process waits for."""
@@ -69,7 +70,7 @@ class Queue:
 
 
 class Player:
-    """One part, played by processes of a coupling's environment. See `gradwire.sim.coupling.Track`."""
+    """One part, played by processes of a coupling's environment. See `gradwire.sim.network_like.Track`."""
 
     def __init__(self, part: Part, coupling: Coupling) -> None:
         self.part, self._coupling, self._env = part, coupling, coupling.env

@@ -12,7 +12,8 @@ from gradwire.experiment.topology import Network
 from gradwire.scenarios.arrays import Columns, Ints
 from gradwire.scenarios.inner_units import Ps
 from gradwire.sim.collected import Collected
-from gradwire.sim.coupling import Coupling, Track
+from gradwire.sim.coupling import Coupling
+from gradwire.sim.network_like import Track
 from gradwire.sim.progress import Standing
 from gradwire.sim.telemetry import Samples, delay_columns, packet_columns
 

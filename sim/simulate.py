@@ -23,8 +23,9 @@ from gradwire.scenarios.inner_units import Ps
 from gradwire.scenarios.interrupt import CtrlC
 from gradwire.scenarios.load import scenario_of
 from gradwire.sim.collected import Collected
-from gradwire.sim.coupling import Coupling, FabricLike
+from gradwire.sim.coupling import Coupling
 from gradwire.sim.explain import waiting
+from gradwire.sim.network_like import FabricLike
 from gradwire.sim.patience import patience_ps
 from gradwire.sim.precheck import check_paths, find_all
 from gradwire.sim.progress import Observer, OutOfTime, Progress

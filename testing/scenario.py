@@ -18,12 +18,12 @@ from gradwire.experiment.topology import Network
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.inner_units import Ps
 from gradwire.scenarios.schema.scenario import Scenario
-from gradwire.sim.coupling import FabricLike
 from gradwire.sim.fabric.agenda import Action
 from gradwire.sim.fabric.fabric import Fabric
 from gradwire.sim.fabric.over import since_of
 from gradwire.sim.fabric.tables import Tables
 from gradwire.sim.faults import Faults
+from gradwire.sim.network_like import FabricLike
 from gradwire.sim.simulate import simulate
 from gradwire.testing.oracle import Case, Change, Letter, Outcome, first_difference, run_engine, run_oracle
 from gradwire.testing.oracle.cases import missing_packets, seen

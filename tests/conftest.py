@@ -31,7 +31,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 WALL = {
-    "test_emu_bpf", "test_emu_capture", "test_emu_controller", "test_emu_dlcp", "test_emu_probe",
+    "test_emu_bpf", "test_emu_bpf_read_back", "test_emu_bpf_ways", "test_emu_capture", "test_emu_controller", "test_emu_dlcp", "test_emu_probe",
     "test_emu_sockets", "test_emu_tcp", "test_emu_ends", "test_bench_emu", "test_emu_exec", "test_emu_userspace_late",
     "test_emu_userspace_tun", "test_emu_wall_agreement",
 }  # fmt: skip

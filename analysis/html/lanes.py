@@ -24,7 +24,8 @@ from gradwire.analysis.happened import (
     under_way,
     window_of,
 )
-from gradwire.analysis.metrics import DROPS, durations, steady_state
+from gradwire.analysis.measured import durations, steady_state
+from gradwire.analysis.metrics import DROPS
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.readable import time_text
 from gradwire.scenarios.result import KINDS

@@ -25,7 +25,8 @@ from gradwire.analysis.html.pieces import (
     table,
 )
 from gradwire.analysis.learning import MEASURES, rows_of
-from gradwire.analysis.metrics import completion_times, measure
+from gradwire.analysis.measured import completion_times
+from gradwire.analysis.metrics import measure
 from gradwire.analysis.tables import KIND_WORDS, Grid
 from gradwire.analysis.tail import later
 from gradwire.scenarios.json_data import Json

@@ -24,7 +24,8 @@ from gradwire.analysis.html.pieces import (
     table,
     timeline,
 )
-from gradwire.analysis.metrics import DROPS, Metrics, completion_times, durations, ran_on, steady_state
+from gradwire.analysis.measured import completion_times, durations, steady_state
+from gradwire.analysis.metrics import DROPS, Metrics, ran_on
 from gradwire.analysis.ran import Ran
 from gradwire.analysis.report import facts, provenance
 from gradwire.analysis.tables import KIND_WORDS, headings, html_table, whole_networks

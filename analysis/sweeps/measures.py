@@ -16,7 +16,8 @@ import numpy as np
 from gradwire.analysis.compare import flat_row
 from gradwire.analysis.detail import detail
 from gradwire.analysis.flows import EDGES, FlowTimes, flow_times
-from gradwire.analysis.metrics import DROPS, Metrics, completion_times, measure
+from gradwire.analysis.measured import completion_times
+from gradwire.analysis.metrics import DROPS, Metrics, measure
 from gradwire.scenarios.arrays import AnyArray
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.result import KINDS, Result

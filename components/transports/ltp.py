@@ -23,11 +23,9 @@ Our choices besides:
 * everything that was not acknowledged is sent again, never droppable, when all has been sent and nothing has come
   back for half a smoothed round trip; where nothing came back at all, after max(3 srtt, `min_timeout`), twice as long
   each time;
-* rate, after BBR (Cardwell et al., ACM Queue 14(5), 2016): one sample per round trip of what was acknowledged while a
-  timed packet was out; the rate is a gain times the largest sample of the last 10 to 20. The gain is 2.885 until
-  three round trips have brought less than a quarter more, then 1/2.885 for one, then the cycle 1.25, 0.75 and six
-  times 1. There is no window beside it: instead of a limit of two bandwidth-delay products the gain is 0.75 at most
-  while a round trip takes twice the smallest one.
+* the rate follows BBR's, see `ltp_rate`.
+
+The words of the records are in `ltp_words`.
 """
 
 from __future__ import annotations
@@ -49,78 +47,54 @@ from gradwire.components.layout import (
     R_IMPORTANT,
     R_PACKETS,
     R_TAGS,
-    R_USER,
     R_WORDS,
     S_BITS,
     S_DONE,
-    S_GAP,
-    S_LINE,
     S_PACKETS,
     S_TAGS,
     S_TIMEOUTS,
     S_TIMER,
-    S_USER,
     STOP,
 )
 from gradwire.components.transports.base import MUST, ONE, Context, bit, reply, set_bit
+from gradwire.components.transports.ltp_rate import alone, packet_time, set_rate, steer
+from gradwire.components.transports.ltp_words import (
+    ACKED,
+    AGAIN,
+    BACKOFF,
+    BEGAN,
+    CRITICAL,
+    CURSOR,
+    FIRST,
+    FRESH,
+    HEARD,
+    IDEAL,
+    K_CRITICAL,
+    K_DEADLINE,
+    K_INITIAL,
+    K_MISSING,
+    K_RTT,
+    K_THRESHOLD,
+    K_TIMEOUT,
+    MODE,
+    NORMAL,
+    PASS,
+    RATE,
+    SMALLEST,
+    SRTT,
+    STARTUP,
+    TIMED,
+    TIMED_ACKED,
+    TIMED_AT,
+    WANTED,
+)
 from gradwire.scenarios.schema.base import Flag, refuse
 from gradwire.scenarios.schema.transport_base import Gain, Transport
 from gradwire.scenarios.units import PositiveTime, Ps
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, SIDE_BYTES, UDP_OVERHEAD
 
-# a sender's own words
-FRESH = S_USER  # packets sent for the first time
-CURSOR = S_USER + 1  # no packet of this pass below
-PASS = S_USER + 2  # CRITICAL, NORMAL or AGAIN
-FIRST = S_USER + 3  # everything below has been acknowledged
-ACKED = S_USER + 4
-HEARD = S_USER + 5  # acknowledgements in this pass
-BACKOFF = S_USER + 6  # passes in a row of which nothing came back
-SRTT = S_USER + 7
-SMALLEST = S_USER + 8  # smallest round trip, 0 = none measured
-TIMED = S_USER + 9  # the packet whose round trip is measured, -1 = none
-TIMED_AT = S_USER + 10
-TIMED_ACKED = S_USER + 11  # ACKED when it was sent
-RATE = S_USER + 12  # share of the line rate, 20-bit fixed point
-BEST = S_USER + 13  # largest sample since the filter was last turned
-BEFORE = S_USER + 14  # largest sample of the ten round trips before
-ROUNDS = S_USER + 15  # samples since the filter was last turned
-MODE = S_USER + 16  # STARTUP, DRAIN, or place in the cycle
-FULL = S_USER + 17  # the rate to be passed by a quarter
-STEADY = S_USER + 18  # round trips in a row that did not
-# a receiver's own words
-WANTED = R_USER  # critical packets that arrived
-BEGAN = R_USER + 1  # when the first packet arrived, 0 = none has
-IDEAL = R_USER + 2  # what the message would take alone
-
-K_PACKET, K_RTT, K_TIMEOUT, K_INITIAL, K_FLOOR, K_SPEED = 0, 1, 2, 3, 4, 5
-K_THRESHOLD, K_DEADLINE, K_MISSING, K_CRITICAL = 6, 7, 8, 9
-K_SLOWER = 10  # how often the sender's line is faster than the slowest link of its paths, << 10
-
-CRITICAL, NORMAL, AGAIN = 0, 1, 2
-STARTUP, DRAIN = -2, -1
-CYCLE = 8
-FILTER = 10  # round trips
 MAX_BACKOFF = 8
 PERIOD = 8  # bits after the point of times in units of the ideal
-GAIN_STARTUP = 3_025_126  # 2 / ln 2, 20-bit fixed point
-GAIN_DRAIN = 363_461
-GAIN_UP, GAIN_DOWN = ONE * 5 // 4, ONE * 3 // 4
-# What a cycle loses: a quarter of one of its eight round trips, since gain 1.25 does not lead above the line rate. That
-# is 8 / 7.75; rounding to whole packets adds up to half a percent
-CYCLE_TIME, CYCLE_SENT = 27, 26
-
-
-@njit
-def _set_rate(M, k, f, rate):
-    rate = min(max(rate, M[k + K_FLOOR]), ONE)
-    M[f + RATE] = rate
-    M[f + S_GAP] = M[f + S_LINE] * ONE // rate
-
-
-@njit
-def _packet_time(M, k, f):
-    return M[k + K_PACKET] * M[f + S_LINE] >> 16
 
 
 @njit
@@ -130,7 +104,7 @@ def start(M, k, f, now):
     M[f + SRTT] = M[k + K_RTT]
     M[f + TIMED] = -1
     M[f + MODE] = STARTUP
-    _set_rate(M, k, f, M[k + K_INITIAL] * _packet_time(M, k, f) * ONE // M[k + K_RTT])
+    set_rate(M, k, f, M[k + K_INITIAL] * packet_time(M, k, f) * ONE // M[k + K_RTT])
 
 
 @njit
@@ -183,7 +157,7 @@ def on_timer(M, k, f, now):
         M[f + BACKOFF] = 0
     else:
         M[f + S_TIMEOUTS] += 1
-        _set_rate(M, k, f, M[f + RATE] >> 1)
+        set_rate(M, k, f, M[f + RATE] >> 1)
         if M[f + BACKOFF] < MAX_BACKOFF:
             M[f + BACKOFF] += 1
     bits = M[f + S_BITS]
@@ -195,43 +169,6 @@ def on_timer(M, k, f, now):
     M[f + PASS] = AGAIN
     M[f + HEARD] = 0
     M[f + TIMED] = -1
-
-
-@njit
-def _steer(M, k, f, delivered, rtt, now):
-    """The rate after a round trip of `rtt`, in which `delivered` packets were acknowledged."""
-    busy = min(delivered * _packet_time(M, k, f), rtt)
-    sample = (busy << 10) // max(rtt >> 10, 1)
-    M[f + ROUNDS] += 1
-    if M[f + ROUNDS] > FILTER:
-        M[f + ROUNDS] = 1
-        M[f + BEFORE] = M[f + BEST]
-        M[f + BEST] = 0
-    M[f + BEST] = max(M[f + BEST], sample)
-    best = max(M[f + BEST], M[f + BEFORE])
-    gain = ONE
-    mode = M[f + MODE]
-    if mode == STARTUP:
-        gain = GAIN_STARTUP
-        if best >= M[f + FULL] * 5 >> 2:
-            M[f + FULL] = best
-            M[f + STEADY] = 0
-        else:
-            M[f + STEADY] += 1
-            if M[f + STEADY] == 3:
-                M[f + MODE] = DRAIN
-                gain = GAIN_DRAIN
-    else:
-        # flows begin at different places of the cycle, never where it goes up
-        mode = 1 + (now >> 10) % (CYCLE - 1) if mode == DRAIN else (mode + 1) % CYCLE
-        M[f + MODE] = mode
-        if mode == 0:
-            gain = GAIN_UP
-        elif mode == 1:
-            gain = GAIN_DOWN
-    if rtt > 2 * M[f + SMALLEST]:
-        gain = min(gain, GAIN_DOWN)
-    _set_rate(M, k, f, best * gain >> 20)
 
 
 @njit
@@ -256,47 +193,11 @@ def on_control(M, k, f, kind, sequence, argument, echo, now):
         else:
             M[f + SMALLEST] = min(rtt, M[f + SMALLEST])
             M[f + SRTT] += (rtt - M[f + SRTT]) >> 3
-            _steer(M, k, f, M[f + ACKED] - M[f + TIMED_ACKED], rtt, now)
+            steer(M, k, f, M[f + ACKED] - M[f + TIMED_ACKED], rtt, now)
     elif M[f + TIMED] >= 0 and now - M[f + TIMED_AT] > 4 * M[f + SRTT]:
         M[f + TIMED] = -1  # lost, most likely
     if M[f + S_TIMER]:
         M[f + S_TIMER] = now + _silence(M, k, f)
-
-
-@njit
-def alone(M, k, nbytes, packets):
-    """Picoseconds from a message's first packet to its last where nothing else is on the way: the rate control above,
-    round trip by round trip. A sample is heard a round trip after it was sent, so the rate rises every other one. Where
-    a link is slower than the sender's line, no more comes back than it carries; what queues before it is left out."""
-    packet_time = M[k + K_PACKET] * M[k + K_SPEED] >> 8
-    left = (nbytes + packets * UDP_OVERHEAD) * M[k + K_SPEED] >> 8
-    share = min(max(M[k + K_INITIAL] * packet_time * ONE // M[k + K_RTT], M[k + K_FLOOR]), ONE)
-    most = max((ONE << 10) // M[k + K_SLOWER], 8)  # a quarter of it is not nothing
-    least = (left >> 10) * M[k + K_SLOWER]
-    before = full = best = steady = elapsed = 0
-    while True:
-        round_trip = M[k + K_RTT] + packet_time * ONE // share  # the next timed packet waits for its turn
-        carried = min(share, most)
-        sent = (round_trip >> 10) * carried >> 10
-        if sent >= left:
-            return max(elapsed + left * ONE // carried, least)
-        left -= sent
-        elapsed += round_trip
-        if steady == 3:  # that was the round trip of the drain
-            return elapsed + (left >> 10) * M[k + K_SLOWER] * CYCLE_TIME // CYCLE_SENT + (M[k + K_RTT] >> 2)
-        following = share
-        if before:
-            best = max(best, before)
-            following = best * GAIN_STARTUP >> 20
-            if best >= full * 5 >> 2:
-                full = best
-                steady = 0
-            else:
-                steady += 1
-                if steady == 3:
-                    following = best * GAIN_DRAIN >> 20
-        before = carried
-        share = min(max(following, M[k + K_FLOOR]), ONE)
 
 
 @njit
@@ -398,7 +299,7 @@ class Ltp(Transport):
 
     @staticmethod
     def goes_by(settings: dict) -> str:
-        """`_steer` looks at the clock."""
+        """`steer` looks at the clock."""
         return "at which place of its cycle the rate of ltp begins goes by what time it is"
 
     @staticmethod

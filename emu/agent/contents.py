@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.emu.agent.base import Arrival
-from gradwire.emu.agent.script import Carried, Part
+from gradwire.emu.agent.host_part import Carried, Part
 from gradwire.emu.agent.values import Values
 
 Sums = NDArray[np.uint32]

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from gradwire.emu.agent.base import Loop
 from gradwire.emu.agent.contents import Contents
-from gradwire.emu.agent.script import Script, part_of
+from gradwire.emu.agent.host_part import part_of
+from gradwire.emu.agent.script import Script
 from gradwire.emu.agent.values import values_of
 from gradwire.emu.planning.changes import slowness_of
 from gradwire.emu.planning.plan import Plan

@@ -89,7 +89,8 @@ def cmd_telemetry(
     as_json: Json = False,
 ) -> None:
     """Look at the ports of one run: queues, waiting times, drops and marks; what was recorded says [output]."""
-    from gradwire.analysis.telemetry import chosen_ports, describe, print_telemetry
+    from gradwire.analysis.telemetry import chosen_ports, describe
+    from gradwire.analysis.telemetry_show import print_telemetry
     from gradwire.scenarios.output import refuse_unwritable
     from gradwire.scenarios.result import Result
 

@@ -1,8 +1,9 @@
 """The oracle: the same network as the compiled engine, one SimPy event per thing that happens, meant to be obviously right.
 
-`model` holds the clock and links, `switch` ports and switches, `host` hosts; `flows` the records that transports work on; `uncompiled` turns the
-transports' compiled functions back into Python, so that no rule is written twice; `whole` builds a network of them. `case` describes one run,
-`cases` makes it with the engine and with the oracle, and tells the first difference.
+`model` holds the clock and links, `port` and `switch` what switches are made of, `host` hosts, with their `timers`, `receivers` and `pulls`;
+`flows` the records that transports work on; `uncompiled` turns the transports' compiled functions back into Python, so that no rule is written
+twice; `whole` builds a network of them. `case` describes one run, `cases` makes it with the engine and with the oracle, and tells the first
+difference.
 
 Time is integer picoseconds. What happens at the same time at one node happens in the order of the *phases* of `model`.
 """

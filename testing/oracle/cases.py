@@ -28,7 +28,7 @@ from gradwire.testing.oracle.case import (
 from gradwire.testing.oracle.host import Host
 from gradwire.testing.oracle.model import CHANGE
 from gradwire.testing.oracle.packets import Arrival, Counters, Drop, Transmission, packet_of
-from gradwire.testing.oracle.switch import Port
+from gradwire.testing.oracle.port import Port
 from gradwire.testing.oracle.whole import Oracle
 
 

@@ -1,4 +1,4 @@
-"""Hosts with their NICs, and the transports at both ends of their flows."""
+"""Hosts with their NICs, and the senders of their flows; the other ends are in `receivers`."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from gradwire.components.balancers.base import Balancer
-from gradwire.components.layout import BLOCKED, PULL_PROBE, R_RIDER
+from gradwire.components.layout import BLOCKED, PULL_PROBE
 from gradwire.components.transports.base import MUST
 from gradwire.testing.oracle.fans import Fan
 from gradwire.testing.oracle.flows import Flow, Group, Stream
-from gradwire.testing.oracle.model import FREE, HELD, TIMER, Clock, Link, Log
-from gradwire.testing.oracle.packets import ACK, DATA, PAUSE, PROBE, PULL, Arrival, Counters, Packet
+from gradwire.testing.oracle.model import FREE, HELD, Clock, Link, Log
+from gradwire.testing.oracle.packets import DATA, PAUSE, PROBE, Counters, Packet
+from gradwire.testing.oracle.pulls import Pulls
+from gradwire.testing.oracle.receivers import Receivers
+from gradwire.testing.oracle.timers import EXPIRY, RELEASE, START, Timers
 from gradwire.testing.oracle.uncompiled import uncompiled
 
-START, RELEASE, EXPIRY = 0, 1, 2  # the order of the timers of one message
-AFTER_MESSAGES = 1 << 60
 PROBE_BYTES = 60
 
 
@@ -34,22 +35,17 @@ class Host:
         self, clock: Clock, log: Log, link: Link, queues: int, flows: Sequence[Flow],
         delivered: Callable[[int, int], None], balancer: type[Balancer], shortest_first: bool,
     ) -> None:  # fmt: skip
-        self.clock, self.log, self.link, self.flows = clock, log, link, flows
-        self.delivered = delivered
+        self.clock, self.link, self.flows = clock, link, flows
         self.balancer, self.shortest_first = balancer, shortest_first
         self.paths = balancer.pick is not Balancer.pick
-        self.still = False
-        self.late: list[
-            tuple[int, Callable[[], None]]
-        ] = []  # timers that have passed meanwhile, with their keys
+        self.timers = Timers(clock)
+        pulls = Pulls(self.timers, link, self._queue, self.serve)
+        self.receivers = Receivers(self.timers, log, pulls, delivered, self.paths, self._queue, self.serve)
         self.held: list[tuple[Packet, int]] = []  # what has arrived meanwhile
         self.sent_from_here: list[Flow] = []
-        self.latest: dict[Flow, tuple[Flow, Packet]] = {}  # by what a transport works on: the last data packet
         self.paused: set[int] = set()  # classes that the switch does not want
         self.deaf = False  # the link from the switch is cut
         self.pauses = 0
-        self.pulls: deque[Flow] = deque()  # of which a receiver here wants pulls sent
-        self.next_pull = 0
         self.control: list[deque[Packet]] = [deque() for _ in range(queues)]
         self.turns: list[deque[Flow | Group]] = [deque() for _ in range(queues)]
         link.freed = self.serve
@@ -59,19 +55,7 @@ class Host:
     def schedule_start(self, flow: Flow, time: int) -> None:
         """The message enters the NIC at `time`."""
         self.sent_from_here.append(flow)
-        self._at(time, flow, START, self._start)
-
-    def _at(self, time: int, flow: Flow, what: int, action: Callable[[Flow], None]) -> None:
-        self._set(time, flow.number << 2 | what, lambda: action(flow))
-
-    def _set(self, time: int, key: int, action: Callable[[], None]) -> None:
-        def go_off() -> None:
-            if self.still:
-                self.late.append((key, action))
-            else:
-                action()
-
-        self.clock.at(time, TIMER, key, go_off)
+        self.timers.set_for(time, flow, START, self._start)
 
     def _start(self, flow: Flow) -> None:
         if flow.fan is not None and flow.fan.out:
@@ -98,7 +82,7 @@ class Host:
     def _watch(self, flow: Flow) -> None:
         """Call the transport when the time that it has set comes, if by then it has not set another one."""
         if flow.timer and not flow.finished:
-            self._at(max(flow.timer, self.clock.now), flow, EXPIRY, self._expire)
+            self.timers.set_for(max(flow.timer, self.clock.now), flow, EXPIRY, self._expire)
 
     def _expire(self, flow: Flow) -> None:
         if 0 < flow.timer <= self.clock.now and not flow.finished:
@@ -125,7 +109,7 @@ class Host:
 
     def serve(self) -> None:
         """If the link is free, send the first thing that there is."""
-        if self.still:
+        if self.timers.still:
             return
         for c, (control, turns) in enumerate(zip(self.control, self.turns, strict=True)):
             if self.link.busy:
@@ -180,7 +164,7 @@ class Host:
     def _rest(self, flow: Flow | Group, order: int) -> None:
         """It may not send before the time in `not_before`."""
         flow.resting = True
-        self._set(flow.not_before, order << 2 | RELEASE, partial(self._release, flow))
+        self.timers.set(flow.not_before, order << 2 | RELEASE, partial(self._release, flow))
 
     def _next_packet(self, flow: Flow) -> Packet | None:
         """What the flow sends next, if it has something to send and may."""
@@ -248,7 +232,7 @@ class Host:
 
     def receive(self, packet: Packet, link: int) -> None:
         """A packet has arrived: data and probes are for the receiver of the flow, the rest for its sender."""
-        if self.still:
+        if self.timers.still:
             self.held.append((packet, link))
             return
         if packet.kind == PAUSE:
@@ -261,9 +245,9 @@ class Host:
             return
         flow = self.flows[packet.flow]
         if flow.fan is not None and flow.fan.inwards(packet):
-            (self._hear_of_all if flow.fan.out else self._take_of_all)(flow.fan, flow, packet)
+            (self._hear_of_all if flow.fan.out else self.receivers.take_of_all)(flow.fan, flow, packet)
         elif packet.kind in (DATA, PROBE):
-            self._take(flow, packet)
+            self.receivers.take(flow, packet)
         elif flow.stream is not None:
             stream = flow.stream
             self._hear(stream, packet, flow.first + packet.sequence, stream.acknowledged(packet.argument))
@@ -278,39 +262,6 @@ class Host:
         flow.on_sender("on_control", packet.kind, sequence, argument, echo, now)
         self._watch(flow)
         self._ready(flow)
-
-    def _take_of_all(self, fan: Fan, flow: Flow, packet: Packet) -> None:
-        """A data packet of one of many, or of all: what is there of all is taken and answered for all; if it was before,
-        the one is answered who sends it again."""
-        if fan.has(flow.place, packet):
-            if packet.sequence not in fan.complete:
-                fan.arrive(flow.place, packet)  # it may have a mark
-            if not packet.leaf:
-                self._answer(flow, packet, self._take_one(flow, packet.sequence, packet.ce))
-            return
-        got = fan.arrive(flow.place, packet)
-        if got is None:
-            return
-        for each in fan.members:
-            self._take_one(each, packet.sequence, got.marked)
-        first = fan.members[0]
-        protocol = first.protocol
-        self._queue(
-            Packet(
-                first.number, ACK, first.src, protocol.control_bytes, protocol.control_priority,
-                protocol.control_important, first.entropy, sequence=packet.sequence, argument=fan.cumulative,
-                echo=got.marked, all=True,
-            )
-        )  # fmt: skip
-
-    def _take_one(self, flow: Flow, number: int, marked: bool) -> int:
-        """The receiver of one of a fan takes a packet: its answer."""
-        now = self.clock.now
-        reply, done = flow.arrive(number, flow.payload_of(number), int(marked), now)
-        for each in done:
-            self.log.arrivals.append(Arrival(now, each.number, each.received, each.missing()))
-            self.delivered(now, each.number)
-        return reply
 
     def _hear_of_all(self, fan: Fan, flow: Flow, packet: Packet) -> None:
         """An acknowledgement of one of many, or of all: the first of the fan hears of it when it is of all."""
@@ -328,124 +279,27 @@ class Host:
             self._watch(first)
             self._ready(first)
 
-    def _take(self, flow: Flow, packet: Packet) -> None:
-        before = flow.delivered
-        if packet.kind == DATA and not packet.trimmed:
-            size = flow.payload_of(packet.sequence)
-            flow.memory[flow.receiver + R_RIDER] = packet.argument
-            if packet.values is not None:
-                flow.brought[packet.sequence] = packet.values
-            reply, done = flow.arrive(packet.sequence, size, int(packet.ce), self.clock.now)
-        else:
-            if packet.kind == DATA:
-                reply = flow.on_receiver("on_trimmed", packet.sequence, self.clock.now)
-            else:
-                reply = flow.on_receiver("on_probe", packet.argument, self.clock.now)
-            done = [flow] if flow.delivered and not before else []
-        ends = flow.stream or flow  # what the transport works on
-        if reply >> 39 & 1:
-            self._answer(*self.latest[ends], reply)
-        elif reply:
-            self._answer(flow, packet, reply)
-        if packet.kind == DATA and not packet.trimmed:
-            self.latest[ends] = flow, packet
-        self._watch_receiver(ends)
-        for each in done:
-            self.log.arrivals.append(Arrival(self.clock.now, each.number, each.received, each.missing()))
-            self.delivered(self.clock.now, each.number)
-
-    def _watch_receiver(self, flow: Flow) -> None:
-        """Call the receiver when the time that it has set comes, if by then it has not set another one."""
-        if flow.patience:
-            self._at(max(flow.patience, self.clock.now), flow, EXPIRY, self._late_answer)
-
-    def _late_answer(self, flow: Flow) -> None:
-        if 0 < flow.patience <= self.clock.now:
-            flow.patience = 0
-            reply = flow.on_wire(flow.on_receiver("on_late", self.clock.now))
-            if reply:
-                self._answer(*self.latest[flow], reply)
-            self.serve()
-
-    def _answer(self, flow: Flow, packet: Packet, reply: int) -> None:
-        """Queue the control packets that the receiver asks for: kind 3, echo 1, size 14, count 12, rider 1, pulls 8,
-        unused 1, argument 22 bits, lowest first. One alone carries the sequence number of the packet that it answers, or
-        its rider; several are numbered."""
-        self._want_pulls(flow, reply >> 31 & 0xFF)
-        count = reply >> 18 & 0xFFF
-        alone = packet.argument if reply >> 30 & 1 else packet.sequence
-        for number in range(count):
-            answer = Packet(
-                flow.number, reply & 7, flow.src, reply >> 4 & 0x3FFF or flow.protocol.control_bytes,
-                flow.protocol.control_priority, flow.protocol.control_important, packet.entropy if self.paths else flow.entropy,
-                sequence=alone if count == 1 else number, argument=reply >> 40, echo=bool(reply >> 3 & 1),
-            )  # fmt: skip
-            self._queue(answer)
-
     def _queue(self, answer: Packet) -> None:
         self.control[min(answer.priority, len(self.control) - 1)].append(answer)
-
-    # --- pulls --------------------------------------------------------------------------------------------------
-
-    def _want_pulls(self, flow: Flow, pulls: int) -> None:
-        """A receiver wants more pulls sent; receivers take turns, and behind each pull there is the time of a packet of
-        its flow."""
-        flow.pulls += pulls
-        if pulls and flow not in self.pulls:
-            if not self.pulls:
-                self._set(max(self.clock.now, self.next_pull), AFTER_MESSAGES, self._pull)
-            self.pulls.append(flow)
-
-    def _pull(self) -> None:
-        """The time for a pull has come."""
-        while self.pulls and not self.pulls[0].pulls:
-            self.pulls.popleft()
-        if not self.pulls:
-            return
-        flow = self.pulls[0]
-        self.pulls.rotate(-1)
-        flow.pulls -= 1
-        flow.pulled += 1
-        protocol = flow.protocol
-        self.next_pull = self.clock.now + self.link.duration(flow.wire_bytes(0))
-        self._set(self.next_pull, AFTER_MESSAGES, self._pull)
-        self._queue(
-            Packet(
-                flow.number,
-                PULL,
-                flow.src,
-                protocol.control_bytes,
-                protocol.control_priority,
-                protocol.control_important,
-                flow.entropy,
-                argument=flow.pulled & 0x3FFFFF,
-            )
-        )
-        self.serve()
 
     # --- standing still -----------------------------------------------------------------------------------------
 
     def stop(self) -> None:
         """Stand still; the packet that is being sent leaves."""
-        self.still = True
+        self.timers.stop()
 
     def resume(self) -> None:
         """Go on: what can be sent, the timers that have passed, then what has arrived, all at this time."""
-        if not self.still:
+        if not self.timers.still:
             return
-        self.still = False
         now = self.clock.now
-        late, held = self.late, self.held
-        self.late, self.held = [], []
+        held, self.held = self.held, []
         for flow in self.sent_from_here:
             if 0 < flow.timer < now:
                 flow.timer = now
-        for flow in self.latest:
-            if 0 < flow.patience < now:
-                flow.patience = now
+        self.receivers.resume()
         self.clock.at(now, FREE, self.link.index, self.serve)
-        for key, action in late:
-            self._set(now, key, action)
+        self.timers.resume()
         for number, (packet, link) in enumerate(held):
             self.clock.at(now, HELD, number, partial(self.receive, packet, link))
 

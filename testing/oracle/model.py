@@ -1,4 +1,4 @@
-"""The clock, and links: one SimPy event per thing that happens. Ports are in `switch`, hosts in `host`.
+"""The clock, and links: one SimPy event per thing that happens. Ports are in `port`, hosts in `host`.
 
 What happens at one node at the same time happens in this order, which is the *phase* of its event:
 

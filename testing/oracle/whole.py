@@ -32,7 +32,8 @@ from gradwire.testing.oracle.flows import Carried, Flow, Group, Protocol, Stream
 from gradwire.testing.oracle.host import Host
 from gradwire.testing.oracle.model import CHANGE, SENT_ON, Clock, Link, Log
 from gradwire.testing.oracle.packets import PAUSE, Packet
-from gradwire.testing.oracle.switch import Port, Switch
+from gradwire.testing.oracle.port import Port
+from gradwire.testing.oracle.switch import Switch
 
 
 class Oracle:
@@ -82,9 +83,9 @@ class Oracle:
             link.receive = nodes[network.link_dst[index]].receive
             near = nodes[network.link_src[index]]
             if isinstance(near, Switch):
-                port = Port(self.log, link, table, case.seed, near)
+                port = Port(self.log, link, table, case.seed, near.buffer, self.flows)
                 near.ports[index] = port
-                near.room[index ^ 1] = self._headroom(link, longest)
+                near.buffer.room[index ^ 1] = self._headroom(link, longest)
                 self.ports.append(port)
             else:
                 self.ports.append(near)

@@ -67,7 +67,7 @@ def test_the_odds_rise_in_a_straight_line(pmax, kmax):
 
 def _watching(case: Case, seen: list[tuple[float, bool]]) -> Any:
     """The oracle's outcome, and of every test of a queue: (odds by the definition, verdict)."""
-    from gradwire.testing.oracle.switch import Port
+    from gradwire.testing.oracle.port import Port
 
     kmin, (kmax, pmax) = case.switch.ecn_threshold[0], case.switch.ramp()
     plain = Port.above

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from ideal_fabric import PS
 
-from gradwire.emu.agent.script import Script, part_of
+from gradwire.emu.agent.host_part import part_of
+from gradwire.emu.agent.script import Script
 from gradwire.scenarios.result import KINDS
 
 

@@ -30,7 +30,7 @@ from gradwire.scenarios.errors import TraceError
 from gradwire.scenarios.given import unfit
 from gradwire.scenarios.json_data import Json, JsonView
 from gradwire.traces.capture.assemble import Anatomy, Captured, assemble, kept_parameters
-from gradwire.traces.capture.clocks import Mark, Timeline, clock_for
+from gradwire.traces.capture.clocks import Timeline, clock_for
 from gradwire.traces.capture.hooks import (
     closure_of,
     in_backward,
@@ -39,9 +39,10 @@ from gradwire.traces.capture.hooks import (
     surround,
     with_closure,
 )
+from gradwire.traces.capture.iteration import iteration_of
 from gradwire.traces.capture.marks import Marks
 from gradwire.traces.capture.parallel import Units, World, ddp_buckets
-from gradwire.traces.capture.plan import PS_PER_SECOND, Plan, overhead
+from gradwire.traces.capture.plan import Plan, overhead
 from gradwire.traces.capture.statistics import RawFolder, summarise
 from gradwire.traces.parts import ELEMENT_BYTES
 from gradwire.traces.trace import CHUNK_ELEMENTS, Trace
@@ -331,68 +332,21 @@ class Recorder:
             self._raw.drop(self.step_index)
 
     def _keep(self, marks: Marks, phase: str, loss: float) -> None:
-        begin, since = marks.begin, marks.timeline.since
-        assert begin is not None and marks.backward_end is not None
-        assert marks.optimizer_start is not None and marks.optimizer_end is not None
-
-        def elapsed(times: dict[int, Mark]) -> dict[int, int]:
-            return {number: since(begin, mark) for number, mark in times.items()}
-
-        stop = since(begin, marks.backward_end)
-        ready = elapsed(marks.ready)
-        backward_end = max(ready.values(), default=stop) if self.world.local else stop
-        starts, ends = self._anatomy.spread(elapsed(marks.forward_start), elapsed(marks.forward_end))
-        self._refuse_disorder(starts, ends, ready, backward_end)
-        sampled = self.plan.samples(self.step_index)
-        figures = marks.statistics(self._anatomy.parameters, self.step_index) if sampled else None
-        known = set(self._ran)
-        self._ran += [number for number in starts if number not in known]
-        self._captured.append(
-            Captured(
-                phase=phase,
-                step=self.step_index,
-                loss=loss,
-                forward_start=starts,
-                forward_end=ends,
-                ready={number: min(moment, backward_end) for number, moment in ready.items()},
-                backward_end=backward_end,
-                optimizer=since(marks.optimizer_start, marks.optimizer_end),
-                figures=figures,
-                cpu_share=(marks.cpu_end - marks.cpu_begin) * PS_PER_SECOND / max(stop, 1),
-                model_calls=marks.calls,
-                exposed=stop - backward_end if self.world.local else None,
-            )
+        step = self.step_index
+        one = iteration_of(
+            marks, self._anatomy, phase, step, loss, local=self.world.local, sampled=self.plan.samples(step)
         )
-
-    def _refuse_disorder(
-        self, starts: dict[int, int], ends: dict[int, int], ready: dict[int, int], backward_end: int
-    ) -> None:
-        """TraceError, now rather than when the trace is written, for times that no training step has."""
-        where = f"capture, step {self.step_index}"
-        for number, end in ends.items():
-            if end > backward_end:
-                name = self._anatomy.module_names[number] or "the model"
-                raise TraceError(f"{name} ran forward after the backward pass", where, "forward, then backward")
-        for number, moment in ready.items():
-            ran = [owner for owner in self._anatomy.owners_of(number) if owner in starts]
-            if ran and moment < ends[min(ran, key=starts.__getitem__)]:
-                name = self._anatomy.parameters[number][0]
-                what = f"the gradient of {name} was ready before its layer had run"
-                raise TraceError(what, where, "a forward pass, and the backward pass through all of it")
+        known = set(self._ran)
+        self._ran += [number for number in one.forward_start if number not in known]
+        self._captured.append(one)
 
     def _groups(self) -> list[tuple[Json, list[int]]]:
         """What travels together, as far as the wrapper says: (description, parameter numbers)."""
         if self._units is not None:
+            units = [self._units.unit_of(parameter) for _, parameter in self._anatomy.parameters]
             return [
-                (
-                    unit.described(),
-                    [
-                        n
-                        for n, (_, p) in enumerate(self._anatomy.parameters)
-                        if self._units.unit_of(p) is unit
-                    ],
-                )
-                for unit in self._units.all
+                (each.described(), [number for number, unit in enumerate(units) if unit is each])
+                for each in self._units.all
             ]
         return [
             ({"kind": "ddp_bucket"}, [self._number_of[id(p)] for p in bucket if id(p) in self._number_of])

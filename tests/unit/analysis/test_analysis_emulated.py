@@ -14,7 +14,8 @@ from gradwire.analysis.compare import compare, result_folders
 from gradwire.analysis.metrics import measure
 from gradwire.analysis.plots import packets_again
 from gradwire.analysis.tables import headings, network_rows
-from gradwire.analysis.telemetry import describe, grids, print_telemetry, series
+from gradwire.analysis.telemetry import describe, series
+from gradwire.analysis.telemetry_show import grids, print_telemetry
 from gradwire.scenarios.result import Result
 
 ENGINE = {

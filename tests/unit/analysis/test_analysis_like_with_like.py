@@ -10,7 +10,8 @@ import pytest
 from analysis_cases import iterations, messages, small_result
 
 from gradwire.analysis.compare import compare
-from gradwire.analysis.metrics import Span, measure
+from gradwire.analysis.measured import Span
+from gradwire.analysis.metrics import measure
 from gradwire.analysis.report import report
 from gradwire.analysis.tables import Row
 from gradwire.scenarios.result import Result

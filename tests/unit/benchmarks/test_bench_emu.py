@@ -8,6 +8,7 @@ import pytest
 from emu_cases import needs
 
 from gradwire.benchmarks import emu as bench
+from gradwire.benchmarks.emu_rows import run_row
 from gradwire.scenarios.errors import GradwireError
 
 
@@ -18,7 +19,7 @@ def full_row(row: dict[str, object]) -> None:
 
 @pytest.mark.parametrize(("what", "links"), [("star", 2), ("leaf-spine", 4)])
 def test_the_core_carries_every_packet_over_every_link(what: str, links: int) -> None:
-    row = bench.run_row("core", what, 50)
+    row = run_row("core", what, 50)
     full_row(row)
     assert (row["packets"], row["hops"]) == (8 * 50, 8 * 50 * links)
 
@@ -127,4 +128,4 @@ def test_namespaces_that_cannot_be_made_are_a_reason(monkeypatch: pytest.MonkeyP
 
 def test_no_kernel_for_virtual_time_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gradwire.emu.uml.virtual.find_kernel", lambda: None)
-    assert "make uml" in bench.run_row("virtual", "userspace", 1000, transport="dlcp")["refused"]
+    assert "make uml" in run_row("virtual", "userspace", 1000, transport="dlcp")["refused"]

@@ -8,9 +8,10 @@ import pytest
 from transport_bench import GBPS, MS, US, Flow, incast, play, star_of
 
 from gradwire.components.layout import ACK, R_DONE, S_DONE, S_GAP, S_LINE, S_TIMER, STOP
-from gradwire.components.transports import ltp
+from gradwire.components.transports import ltp_rate
 from gradwire.components.transports.base import MUST, ONE
-from gradwire.components.transports.ltp import DRAIN, MODE, RATE, SMALLEST, STARTUP, Ltp
+from gradwire.components.transports.ltp import Ltp
+from gradwire.components.transports.ltp_words import DRAIN, MODE, RATE, SMALLEST, STARTUP
 from gradwire.experiment.topology import LinkSpec, Override, leaf_spine, star
 from gradwire.testing import Ends, Word, transport
 from gradwire.testing.oracle.uncompiled import uncompiled
@@ -65,7 +66,7 @@ def test_from_the_deadline_on_the_bound_is_enough():
 
 
 def alone(flow):
-    return uncompiled(ltp.alone)(flow.M, flow.k, flow.packets * flow.payload, flow.packets)
+    return uncompiled(ltp_rate.alone)(flow.M, flow.k, flow.packets * flow.payload, flow.packets)
 
 
 def test_what_a_message_takes_alone():

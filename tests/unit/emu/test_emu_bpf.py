@@ -1,51 +1,22 @@
-"""The kernel's ports with BPF: every packet's fate against a model, conservation, ways, loss, and that nothing
-differs unseen from what was asked."""
+"""The kernel's ports with BPF: every packet's fate against a model, conservation, and TCP in single packets."""
 
 from __future__ import annotations
 
 import random
 import socket
-import struct
 import time
 from collections import Counter
-from dataclasses import replace
-from math import sqrt
-from pathlib import Path
 from typing import Any
 
 import emu_cases as cases
 import pytest
-from emu_cases import ECT0, MARK, NOT_ECT, in_private, make_plan, needs, star
+from bpf_cases import build, count_of, fast_in
+from emu_cases import ECT0, MARK, NOT_ECT, in_private, needs, star
 from port_model import PortModel
 
 from gradwire.emu.planning.plan import Plan, Queues, host_address
-from gradwire.emu.switches import bpf as backend
-from gradwire.emu.switches.base import TestbedError
-from gradwire.emu.switches.bpf import BpfSwitch
-from gradwire.emu.system import bpf
-from gradwire.emu.system.namespaces import run_tool
-from gradwire.scenarios import wire
 
 pytestmark = needs("bpf")
-
-FAST = 10_000_000_000
-"""bit/s of the senders' links: what they send is at the port at once."""
-
-
-def fast_in(hosts: int, slow: int, **options: Any) -> Plan:
-    """A star whose hosts send fast and receive slowly."""
-    rates = {(host, hosts): FAST for host in range(hosts)} | {(hosts, host): slow for host in range(hosts)}
-    return star(hosts, rate=rates, **options)
-
-
-def build(plan: Plan) -> BpfSwitch:
-    network = BpfSwitch(plan, wired=False)
-    network.build()
-    return network
-
-
-def count_of(network: BpfSwitch, port: str) -> Any:
-    return next(each for each in network.counts() if each.port == port)
 
 
 # fates
@@ -249,91 +220,6 @@ def test_what_is_sent_comes_or_is_counted_as_lost() -> None:
     assert got["ce"] > 0 and got["leaks"] == [] and got["check"] == []
 
 
-# loss
-
-
-def one_way(plan: Plan, count: int) -> set[int]:
-    """Numbers of the packets from host 0 that arrive at host 1."""
-    network = build(plan)
-    sender, receiver = cases.open_udp(network, 0), cases.Receiver(cases.open_udp(network, 1))
-    for number in range(count):
-        cases.send_from(sender, 1, 3, ECT0, cases.packet(1, number, 200))
-        if number % 100 == 0:
-            receiver.take()
-    receiver.take_until_quiet()
-    lost = {drop.packet for drop in network.drops()}
-    numbers = {number for _, number in receiver.numbers}
-    assert lost | numbers == set(range(count)) and not lost & numbers
-    return numbers
-
-
-def test_losses_are_drawn_from_the_seed() -> None:
-    count, loss = 2000, 0.1
-    plan = star(2, rate=100_000_000, loss={(2, 1): loss}, queues=Queues(8, 10_000_000, None, False))
-    first = in_private(one_way, plan, count)
-    assert abs(len(first) - count * (1 - loss)) < 5 * sqrt(count * loss * (1 - loss))
-    assert in_private(one_way, plan, count) == first
-    assert in_private(one_way, replace(plan, seed=2), count) != first
-
-
-# ways
-
-
-def diamond(balancing: str, seed: int = 1) -> Plan:
-    """h0 - s0 - (s1 | s2) - s3 - h1."""
-    cables = [(0, 2), (2, 3), (2, 4), (3, 5), (4, 5), (5, 1)]
-    return make_plan(
-        2,
-        4,
-        cables,
-        rate=100_000_000,
-        balancing=balancing,
-        seed=seed,
-        queues=Queues(8, 10_000_000, None, False),
-    )
-
-
-def spread(plan: Plan, count: int, ports: int) -> tuple[list[int], list[int]]:
-    """Packets from `ports` source ports to host 1; how many went over each middle, and how the first port's did."""
-    network = build(plan)
-    receiver = cases.Receiver(cases.open_udp(network, 1))
-
-    def over() -> list[int]:
-        return [count_of(network, f"s0->{middle}").packets for middle in ("s1", "s2")]
-
-    senders = [cases.open_udp(network, 0, 20_000 + number) for number in range(ports)]
-    for number in range(count):
-        cases.send_from(senders[0], 1, 3, ECT0, cases.packet(1, number, 200))
-    receiver.take_until_quiet(0.2)
-    alone = over()
-    for number in range(count, count + ports - 1):
-        cases.send_from(senders[number - count + 1], 1, 3, ECT0, cases.packet(1, number, 200))
-    receiver.take_until_quiet(0.2)
-    assert len(receiver.numbers) == count + ports - 1
-    return alone, over()
-
-
-def test_round_robin_deals_packets_out_exactly() -> None:
-    alone, _ = in_private(spread, diamond("spray_round_robin"), 400, 1)
-    assert alone == [200, 200]
-
-
-def test_random_spraying_is_even_and_drawn_from_the_seed() -> None:
-    count = 1000
-    one, two, other = (in_private(spread, diamond("spray_random", seed), count, 1)[0] for seed in (1, 1, 2))
-    assert sum(one) == count and abs(one[0] - count / 2) < 5 * sqrt(count) / 2
-    assert one == two != other
-
-
-def test_ecmp_keeps_a_flow_on_its_way_and_spreads_flows() -> None:
-    flows = 65
-    (first, second), total = in_private(spread, diamond("ecmp"), 100, flows)
-    assert {first, second} == {0, 100}
-    others = [now - before for now, before in zip(total, (first, second), strict=True)]
-    assert sum(others) == flows - 1 and min(others) > (flows - 1) / 2 - 5 * sqrt(flows - 1) / 2
-    assert in_private(spread, diamond("ecmp"), 100, flows) == ([first, second], total), "hashed with the seed"
-
-
 # TCP
 
 
@@ -370,94 +256,3 @@ def test_tcp_crosses_in_single_packets() -> None:
     got, port = in_private(tcp_transfer, star(2, rate=50_000_000), size)
     assert got == size
     assert port.packets >= size / 1448 and port.bytes / port.packets <= 1514
-
-
-# read back
-
-
-CHANGES = {
-    "rate": ("tc -n n2 class change dev p1 parent 1: classid 1:1 htb rate 5mbit ceil 5mbit", "1:1"),
-    "priority": (
-        "tc -n n2 class change dev p1 parent 2: classid 2:13 htb rate 400gbit ceil 400gbit prio 1",
-        "2:13",
-    ),
-    "leaf": ("tc -n n2 qdisc change dev p1 parent 2:13 handle 13: bfifo limit 1000", "limit"),
-    "leaf kind": ("tc -n n2 qdisc replace dev p1 parent 2:13 handle 99: pfifo limit 10", "queue 3"),
-    "root": ("tc -n n2 qdisc del dev p1 root", "root"),
-    "classifier": ("tc -n n2 filter del dev p1 parent 2:", "programs []"),
-    "far end": ("tc -n n2 filter del dev p1 ingress", "programs []"),
-    "mtu": ("ip -n n0 link set p0 mtu 1400", "mtu"),
-    "offload": ("ip -n n0 link set p0 gso_max_segs 10", "gso_max_segs"),
-    "down": ("ip -n n0 link set p0 down", "not up"),
-    "address": ("ip -n n0 address add 10.9.9.9/32 dev p0", "10.9.9.9"),
-    "mac": ("ip -n n2 link set p1 address 02:00:00:00:99:99", "address"),
-    "neighbour": (
-        "ip -n n0 neigh replace 10.128.0.1 lladdr 02:00:00:00:00:77 dev p0 nud permanent",
-        "lladdr",
-    ),
-    "host route": ("ip -n n0 route add 10.0.0.9/32 via 10.128.0.1 dev p0 onlink", "10.0.0.9"),
-    "time-out": ("ip -n n0 route change 10.0.0.0/8 via 10.128.0.1 dev p0 src 10.0.0.1 onlink rto_min 70ms", "p0', ()) is missing"),
-    "switch route": ("ip -n n2 route del 10.0.0.1/32", "10.0.0.1"),
-    "rule": ("ip -n n2 rule add pref 101 fwmark 1 lookup 1001", "rules"),
-    "device": ("ip -n n2 link add name other type veth peer name another", "nobody asked for"),
-}
-
-
-def changed(plan: Plan) -> dict[str, str]:
-    """For every change by hand: what `verify` says afterwards."""
-    found = {}
-    for name, (command, _) in CHANGES.items():
-        network = build(plan)
-        network.verify()
-        run_tool(command.split())
-        try:
-            network.verify()
-            found[name] = ""
-        except TestbedError as error:
-            found[name] = error.what
-        network.close()
-    return found
-
-
-def test_everything_is_read_back() -> None:
-    found = in_private(changed, star(2))
-    for name, (_, word) in CHANGES.items():
-        assert word in found[name], (name, found[name])
-
-
-# programs and maps
-
-
-def test_a_program_is_compiled_once(tmp_path: Path) -> None:
-    first = backend.object_file(tmp_path)
-    written = first.stat().st_mtime_ns
-    assert backend.object_file(tmp_path) == first and first.stat().st_mtime_ns == written
-    other = bpf.compile_program(backend.SOURCE, "".join(bpf.declare(*each) for each in backend.ENTRIES.items())
-                                + "enum { DEVICE = 1, WIRE = 2, GRADWIRE_PORT = 3 };", tmp_path)  # fmt: skip
-    assert other != first and set(bpf.read_object(first)) == {"enqueue", "release", "choose"}
-    assert sorted(each.name for each in tmp_path.iterdir()) == sorted([first.name, other.name])
-
-
-def test_what_a_compiler_or_the_kernel_refuses_is_said_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "bad.c").write_text("int f( {")
-    with pytest.raises(TestbedError, match="clang failed"):
-        bpf.compile_program(tmp_path / "bad.c", cache=tmp_path)
-    (tmp_path / "no.o").write_bytes(b"text")
-    with pytest.raises(ValueError, match="no object file"):
-        bpf.read_object(tmp_path / "no.o")
-    endless = bpf.Section(struct.pack("<BBhi", 0x05, 0, -1, 0), ())  # jumps to itself
-    with pytest.raises(TestbedError, match="refuses the BPF program loop"):
-        bpf.load(endless, {}, "loop")
-
-
-def test_the_program_reads_the_header_where_it_is() -> None:
-    assert backend.GRADWIRE_PORT == wire.GRADWIRE_PORT
-    sizes = dict(wire.HEADERS["gradwire"])
-    names = list(sizes)
-    assert sum(sizes[name] for name in names[: names.index("sequence")]) == 10 and sizes["sequence"] == 4
-    assert sizes[names[0]] == 4
-
-
-def test_keys_differ_by_place_and_seed() -> None:
-    keys = {backend.key(seed, kind, number) for seed in range(4) for kind in (1, 2) for number in range(50)}
-    assert len(keys) == 400

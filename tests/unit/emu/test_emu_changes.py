@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from gradwire.emu.agent.host_part import part_of
 from gradwire.emu.agent.loop import EpollLoop
-from gradwire.emu.agent.script import Script, part_of
+from gradwire.emu.agent.script import Script
 from gradwire.emu.planning.changes import Change, pauses_of, slowness_of
 from gradwire.emu.planning.faults import changes_of, differences
 from gradwire.emu.planning.prepare import check_scenario, make_plan

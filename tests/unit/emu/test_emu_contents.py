@@ -11,8 +11,8 @@ import pytest
 from contents_cases import Network
 from sim_cases import MS, make_trace, ps_job, ring_job, scenario
 
+from gradwire.emu.agent.host_part import GATHER
 from gradwire.emu.agent.magnitudes import Magnitudes, prepare
-from gradwire.emu.agent.script import GATHER
 from gradwire.emu.results.verify import verify
 from gradwire.scenarios.result import KINDS
 from gradwire.traces.trace import Trace, load_trace

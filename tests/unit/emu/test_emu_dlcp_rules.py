@@ -9,147 +9,30 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
-import numpy as np
 import pytest
-from transport_bench import GBPS, US
+from dlcp_both import BASE, Both
+from transport_bench import US
 
 from gradwire.components import layout as at
-from gradwire.components.transports.base import ONE, Context
-from gradwire.components.transports.dlcp import NUMBERS, Dlcp
+from gradwire.components.transports.base import ONE
 from gradwire.components.transports.dlcp_words import (
     ANSWERED_MIDWAY,
     MIDWAY,
     Q_ALPHA,
     Q_RATE,
     QUOTA,
-    SENDER_BITMAPS,
     WAIT,
 )
-from gradwire.emu.agent.base import MessageRow
 from gradwire.emu.agent.nic import SENT
 from gradwire.emu.transports import dlcp
 from gradwire.emu.transports.datagrams import DatagramCarrier
-from gradwire.emu.transports.pairs import Pairs
-from gradwire.emu.transports.rules import MUST, PULL_PROBE, ReceivingEnd, Rules, SendingEnd
+from gradwire.emu.transports.rules import MUST, PULL_PROBE
 from gradwire.emu.wire.header import ACK, BITMAP, STOP
 from gradwire.scenarios.wire import BITMAP_PACKETS
-from gradwire.testing import Ends
-
-BASE = 10 * US
-LINE = -(-(8_000_000_000_000 << 16) // (100 * GBPS))
-PLACES = {at.S_BITS, at.S_PEER, at.S_TAGS, at.S_SENT, at.S_LAST, at.S_STAMPS, at.S_PAIR}
-"""words of a sender's record that say where others are, or that the engine writes"""
-PEER_PLACES = {at.R_BITS, at.R_TAGS, at.R_PAIR, at.R_HOST}
 
 
 def test_kinds_are_those_of_the_simulator():
     assert (ACK, STOP, BITMAP) == (at.ACK, at.STOP, at.BITMAP)
-
-
-class Both:
-    """The simulator's ends and the sockets', told the same; every step compares them."""
-
-    def __init__(self, packets, payload=100, last=100, tags=True, allowed=0, entropy=0, **settings):
-        self.ends = Ends(
-            Dlcp, packets, payload=payload, last=last, tags=tags, allowed=allowed, base_rtt=BASE, entropy=entropy,
-            **settings,
-        )  # fmt: skip
-        nbytes = payload * (packets - 1) + last
-        important = tags if isinstance(tags, bool) else np.array(tags, dtype=bool)
-        row = MessageRow(0, 0, 0, 1, nbytes, 0, (allowed + 0.5) / nbytes, important, 0)
-        rules = Rules(Dlcp, Dlcp.defaults() | settings, Context(LINE, payload, BASE, LINE))
-        self.sender = SendingEnd(rules, row, 0, entropy, Pairs(Dlcp))
-        self.there = Pairs(Dlcp)
-        self.receiver = ReceivingEnd(rules, row, self.there)
-        assert self.receiver.word(at.R_ALLOWED) == allowed
-        self.same()
-
-    def same(self):
-        ends, s, r = self.ends, self.sender, self.receiver
-        words = [word for word in range(at.SENDER_WORDS) if word not in PLACES]
-        assert [s.word(word) for word in words] == [ends[word] for word in words]
-        assert (s.gap, s.timer, int(s.done)) == (ends[at.S_GAP], ends[at.S_TIMER], ends[at.S_DONE])
-        words = [word for word in range(at.RECEIVER_WORDS) if word not in PEER_PLACES]
-        assert [r.word(word) for word in words] == [ends.at_receiver(word) for word in words]
-        for ours, base in (
-            (s.group.pair, ends[at.S_PAIR]),
-            (self.there.peer(r.row), ends.at_receiver(at.R_PAIR)),
-            (self.there.host, ends.at_receiver(at.R_HOST)),
-        ):
-            assert ours.words.tolist() == ends.M[base : base + len(ours.words)]
-
-    def same_bitmaps(self):
-        words = self.sender.words
-        for bitmap in range(SENDER_BITMAPS):
-            theirs = self.ends[at.S_BITS] + bitmap * words
-            assert self.sender.bitmap(bitmap) == self.ends.M[theirs : theirs + words]
-
-    def __getitem__(self, word):
-        return self.sender.word(word)
-
-    def of_pair(self, word):
-        return self.sender.group.pair.words[word]
-
-    def set_pair(self, word, value):
-        self.ends.M[self.ends[at.S_PAIR] + word] = self.sender.group.pair.words[word] = value
-
-    def pull(self, now):
-        theirs = self.ends.pull(now, most=1)
-        ours = self.sender.pull(now)
-        assert ours == (theirs[0] if theirs else -1)
-        self.same()
-        return ours
-
-    def data(self, sequence, ce, now):
-        theirs = self.ends.data(sequence, ce, now)
-        word = self.receiver.take(sequence, self.receiver.size(sequence), ce, now)
-        ours = self.kind(word, theirs)
-        self.same()
-        return ours, word >> 40
-
-    def kind(self, word, theirs):
-        """What our receiver answers, -1 for nothing; the same as theirs."""
-        if not word:
-            assert theirs.count == 0
-            return -1
-        answer = self.receiver.rules.answer(word)
-        assert (answer.kind, bool(answer.flags & 0x20), answer.count) == (theirs.kind, bool(theirs.echo), theirs.count)
-        assert word >> 40 == theirs.argument
-        return answer.kind
-
-    def ack(self, sequence, echo, now, senders=1):
-        if not self.sender.done:
-            self.ends.ack(sequence, senders, echo=echo, now=now)
-            self.sender.take(ACK, sequence, senders, echo, now)
-            self.same()
-
-    def probe(self, number, now):
-        theirs = self.ends.probe(number, now)
-        ours = self.kind(self.receiver.on_probe(number, now), theirs)
-        if ours == BITMAP:
-            assert theirs.count == len(dlcp.parts_of(self.receiver, number >> 12)) and theirs.argument == number
-            assert theirs.size == 66 + len(dlcp.parts_of(self.receiver, 0)[0][1])
-        self.same()
-        return ours
-
-    def bitmap(self, part, number, first, content, now):
-        """A part of an answer. The simulator's sender reads the last snapshot, which must be the one it asked for."""
-        self.ends.control(at.BITMAP, part, number, now=now)
-        dlcp.take_part(self.sender, first, content, number & NUMBERS, now)
-        self.same()
-        self.same_bitmaps()
-
-    def stop(self):
-        self.ends.control(at.STOP, 0, 0)
-        self.sender.take(STOP, 0, 0, 0, 0)
-        self.same()
-
-    def fire(self):
-        now = self.ends.fire()
-        assert now == self.sender.timer
-        self.sender.on_timer(now)
-        self.same()
-        return now
 
 
 @pytest.mark.parametrize("control", ["receiver", "dctcp", "delay"])

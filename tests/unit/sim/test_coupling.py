@@ -6,7 +6,8 @@ import pytest
 from ideal_fabric import Delivery
 
 from gradwire.scenarios.errors import StallError
-from gradwire.sim.coupling import Coupling, Message
+from gradwire.sim.coupling import Coupling
+from gradwire.sim.message import Message
 
 
 class Scripted:

@@ -1,4 +1,4 @@
-"""Compiled engines: made as one program, kept whole or not at all, gone by themselves, and what is told of a user's mistakes."""
+"""Compiled engines: made as one program, known by what they are made of, kept whole or not at all, gone by themselves."""
 
 from __future__ import annotations
 
@@ -7,52 +7,28 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 import pytest
+from engine_cases import ROOT, runs_without_numba, scenario, share_functions
 from typer.testing import CliRunner
 
 import gradwire.scenarios.wire
 from gradwire import cli
-from gradwire.components import engines, identity, objects, whole
-from gradwire.components.find import functions_of, resolve
+from gradwire.components import engines, identity, whole
+from gradwire.components.find import functions_of
 from gradwire.components.transports.dctcp import Dctcp
 from gradwire.components.transports.dlcp import Dlcp
 from gradwire.experiment.topology import LinkSpec, leaf_spine
 from gradwire.scenarios.components import kind_of
-from gradwire.scenarios.errors import ScenarioError
-from gradwire.scenarios.load import build_scenario
 from gradwire.scenarios.schema.network import Switch
 from gradwire.sim.fabric import specialise
 from gradwire.sim.fabric.specialise import combination_of, compile_ahead
 from gradwire.sim.simulate import simulate
 from gradwire.testing.oracle import Case, Letter, first_difference, run_engine
 
-ROOT = Path(__file__).parents[3]
 US = 10**6
-
-
-@pytest.fixture
-def own_cache(tmp_path, monkeypatch):
-    """An empty cache, and nothing remembered of engines loaded before."""
-    monkeypatch.setenv("GRADWIRE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(engines, "_private", [])
-    specialise._load.cache_clear()
-    yield tmp_path / "cache" / "engines"
-    specialise._load.cache_clear()
-
-
-USUAL = engines.engines_folder()
-"""Where all other tests keep theirs."""
-
-
-def share_functions():
-    """What engines of other tests have lowered is there, so that one compiles in half the time."""
-    (USUAL / engines.FUNCTIONS).mkdir(parents=True, exist_ok=True)
-    engines.engines_folder().mkdir(parents=True)
-    (engines.engines_folder() / engines.FUNCTIONS).symlink_to(USUAL / engines.FUNCTIONS)
 
 
 @pytest.fixture(scope="module")
@@ -86,13 +62,6 @@ def remade(monkeypatch, made):
 
     monkeypatch.setattr(engines, "_fill", fill)
     return times
-
-
-def scenario(**fields):
-    return build_scenario({
-        "name": "x", "topology": {"kind": "star", "hosts": 4},
-        "traffic": [{"name": "t", "kind": "permutation", "size": "10kB"}], **fields,
-    })  # fmt: skip
 
 
 def case(balancing, *models):
@@ -215,94 +184,6 @@ def test_a_run_with_a_kept_engine_needs_no_numba(own_engine):
     runs_without_numba()
 
 
-def runs_without_numba():
-    """A run in a process in which there is no Numba is the same as here."""
-    code = (
-        "import sys; sys.modules['numba'] = None\n"
-        "from gradwire.scenarios.load import build_scenario; from gradwire.sim.simulate import simulate\n"
-        f"print(simulate(build_scenario({scenario().model_dump(mode='json', exclude_unset=True)!r})).summary['totals'])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert repr(simulate(scenario()).summary["totals"]) == done.stdout.strip()
-
-
-@pytest.mark.slow
-def test_what_the_parent_has_compiled_its_children_compile_anew(own_cache):
-    """Otherwise an engine is kept that calls helpers of Numba, which are not there when it is loaded."""
-    assert specialise._functions(combination_of(scenario()))["keep"].numba
-    compile_ahead([scenario()])
-    runs_without_numba()
-    (kept,) = engines.kept_engines()
-    for name in specialise.FUNCTIONS:
-        assert not objects.refers_to_numba((own_cache / kept.identity / f"{name}.o").read_bytes())
-
-
-def test_code_that_asks_for_numba_finds_it():
-    """A function of the user's own may have been compiled by Numba before the engine was, with its helpers."""
-    code = (
-        "import sys, numba\n"
-        "from gradwire.components import objects\n"
-        "from gradwire.components.compiled import Compiled\n"
-        "@numba.njit('int64(int64)')\n"
-        "def down(n):\n"
-        "    if n < 0: raise ValueError('negative')\n"
-        "    return n - 1\n"
-        "made = Compiled(lambda n: down(n), 'int64(int64)', {})\n"
-        "symbol, code = objects.emitted(made)\n"
-        "print(objects.refers_to_numba(code)); open(sys.argv[1], 'wb').write(code); print(symbol)\n"
-    )
-    with tempfile.NamedTemporaryFile() as file:
-        done = subprocess.run(
-            [sys.executable, "-c", code, file.name], cwd=ROOT, capture_output=True, text=True, timeout=120
-        )
-        assert done.returncode == 0, done.stderr
-        refers, symbol = done.stdout.split()
-        assert refers == "True"
-        code = (
-            "import sys; from gradwire.components import objects\n"
-            "call = objects.load(open(sys.argv[1], 'rb').read(), sys.argv[2], 1)\n"
-            "print(call(5), flush=True)\n"
-            "call(-5)\n"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", code, file.name, symbol],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-    assert (done.stdout.strip(), done.returncode) == ("4", 1), done.stderr
-    assert "has raised an exception" in done.stderr
-
-
-def test_no_component_needs_numba_to_be_imported():
-    code = (
-        "import sys, importlib, pkgutil; sys.modules['numba'] = None\n"
-        "import gradwire.components.transports, gradwire.components.balancers, gradwire.components.queues\n"
-        "for room in (gradwire.components.transports, gradwire.components.balancers, gradwire.components.queues):\n"
-        "    for one in pkgutil.iter_modules(room.__path__, room.__name__ + '.'):\n"
-        "        importlib.import_module(one.name)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-
-
-def test_an_exception_in_compiled_code_is_one(tmp_path):
-    code = (
-        "from pathlib import Path; from gradwire.components import objects, whole\n"
-        "from gradwire.components.compiled import njit\n"
-        f"whole.whole_program(Path({str(tmp_path)!r}))\n"
-        "quotient = njit('int64(int64, int64, int64, int64)')(lambda a, b, c, d: a // b)\n"
-        "symbol, code = objects.emitted(quotient)\n"
-        "call = objects.load(code, symbol, 4); print(call(7, 2, 0, 0), call(-(1 << 62), 1, 0, 0))\n"
-        "call(1, 0, 0, 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.stdout.split() == ["3", str(-(1 << 62))]
-    assert done.returncode == 1 and "RuntimeError" in done.stderr
-
-
 def test_several_are_compiled_side_by_side_and_one_that_fails_takes_nothing_with_it(own_cache):
     def work(name, check):
         return engines.Work(name, lambda: {}, {"transports": [name]}, check)
@@ -375,72 +256,6 @@ def test_the_command_shows_and_clears(own_cache):
     assert "1 compiled engines" in text and "dlcp / ecmp" in text and "besides: uml" in text
     assert runner.invoke(cli.app, ["cache", "clear"]).stdout == "removed 1 compiled engines\n"
     assert list(own_cache.iterdir()) in ([], [own_cache / engines.LOCK]) and (own_cache.parent / "uml" / "linux").exists()
-
-
-HEAD = "from numba import njit\nfrom gradwire.components.balancers.base import Balancer\n\n"
-CHOOSE = "M, node, ways, n, A, B, count, now"
-
-
-@pytest.mark.parametrize(
-    ("body", "says"),
-    [
-        (
-            f"@njit\ndef choose({CHOOSE}):\n    return count.nothing\n",
-            "mine.py:6: Unknown attribute 'nothing'",
-        ),
-        (
-            f"@njit\ndef choose({CHOOSE}):\n    return undefined % n\n",
-            "mine.py:6: NameError: name 'undefined'",
-        ),
-        (
-            f"@njit\ndef inner(x):\n    return x.nothing\n\n\n@njit\ndef choose({CHOOSE}):\n    return inner(count)\n",
-            "mine.py:6: Unknown attribute 'nothing'",
-        ),
-        (
-            f"def choose({CHOOSE}):\n    return 0\n",
-            "mine.py:4: choose of 'mine:Mine' is not compiled; expected @njit",
-        ),
-        ("@njit\ndef choose(M, n):\n    return 0\n", "takes 2 arguments, not 8; expected def choose(M, node"),
-        ("import nosuchmodule\n", "No module named 'nosuchmodule'"),
-        ("import sys\nsys.exit(7)\n", "mine.py:5: SystemExit: 7"),
-        ("def choose(:\n", "mine.py:4: invalid syntax"),
-        ("1 / 0\n", "mine.py:4: ZeroDivisionError: division by zero"),
-    ],
-)
-def test_a_mistake_in_ones_own_component_is_told_in_one_line(body, says, tmp_path, own_cache):
-    """Name, file, line and reason, before anything is compiled with it; and only once."""
-    owner = "\n\nclass Mine(Balancer):\n    choose = staticmethod(choose)\n"
-    (tmp_path / "mine.py").write_text(HEAD + body + owner)
-    made = scenario(load_balancing="mine:Mine").at(tmp_path)
-    with pytest.raises(ScenarioError) as caught:
-        simulate(made)
-    assert says in str(caught.value) and "\n" not in str(caught.value)
-    assert [each for each in engines.kept_engines() if each.about["transports"]] == []
-
-
-@pytest.mark.slow
-def test_functions_may_be_defined_in_the_class(tmp_path, own_cache):
-    inside = f"class Mine(Balancer):\n    @staticmethod\n    @njit\n    def choose({CHOOSE}):\n        return count % n\n"
-    (tmp_path / "mine.py").write_text(HEAD + inside)
-    assert simulate(scenario(load_balancing="mine:Mine").at(tmp_path)).summary["totals"]["finished"]
-
-
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        (
-            "os:path",
-            "'os:path' is no class; expected a class as gradwire.components.transports.base describes it",
-        ),
-        ("os:nothing", "'os:nothing' cannot be loaded: there is no nothing in "),
-        ("nosuch:Class", "No module named 'nosuch'"),
-        ("fractions:Fraction", "'fractions:Fraction' has no control_bytes, data_overhead"),
-    ],
-)
-def test_what_is_no_transport_is_told(name, says):
-    with pytest.raises(ScenarioError) as caught:
-        resolve("transport", name)
-    assert says in str(caught.value)
 
 
 def test_of_two_that_want_the_same_engine_one_compiles_it(own_cache, tmp_path, monkeypatch):

@@ -73,13 +73,6 @@ def lowered_for(cache, name):
     return json.loads((cache / name / engines.ABOUT).read_text())["functions"]
 
 
-@pytest.fixture
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("GRADWIRE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(engines, "_private", [])
-    return tmp_path / "cache" / "engines"
-
-
 def both(a):
     return inner(a) + beside(a)
 

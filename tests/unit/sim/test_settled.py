@@ -12,10 +12,11 @@ from gradwire.experiment.routing import build_routing
 from gradwire.scenarios.errors import StallError
 from gradwire.scenarios.schema.scenario import Switch
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, TCP_OVERHEAD, UDP_OVERHEAD
-from gradwire.sim.coupling import Coupling, Message
+from gradwire.sim.coupling import Coupling
 from gradwire.sim.fabric.events import Settled
 from gradwire.sim.fabric.fabric import Delivery as Delivered
 from gradwire.sim.fabric.fabric import Fabric
+from gradwire.sim.message import Message
 from gradwire.sim.simulate import simulate
 from gradwire.testing import transport
 

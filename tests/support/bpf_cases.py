@@ -1,0 +1,29 @@
+"""Networks whose switches are the kernel's ports with BPF."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from emu_cases import star
+
+from gradwire.emu.planning.plan import Plan
+from gradwire.emu.switches.bpf import BpfSwitch
+
+FAST = 10_000_000_000
+"""bit/s of the senders' links: what they send is at the port at once."""
+
+
+def fast_in(hosts: int, slow: int, **options: Any) -> Plan:
+    """A star whose hosts send fast and receive slowly."""
+    rates = {(host, hosts): FAST for host in range(hosts)} | {(hosts, host): slow for host in range(hosts)}
+    return star(hosts, rate=rates, **options)
+
+
+def build(plan: Plan) -> BpfSwitch:
+    network = BpfSwitch(plan, wired=False)
+    network.build()
+    return network
+
+
+def count_of(network: BpfSwitch, port: str) -> Any:
+    return next(each for each in network.counts() if each.port == port)

@@ -1,0 +1,42 @@
+"""The scenario whose engine tests of engines compile, and what engines of other tests have lowered."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from gradwire.components import engines
+from gradwire.scenarios.load import build_scenario
+from gradwire.sim.simulate import simulate
+
+ROOT = Path(__file__).parents[2]
+
+USUAL = engines.engines_folder()
+"""Where all other tests keep theirs."""
+
+
+def share_functions():
+    """What engines of other tests have lowered is there, so that one compiles in half the time."""
+    (USUAL / engines.FUNCTIONS).mkdir(parents=True, exist_ok=True)
+    engines.engines_folder().mkdir(parents=True)
+    (engines.engines_folder() / engines.FUNCTIONS).symlink_to(USUAL / engines.FUNCTIONS)
+
+
+def scenario(**fields):
+    return build_scenario({
+        "name": "x", "topology": {"kind": "star", "hosts": 4},
+        "traffic": [{"name": "t", "kind": "permutation", "size": "10kB"}], **fields,
+    })  # fmt: skip
+
+
+def runs_without_numba():
+    """A run in a process in which there is no Numba is the same as here."""
+    code = (
+        "import sys; sys.modules['numba'] = None\n"
+        "from gradwire.scenarios.load import build_scenario; from gradwire.sim.simulate import simulate\n"
+        f"print(simulate(build_scenario({scenario().model_dump(mode='json', exclude_unset=True)!r})).summary['totals'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert repr(simulate(scenario()).summary["totals"]) == done.stdout.strip()

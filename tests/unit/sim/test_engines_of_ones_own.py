@@ -1,0 +1,76 @@
+"""Components of the user's own: what is wrong with them is told in one line, before anything is compiled with them."""
+
+from __future__ import annotations
+
+import pytest
+from engine_cases import scenario
+
+from gradwire.components import engines
+from gradwire.components.find import resolve
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.sim.simulate import simulate
+
+HEAD = "from numba import njit\nfrom gradwire.components.balancers.base import Balancer\n\n"
+CHOOSE = "M, node, ways, n, A, B, count, now"
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (
+            f"@njit\ndef choose({CHOOSE}):\n    return count.nothing\n",
+            "mine.py:6: Unknown attribute 'nothing'",
+        ),
+        (
+            f"@njit\ndef choose({CHOOSE}):\n    return undefined % n\n",
+            "mine.py:6: NameError: name 'undefined'",
+        ),
+        (
+            f"@njit\ndef inner(x):\n    return x.nothing\n\n\n@njit\ndef choose({CHOOSE}):\n    return inner(count)\n",
+            "mine.py:6: Unknown attribute 'nothing'",
+        ),
+        (
+            f"def choose({CHOOSE}):\n    return 0\n",
+            "mine.py:4: choose of 'mine:Mine' is not compiled; expected @njit",
+        ),
+        ("@njit\ndef choose(M, n):\n    return 0\n", "takes 2 arguments, not 8; expected def choose(M, node"),
+        ("import nosuchmodule\n", "No module named 'nosuchmodule'"),
+        ("import sys\nsys.exit(7)\n", "mine.py:5: SystemExit: 7"),
+        ("def choose(:\n", "mine.py:4: invalid syntax"),
+        ("1 / 0\n", "mine.py:4: ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_mistake_in_ones_own_component_is_told_in_one_line(body, says, tmp_path, own_cache):
+    """Name, file, line and reason, before anything is compiled with it; and only once."""
+    owner = "\n\nclass Mine(Balancer):\n    choose = staticmethod(choose)\n"
+    (tmp_path / "mine.py").write_text(HEAD + body + owner)
+    made = scenario(load_balancing="mine:Mine").at(tmp_path)
+    with pytest.raises(ScenarioError) as caught:
+        simulate(made)
+    assert says in str(caught.value) and "\n" not in str(caught.value)
+    assert [each for each in engines.kept_engines() if each.about["transports"]] == []
+
+
+@pytest.mark.slow
+def test_functions_may_be_defined_in_the_class(tmp_path, own_cache):
+    inside = f"class Mine(Balancer):\n    @staticmethod\n    @njit\n    def choose({CHOOSE}):\n        return count % n\n"
+    (tmp_path / "mine.py").write_text(HEAD + inside)
+    assert simulate(scenario(load_balancing="mine:Mine").at(tmp_path)).summary["totals"]["finished"]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        (
+            "os:path",
+            "'os:path' is no class; expected a class as gradwire.components.transports.base describes it",
+        ),
+        ("os:nothing", "'os:nothing' cannot be loaded: there is no nothing in "),
+        ("nosuch:Class", "No module named 'nosuch'"),
+        ("fractions:Fraction", "'fractions:Fraction' has no control_bytes, data_overhead"),
+    ],
+)
+def test_what_is_no_transport_is_told(name, says):
+    with pytest.raises(ScenarioError) as caught:
+        resolve("transport", name)
+    assert says in str(caught.value)

@@ -1,0 +1,218 @@
+"""Predictors of parameters: how they are made, weight nowcasting, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import numpy as np  # noqa: E402
+
+from gradwire.predictor import Plan, make_predictor  # noqa: E402
+from gradwire.scenarios.errors import ResultError, ScenarioError, TraceError  # noqa: E402
+from gradwire.training.data import images  # noqa: E402
+from gradwire.training.served.fitting import Fitting, errors_blocks, seen_at  # noqa: E402
+from gradwire.training.served.mp2 import Mp2Trainer, Predicted, places_at  # noqa: E402
+from gradwire.training.served.predictor import (  # noqa: E402
+    BLOCK,
+    BUNDLED,
+    PERIOD,
+    SHIPPED,
+    BlockPredictor,
+    ScalarPredictor,
+    WeightNowcaster,
+    load_predictor,
+    normalised,
+    nowcast,
+    save_predictor,
+)
+from gradwire.training.served.samples import LENGTH, of_blocks, of_scalars  # noqa: E402
+from gradwire.training.served.wnn import WnnTrainer  # noqa: E402
+from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
+from tests.support.training_cases import close, plain, resnet, same  # noqa: E402
+
+DATA = images("synthetic", 8, limit=400)
+
+
+@pytest.mark.parametrize(("kind", "name"), SHIPPED)
+def test_bundled_predictors_are_small_and_say_where_they_are_from(kind: str, name: str) -> None:
+    net, manifest = load_predictor(kind, name)
+    assert sum(p.numel() for p in net.parameters()) < 15_000 and (BUNDLED / SHIPPED[kind, name]).stat().st_size < 80_000
+    assert manifest["command"].startswith("gradwire predictor") and manifest["date"] and len(manifest["plan"]["seeds"]) >= 2
+    assert manifest["error"]["predicted"] < 1, "better than to stay"
+    if kind == "mp2":
+        assert manifest["error"]["predicted"] < manifest["error"]["hold"]
+    if name == "several":
+        assert set(manifest["plan"]["models"]) == set(manifest["error_by_model"]) == {"resnet8", "vgg11-quarter", "char-lstm"}
+        assert all(each["predicted"] < each["hold"] for each in manifest["error_by_model"].values())
+
+
+def test_every_shipped_file_has_a_name() -> None:
+    assert sorted(SHIPPED.values()) == sorted(each.name for each in BUNDLED.iterdir())
+
+
+def test_nowcast_by_hand() -> None:
+    """Values 0 1 2 3 4: range 4, normalised 0 to 1/2; an answer of 1/4 is a step of 2."""
+    history = torch.tensor([[0.0], [1.0], [2.0], [3.0], [4.0]])
+    values, spread = normalised(history)
+    assert values.tolist() == [[0, 0.125, 0.25, 0.375, 0.5]] and spread.tolist() == [4]
+
+    class Quarter(ScalarPredictor):
+        def forward(self, values):
+            return torch.full((len(values),), 0.25)
+
+    assert nowcast(Quarter(), history).tolist() == [6]
+    still = torch.ones(5, 1)
+    assert nowcast(ScalarPredictor(), still).tolist() == [1], "what does not move stays"
+
+
+def test_nowcasting_jumps_each_fifth_period_and_leaves_normalisations_alone() -> None:
+    recipe = Recipe(workers=2, batch=8, steps=20)
+    ours, theirs = WnnTrainer(resnet(), DATA, recipe, period=2), Trainer(resnet(), DATA, recipe)
+    for _ in range(10):
+        assert same(ours.model, theirs.model) and not ours.jumps
+        row = ours.step()
+        theirs.step()
+    assert ours.jumps == 1 and row.pulled_bytes == row.sent_bytes
+    for kind, a, b in zip(ours.kinds, ours.model.parameters(), theirs.model.parameters(), strict=True):
+        assert torch.equal(a, b) is (kind == "norm"), kind
+
+
+def test_nowcasting_goes_on_from_a_checkpoint() -> None:
+    recipe = Recipe(workers=2, batch=8, steps=20)
+    make = lambda: WnnTrainer(resnet(), DATA, recipe, period=1)  # noqa: E731
+    whole, first, second = make(), make(), make()
+    rows = [whole.step() for _ in range(8)]
+    for _ in range(3):
+        first.step()
+    second.load_state_dict(first.state_dict())
+    assert [second.step() for _ in range(5)] == rows[3:] and second.jumps == 1
+
+
+def test_samples_are_of_the_training_that_would_be_without() -> None:
+    """Moves add up to the difference of parameters, which sampling does not change; the age of what is seen is MP2's."""
+    def made() -> Trainer:
+        return Trainer(plain(), DATA, Recipe(workers=2, batch=8, steps=40, rate=0.05))
+
+    trainer, other = made(), made()
+    samples = of_blocks(trainer, 1, most=1000)
+    for _ in range(40):
+        other.step()
+    assert close(trainer.model, other.model)
+    assert samples["moved"].shape[1:] == (LENGTH + 1, BLOCK) and len(samples["values"]) == 10 * 97
+    assert samples["conv"].view(10, 97)[0].sum() == 7
+    x, target, unknown = seen_at(samples, 37, 0)
+    assert int(unknown.sum()) == BLOCK - BLOCK // PERIOD and torch.equal(~unknown, places_at(37, 0))
+    known = ~unknown
+    assert torch.allclose(x[:, 0][:, known], target[:, known]) and (x[:, 0][:, unknown] == 0).all()
+    for place in range(BLOCK):
+        age = next(back for back in range(LENGTH) if places_at(37 - back, 0)[place])
+        assert torch.allclose(x[:, 3, place] * samples["scale"], samples["moved"][:, LENGTH - age, place])
+        assert x[0, 1, place] == age / PERIOD
+    scalars = of_scalars(made(), 1, most=50)
+    assert scalars["history"].shape[1] == 5 and set(scalars["kind"].tolist()) == {0, 1, 2}
+
+
+def test_fitting_learns_what_can_be_learned() -> None:
+    """Moves that fade by a tenth in each step: to hold them is wrong by what they have faded, which a network finds out."""
+    generator = torch.Generator().manual_seed(3)
+
+    def made(count: int) -> dict[str, torch.Tensor]:
+        start = torch.randn(count, 1, BLOCK, generator=generator)
+        moved = start * 0.9 ** torch.arange(LENGTH + 1).view(1, -1, 1)
+        scale = moved[:, -1].abs().mean(dim=1)
+        return {"moved": moved, "values": torch.randn(count, BLOCK, generator=generator), "scale": scale,
+                "spread": torch.ones(count), "conv": torch.ones(count, dtype=torch.bool)}  # fmt: skip
+
+    fitting = Fitting("mp2", made(2000), made(200), 12)
+    errors = [fitting.step() for _ in range(12)]
+    net, found = fitting.finished()
+    assert min(errors) == found["predicted"] < 0.9 * found["hold"]
+    assert errors_blocks(net, fitting.unseen) == found
+    again = Fitting("mp2", fitting.learned, fitting.unseen, 12)
+    for _ in range(5):
+        again.step()
+    later = Fitting("mp2", fitting.learned, fitting.unseen, 12)
+    later.load_state_dict(again.state_dict())
+    assert [later.step() for _ in range(7)] == errors[5:], "gone on with to the bit"
+
+
+PLAN = Plan(seeds=(1, 2), size=8, limit=200, workers=2, batch=8, steps=60, epochs=2)
+
+
+@pytest.mark.parametrize("kind", ["mp2", "wnn"])
+def test_a_predictor_is_made_and_used(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[tuple[float, str]] = []
+    manifest = make_predictor(kind, tmp_path / "new.npz", PLAN, told=lambda share, words: heard.append((share, words)))
+    shares = [share for share, _ in heard]
+    assert shares == sorted(shares) and shares[-1] == 1 and "seed 2" in heard[100][1]
+    net, read = load_predictor(kind, tmp_path / "new.npz")
+    assert read == json.loads(json.dumps(manifest)) and read["plan"]["seeds"] == [1, 2]
+    system = Mp2Trainer if kind == "mp2" else WnnTrainer
+    more = (Predicted(predictor=str(tmp_path / "new.npz")),) if kind == "mp2" else ()
+    named = {} if kind == "mp2" else {"predictor": str(tmp_path / "new.npz")}
+    system(resnet(), DATA, Recipe(workers=2, batch=8, steps=2), *more, **named).step()
+    monkeypatch.setattr("gradwire.predictor._sampled", lambda *_: pytest.fail("what is done is not done again"))
+    make_predictor(kind, tmp_path / "new.npz", PLAN)
+    again, _ = load_predictor(kind, tmp_path / "new.npz")
+    assert all(torch.equal(a, b) for a, b in zip(net.parameters(), again.parameters(), strict=True))
+    with pytest.raises(ResultError, match="of another plan"):
+        make_predictor(kind, tmp_path / "new.npz", Plan(seeds=(1, 3)))
+
+
+@pytest.mark.slow
+def test_a_predictor_of_pictures_and_texts(tmp_path: Path) -> None:
+    """Of two models that learn different things: each is trained on its own data with its own rate, and the errors on what is not
+    learned from are those of both, and of each."""
+    plan = replace(PLAN, models=("resnet8", "char-lstm"), epochs=1)
+    manifest = make_predictor("mp2", tmp_path / "both.npz", plan)
+    assert {path.name for path in (tmp_path / "both.npz.work").glob("*.pt")} == {
+        "resnet8-1.pt", "resnet8-2.pt", "char-lstm-1.pt", "char-lstm-2.pt", "fitting.pt",
+    }  # fmt: skip
+    each = manifest["error_by_model"]
+    assert set(each) == {"resnet8", "char-lstm"} and each["resnet8"] != each["char-lstm"]
+    for how, both in manifest["error"].items():
+        assert 0.9 * min(e[how] for e in each.values()) <= both <= 1.1 * max(e[how] for e in each.values())
+    lstm = torch.load(tmp_path / "both.npz.work" / "char-lstm-2.pt", weights_only=True)
+    assert not lstm["conv"].any() and len(lstm["values"])
+
+
+def test_predictors_of_something_else_are_refused(tmp_path: Path) -> None:
+    save_predictor(tmp_path / "wnn.npz", WeightNowcaster(), {"kind": "wnn"})
+    save_predictor(tmp_path / "small.npz", BlockPredictor(8), {"kind": "mp2"})
+    (tmp_path / "text.npz").write_text("mine")
+    np.savez(tmp_path / "bare.npz", x=np.zeros(3))
+    for name, words in (("wnn", "is a predictor for wnn"), ("small", "is no predictor"), ("text", "is no predictor"), ("bare", "is no predictor"), ("nowhere", "cannot be read")):
+        with pytest.raises(TraceError, match=words):
+            load_predictor("mp2", tmp_path / f"{name}.npz")
+
+
+@pytest.mark.slow
+def test_the_command(tmp_path: Path) -> None:
+    """A predictor and its manifest, as JSON; and the same again, from what is there."""
+    words = ["mp2", "--size", "8", "--samples", "200", "--steps", "60", "--epochs", "1", "--seed", "1", "--seed", "2", "--out", "p.npz"]
+    for more in (["--json"], []):
+        line = [sys.executable, "-m", "gradwire", "predictor", *words, *more]
+        done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, timeout=240, check=False)
+        assert done.returncode == 0, done.stderr
+        if more:
+            manifest = json.loads(done.stdout)
+            assert manifest == load_predictor("mp2", tmp_path / "p.npz")[1] and manifest["plan"]["steps"] == 60
+    assert "relative to these: predicted 0." in done.stdout and done.stdout.endswith("predictor: p.npz\n")
+
+
+@pytest.mark.slow
+def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
+    for words, said in ((["xyz"], "has no predictor"), (["mp2", "--seed", "1"], "two or more"), (["mp2", "--model", "resnet9"], "did you mean"), (["wnn", "--model", "bert-base"], "learns masked"), (["mp2", "--data", "nowhere"], "no such data")):
+        line = [sys.executable, "-m", "gradwire", "predictor", *words, "--out", "p.npz"]
+        done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False)
+        assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr, done.stderr
+    with pytest.raises(ScenarioError, match="1 seeds"):
+        make_predictor("mp2", tmp_path / "p.npz", Plan(seeds=(1,)))
+    assert not list(tmp_path.iterdir())
