@@ -9,6 +9,7 @@ longer when none waits. So what frames say, and when, tells in which order packe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import networkx
@@ -21,7 +22,7 @@ from gradwire.experiment.topology import LinkSpec, Network, from_networkx, star
 from gradwire.scenarios.schema.network import Switch
 from gradwire.scenarios.schema.transport import UserTransport
 from gradwire.sim.fabric.memory import TIE_DRAWS
-from gradwire.testing.oracle import Case, Letter, Outcome, first_difference, run_engine, run_oracle
+from gradwire.testing.oracle import Case, Change, Letter, Outcome, first_difference, run_engine, run_oracle
 from gradwire.testing.oracle.packets import PAUSE
 
 US = 10**6
@@ -43,11 +44,11 @@ def together(fabric: Any) -> None:
     fabric._alone = False
 
 
-def paused(network: Network, letters: list[Letter], seed: int = 1) -> Outcome:
-    """With flow control; transport and balancer are those of the property test, so that they share an engine."""
+def paused(network: Network, letters: list[Letter], seed: int = 1, changes: Sequence[Change] = ()) -> Outcome:
+    """With flow control; transport and balancer are those of the property test, so that they share an engine, and so does what changes."""
     dctcp = Dctcp.model_validate({"kind": "dctcp", "payload": "1000B"})
     table = Switch.model_validate({"queues": 2, "pfc": True, "pfc_threshold": "100B"})
-    return engine(Case(network, [dctcp], letters, table, "spray_random", seed))
+    return engine(Case(network, [dctcp], letters, table, "spray_random", seed, changes=changes))
 
 
 def seen(outcome: Outcome, link: int, time: int) -> list[tuple[int, Any]]:
@@ -205,3 +206,33 @@ def test_a_pause_frame_and_a_packet_that_arrive_at_one_time_are_taken_by_hash(fr
     assert seen(outcome, link(network, "middle", "left"), GO_ON) == [(0, DATA), (SMALL, DATA)]
     told = [(0, NONE), (FRAME, SECOND), (SMALL, NONE)] if frame_first else [(SMALL, NONE)]
     assert seen(outcome, link(network, "middle", "sender"), GO_ON) == told
+
+
+# --- changes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hop", [0, 3])
+@pytest.mark.parametrize(("late", "what", "lost"), [
+    (0, ("cut",), True), (1, ("cut",), False), (0, ("cut", "mend"), False), (0, ("mend", "cut"), True),
+])  # fmt: skip
+def test_a_packet_meets_what_was_done_at_the_time_at_which_it_starts(hop, late, what, lost):
+    """By a host, and by a switch. What is done at one time is done in the order in which it was put down."""
+    start = US if hop == 0 else US + LARGE + US
+    changes = [Change(start + late, each, hop) for each in what]
+    outcome = paused(star(3, CABLE), [Letter(US, 0, 1, 1000)], changes=changes)
+    assert next(each.lost for each in outcome.transmissions if each.link == hop) == lost
+
+
+def test_a_host_that_goes_on_takes_what_was_due_and_then_what_has_come():
+    """Host 0 stands still from 5 to 30 us. Meanwhile its second message was to start, then its first, and two packets of host
+    2 have come; a third one comes just then. So the first message's packet leaves, and while it does, the answers to all
+    three wait, which go before the other packet."""
+    small = 66 * 800
+    letters = [Letter(20 * US, 0, 1, 100), Letter(10 * US, 0, 1, 100)]
+    letters += [Letter(begin * US, 2, 0, 100) for begin in (11, 8)]
+    letters.append(Letter(30 * US - 2 * SMALL - 2 * US, 2, 0, 100))
+    changes = [Change(5 * US, "stop_host", 0), Change(30 * US, "resume_host", 0)]
+    outcome = paused(star(3, CABLE), letters, changes=changes)
+    sent = [(each.start - 30 * US, each.packet.flow) for each in outcome.transmissions if each.link == 0]
+    answers = [(SMALL + place * small, flow) for place, flow in enumerate((3, 2, 4))]
+    assert sent[:5] == [(0, 0), *answers, (SMALL + 3 * small, 1)]
