@@ -11,8 +11,8 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from tie_cases import first_come
 
-from gradwire.components.draws import TIE_DRAWS, key_of, tie_break
 from gradwire.components.transports.dctcp import Dctcp
 from gradwire.components.transports.dlcp import Dlcp
 from gradwire.components.transports.tcp_newreno import TcpNewReno
@@ -124,9 +124,8 @@ def test_incast_drains_at_line_rate(kind, headers):
 
 
 def order_of_ties(hosts: int, time: int) -> list[int]:
-    """Hosts of a star by who comes first when all packets reach the switch at `time`: by hash, then by link."""
-    keys = [key_of(1, TIE_DRAWS, 2 * host) for host in range(hosts)]
-    order = sorted(range(hosts), key=lambda host: (tie_break.py_func(keys[host], time), host))
+    """Hosts of a star by who comes first when all packets reach the switch at `time`."""
+    order = [link // 2 for link in first_come(range(0, 2 * hosts, 2), time)]
     assert order != list(range(hosts))
     return order
 

@@ -163,3 +163,35 @@ def test_records_and_words_are_given_back():
         used.append((fabric.flows.records.used, fabric.flows.arena.used - fabric.memory.bits))
         fabric.close()
     assert used[0] == used[1]
+
+
+def one_by_one(made: Any) -> list[int]:
+    """The messages of a part of one step in the order in which they entered the network. SimPy says the same."""
+    found = played(made, simpy=False)
+    assert found == played(made, simpy=True) == played(made, simpy=False, threads=2)
+    started = found[0][0][2]
+    assert len(set(started)) == len(started)
+    return sorted(range(len(started)), key=lambda each: started[each])
+
+
+def test_a_delivery_comes_before_a_process_that_goes_on_at_its_time():
+    """A packet of 966 bytes crosses two links of 10 Gbps and 1 us. Just then a process of host 1 has the second message
+    ready there, and the delivery the third: it is released at once, and the other one waits for its credit."""
+    there = LATENCY + 2 * (966 * 800 + US)
+    rows = messages([(0, 1), (1, 3), (1, 0)], [900] * 3)
+    courses = [Course(0, ints([(FIRE, 3, -1)])), Course(1, ints([(UNTIL, there, -1), (FIRE, 4, -1)]))]
+    made = part([step(rows, [0, 1], posts=[(3, 0), (4, 1), (0, 2)], courses=courses)], [0, 1], credit=900)
+    assert one_by_one(made) == [0, 2, 1]
+    _, ready, started, _, ends = played(made, simpy=False)[0][0]
+    assert ends[0] == ready[1] == ready[2] == there and started[2] == there + LATENCY
+
+
+def test_of_processes_that_go_on_at_one_time_the_one_that_has_waited_longest_comes_first():
+    """Two of host 0 have computed for 3 us, the first one in two pieces."""
+    rows = messages([(0, 1), (0, 2)], [900] * 2)
+    courses = [
+        Course(0, ints([(COMPUTE, US, -1), (NOTE, FORWARD_END, 0), (COMPUTE, 2 * US, -1), (FIRE, 2, -1)])),
+        Course(1, ints([(COMPUTE, 3 * US, -1), (FIRE, 3, -1)])),
+    ]
+    made = part([step(rows, [0, 0], posts=[(2, 0), (3, 1)], courses=courses)], [0, 0], credit=900)
+    assert one_by_one(made) == [1, 0]
