@@ -222,12 +222,12 @@ def messages(
 
 
 def _column(value: Any, many: int, kind: str = "int64") -> NDArray[Any]:
-    """A column to be read: of one number for all there is that number alone."""
+    """A column to be read: where it is the same for all, that number alone."""
     import numpy as np
 
     given = np.asarray(value, dtype=kind)
-    if given.ndim == 0:
-        return np.broadcast_to(given, many)
+    if given.ndim == 0 or (given == given[:1]).all():
+        return np.broadcast_to(given if given.ndim == 0 else given[:1].copy(), many)
     return given if given.base is None else given.copy()  # a view would keep what it is of
 
 

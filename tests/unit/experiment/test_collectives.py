@@ -196,3 +196,17 @@ def test_a_budget_for_the_exchange_is_kept_whatever_is_lost(kind, workers, field
     share = np.mean([1 - value.mean() / workers for value in arrays.buffers.values()])
     assert 0.03 < share <= 0.3 + 1e-9
     assert (rows.bound[rows.kind == 3] == 0).all()
+
+
+def test_a_column_of_one_number_takes_no_memory():
+    """And none is a view of something larger, which would be kept with it."""
+    (step,) = job("transpose", 5, {}, iterations=1).part.steps()
+    rows = step.messages
+    columns = {name: value for name, value in vars(rows).items() if isinstance(value, np.ndarray)}
+    alike = {name for name, column in columns.items() if (column == column[0]).all()}
+    assert {"table", "iteration", "tensor", "pool"} <= alike and len(rows) > 40
+    assert {name for name, column in columns.items() if column.strides == (0,)} >= alike - {"kind", "turn"}
+    for name, column in columns.items():
+        assert len(column) == len(rows)
+        held = column if column.base is None else column.base
+        assert held.size in (1, len(rows)), name
