@@ -26,15 +26,18 @@ from gradwire.emu.system.namespaces import python_command, python_path, start_pr
 from gradwire.emu.system.raw import Raw
 from gradwire.emu.uml.meter import Meter
 from gradwire.emu.uml.virtual import GRACE_S, OVER_S, Asked, Last, run_inside, wait
-from gradwire.emu.uml.watch import Pause
+from gradwire.emu.uml.watch import STILL_S, Pause
 from gradwire.scenarios.interrupt import CtrlC
 from gradwire.scenarios.json_data import JsonView
 
 if TYPE_CHECKING:
+    from gradwire.emu.programs.described import Programs
     from gradwire.scenarios.result import Result
 
 ROOT = Path(gradwire.__file__).parents[1]
 INTERRUPTED = 130
+RANK_S = 60.0
+"""Time of a processor that a rank may take until the clock goes on, for Python and torch to start; our choice."""
 MODULE = "gradwire.emu.control.runner"
 
 Heard = Callable[[JsonView], None]
@@ -133,10 +136,15 @@ def run_virtual(
             ctrl_c=ctrl_c,
             words=runner.words,
             pause=pause,
-            **({} if plan.programs is None else {"memory_mb": plan.programs.memory_mb}),
+            **({} if plan.programs is None else _for(plan.programs)),
         )
     except KeyboardInterrupt:  # it had no time to end in order, but may have left something
         return INTERRUPTED
+
+
+def _for(programs: Programs) -> dict[str, Any]:
+    """What a machine needs for programs: memory, and patience until all ranks have started."""
+    return {"memory_mb": programs.memory_mb, "still_s": STILL_S + RANK_S * len(programs.ranks)}
 
 
 def run_private(module: str, folder: Path, limit_s: float, runner: Runner, ctrl_c: Asked) -> int:

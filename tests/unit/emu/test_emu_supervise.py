@@ -7,13 +7,17 @@ import signal
 import subprocess
 import threading
 import time
+import types
 
 import pytest
 from emu_cases import needs
 
+from gradwire.cli import execute
+from gradwire.emu.control import supervise
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.uml import virtual
 from gradwire.emu.uml.virtual import PREFIX, Last, run_inside, wait
+from gradwire.emu.uml.watch import STILL_S
 from gradwire.scenarios.interrupt import CtrlC
 
 
@@ -140,3 +144,22 @@ def test_a_process_that_cannot_end_is_not_waited_for(tmp_path):
             assert 0.3 <= time.monotonic() - began < 5 and process.poll() is None
         finally:
             process.kill()
+
+
+def test_programs_have_a_minute_more_for_every_rank_to_start(monkeypatch, tmp_path):
+    given = {}
+    monkeypatch.setattr(supervise, "run_inside", lambda command, **options: given.update(options) or 0)
+    programs = types.SimpleNamespace(memory_mb=77, ranks=[0] * 20)
+    for told in (None, programs):
+        plan, runner = types.SimpleNamespace(seed=1, programs=told), types.SimpleNamespace(heard=None, ask=None, words=[])
+        assert supervise.run_virtual("module", plan, tmp_path, 1.0, runner, None) == 0
+        assert ("still_s" in given, "memory_mb" in given) == (told is not None, told is not None)
+    assert (given["still_s"], given["memory_mb"]) == (STILL_S + 20 * 60, 77)
+
+
+def test_a_run_that_is_begun_anew_says_so(capsys):
+    news = {"state": "again", "why": "the clock stood still"}
+    execute._heard(quiet=False)(news)
+    assert capsys.readouterr().err == "once more: the clock stood still\n"
+    execute._heard(quiet=True)(news)
+    assert capsys.readouterr().err == ""

@@ -14,7 +14,7 @@ import pytest
 from emu_cases import needs
 
 from gradwire.emu.uml.virtual import PREFIX, kernel_or_error, run_inside
-from gradwire.emu.uml.watch import Pause, StoodStill, Watch, symbol_address
+from gradwire.emu.uml.watch import TICKS, Pause, Process, StoodStill, Watch, symbol_address
 
 START_S = 20
 """The longest that a machine takes to begin here."""
@@ -98,6 +98,32 @@ def test_one_that_takes_long_is_left_alone():
     thread, outcome = start(["/bin/sh", "-c", loop], heard, still_s=6.0, asleep_s=6.0)
     thread.join(100)
     assert outcome == [0]
+
+
+def test_one_that_gets_little_of_a_processor_is_left_alone(monkeypatch):
+    """Its limit is what it takes, of all its processes, those that have ended and those that are new; not how long that
+    lasts on the wall clock."""
+    watch = Watch(Path(sys.executable), os.getpid(), still_s=6.0, asleep_s=4.0)
+    ticks, now = {1: 0, 2: 0}, [0.0]
+    monkeypatch.setattr(watch, "processes", lambda: [Process(number, 0, "R", each) for number, each in ticks.items()])
+    monkeypatch.setattr(watch, "_clock_of", lambda processes: 7 * 10**9)
+    monkeypatch.setattr("gradwire.emu.uml.watch.time.monotonic", lambda: now[0])
+    watch._looked = watch._moved = watch._worked = 0.0
+
+    def take(number: int, seconds: float) -> None:
+        now[0] += 1.5
+        ticks[number] = ticks.get(number, 0) + round(seconds * TICKS)
+        watch.look()
+
+    take(1, 1.0)  # its clock is seen for the first time
+    for _ in range(100):
+        take(1, 0.02)
+    assert now[0] > 100
+    del ticks[2]
+    for number in (3, 4):
+        take(number, 1.5)
+    with pytest.raises(StoodStill, match="while something computed for 6 s"):
+        take(1, 1.0)
 
 
 def test_a_machine_that_is_gone_without_an_end_is_noticed(monkeypatch):
