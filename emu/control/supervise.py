@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import gradwire
 from gradwire.emu.control.runner import LEFT, PREFIX, STOP

@@ -25,8 +25,8 @@ from gradwire.emu.switches.base import TestbedError
 CLOCK: Final = "time_travel_time"
 """Nanoseconds since the machine began [arch/um/kernel/time.c]."""
 STILL_S: Final = 300.0
-"""Longest time of a processor that the machine may take without its clock going on; our choice. Starting the programs of
-a large testbed takes some ten seconds. Not on the wall clock: where others have the processors it gets little of them."""
+"""Longest time of a processor that the machine may take without its clock going on; our choice. Starting the programs
+of a large testbed takes some ten seconds. On the wall clock it may be long: others may have the processors."""
 ASLEEP_S: Final = 30.0
 """The same, when nothing in it computes; our choice. With all asleep its clock would go on at once."""
 CRAWL_NS: Final = 100_000
