@@ -99,15 +99,14 @@ def _switch_plan(topology: Mapping[str, Any], balancing: str) -> Plan:
 
 def _core(what: str, each: int) -> dict[str, Any]:
     """Every host sends `each` packets to the host four further on, as fast as its link takes them."""
-    import numba
-
+    from gradwire.components.compiled import njit
     from gradwire.emu.native.calls import words_at
     from gradwire.emu.userspace import layout as at
     from gradwire.emu.userspace import rules
     from gradwire.emu.userspace.fabric import Fabric, port_counts
     from gradwire.scenarios.wire import serialisation_ps
 
-    @numba.njit
+    @njit
     def arrived_by(W: Any, time: int) -> int:
         arrived = 0
         while True:
@@ -117,7 +116,7 @@ def _core(what: str, each: int) -> dict[str, Any]:
             rules.release(W, packet)
             arrived += 1
 
-    @numba.njit
+    @njit
     def drive(address: int, waves: int, gap: int) -> int:
         W = words_at(address)
         arrived = 0

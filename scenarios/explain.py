@@ -153,7 +153,7 @@ def _wanted(location: Location, root: type[Table]) -> str:
         name = str(location[-1])
         text = description(model, name) if name in model.model_fields else None
         if text:
-            return text.splitlines()[0].rstrip(".")
+            return " ".join(text.split()).split(". ")[0].rstrip(".")
     return "a value"
 
 

@@ -92,7 +92,8 @@ def _trace_of(compute: str, asked: Asked, table: Exec) -> Trace | None:
     name = asked.trace or table.trace
     if compute == "trace":
         if name is None:
-            mistake = Mistake("exec.trace", "is missing", None, f'{NAMED_BY}, with compute = "trace"; on the command line --trace')
+            wanted = f'{NAMED_BY}, with compute = "trace"; on the command line --trace'
+            mistake = Mistake("exec.trace", "is missing", None, wanted)
             raise ScenarioError("the command cannot run across this network", mistakes=[mistake])
         return load_trace(name)
     if asked.trace is not None:

@@ -138,6 +138,6 @@ class Job(Table):
             for role, count in (("workers", self.workers), ("servers", self.servers)):
                 named = len(getattr(placement, role))
                 if named != count:
-                    what = f"names {named} hosts for {count} {role}"
+                    what = f"names {named} host{'s' * (named != 1)} for {count} {role}"
                     raise refuse(f"placement.{role}", what, named, f"{count}")
         return self
