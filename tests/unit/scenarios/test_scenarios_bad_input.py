@@ -141,6 +141,10 @@ SINGLE = [
         "names 2 hosts for 3 workers", "3",
     ),
     (
+        "job.0.placement", {"workers": ["h0"], "servers": ["h3"]}, "job[0].placement.workers",
+        "names 1 host for 3 workers", "3",
+    ),
+    (
         "job.0.placement", {"workers": ["h0", "h1", "h1"], "servers": ["h3"]}, "job[0].placement.workers",
         "names a host twice", "distinct hosts",
     ),
@@ -292,3 +296,11 @@ def test_values_in_messages_stay_short():
     assert shorten(True) == "true"
     assert shorten("a") == '"a"'
     assert len(shorten("x" * 500)) == 80
+
+
+def test_what_is_missing_is_told_of_by_its_first_sentence():
+    found = mistakes(changed("job.0.exchange", {"kind": "overlapped"}))
+    assert found == [
+        "job[0].exchange.batch: is missing; expected Samples of a worker in a step: so many activations and errors fully "
+        "connected layers have"
+    ]
