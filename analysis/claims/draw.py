@@ -56,11 +56,11 @@ def picture(judgement: Judgement) -> Figure | None:
         panels = figure.subplots(rows, columns, squeeze=False, height_ratios=heights).flatten()
         for number, (panel, setting) in enumerate(zip(panels, settings, strict=False)):
             measure = setting.shown or claim.shown
-            _bars(panel, judgement, setting, measure, colours)
-            labels = [label_of(policy) for policy in setting.policies]
-            panel.set_yticks(
-                range(len(labels)), labels if not alike or number % columns == 0 else [""] * len(labels)
-            )
+            first = settings[number - number % columns].policies  # in its row, told of for all that have no others
+            rows_of = first if set(setting.policies) <= set(first) else setting.policies
+            _bars(panel, judgement, setting, measure, {policy: colours[policy] for policy in rows_of})
+            told = number % columns and rows_of is first
+            panel.set_yticks(range(len(rows_of)), ["" if told else label_of(policy) for policy in rows_of])
             panel.set_ylim(heights[number // columns] - 0.4, -0.6)
             panel.margins(x=0.3)
             panel.set_xlim(left=0)
@@ -79,9 +79,10 @@ def picture(judgement: Judgement) -> Figure | None:
 
 
 def _bars(panel: Axes, judgement: Judgement, setting: Setting, measure: str, colours: dict[str, str]) -> None:
-    """A bar per policy, the range over the seeds on it and its median beside it."""
+    """A bar per policy, the range over the seeds on it and its median beside it. `colours`: of the policies, in their
+    order."""
     scale, _ = _scale(judgement, measure)
-    for place, policy in enumerate(setting.policies):
+    for place, policy in enumerate(colours):
         spread = judgement.spread(setting.name, policy, measure)
         if spread is None:
             continue

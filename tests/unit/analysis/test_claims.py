@@ -241,3 +241,17 @@ def test_titles_of_a_row_of_panels_stay_apart() -> None:
     assert [panel.title.get_text().replace("\n", " ") for panel in figure.axes] == names
     assert all(one.x1 < other.x0 for one, other in pairwise(boxes))
     assert {text.get_text() for text in figure.axes[0].texts} == {" 2", " 1,660"}
+
+
+def test_panels_keep_their_width_beside_long_names_of_policies() -> None:
+    """Two columns whose rows are of other policies: they are named once a row, and nothing is beyond the picture."""
+    (claim,) = (each for each in claims_of("lee", ["E1"]))
+    runs = planned(claim, 1, True)
+    figure = picture(judge(claim, runs, {run.key: {"iteration": 1.66e12} for run in runs}))
+    assert figure is not None
+    figure.draw_without_rendering()
+    for panel in figure.axes:
+        inside = panel.get_window_extent().width
+        assert inside > 0.2 * figure.bbox.width, panel.title.get_text()
+        title = panel.title.get_window_extent()
+        assert figure.bbox.x0 <= title.x0 and title.x1 <= figure.bbox.x1
