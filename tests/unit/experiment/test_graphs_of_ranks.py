@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from sim_cases import MS, US, make_trace, rows, scenario
+from split_cases import PACKET, PAYLOAD, QUIET, A
 
 from gradwire.analysis.breakdown import PARTS, breakdown
 from gradwire.experiment.needs import find_needs
@@ -24,14 +25,6 @@ from gradwire.traces.formats import export_trace, import_trace
 from gradwire.traces.formats import protobuf as pb
 from gradwire.traces.trace import Trace, load_trace
 
-PAYLOAD = 1000
-PACKET = (PAYLOAD + 58) * 80
-A = 2 * US + 2 * US + PACKET
-"""Of a message on a star: software latency, two cables, and the last packet once more."""
-QUIET: dict[str, Any] = {
-    "switch": {"queues": 1, "buffer": "100MB"},
-    "transport": {"kind": "constant_rate:ConstantRate", "payload": f"{PAYLOAD}B"},
-}
 COMP, SEND, RECV, COLL = 4, 5, 6, 7
 REDUCE, GATHER, TO_ALL, SCATTER, BARRIER = 0, 2, 6, 7, 9
 Node = tuple[Any, ...]
