@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -95,14 +96,17 @@ class Blocks:
     def __init__(self, shelf: Shelf, types: Mapping[str, type[np.generic]], key: Sequence[str]) -> None:
         """`key`: the columns by which rows are ordered, the first before the others; whole numbers. Rows of one `add`
         whose keys are equal stay in their order."""
-        import pyarrow
-
         self._shelf, self._types, self._key = shelf, dict(types), tuple(key)
-        self._codec = pyarrow.Codec("zstd", compression_level=1)
         self._blocks: list[Block] = []
         self._loose: list[Rows] = []
         self._waiting = 0
         self.num_rows = 0
+
+    @cached_property
+    def _codec(self) -> pyarrow.Codec:
+        import pyarrow
+
+        return pyarrow.Codec("zstd", compression_level=1)
 
     def add(self, rows: Mapping[str, AnyArray]) -> None:
         """Take rows: all columns, of one length."""

@@ -52,7 +52,7 @@ class Observer:
     Parameters
     ----------
     standing : simulated time -> how far the run is.
-    progress : is told about every `PROGRESS_SECONDS`; None: nobody is.
+    progress : is told as the run begins and about every `PROGRESS_SECONDS`; None: nobody is.
     ctrl_c : asked every time.
     max_wall_s : seconds from now after which the run has to end; None: it may take its time.
     """
@@ -65,7 +65,7 @@ class Observer:
         max_wall_s: float | None = None,
     ) -> None:
         self._standing, self._progress, self._ctrl_c = standing, progress, ctrl_c
-        self._due = time.monotonic() + PROGRESS_SECONDS
+        self._due = time.monotonic()
         self._end = None if max_wall_s is None else time.monotonic() + max_wall_s
 
     def within(self, now_ps: Ps) -> bool:

@@ -78,7 +78,7 @@ def simulate(
     scenario : as loaded, or the name or file of one, which runs without a policy, as `gradwire run` has it.
     trace : replayed by every job instead of the traces that they name; may be named as well.
     threads : of the fabric; the Result does not depend on it.
-    progress : called now and then (about every 0.1 s) and once at the end.
+    progress : called as the run begins, now and then (about every 0.1 s) and once at the end.
     max_wall_s : ends the run after so many seconds on the wall clock, counted from the first event on: building the
         network and compiling the engine come before. Where it ends then depends on the machine.
     fast_forward : iterations that repeat themselves exactly are not simulated again; the Result is the same to the byte

@@ -23,7 +23,7 @@ try:
         execute,
         look,
         predictor,
-    report,
+        report,
         reproduce,
         run,
         sweep,

@@ -26,7 +26,7 @@ from gradwire.cli.options import (
     overrides_of,
     seconds_of,
 )
-from gradwire.cli.start import light_start
+from gradwire.cli.start import importing, light_start
 from gradwire.cli.terminal import for_people, progress
 from gradwire.scenarios.readable import share_text
 
@@ -175,7 +175,7 @@ def _simulate(
             with progress(f"{scenario.name} {scenario.policy_name}", quiet, COMPILING) as show:
                 if not results:
                     compile_ahead(scenarios)  # all that they need, side by side
-                told = in_words(show, scenario)
+                told = importing(in_words(show, scenario), threads)
                 results.append(
                     simulate(
                         scenario, threads=threads, progress=told, max_wall_s=max_wall_s, fast_forward=fast_forward

@@ -66,6 +66,28 @@ print(json.dumps(sorted(sys.modules)))
 """
 
 
+BESIDE = """
+import json, os, sys, threading
+from gradwire.cli import start
+
+os.cpu_count = lambda: 2
+start.AFTERWARDS = ("no_such_module", "colorsys")
+heard = []
+told = start.importing(heard.append, {threads})
+early = [name in sys.modules for name in ("colorsys",)]
+for each in (1, 2, 3):
+    told(each)
+for beside in threading.enumerate():
+    if beside is not threading.main_thread(): beside.join(60)
+print(json.dumps([early, heard, "colorsys" in sys.modules]))
+"""
+
+
+@pytest.mark.parametrize(("threads", "imported"), [(1, True), (2, False)])
+def test_what_a_run_is_shown_with_is_imported_beside_it_where_a_processor_is_free(threads, imported):
+    assert said(BESIDE.format(threads=threads)) == [[False], [1, 2, 3], imported]
+
+
 def test_a_run_imports_what_it_needs(tmp_path):
     """From the cache, and of traffic alone; each of these takes as long as a tenth of such a run or more."""
     modules = set(said(RUN.format(out=str(tmp_path / "out"))))

@@ -79,8 +79,8 @@ def test_reports_come_when_it_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
     for tick in range(100):
         now[0] = max(now[0], tick / 128)
         assert not observer.within(tick)
-    # the first after 16 / 128 s; then 2 / 128 s of looking are paid for with 32 / 128 s of simulating
-    assert seen == [16, 50, 84]
+    # the first at once; then 2 / 128 s of looking are paid for with 32 / 128 s of simulating
+    assert seen == [0, 34, 68]
     observer.report(1000, last=True)
     assert seen[-1] == 1000
 
