@@ -3,14 +3,20 @@
 A Result appears complete or not at all, so what is there after a kill -9 can be used. One that cannot be read, or is of
 another format, is moved out of the way and run again. A training fills its folder while it runs, and one that is not
 over is gone on with.
+
+Measuring a Result of many messages takes minutes, so its figures are kept beside it. They count as long as the files of
+the Result are those that were measured, and the sources those that measured.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
+from gradwire.analysis import sources
 from gradwire.analysis.claims.measures import figures, learned_figures
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.learned import CHECKPOINT, SUMMARY, Learned
@@ -33,10 +39,28 @@ class Store:
         if not place.exists():
             return None
         try:
-            return self._learned(place) if (place / SUMMARY).exists() else figures(Result.read(place))
+            return self._learned(place) if (place / SUMMARY).exists() else self._measured(place)
         except ResultError:
             shutil.rmtree(place)
+            self._beside(place).unlink(missing_ok=True)
             return None
+
+    def _beside(self, place: Path) -> Path:
+        """Where the figures of a Result are kept."""
+        return place.with_name(f"{place.name}.figures.json")
+
+    def _measured(self, place: Path) -> dict[str, float]:
+        beside = self._beside(place)
+        files = [(each.name, each.stat().st_size, each.stat().st_mtime_ns) for each in sorted(place.glob("*"))]
+        of = hashlib.sha256(f"{sources.measuring()} {files}".encode()).hexdigest()
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            kept = json.loads(beside.read_text(encoding="utf-8"))
+            if kept["of"] == of:
+                return {str(name): float(value) for name, value in kept["figures"].items()}
+        found = figures(Result.read(place))
+        with suppress(OSError):  # measured again next time
+            beside.write_text(json.dumps({"of": of, "figures": found}), encoding="utf-8")
+        return found
 
     def share(self, key: str) -> float:
         """How much of a run is done, 0 to 1, of which nothing is touched; what is damaged counts as nothing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from itertools import pairwise
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gradwire.analysis import sources
 from gradwire.analysis.claims import SETS, claims_of
 from gradwire.analysis.claims.claim import Claim, Expect, Setting, gain, ratio, saved
 from gradwire.analysis.claims.draw import picture
@@ -150,6 +152,27 @@ def test_a_damaged_result_is_run_again(tmp_path: Path) -> None:
     assert found is not None and found["p99"] == 40.0
     (store.place("a") / "messages.parquet").write_bytes(b"no")
     assert store.figures("a") is None and not store.place("a").exists()
+
+
+def test_a_result_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And again when it is another, when what measures is, or when what was kept of its figures is damaged."""
+    measured: list[Path] = []
+    read = Result.read
+    monkeypatch.setattr(Result, "read", lambda place: (measured.append(place), read(place))[1])
+    store, place = Store(tmp_path), Store(tmp_path).place("a")
+    small_result().write(place)
+    found = store.figures("a")
+    assert store.figures("a") == found and len(measured) == 1
+
+    (kept,) = (each for each in place.parent.iterdir() if each != place)
+    kept.write_bytes(kept.read_bytes()[:-9])
+    assert store.figures("a") == store.figures("a") == found and len(measured) == 2
+
+    monkeypatch.setattr(sources, "measuring", lambda: "another")
+    assert store.figures("a") == found and len(measured) == 3
+
+    os.utime(place / "messages.parquet", ns=(1, 1))
+    assert store.figures("a") == found and len(measured) == 4
 
 
 def test_a_page_holds_everything() -> None:
