@@ -8,20 +8,43 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import re
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-import llvmlite.binding as llvm
+from gradwire.components import elf
 
 _loaded: list[Any] = []
 """What holds the machine code: it may never go while somebody could call it."""
 
 
+TELLS = "GRADWIRE_PROCESSOR"
+"""In the environment: the processor in words, where /proc/cpuinfo is that of a virtual machine of our own."""
+TOLD = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_OPT")
+"""What one can tell Numba about the processor."""
+PROCESSOR = ("vendor_id", "cpu family", "model", "stepping", "flags")
+"""Lines of /proc/cpuinfo that LLVM's name and features of a processor follow from [proc(5)]."""
+
+
 def machine() -> str:
     """What machine code is made for: processor and what it can do, and what one can tell Numba about that."""
-    told = [f"{name}={os.environ.get(name, '')}" for name in ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_OPT")]
-    features = llvm.get_host_cpu_features().flatten()
-    return " ".join((llvm.get_process_triple(), llvm.get_host_cpu_name(), features, *told))
+    return " ".join((processor(), *(f"{name}={os.environ.get(name, '')}" for name in TOLD)))
+
+
+def processor() -> str:
+    """The processor in words: Linux's, or where it has not all of them, those of LLVM, which takes a while to load."""
+    if TELLS in os.environ:
+        return os.environ[TELLS]
+    with suppress(OSError):
+        first = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").partition("\n\n")[0]
+        said = {name.strip(): value.strip() for name, _, value in (each.partition(":") for each in first.splitlines())}
+        if all(name in said for name in PROCESSOR):
+            return " ".join((platform.system(), platform.machine(), *(said[name] for name in PROCESSOR)))
+    import llvmlite.binding as llvm
+
+    return " ".join((llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()))
 
 
 def emitted(function: Any) -> tuple[str, bytes]:
@@ -68,8 +91,13 @@ class Native:
 
 def load(code: bytes, symbol: str, takes: int) -> Native:
     """A function of `takes` integers, out of an object file."""
-    if refers_to_numba(code):
+    numbas = refers_to_numba(code)
+    if not numbas and (address := elf.load(code, symbol)) is not None:
+        return Native(address, symbol, takes)
+    if numbas:
         offer_numba()
+    import llvmlite.binding as llvm
+
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     target = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(jit=True)

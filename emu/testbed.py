@@ -215,21 +215,21 @@ def choose_backend(
     choice = choose(plan, kernel, switch)
     check_rates(plan, kernel.reachable_bps)
     kind = kind_of(choice.name)
-    options |= {"ahead_ns": kind.ahead_ns, **kind.ready(), "compiled_folder": compiled_for(plan, kind, heard)}
+    options |= {"ahead_ns": kind.ahead_ns, **kind.ready(), "compiled": compiled_for(plan, kind, heard)}
     plan = make(switch=choice.name, options=options)
     done = [*choice.substitutions, *faulty(plan.changes, plan.routes, programs is not None)]
     done += differences(programs, clock) if programs is not None else []
     return Chosen(plan, tuple(done), kernel.release)
 
 
-def compiled_for(plan: Plan, switches: BackendKind, heard: Heard | None = None) -> str:
-    """Compile what the agents of a plan and its switches run and is not kept yet. Returns the folder where it is."""
+def compiled_for(plan: Plan, switches: BackendKind, heard: Heard | None = None) -> kept.Told:
+    """Compile what the agents of a plan and its switches run and is not kept yet. Returns where it is."""
 
     def begins() -> None:
         if heard is not None:
             heard({"state": "compiling"})
 
-    return str(kept.make_ready([*machine.works(owners_of(plan)), *switches.works()], begins))
+    return kept.make_ready({**machine.works(owners_of(plan)), **switches.works()}, begins)
 
 
 def for_machines(

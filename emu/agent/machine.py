@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     from gradwire.components.engines import Work
     from gradwire.scenarios.schema.transport_base import Transport
 
+CORE = "agents"
 ANSWERING = ("pull", "on_data", "on_probe")
 """The functions of a transport that return something."""
 
 @cache
 def core() -> kept.Natives:
     """The loop of agents (`gradwire.emu.agent.core.entry`)."""
-    return kept.load(_core_work())
+    return kept.load(CORE, _core_work)
 
 
 @cache
@@ -43,12 +44,16 @@ def rules(owner: type[Transport]) -> kept.Natives:
     ScenarioError
         A transport of the user's own cannot be compiled.
     """
-    return kept.load(_rules_work(owner))
+    return kept.load(_rules_name(owner), partial(_rules_work, owner))
 
 
-def works(owners: Iterable[type[Transport]]) -> list[Work]:
-    """What has to be compiled for agents with these transports."""
-    return [_core_work(), *map(_rules_work, dict.fromkeys(owners))]
+def works(owners: Iterable[type[Transport]]) -> dict[str, Work]:
+    """What has to be compiled for agents with these transports, by name."""
+    return {CORE: _core_work(), **{_rules_name(owner): _rules_work(owner) for owner in owners}}
+
+
+def _rules_name(owner: type[Transport]) -> str:
+    return f"{owner.__module__}.{owner.__qualname__}"
 
 
 @cache

@@ -136,10 +136,11 @@ def network_of(plan: Plan, machine: bool) -> Iterator[SwitchBackend]:
             yield backend
         finally:
             _no_more_interrupts()
-            with suppress(
-                TestbedError, OSError
-            ):  # the namespaces go with this process; what failed before is what counts
-                backend.close()
+            if not machine:  # which ends, and all that there is with it
+                with suppress(
+                    TestbedError, OSError
+                ):  # the namespaces go with this process; what failed before is what counts
+                    backend.close()
 
 
 def play(plan: Plan, backend: SwitchBackend, folder: Path, raw: Raw) -> None:

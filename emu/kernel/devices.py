@@ -17,6 +17,7 @@ import socket
 import struct
 from array import array
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from gradwire.emu.kernel import queueing
 from gradwire.emu.planning.plan import Plan, Port, host_address, port_address, port_mac
@@ -160,43 +161,49 @@ def _ethtool(any_socket: socket.socket, device: str, command: int, value: int) -
     return words[1]
 
 
-def check_devices(plan: Plan, wired: bool) -> None:
-    """Ask the kernel what there is and compare. TestbedError names the first difference."""
+QUESTIONS = ("address show", "neigh show")
+"""What to ask `ip` for `check_node`."""
+
+
+def check_node(plan: Plan, node: int, links: Any, neighbours: Any) -> None:
+    """Compare a node's devices, addresses and neighbours with what was asked; TestbedError at the first difference."""
     mtu = largest_packet(plan)
-    for node in range(plan.node_count):
-        links, neighbours = shown("ip", space(node), ["address show", "neigh show"])
-        found = {link["ifname"]: link for link in links}
-        known = {(each["dev"], each["dst"]): each for each in neighbours}
-        for port in plan.of_node(node):
-            far = port.number ^ 1
-            own = host_address(node) if node < plan.host_count else port_address(port.number)
-            link = found.get(port.device, {})
-            compare(link, {"ifindex": DEVICE + port.number, "mtu": mtu, "address": port_mac(port.number),
-                           "gso_max_segs": 1}, f"{port.device} of {plan.names[node]}")  # fmt: skip
-            if {"UP", "LOWER_UP"} - set(link.get("flags", ())):
-                raise TestbedError(
-                    f"{port.device} of {plan.names[node]} is not up", space(node), "UP, LOWER_UP"
-                )
-            addresses = [info.get("local") for info in link.get("addr_info", ())]
-            if addresses != [own]:
-                raise TestbedError(
-                    f"{port.device} of {plan.names[node]} has the addresses {addresses}", space(node), own
-                )
-            neighbour = known.get((port.device, port_address(far)), {})
-            compare(neighbour, {"lladdr": port_mac(far), "state": ["PERMANENT"]},
-                    f"neighbour of {port.device} of {plan.names[node]}")  # fmt: skip
-        extra = set(found) - {port.device for port in plan.of_node(node)} - _BORN
-        if extra:
+    found = {link["ifname"]: link for link in links}
+    known = {(each["dev"], each["dst"]): each for each in neighbours}
+    for port in plan.of_node(node):
+        far = port.number ^ 1
+        own = host_address(node) if node < plan.host_count else port_address(port.number)
+        link = found.get(port.device, {})
+        compare(link, {"ifindex": DEVICE + port.number, "mtu": mtu, "address": port_mac(port.number),
+                       "gso_max_segs": 1}, f"{port.device} of {plan.names[node]}")  # fmt: skip
+        if {"UP", "LOWER_UP"} - set(link.get("flags", ())):
             raise TestbedError(
-                f"{plan.names[node]} has devices that nobody asked for: {', '.join(sorted(extra))}",
-                space(node),
+                f"{port.device} of {plan.names[node]} is not up", space(node), "UP, LOWER_UP"
             )
-    if wired:
-        found = {link["ifname"]: link for link in shown("ip", WIRES, ["link show"])[0]}
-        for port in plan.ports:
-            device = wire_device(port.number)
-            wanted = {"ifindex": WIRE + port.number, "mtu": mtu, "gso_max_segs": 1}
-            compare(found.get(device, {}), wanted, f"{device}, the cable of {port.name}")
+        addresses = [info.get("local") for info in link.get("addr_info", ())]
+        if addresses != [own]:
+            raise TestbedError(
+                f"{port.device} of {plan.names[node]} has the addresses {addresses}", space(node), own
+            )
+        neighbour = known.get((port.device, port_address(far)), {})
+        compare(neighbour, {"lladdr": port_mac(far), "state": ["PERMANENT"]},
+                f"neighbour of {port.device} of {plan.names[node]}")  # fmt: skip
+    extra = set(found) - {port.device for port in plan.of_node(node)} - _BORN
+    if extra:
+        raise TestbedError(
+            f"{plan.names[node]} has devices that nobody asked for: {', '.join(sorted(extra))}",
+            space(node),
+        )
+
+
+def check_wires(plan: Plan) -> None:
+    """Compare the devices of cables with what was asked; TestbedError at the first difference."""
+    mtu = largest_packet(plan)
+    found = {link["ifname"]: link for link in shown("ip", WIRES, ["link show"])[0]}
+    for port in plan.ports:
+        device = wire_device(port.number)
+        wanted = {"ifindex": WIRE + port.number, "mtu": mtu, "gso_max_segs": 1}
+        compare(found.get(device, {}), wanted, f"{device}, the cable of {port.name}")
 
 
 _BORN = {"lo", "tunl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "sit0", "ip6tnl0", "ip6gre0"}

@@ -20,6 +20,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from gradwire.emu.planning.plan import Plan, Port
 from gradwire.emu.switches.base import TestbedError
@@ -110,11 +111,15 @@ def dscp_filters(plan: Plan, port: Port) -> list[str]:
     ]
 
 
-def check_dscp_filters(space: str | None, plan: Plan, ports: Sequence[Port]) -> None:
+def dscp_questions(ports: Sequence[Port]) -> list[str]:
+    """What to ask `tc` for `check_dscp_filters`."""
+    return [f"filter show dev {port.device} parent 2:" for port in ports]
+
+
+def check_dscp_filters(plan: Plan, ports: Sequence[Port], answers: Sequence[Any]) -> None:
     """Compare the filters of ports of one node with `dscp_filters`."""
-    questions = [f"filter show dev {port.device} parent 2:" for port in ports]
     wanted = sorted(class_of(queue) for queue in range(plan.queues.count))
-    for port, filters in zip(ports, shown("tc", space, questions), strict=True):
+    for port, filters in zip(ports, answers, strict=True):
         flows = sorted(each["options"]["flowid"] for each in filters if "flowid" in each.get("options", {}))
         if flows != wanted:
             raise TestbedError(
@@ -128,14 +133,20 @@ def leaf_limit(plan: Plan, port: Port, queue: int) -> int:
 
 
 def check_htb(
-    plan: Plan, node: int, space: str | None, reds: Mapping[tuple[int, int], int], limit: Callable[[Port, int], int]
-) -> list[Json]:
-    """Compare a node's htb with what was asked; the node's queueing disciplines as `tc -j` shows them.
+    plan: Plan,
+    node: int,
+    space: str | None,
+    reds: Mapping[tuple[int, int], int],
+    limit: Callable[[Port, int], int],
+    more: Sequence[str] = (),
+) -> tuple[list[Json], list[Any]]:
+    """Compare a node's htb with what was asked; the node's queueing disciplines as `tc -j` shows them, and what it
+    answers to `more` questions, for which another process would take longer than they do.
 
     `space`: the name of its namespace, None if that is this thread's; `reds`: the leaves that are red and not bfifo, by
     port and queue; `limit`: bytes in a bfifo of a port and queue.
     """
-    (disciplines,) = shown("tc", space, ["qdisc show"])
+    disciplines, *answers = shown("tc", space, ["qdisc show", *more])
     ports = plan.of_node(node)
     by_place = {(each["dev"], each.get("parent", "root")): each for each in disciplines}
     for port in ports:
@@ -168,7 +179,7 @@ def check_htb(
             for queue in range(plan.queues.count):
                 wanted[class_of(queue)] = Class("root", FREE, FREE, queue)
             _same_classes(wanted, found, f"{port.device} of {plan.names[node]}")
-    return list(disciplines)
+    return list(disciplines), answers
 
 
 def read_classes(space: str | None, devices: Sequence[str]) -> list[dict[str, Class]]:

@@ -16,7 +16,7 @@ from gradwire.emu.planning.plan import Plan, host_address, port_address
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.system import kernel_tcp
 from gradwire.emu.system.kernel_tcp import metrics_shown
-from gradwire.emu.system.namespaces import Namespaces, inside, run_tool, shown
+from gradwire.emu.system.namespaces import Namespaces, inside, run_tool
 from gradwire.scenarios.json_data import JsonView
 
 FIRST_TABLE = 1000
@@ -91,59 +91,64 @@ def make_rules(plan: Plan, spaces: Namespaces, chooser: str) -> None:
                 run_tool(["nft", "-f", "-"], text)
 
 
-def check_routes(plan: Plan, spaces: Namespaces, chooser: str) -> None:
-    """Compare routes, rules and nftables with what was asked."""
-    for node in range(plan.host_count):
-        (routes,) = shown("ip", space(node), ["route show"])
-        ports = plan.of_node(node)
-        metrics = tuple(sorted(kernel_tcp.metrics(plan, kernel_tcp.tick_ns()).items()))
-        wanted = (
-            {("10.0.0.0/8", port_address(ports[0].number ^ 1), ports[0].device, metrics)} if ports else set()
-        )
-        _same(
-            wanted,
-            {
-                (each["dst"], each.get("gateway"), each.get("dev"), tuple(sorted(metrics_shown(each).items())))
-                for each in routes
-            },
-            "routes",
-            plan.names[node],
-        )
-    for node in range(plan.host_count, plan.node_count):
-        routes, rules = shown("ip", space(node), ["route show table all", "rule show"])
-        asked: set[Any] = set()
-        for host, ways in _ways(plan, node).items():
-            address = host_address(host)
-            hops = tuple((port_address(port ^ 1), f"p{port}") for port in ways)
-            asked.add((address, "main", hops if chooser == KERNEL else hops[:1]))
-            if len(ways) > 1 and chooser != KERNEL:
-                asked |= {(address, str(FIRST_TABLE + way), (hop,)) for way, hop in enumerate(hops, 1)}
-        found = {
-            (each["dst"], str(each.get("table", "main")), _hops(each))
-            for each in routes
-            if each.get("table") != "local"
-            and each.get("type", "unicast") == "unicast"
-            and ":" not in each["dst"]
-        }
-        _same(asked, found, "routes", plan.names[node])
-        marks = range(
-            1, (most_ways(plan, node) if chooser != KERNEL and most_ways(plan, node) > 1 else 0) + 1
-        )
-        wanted_rules = {(FIRST_RULE + way, way, str(FIRST_TABLE + way)) for way in marks}
-        found_rules = {
-            (each["priority"], int(each["fwmark"], 0), each["table"]) for each in rules if "fwmark" in each
-        }
-        _same(wanted_rules, found_rules, "rules", plan.names[node])
-        if chooser == NFT and nft_text(plan, node):
-            with inside(spaces[space(node)]):
-                listed = run_tool(["nft", "list", "ruleset"])
-            wanted_draws = sorted(_draws(nft_text(plan, node)))
-            if sorted(_draws(listed)) != wanted_draws:
-                raise TestbedError(
-                    f"nftables of {plan.names[node]} are others than asked for",
-                    space(node),
-                    "; ".join(wanted_draws),
-                )
+def questions(plan: Plan, node: int) -> tuple[str, ...]:
+    """What to ask `ip` for `check_node`."""
+    return ("route show",) if node < plan.host_count else ("route show table all", "rule show")
+
+
+def check_node(plan: Plan, node: int, answers: Sequence[Any], spaces: Namespaces, chooser: str) -> None:
+    """Compare a node's routes, rules and nftables with what was asked."""
+    if node < plan.host_count:
+        _check_host(plan, node, answers[0])
+    else:
+        _check_switch(plan, node, answers[0], answers[1], spaces, chooser)
+
+
+def _check_host(plan: Plan, node: int, routes: Any) -> None:
+    ports = plan.of_node(node)
+    metrics = tuple(sorted(kernel_tcp.metrics(plan, kernel_tcp.tick_ns()).items()))
+    wanted = {("10.0.0.0/8", port_address(ports[0].number ^ 1), ports[0].device, metrics)} if ports else set()
+    found = {
+        (each["dst"], each.get("gateway"), each.get("dev"), tuple(sorted(metrics_shown(each).items())))
+        for each in routes
+    }
+    _same(wanted, found, "routes", plan.names[node])
+
+
+def _check_switch(plan: Plan, node: int, routes: Any, rules: Any, spaces: Namespaces, chooser: str) -> None:
+    asked: set[Any] = set()
+    for host, ways in _ways(plan, node).items():
+        address = host_address(host)
+        hops = tuple((port_address(port ^ 1), f"p{port}") for port in ways)
+        asked.add((address, "main", hops if chooser == KERNEL else hops[:1]))
+        if len(ways) > 1 and chooser != KERNEL:
+            asked |= {(address, str(FIRST_TABLE + way), (hop,)) for way, hop in enumerate(hops, 1)}
+    found = {
+        (each["dst"], str(each.get("table", "main")), _hops(each))
+        for each in routes
+        if each.get("table") != "local"
+        and each.get("type", "unicast") == "unicast"
+        and ":" not in each["dst"]
+    }
+    _same(asked, found, "routes", plan.names[node])
+    marks = range(
+        1, (most_ways(plan, node) if chooser != KERNEL and most_ways(plan, node) > 1 else 0) + 1
+    )
+    wanted_rules = {(FIRST_RULE + way, way, str(FIRST_TABLE + way)) for way in marks}
+    found_rules = {
+        (each["priority"], int(each["fwmark"], 0), each["table"]) for each in rules if "fwmark" in each
+    }
+    _same(wanted_rules, found_rules, "rules", plan.names[node])
+    if chooser == NFT and nft_text(plan, node):
+        with inside(spaces[space(node)]):
+            listed = run_tool(["nft", "list", "ruleset"])
+        wanted_draws = sorted(_draws(nft_text(plan, node)))
+        if sorted(_draws(listed)) != wanted_draws:
+            raise TestbedError(
+                f"nftables of {plan.names[node]} are others than asked for",
+                space(node),
+                "; ".join(wanted_draws),
+            )
 
 
 def _hops(route: JsonView) -> tuple[tuple[str, str], ...]:

@@ -15,19 +15,23 @@ if TYPE_CHECKING:
     from gradwire.components.objects import Native
 
 Natives = Mapping[str, "Native"]
+Told = Mapping[str, str]
+"""Where machine code is: its folder (`FOLDER`), and by name what it is known by there."""
+FOLDER = "folder"
 
-_kept_in: list[Path] = []
-
-
-def use(folder: str | None) -> None:
-    """Look for machine code in a folder from now on, where somebody else has seen to it that it is there."""
-    if folder is not None:
-        _kept_in[:] = [Path(folder)]
+_told: dict[str, str] = {}
 
 
-def make_ready(works: Iterable[Work], begins: Callable[[], object] = lambda: None) -> Path:
-    """Compile what is not kept, side by side; `begins` is called before, if anything has to be. Returns the folder with
-    all of it.
+def use(told: Told | None) -> None:
+    """Look for machine code where somebody else has seen to it that it is, from now on. What it is made of, and for
+    which processor, is not looked at again: who tells of it is of this machine."""
+    _told.clear()
+    _told.update(told or {})
+
+
+def make_ready(works: Mapping[str, Work], begins: Callable[[], object] = lambda: None) -> Told:
+    """Compile what is not kept, side by side; `begins` is called before, if anything has to be. Returns where all of it
+    is.
 
     Raises
     ------
@@ -36,29 +40,30 @@ def make_ready(works: Iterable[Work], begins: Callable[[], object] = lambda: Non
     """
     from gradwire.components import engines
 
-    works = list(works)
-    if not all(engines.is_kept(work.identity) for work in works):
+    if not all(engines.is_kept(work.identity) for work in works.values()):
         begins()
-        _compile(works)
-    return engines.writable_folder()
+        _compile(works.values())
+    return {FOLDER: str(engines.writable_folder()), **{name: work.identity for name, work in works.items()}}
 
 
-def load(work: Work) -> Natives:
-    """The functions of a work, compiled now if they are nowhere kept. Raises as `make_ready`."""
+def load(name: str, make: Callable[[], Work]) -> Natives:
+    """The functions of a work of this name, compiled now if they are nowhere kept. Raises as `make_ready`."""
     from gradwire.components import engines, objects
 
-    for folder in _kept_in:
-        if (found := engines.load(work.identity, folder)) is not None:
-            return found
+    if name in _told and (found := engines.load(_told[name], Path(_told[FOLDER]))) is not None:
+        return found
+    work = make()
+    if _told and (found := engines.load(work.identity, Path(_told[FOLDER]))) is not None:  # by another name
+        return found
     for _ in range(2):  # what was kept may turn out to be damaged, and is made anew
         _compile([work])
         found = engines.load(work.identity)
         if found is not None:
             return found
     made = {}  # no child could put it there: compiled in this process and kept nowhere
-    for name, function in work.functions().items():
+    for each, function in work.functions().items():
         symbol, code = objects.emitted(function)
-        made[name] = objects.load(code, symbol, function.py_func.__code__.co_argcount)
+        made[each] = objects.load(code, symbol, function.py_func.__code__.co_argcount)
     return made
 
 

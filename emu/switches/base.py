@@ -142,8 +142,8 @@ class BackendKind(Protocol):
     def ready(self) -> dict[str, str]:
         """Compile what takes long inside a virtual machine, and say where it is: options of the plan."""
 
-    def works(self) -> Sequence[Work]:
-        """What else has to be compiled for it, as agents are (`gradwire.emu.native.kept`)."""
+    def works(self) -> Mapping[str, Work]:
+        """What else has to be compiled for it, as agents are (`gradwire.emu.native.kept`), by name."""
 
     def make(self, plan: Plan, kernel: Any) -> SwitchBackend:
         """A network that is not built yet."""

@@ -178,7 +178,6 @@ class BpfSwitch(KernelSwitch):
 
     def check_queues(self) -> None:
         for node in range(self.plan.node_count):
-            queueing.check_htb(self.plan, node, space(node), {}, self.leaf_bytes)
             ports = self.plan.of_node(node)
             is_switch = node >= self.plan.host_count
             entrance = (
@@ -191,7 +190,8 @@ class BpfSwitch(KernelSwitch):
                 for port in ports
                 for place in ("parent 2:", "ingress")
             ]
-            answers = iter(shown("tc", space(node), questions)) if questions else iter(())
+            _, found = queueing.check_htb(self.plan, node, space(node), {}, self.leaf_bytes, questions)
+            answers = iter(found)
             for port in ports:
                 where = f"{port.device} of {self.plan.names[node]}"
                 self._same_programs(["enqueue"], next(answers), where)
@@ -302,8 +302,8 @@ class BpfKind:
     def ready(self) -> dict[str, str]:
         return {"bpf_program": str(object_file())}
 
-    def works(self) -> Sequence[Work]:
-        return ()
+    def works(self) -> Mapping[str, Work]:
+        return {}
 
     def make(self, plan: Plan, kernel: Kernel) -> BpfSwitch:
         program = plan.options.get("bpf_program")

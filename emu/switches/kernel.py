@@ -17,7 +17,7 @@ from gradwire.emu.kernel.netlink import Wire, put_wire, read_wires
 from gradwire.emu.planning.plan import Plan, Port
 from gradwire.emu.planning.probe import Kernel
 from gradwire.emu.switches.base import Drop, PortCounts, TestbedError
-from gradwire.emu.system.namespaces import Namespaces, batch, inside, run_tool
+from gradwire.emu.system.namespaces import Namespaces, batch, inside, run_tool, shown
 
 AHEAD_NS = 2 * nic.AHEAD_NS
 """How far ahead hosts send on the wall clock, our choice: a port of the kernel takes `queueing.WALL_FRAMES` at once and
@@ -114,8 +114,13 @@ class KernelSwitch(ABC):
 
     def verify(self) -> None:
         """Compare all that there is with what was asked; TestbedError at the first difference."""
-        devices.check_devices(self.plan, self.wired)
-        routes.check_routes(self.plan, self.spaces, self.chooser)
+        for node in range(self.plan.node_count):
+            questions = [*devices.QUESTIONS, *routes.questions(self.plan, node)]
+            links, neighbours, *others = shown("ip", space(node), questions)
+            devices.check_node(self.plan, node, links, neighbours)
+            routes.check_node(self.plan, node, others, self.spaces, self.chooser)
+        if self.wired:
+            devices.check_wires(self.plan)
         if self.wired:
             self._check_wires()
         self.check_queues()

@@ -7,7 +7,7 @@ one, the longest queue. It counts with `tc -s`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -103,7 +103,8 @@ class RedSwitch(KernelSwitch):
                 for queue in range(plan.queues.count)
                 if (threshold := self.threshold(port, queue)) is not None
             }
-            found = queueing.check_htb(plan, node, space(node), reds, self.leaf_bytes)
+            questions = queueing.dscp_questions(ports)
+            found, answers = queueing.check_htb(plan, node, space(node), reds, self.leaf_bytes, questions)
             options = {(each["dev"], each.get("parent")): each["options"] for each in found}
             for (number, queue), threshold in reds.items():
                 port = plan.ports[number]
@@ -121,7 +122,7 @@ class RedSwitch(KernelSwitch):
                         f"{port.name}, queue {queue}: red has {differing}, read back from the kernel",
                         port.device, str({key: wanted[key] for key in differing}),
                     )  # fmt: skip
-            queueing.check_dscp_filters(space(node), plan, ports)
+            queueing.check_dscp_filters(plan, ports, answers)
 
     def counts(self) -> list[PortCounts]:
         plan = self.plan
@@ -226,8 +227,8 @@ class RedKind:
     def ready(self) -> dict[str, str]:
         return {}
 
-    def works(self) -> Sequence[Work]:
-        return ()
+    def works(self) -> Mapping[str, Work]:
+        return {}
 
     def make(self, plan: Plan, kernel: Kernel) -> RedSwitch:
         return RedSwitch(plan, wired=netem_works(kernel))

@@ -111,9 +111,9 @@ class Userspace:
         """There is nothing to say."""
         return {}
 
-    def works(self) -> Sequence[Work]:
+    def works(self) -> Mapping[str, Work]:
         """Its program."""
-        return (machine.work(),)
+        return {machine.SWITCH: machine.work()}
 
     def make(self, plan: Plan, kernel: Kernel | None = None) -> UserspaceSwitch:
         """A network that is not built yet."""

@@ -86,7 +86,7 @@ def start_private(command: Sequence[str], **options: Any) -> subprocess.Popen[An
 def settle(*, private: bool = True) -> None:
     """What the first process inside does first: a /run of memory that nobody else sees, and a loopback device.
 
-    `private=False` in a virtual machine of our own, where /run is ours anyway.
+    `private=False` in a virtual machine of our own, where /run is ours anyway, and there is a loopback device.
     """
     if private:
         # what unshare made private already; said again, because a shared /run would be seen by the whole machine
@@ -94,7 +94,8 @@ def settle(*, private: bool = True) -> None:
     _mount("gradwire", "/run", "tmpfs", 0)
     _mount("gradwire", "/sys", "sysfs", 0, optional=True)
     os.makedirs("/run/netns", exist_ok=True)
-    run_tool(["ip", "link", "set", "lo", "up"])
+    if private:
+        run_tool(["ip", "link", "set", "lo", "up"])
 
 
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 1 << 18

@@ -8,6 +8,7 @@ over UDP. A carrier is imported when it is used; those over UDP share the endpoi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from gradwire.emu.agent.base import Carrier, MessageRow
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from gradwire.emu.transports.datagrams import DatagramCarrier, Endpoint, LoopingHost
     from gradwire.emu.transports.side import SideChannel
     from gradwire.scenarios.schema.transport_base import Transport
+
+AGENTS = ("gradwire.emu.agent.agent", "gradwire.emu.agent.parts", "numpy.random")
+"""Modules of every agent."""
 
 
 def make_carriers(plan: Plan, host: LoopingHost, rows: Iterable[MessageRow]) -> dict[int, Carrier]:
@@ -70,11 +74,13 @@ def owners_of(plan: Plan) -> list[type[Transport]]:
 
 
 def warm(plan: Plan) -> None:
-    """Load the machine code that agents will run, before they are forked."""
+    """Load what agents will run, before they are forked: machine code, and modules that each would import."""
     from gradwire.emu.agent import machine
     from gradwire.emu.native import kept
 
-    kept.use(plan.options.get("compiled_folder"))
+    for module in AGENTS:
+        import_module(module)
+    kept.use(plan.options.get("compiled"))
     machine.core()
     for owner in owners_of(plan):
         machine.rules(owner)

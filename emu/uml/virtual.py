@@ -15,6 +15,7 @@ import shlex
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
+from gradwire.components.objects import TELLS, processor
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.system.namespaces import find_tool, tied
 from gradwire.emu.system.scratch import scratch
@@ -48,26 +50,63 @@ PREFIX = "gradwire: "
 """What the program says on lines that begin so is passed on; the rest is the kernel's own."""
 
 INIT = """#!/bin/sh
-{mount} || {{ echo 1 > {status}; exec {halt}; }}
-mkdir -p /run/tmp
-ip link set lo up
-sysctl -q -w net.core.rmem_max=67108864 net.core.wmem_max=67108864 2>/dev/null
-ulimit -n 65536 2>/dev/null
-cd {cwd}
-{command}
-echo $? > {status}
-exec {halt}
+exec {python} -IS {program}
 """
-MOUNT = """import ctypes, os
-mount = ctypes.CDLL(None, use_errno=True).mount
-for kind, place in ((b"proc", b"/proc"), (b"sysfs", b"/sys"), (b"tmpfs", b"/run")):
-    if mount(kind, place, kind, 0, None) < 0:
-        raise SystemExit("cannot mount %s: %s" % (place.decode(), os.strerror(ctypes.get_errno())))
+PROGRAM = """import _signal, _socket, ctypes, fcntl, os, resource, struct, sys
+command, environment, folder, status = {told!r}
+libc = ctypes.CDLL(None, use_errno=True)
+
+def begin():
+    for kind, place in ((b"proc", b"/proc"), (b"sysfs", b"/sys"), (b"tmpfs", b"/run")):
+        if libc.mount(kind, place, kind, 0, None) < 0:
+            raise OSError("cannot mount %s: %s" % (place.decode(), os.strerror(ctypes.get_errno())))
+    os.mkdir("/run/tmp")
+    fcntl.ioctl(_socket.socket(), 0x8914, struct.pack("16sh14x", b"lo", 1))
+    for name in ("rmem_max", "wmem_max"):
+        tried(lambda: open("/proc/sys/net/core/" + name, "w").write("67108864"))
+    tried(lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (65536, 65536)))
+    tried(lambda: os.chdir(folder))
+
+def tried(what):
+    try:
+        what()
+    except (OSError, ValueError):
+        pass
+
+def run():
+    child = os.fork()
+    if not child:
+        try:
+            for ignored in (_signal.SIGPIPE, _signal.SIGXFSZ):  # by Python
+                _signal.signal(ignored, _signal.SIG_DFL)
+            os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+            os.execvpe(command[0], command, environment)
+        except OSError as error:
+            print(command[0] + ":", error, flush=True)
+        finally:
+            os._exit(127)
+    while True:
+        ended, how = os.wait()
+        if ended == child:
+            code = os.waitstatus_to_exitcode(how)
+            return code if code >= 0 else 128 - code
+
+code = 1
+try:
+    begin()
+    code = run()
+except OSError as error:
+    print(error, flush=True)
+finally:
+    with open(status, "w") as file:
+        file.write(str(code))
+    libc.reboot(0x4321FEDC)
 """
-"""Not by mount(8): that is set-uid, and to a user who is root in a namespace of his own alone its owner is nobody."""
+"""Process 1: file systems, the loopback device (SIOCSIFFLAGS, IFF_UP [netdevice(7)]), room for datagrams and files; the
+command; RB_POWER_OFF [reboot(2)], for init may not simply end. One small program, Python without what is installed, for
+every one that is started takes a fiftieth of a second here. Not mount(8): that is set-uid, and to a user who is root in
+a namespace of his own alone its owner is nobody."""
 SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-HALT = "import ctypes; ctypes.CDLL(None).reboot(0x4321fedc)"
-"""RB_POWER_OFF [reboot(2)]; init may simply not end."""
 HALTED = "reboot:"
 """The kernel's own last words begin so."""
 
@@ -131,8 +170,7 @@ def run_inside(
     with scratch("gradwire-uml-") as folder, _processor() as processor:
         memory = _memory_folder(folder, memory_mb)
         status = folder / "status"
-        script = folder / "init"
-        _write_init(script, status, command, environment or {})
+        script = _write_init(folder, status, command, environment or {})
         log: list[str] = []
         said = os.memfd_create("gradwire-said")  # no disk: one that is full is to be told of, too
         try:
@@ -228,25 +266,17 @@ def wait(
         raise failed from None
 
 
-def _write_init(script: Path, status: Path, command: Sequence[str], environment: Mapping[str, str]) -> None:
-    variables = {"PATH": SEARCH, "HOME": "/run/tmp", "TMPDIR": "/run/tmp"}
-    variables |= {
-        "PYTHONHASHSEED": "0",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "LANG": "C.UTF-8",
-        "OMP_NUM_THREADS": "1",
-    }
-    variables |= environment
-    text = INIT.format(
-        status=shlex.quote(str(status)),
-        cwd=shlex.quote(os.getcwd()),
-        command="env -i " + " ".join(shlex.quote(f"{k}={v}") for k, v in variables.items())
-        + " " + " ".join(shlex.quote(part) for part in command) + " </dev/null",
-        mount=f"{shlex.quote(_python())} -c {shlex.quote(MOUNT)}",
-        halt=f"{shlex.quote(_python())} -c {shlex.quote(HALT)}",
-    )  # fmt: skip
-    script.write_text(text.replace("#!/bin/sh\n", f"#!/bin/sh\nexport PATH={variables['PATH']}\n", 1))
+def _write_init(folder: Path, status: Path, command: Sequence[str], environment: Mapping[str, str]) -> Path:
+    """What the machine starts first, below a folder of its own."""
+    variables = {
+        "PATH": SEARCH, "HOME": "/run/tmp", "TMPDIR": "/run/tmp", "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1",
+        "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", TELLS: processor(), **environment,
+    }  # fmt: skip
+    program, script = folder / "init.py", folder / "init"
+    program.write_text(PROGRAM.format(told=([*command], variables, os.getcwd(), str(status))), encoding="utf-8")
+    script.write_text(INIT.format(python=shlex.quote(sys.executable), program=shlex.quote(str(program))))
     script.chmod(0o755)
+    return script
 
 
 def _memory_folder(folder: Path, memory_mb: int) -> Path:
@@ -264,12 +294,6 @@ def _memory_folder(folder: Path, memory_mb: int) -> Path:
         f"no room for the memory of a virtual machine, {memory_mb} MB", f"/dev/shm and {folder.parent}",
         "as much there, or TMPDIR=FOLDER elsewhere",
     )  # fmt: skip
-
-
-def _python() -> str:
-    import sys
-
-    return sys.executable
 
 
 def _machine(kernel: Path, script: Path, memory_mb: int, processor: int) -> list[str]:

@@ -40,5 +40,6 @@ def make(plan: Plan, host: int) -> None:
     for queue in range(plan.queues.count):
         lines.append(queueing.leaf_line(port, queue, queueing.HOST_LIMIT))
     batch("tc", None, lines + queueing.dscp_filters(plan, port))
-    queueing.check_htb(plan, host, None, {}, lambda port, queue: queueing.HOST_LIMIT)
-    queueing.check_dscp_filters(None, plan, [port])
+    questions = queueing.dscp_questions([port])
+    _, answers = queueing.check_htb(plan, host, None, {}, lambda port, queue: queueing.HOST_LIMIT, questions)
+    queueing.check_dscp_filters(plan, [port], answers)

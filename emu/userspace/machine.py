@@ -11,11 +11,13 @@ from gradwire.emu.native import kept
 if TYPE_CHECKING:
     from gradwire.components.engines import Work
 
+SWITCH = "userspace switch"
+
 
 @cache
 def core() -> kept.Natives:
     """What its process does all the time (`gradwire.emu.userspace.loop.serve`)."""
-    return kept.load(work())
+    return kept.load(SWITCH, work)
 
 
 @cache

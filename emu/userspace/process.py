@@ -93,7 +93,7 @@ def live(plan: Plan, devices: Sequence[int], control: socket.socket) -> None:
         ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes the socket
         _close_others({0, 1, 2, control.fileno(), *devices})
-        kept.use(plan.options.get("compiled_folder"))
+        kept.use(plan.options.get("compiled"))
         if plan.clock == "wall":
             _go_first()
         gc.disable()

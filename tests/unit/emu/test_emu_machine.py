@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import ctypes
+import json
 import os
 import signal
 import subprocess
@@ -64,7 +65,7 @@ def of_ones_own(folder, half=2, what="HALF"):
 @pytest.fixture
 def forgotten(monkeypatch):
     """Nothing is loaded, and no folder is known but that of engines."""
-    monkeypatch.setattr(kept, "_kept_in", [])
+    monkeypatch.setattr(kept, "_told", {})
     monkeypatch.setattr(engines, "_private", [])
     forget()
     yield
@@ -135,36 +136,37 @@ def test_a_number_of_ones_own_gives_machine_code_another_name(tmp_path):
 def test_what_is_missing_is_compiled_once_and_said_before(own_cache, tmp_path):
     begun = []
     owners = [transport_class("constant_rate"), transport_class("ltp")]
-    assert kept.make_ready(machine.works(owners[:1]), lambda: begun.append(len(engines.kept_engines()))) == own_cache
-    assert kept.make_ready(machine.works(owners[:1]), lambda: begun.append("again")) == own_cache
+    told = kept.make_ready(machine.works(owners[:1]), lambda: begun.append(len(engines.kept_engines())))
+    assert kept.make_ready(machine.works(owners[:1]), lambda: begun.append("again")) == told
+    assert told[kept.FOLDER] == str(own_cache)
     assert begun == [0] and len(engines.kept_engines()) == 2
-    kept.make_ready(machine.works([*owners, *owners]), lambda: begun.append(len(engines.kept_engines())))
+    told = kept.make_ready(machine.works([*owners, *owners]), lambda: begun.append(len(engines.kept_engines())))
     assert begun == [0, 2]
     assert {each.about["features"][0] for each in engines.kept_engines()} == {
         "agents of the testbed", "constant_rate at agents of the testbed", "ltp at agents of the testbed",
     }  # fmt: skip
     here = {each.identity for each in engines.kept_engines()}
-    _loaded_without_numba(tmp_path / "elsewhere", own_cache)
+    _loaded_without_numba(tmp_path / "elsewhere", told)
     _damaged_is_made_anew(own_cache, owners[0], here)
 
 
-def _loaded_without_numba(elsewhere, kept):
-    """Where the folder is told, nothing is compiled, as inside of a virtual machine it would take minutes."""
+def _loaded_without_numba(elsewhere, told):
+    """Where it is told, nothing is compiled, as inside of a virtual machine it would take minutes."""
     code = (
-        "import sys\n"
+        "import json, sys\n"
         "from gradwire.emu.agent import machine\n"
         "from gradwire.emu.agent.loop import EpollLoop\n"
         "from gradwire.emu.native import kept\n"
         "from gradwire.emu.transports.rules import transport_class\n"
-        "kept.use(sys.argv[1])\n"
+        "kept.use(json.loads(sys.argv[1]))\n"
         "loop = EpollLoop()\n"
         "loop.at(loop.now(), loop.stop)\n"
         "loop.run()\n"
         "machine.rules(transport_class('ltp'))\n"
-        "print(sorted({'numba', 'torch', 'pyarrow'} & set(sys.modules)))"
+        "print(sorted({'numba', 'torch', 'pyarrow', 'gradwire.components.identity'} & set(sys.modules)))"
     )
     environment = {**os.environ, "GRADWIRE_CACHE": str(elsewhere), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code, str(kept)], capture_output=True, text=True, env=environment, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code, json.dumps(told)], capture_output=True, text=True, env=environment, timeout=60)
     assert (done.stdout, done.stderr) == ("[]\n", "")
     assert not elsewhere.exists()
 

@@ -124,6 +124,36 @@ def test_what_a_machine_says_last_is_kept():
     assert heard == ["news"] and words[-1] == "trouble"
 
 
+INSIDE = """
+say() { echo "PREFIX$*"; }
+say $(ip -brief link show lo | grep -c UP) $(cat /proc/sys/net/core/rmem_max) $(ulimit -n) "$PWD" "$GIVEN" $(id -u)
+say $(grep SigIgn /proc/self/status) $(readlink /proc/self/fd/0) $(env | wc -l)
+(sleep 0.2; exit 5) &
+kill -9 $$
+"""
+
+
+@needs("uml")
+def test_what_a_machine_gives_its_program(tmp_path, monkeypatch):
+    """A loopback device, room, the folder, the environment that is told and no more, no signal ignored; and that it ended
+    by a signal is told as shells do."""
+    monkeypatch.chdir(tmp_path)
+    heard: list[str] = []
+    command = ["/bin/sh", "-c", INSIDE.replace("PREFIX", PREFIX)]
+    given = {"GIVEN": "a 'b' {c}"}
+    assert run_inside(command, seed=1, limit_s=60, environment=given, heard=heard.append) == 128 + 9
+    assert heard[0] == f"1 67108864 65536 {tmp_path} a 'b' {{c}} 0"
+    assert heard[1].split()[:3] == ["SigIgn:", "0000000000000000", "/dev/null"]
+
+
+@needs("uml")
+@pytest.mark.parametrize("command", [["no-such-program"], ["/etc/hostname"]])
+def test_a_program_that_cannot_be_started_is_named(command):
+    words: list[str] = []
+    assert run_inside(command, seed=1, limit_s=60, words=words) == 127
+    assert words[-1].startswith(f"{command[0]}: ")
+
+
 @needs("uml")
 def test_a_machine_that_prints_for_ever_is_ended(monkeypatch):
     monkeypatch.setattr(virtual, "SAID_MOST", 1 << 20)

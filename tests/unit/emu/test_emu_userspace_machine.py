@@ -3,6 +3,7 @@ sources would give."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -17,11 +18,12 @@ from gradwire.emu.userspace import machine, rules
 
 ROOT = Path(__file__).resolve().parents[3]
 LOADS = """
-import sys
+import json, sys
 from gradwire.emu.native import kept
 from gradwire.emu.userspace import machine, process
-kept.use(sys.argv[1])
-print(sorted(machine.core()), sorted({"numba", "pyarrow"} & set(sys.modules)))
+kept.use(json.loads(sys.argv[1]))
+machine.work = None  # what it is made of is not looked at
+print(sorted(machine.core()), sorted({"numba", "pyarrow", "gradwire.components.identity"} & set(sys.modules)))
 """
 SOURCES = (
     "emu/userspace/rules.py", "emu/userspace/layout.py", "emu/native/calls.py", "emu/system/turns.py", "scenarios/wire.py",
@@ -52,12 +54,14 @@ def in_a_process(code: str, *arguments: object, root: Path = ROOT, **environment
 
 def test_whoever_is_told_where_it_is_compiles_nothing(own_cache, tmp_path):
     begun = []
-    assert kept.make_ready([machine.work()], lambda: begun.append(1)) == own_cache
-    assert kept.make_ready([machine.work()], lambda: begun.append(2)) == own_cache
+    works = {machine.SWITCH: machine.work()}
+    told = kept.make_ready(works, lambda: begun.append(1))
+    assert told == {kept.FOLDER: str(own_cache), machine.SWITCH: machine.work().identity}
+    assert kept.make_ready(works, lambda: begun.append(2)) == told
     assert begun == [1]
     assert [each.about["features"] for each in engines.kept_engines()] == [["userspace switch of the testbed"]]
     elsewhere = tmp_path / "elsewhere"
-    assert in_a_process(LOADS, own_cache, GRADWIRE_CACHE=str(elsewhere)) == "['serve'] []\n"
+    assert in_a_process(LOADS, json.dumps(told), GRADWIRE_CACHE=str(elsewhere)) == "['serve'] []\n"
     assert not elsewhere.exists()
 
 

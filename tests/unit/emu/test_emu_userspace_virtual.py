@@ -55,7 +55,7 @@ def test_packets_arrive_when_arithmetic_says(tmp_path, rate):
     12 us at 1 Gbps, each of the two links 5 us more."""
     script, heard = tmp_path / "inside.py", []
     script.write_text(INSIDE, encoding="utf-8")
-    kept.make_ready([machine.work()])  # inside it takes far longer
+    kept.make_ready({machine.SWITCH: machine.work()})  # inside it takes far longer
     seen = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'support'}", "GRADWIRE_CACHE": str(cache_folder())}
     status = run_inside([sys.executable, str(script), str(rate)], seed=1, limit_s=120, environment=seen, heard=heard.append)
     assert status == 0
