@@ -136,13 +136,13 @@ def run_virtual(
             ctrl_c=ctrl_c,
             words=runner.words,
             pause=pause,
-            **({} if plan.programs is None else _for(plan.programs)),
+            **({} if plan.programs is None else _machine_of(plan.programs)),
         )
     except KeyboardInterrupt:  # it had no time to end in order, but may have left something
         return INTERRUPTED
 
 
-def _for(programs: Programs) -> dict[str, Any]:
+def _machine_of(programs: Programs) -> dict[str, Any]:
     """What a machine needs for programs: memory, and patience until all ranks have started."""
     return {"memory_mb": programs.memory_mb, "still_s": STILL_S + RANK_S * len(programs.ranks)}
 
