@@ -37,8 +37,9 @@ class Ddp(SchedulerTable):
     """Whether buckets are rebuilt after the first iteration in the order in which gradients became ready."""
 
     def misfits(self, job: Job) -> Iterator[Mistake]:
-        yield from super().misfits(job)
-        if job.exchange.unit_key != "bucket":
+        if job.exchange.unit_key == "bucket":
+            yield from super().misfits(job)
+        else:
             what = f"has no buckets to fill with {job.exchange.kind}"
             yield Mistake("scheduler", what, self.kind, "an exchange that reduces buckets, such as ring")
 

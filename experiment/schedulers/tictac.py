@@ -37,8 +37,9 @@ class TicTac(SchedulerTable):
     the second one bridges the first one's acknowledgements. Ours."""
 
     def misfits(self, job: Job) -> Iterator[Mistake]:
-        yield from super().misfits(job)
-        if not job.servers:
+        if job.servers:
+            yield from super().misfits(job)
+        else:
             yield Mistake("scheduler", "orders what servers send, and there are none", self.kind, "parameter servers")
 
     def scheduling(self, job: Job, trace: Any) -> Scheduling:

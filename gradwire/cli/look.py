@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gradwire.cli.options import Json, ScenarioName, Set, TraceName, overrides_of
+from gradwire.cli.options import Json, ScenarioName, Set, TraceName, overrides_of, policy_names
 from gradwire.cli.terminal import for_people
 
 if TYPE_CHECKING:
@@ -26,7 +26,14 @@ def register(app: typer.Typer) -> None:
 
 @for_people
 def cmd_check(
-    scenario: ScenarioName, trace: TraceName = None, set_: Set = None, as_json: Json = False
+    scenario: ScenarioName,
+    policy: Annotated[
+        str | None,
+        typer.Option("--policy", help="Check this policy of the scenario alone.", autocompletion=policy_names),
+    ] = None,
+    trace: TraceName = None,
+    set_: Set = None,
+    as_json: Json = False,
 ) -> None:
     """Validate a scenario, its network and the traces it names; every mistake is reported at once."""
     from gradwire.learn import check_devices
@@ -34,7 +41,7 @@ def cmd_check(
     from gradwire.scenarios.load import load_scenario
     from gradwire.sim.precheck import check_variants, extents
 
-    loaded = load_scenario(scenario, set=overrides_of(set_, trace))
+    loaded = load_scenario(scenario, set=overrides_of(set_, trace), policy=policy)
     variants = loaded.variants()
     found = extents(variants, check_variants(variants))
     check_devices(variants)

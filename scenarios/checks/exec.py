@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from gradwire.scenarios.checks import PLACES
 from gradwire.scenarios.errors import Mistake
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def check_exec(scenario: Scenario) -> Iterator[Mistake]:
             named += [(f"exec.mark[{place}].{key}", getattr(mark, key)) for key in ("host", "to")]
         for path, name in named:
             if name is not None and not scenario.is_host(name):
-                yield Mistake(path, "is no host of the topology", name, scenario.host_names, ("topology",))
+                yield Mistake(path, "is no host of the topology", name, scenario.host_names, PLACES)
     queues = scenario.switch.queues
     for place, mark in enumerate(table.mark):
         if mark.priority is not None and mark.priority >= queues:

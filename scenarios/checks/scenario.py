@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from gradwire.scenarios.checks import PLACES
 from gradwire.scenarios.checks.bounds import bound_remarks
 from gradwire.scenarios.checks.exec import check_exec
 from gradwire.scenarios.checks.switch import check_switch, switch_remarks
@@ -149,13 +150,13 @@ def _hosts(scenario: Scenario) -> Iterator[Mistake]:
                     used.add(host)
                     if not scenario.is_host(host):
                         path = f"job[{index}].placement.{role}[{position}]"
-                        yield Mistake(path, "is no host of the topology", host, scenario.host_names, ("topology",))
+                        yield Mistake(path, "is no host of the topology", host, scenario.host_names, PLACES)
         else:
             yield from _fits(index, job, total, gpus)
             unnamed += job.exchange.hosts_needed(job, gpus)
     if len(scenario.job) > 1 and unnamed + len(used) > total:
         what = f"needs {unnamed + len(used)} hosts for all jobs together, but the topology has {total}"
-        yield Mistake("job", what, None, f"at most {total} workers and servers", ("topology",))
+        yield Mistake("job", what, None, f"at most {total} workers and servers", PLACES)
 
 
 def _fits(index: int, job: Job, total: int, gpus: int) -> Iterator[Mistake]:
@@ -171,7 +172,7 @@ def _fits(index: int, job: Job, total: int, gpus: int) -> Iterator[Mistake]:
             what += ": a server has a machine of its own"
         yield Mistake(
             f"job[{index}].workers", what, job.workers, f"at most {total} {places} in use",
-            ("topology", f"job[{index}].servers", f"job[{index}].exchange"),
+            (*PLACES, f"job[{index}].servers", f"job[{index}].exchange"),
         )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from gradwire.scenarios.checks import PLACES
 from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.schema.traffic import Traffic
 from gradwire.scenarios.units import format_size, format_time
@@ -69,17 +70,17 @@ def _hosts(scenario: Scenario, path: str, traffic: Traffic) -> Iterator[Mistake]
         if strangers:
             yield Mistake(
                 f"{path}.hosts", "names what is no host of the topology", ", ".join(strangers[:8]),
-                scenario.host_names, ("topology",),
+                scenario.host_names, PLACES,
             )  # fmt: skip
             return
     count = total if named is None else len(named)
     for mistake in () if count is None else traffic.misfits(count):
-        yield replace(mistake.under(path), concerns=("topology", f"{path}.hosts"))
+        yield replace(mistake.under(path), concerns=(*PLACES, f"{path}.hosts"))
     for key, names in traffic.named.items():
         strangers = [] if total is None else [name for name in names if not scenario.is_host(name)]
         if strangers:
             what, expected = "is no host of the topology", scenario.host_names
-            yield Mistake(f"{path}.{key}", what, ", ".join(strangers[:8]), expected, ("topology",))
+            yield Mistake(f"{path}.{key}", what, ", ".join(strangers[:8]), expected, PLACES)
 
 
 def _carried(scenario: Scenario, path: str, traffic: Traffic) -> Iterator[Mistake]:

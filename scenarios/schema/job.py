@@ -130,7 +130,7 @@ class Job(Table):
         parallel = self.parallel
         # of a split model it is known what exchanges gradients when the trace has been looked at
         mistakes = list(exchange.misfits(self) if parallel is None else parallel.misfits(self))
-        if self.scheduler is not None:
+        if self.scheduler is not None and all(each.path != "scheduler" for each in mistakes):
             mistakes += self.scheduler.misfits(self)
         if mistakes:
             raise Mistakes(mistakes)

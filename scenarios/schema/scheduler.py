@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.schema.base import Table
+from gradwire.scenarios.units import format_size
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.job import Job
@@ -29,7 +30,8 @@ class SchedulerTable(Table, ABC):
     """Its key that says into what tensors are cut or gathered, so that the exchange must not; empty without one."""
 
     def misfits(self, job: Job) -> Iterator[Mistake]:
-        """What of its job does not fit this kind, with paths in the job's table."""
+        """What of its job does not fit this kind, with paths in the job's table. It is not asked where the exchange
+        has refused it as a whole, and a kind that cannot be used with the exchange says that alone."""
         for key, value in (("order", "fifo"), ("credit", 4), ("credit_per", "host")):
             if getattr(job, key) != value:
                 what = f"is said by the scheduler {self.kind} already"
@@ -45,7 +47,7 @@ class SchedulerTable(Table, ABC):
             default = type(job.exchange).model_fields[key].default
             if getattr(job.exchange, key) != default:
                 what = f"is said by the scheduler {self.kind} already"
-                yield Mistake(f"exchange.{key}", what, getattr(job.exchange, key), "to leave it out")
+                yield Mistake(f"exchange.{key}", what, format_size(getattr(job.exchange, key)), "to leave it out")
 
     @abstractmethod
     def scheduling(self, job: Job, trace: Any) -> Any:

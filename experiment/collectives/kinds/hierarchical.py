@@ -41,10 +41,12 @@ class Hierarchical(StagedTable):
     def unfit(self, job: Job, gpus: int) -> Iterator[Mistake]:
         group = self.group or gpus
         if job.workers % group or not 1 < group < job.workers:
-            yield Mistake(
-                "exchange.group", f"does not divide {job.workers} workers into groups", group,
-                "at least two groups of two workers or more, all as large",
-            )  # fmt: skip
+            what = f"does not divide {job.workers} workers into groups"
+            if self.group is None:
+                inside = f"{gpus} accelerator{'s' * (gpus > 1)}"
+                what = f"is absent, and by hosts of {inside} {job.workers} workers make no groups"
+            expected = "at least two groups of two workers or more, all as large"
+            yield Mistake("exchange.group", what, self.group, expected)
         elif self.across == "halving" and (job.workers // group).bit_count() > 1:
             what = f"makes halving go among {job.workers // group} groups"
             yield Mistake("exchange.across", what, self.across, "a power of two of them; or ring")

@@ -78,6 +78,32 @@ def test_check_says_what_was_checked():
         ],
         "notes": [],
     }  # fmt: skip
+
+def test_check_of_one_policy_is_of_what_run_would_run(tmp_path: Path):
+    """Overrides are laid over it, and nothing else has to be valid; what is wrong is said as `run` says it."""
+    assert run("check", "demo", "--policy", "dctcp").stdout.splitlines() == [
+        "demo is valid: dctcp", "network: 16 hosts, 8 switches, 32 cables, base round trips of 4.68 us to 9.35 us"
+    ]  # fmt: skip
+    lossy = ("demo", "--policy", "dlcp", "--set", "job.push_bound=0.2")  # of which the others are refused
+    assert run("check", *lossy).stdout.startswith("demo is valid: dlcp\n")
+    base = tmp_path / "base.toml"
+    base.write_text(
+        'name = "base"\n[topology]\nkind = "star"\nhosts = 2\n'
+        '[[job]]\nname = "j"\ntrace = "resnet20"\nworkers = 3\nexchange = { kind = "ring" }\n'
+        '[[policy]]\nname = "two"\nset = { job = { workers = 2 } }\n'
+    )
+    assert run("check", str(base)).returncode == 2
+    assert json.loads(run("check", str(base), "--policy", "two", "--json").stdout)["policies"] == ["two"]
+    for wrong in (
+        ("demo", "--policy", "other"), ("ring", "--policy", "dlcp"), ("demo", "--policy", "dctcp", *lossy[3:]),
+        (str(base), "--policy", "two", "--set", "job.workers=4"),
+    ):  # fmt: skip
+        checked, ran = (run(command, *wrong) for command in ("check", "run"))
+        assert (checked.returncode, checked.stdout) == (ran.returncode, ran.stdout) == (2, "")
+        assert checked.stderr == ran.stderr
+
+
+def test_check_of_a_trace_that_is_not_there():
     missing = run("check", "demo", "--trace", "nowhere")
     assert (missing.returncode, missing.stdout) == (2, "")
     assert "no such trace" in missing.stderr

@@ -14,6 +14,7 @@ from sim_cases import MS, US, Ideal, make_trace, ps_job, ring_job, rows, scenari
 
 from gradwire.experiment.schedulers.tictac import order_of_need
 from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.load import build_scenario
 from gradwire.sim.simulate import simulate
 
 h, l, BYTE = 2 * US, US, 80  # software latency, network latency, picoseconds a byte at 100 Gbps  # noqa: E741
@@ -217,13 +218,14 @@ def test_layer_by_layer_every_layer_takes_its_share_of_the_optimiser():
         (ps_job(1, scheduler="p3", order="layer"), "order: is said by the scheduler p3 already"),
         (ps_job(1, scheduler="p3", credit=2), "credit: is said by the scheduler p3 already"),
         (ps_job(1, scheduler="p3", exchange={"partition": "8kB"}), "exchange.partition: is said by the scheduler p3 already"),
-        (ring_job(2, scheduler="ddp", bucket="1MB"), "exchange.bucket: is said by the scheduler ddp already"),
+        (ring_job(2, scheduler="ddp", bucket="1MB"), r'exchange.bucket: is said by the scheduler ddp already \(got "1MB"\)'),
         (ps_job(1, scheduler="p3", exchange={"pull": "barrier"}), "exchange.pull: is not what forward waits for"),
         ({"workers": 2, "exchange": {"kind": "ring", "forward": "layerwise"}, "scheduler": "ddp"}, "exchange.forward: is not what"),
         (ps_job(1, scheduler="ddp"), "has no buckets to fill with parameter_server"),
         (ring_job(2, scheduler="tictac"), "orders what servers send, and there are none"),
         (ring_job(2, scheduler="fastest"), "'barrier'"),
         ({"workers": 6, "exchange": {"kind": "hierarchical", "group": 4}}, "does not divide 6 workers into groups"),
+        ({"workers": 6, "exchange": {"kind": "hierarchical"}}, "group: is absent, and by hosts of 1 accelerator 6 workers make no groups; exp"),
         ({"workers": 1, "exchange": {"kind": "tree"}}, "makes no tree"),
         ({"workers": 2, "servers": 1, "exchange": {"kind": "transpose"}}, "has no meaning with transpose"),
     ],
@@ -231,6 +233,29 @@ def test_layer_by_layer_every_layer_takes_its_share_of_the_optimiser():
 def test_what_does_not_fit_is_said(job, says):
     with pytest.raises((ScenarioError, ValidationError), match=says):
         scenario(job)
+
+
+@pytest.mark.parametrize(
+    ("exchange", "scheduler", "says"),
+    [
+        ({"kind": "fsdp"}, "ddp", "has nothing to order: units go when they are needed"),
+        ({"kind": "overlapped", "batch": 8}, "ddp", "would order what the communication thread of overlapped has"),
+        ({"kind": "overlapped", "batch": 8}, "tictac", "would order what the communication thread of overlapped has"),
+        ({"kind": "graph"}, "ddp", "would order gradients, and graph plays whatever the graphs do"),
+        ({"kind": "in_network", "partition": "8kB"}, "ddp", "has no buckets to fill with in_network"),
+        ({"kind": "ring", "forward": "layerwise"}, "tictac", "orders what servers send, and there are none"),
+    ],
+)
+def test_a_scheduler_that_the_exchange_has_no_use_for_is_refused_once(exchange, scheduler, says):
+    """And not once more by itself, nor with what it would say of other keys, which are right without it."""
+    job = {"name": "job", "trace": "case", "workers": 2, "exchange": exchange, "scheduler": scheduler}
+    if exchange["kind"] in ("ring", "in_network"):
+        job["credit"] = 2
+    with pytest.raises(ScenarioError) as caught:
+        build_scenario({"name": "case", "topology": {"kind": "star", "hosts": 2}, "job": [job]})
+    (mistake,) = caught.value.mistakes
+    assert (mistake.path, mistake.value) == ("job[0].scheduler", scheduler)
+    assert mistake.what.startswith(says)
 
 
 def test_gains_of_priority_grow_with_the_share_of_communication_and_vanish_without():

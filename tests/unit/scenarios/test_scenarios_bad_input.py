@@ -239,6 +239,23 @@ def test_echoes_of_another_mistake_are_left_out():
     assert [text.split(":")[0] for text in mistakes(tables)] == ["switch.queues"]
 
 
+@pytest.mark.parametrize("gpus", [0, 65, "four"])
+def test_where_accelerators_are_miscounted_nobody_counts_or_names_hosts(gpus):
+    """Neither what jobs need, nor names of places, of which each would be right with another number of them."""
+    tables = changed("host", {"gpus": gpus})
+    tables["job"] = [{**tables["job"][0], "name": name, "workers": 40, "servers": 0} for name in "abc"]
+    named = {"workers": [f"h0.gpu{number}" for number in range(40)]}
+    for job, placement in zip(tables["job"], ("packed", "packed", named), strict=True):
+        job |= {"placement": placement, "exchange": {"kind": "ring"}}
+    tables["traffic"] = [
+        {"name": "t", "kind": "permutation", "size": "1MB", "hosts": ["h0.gpu0", "h1.gpu0"]},
+        {"name": "s", "kind": "storage", "size": "1MB", "operation": "read", "storage": ["h0.gpu1"]},
+        {"name": "i", "kind": "incast", "size": "1MB", "fan_in": 30},
+    ]
+    tables["exec"] = {"hosts": ["h0.gpu0"]}
+    assert [text.split(":")[0] for text in mistakes(tables)] == ["host.gpus"]
+
+
 def test_message_is_for_people():
     with pytest.raises(ScenarioError) as caught:
         build_scenario(changed("link.rate", "3Gb"), "my.toml")
