@@ -200,7 +200,8 @@ def breakdown(source: Result | str | Path, trace: Trace | str | Path | None = No
     Raises
     ------
     ResultError
-        It was made on real sockets, does not hold its scenario, or its trace or a file is another one now, or gone.
+        It was made on real sockets, has iterations that were not simulated, does not hold its scenario, or its trace or
+        a file is another one now, or gone.
     """
     return of(ran(source, trace))
 

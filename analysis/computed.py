@@ -1,7 +1,7 @@
 """What workers did, with names: layers forward and backward, and waits with what they were for.
 
-A simulated run is gone through once more (`gradwire.analysis.played`). Of one on real sockets only the two passes are
-known, from its table of iterations.
+A simulated run is gone through once more (`gradwire.analysis.played`). Of one on real sockets, or with iterations that
+are others once more, only the two passes are known, from its table of iterations.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def computed(found: Ran, window: tuple[int, int] | None = None) -> Iterator[Span
 
 def _spans(found: Ran, window: tuple[int, int] | None) -> Iterator[Span]:
     """The same, and perhaps others of the same iterations."""
-    if not found.simulated:
+    if not found.simulated or found.left_out:
         yield from _passes(found)
         return
     traffic, lost = Traffic(found), Lost(found)
@@ -182,13 +182,17 @@ def _awaited(played: Played, event: int) -> str:
 
 
 def _passes(found: Ran) -> Iterator[Span]:
-    """The passes of real workers, by the table of iterations; after the second one they wait."""
+    """The passes by the table of iterations; after the second one workers wait. Where stretches of iterations that
+    are others once more meet, one may begin before the other has ended: what is laid already stays."""
     names = {START: "forward", FORWARD_END: "backward", BACKWARD_END: "waiting"}
     columns = {START: "start_ps", FORWARD_END: "forward_end_ps", BACKWARD_END: "backward_end_ps", END: "end_ps"}
+    over: dict[tuple[str, int], int] = {}
     for row in found.result.iterations.to_pylist():
+        who = row["job"], row["worker"]
         node = found.network.cards.node(found.workers[row["job"]][row["worker"]], 0)
         for what, kind in names.items():
-            begin, end = row[columns[what]], row[columns[what + 1]]
+            begin, end = max(row[columns[what]], over.get(who, 0)), row[columns[what + 1]]
             if end > begin:
+                over[who] = end
                 name = "for the network, or the optimizer" if kind == "waiting" else f"{kind} pass"
                 yield Span(row["job"], row["worker"], node, row["iteration"], kind, name, begin, end, {})

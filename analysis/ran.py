@@ -36,6 +36,8 @@ class Ran:
     ----------
     where : the Result in words, for messages.
     scenario, network, routing : what ran.
+    simulated : whether it was, and is not of real sockets.
+    left_out : whether iterations of it were not simulated, but are others once more (`simulation.approximate`).
     slow : where computing took longer.
     columns : all messages, see `message_columns`.
     """
@@ -52,6 +54,7 @@ class Ran:
         """
         self.result, self.where = result, where or str(result.summary.get("name", "the Result"))
         self.simulated = result.summary.get("engine", {}).get("kind") != "emulation"
+        self.left_out = bool(result.summary.get("approximate", {}).get("left_out"))
         self.scenario = _scenario_of(result, self.where)
         needs = find_needs(self.scenario, trace)
         _check_traces(result, needs.traces, self.scenario, self.where)
@@ -75,10 +78,13 @@ class Ran:
     @cached_property
     def played(self) -> list[Played]:
         """Every job. ResultError if the Result is of real sockets, whose clocks nothing follows from to the picosecond,
-        or does not follow from its scenario."""
+        has iterations that follow from none before, or does not follow from its scenario."""
         if not self.simulated:
             what = "was made on real sockets, which do not tell when messages were released"
             raise ResultError(what, self.where, "a simulated Result")
+        if self.left_out:
+            what = "has iterations that were not simulated, but are others once more (simulation.approximate)"
+            raise ResultError(what, self.where, "a Result of a run that leaves out none of them")
         return [Played(self, job) for job in self.jobs]
 
     @cached_property

@@ -2,13 +2,14 @@
 
     ready       the first message that carries any of it was ready at the worker
     released    the first of them began to be sent
-    delivered   the last message with any of it has come to the worker; -1 if the run ended before
+    delivered   the last message with any of it, or of what came of it, has come to the worker; -1 if the run ended
+                before
     needed      the worker came to where it cannot go on without it: the layer's forward step in the next iteration, or,
                 with a barrier, the end of the iteration; -1 if it did not come there
     waited      delivered less needed, if that is later
 
 All are picoseconds of simulated time. What is exchanged within a host has no messages: its times are -1. Where tensors
-travel in buckets, those of a bucket have the times of its messages.
+travel in buckets, those of a bucket have the times of its messages. Parameters that a pass asks for (`fsdp`) are none.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gradwire.analysis.measured import Span
 from gradwire.analysis.ran import Ran, ran
@@ -99,7 +101,8 @@ def _line(rows: list[Json]) -> list[str]:
     first = rows[0]
 
     def between(begin: str, end: str) -> str:
-        known = [row[end] - row[begin] for row in rows if row[begin] >= 0 and row[end] >= 0]
+        """On average where the one came first: sums may be there, or be passed on, before a worker's own."""
+        known = [row[end] - row[begin] for row in rows if 0 <= row[begin] <= row[end]]
         return time_text(sum(known) / len(known)) if known else "-"
 
     waited = sum(row["waited_ps"] for row in rows) / len(rows)
@@ -122,7 +125,7 @@ def _of_job(found: Ran, played: Played, schema: pyarrow.Schema) -> pyarrow.Table
     under_way = np.zeros(shape, dtype=np.bool_)
     rows, when = played.messages, needed_at(played)
     worker_of = _workers(found, played)
-    for message in range(len(rows["src"])):
+    for message in np.flatnonzero(~_asked_for(played)).tolist():
         kind = KINDS[int(rows["kind"][message])]
         which, step = list(played.tensors_of(message)), place[int(rows["iteration"][message])]
         sender, receiver = (worker_of.get(int(rows[end][message])) for end in ("src", "dst"))
@@ -150,6 +153,12 @@ def _of_job(found: Ran, played: Played, schema: pyarrow.Schema) -> pyarrow.Table
         "delivered_ps": delivered.ravel(), "needed_ps": needed.ravel(), "waited_ps": waited.ravel(),
     }  # fmt: skip
     return pyarrow.table({name: pyarrow.array(columns[name], schema.field(name).type) for name in COLUMNS}, schema)
+
+
+def _asked_for(played: Played) -> NDArray[np.bool_]:
+    """Which messages bring a pass parameters that it has asked for, and nothing of gradients."""
+    bucket = played.messages["part"] // played.table.segments
+    return np.asarray((played.messages["tensor"] < 0) & (bucket < played.job.exchange.parameter_buckets))
 
 
 def needed_at(played: Played) -> Ints:

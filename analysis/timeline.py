@@ -87,7 +87,8 @@ def timeline(
     ------
     ResultError
         There are more messages than `most`, no such iterations, `out` exists or cannot be written, or the Result cannot
-        be made again (see `gradwire.analysis.breakdown.breakdown`; those of real sockets can).
+        be made again (see `gradwire.analysis.breakdown.breakdown`; those of real sockets, and with iterations that
+        were not simulated, can).
     """
     return write_timeline(ran(source, trace), out, iterations=iterations, most=most, ports=ports)
 

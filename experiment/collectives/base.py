@@ -167,6 +167,11 @@ class Exchange(ABC):
         return (), 1
 
     @property
+    def parameter_buckets(self) -> int:
+        """How many of the buckets, the first ones, are parameters that a pass asks for, and no gradients."""
+        return 0
+
+    @property
     def slices(self) -> tuple[tuple[int, int], ...]:
         """Of every bucket that is a part of one tensor, its first element there and how many they are; none where
         buckets are whole tensors."""

@@ -109,6 +109,10 @@ class FullySharded(Exchange):
         return gathers[0] + scatters[0], gathers[1]
 
     @property
+    def parameter_buckets(self) -> int:
+        return len(self.gathers.buckets)
+
+    @property
     def buckets(self) -> list[Bucket]:
         return self.gathers.buckets + self.scatters.buckets
 

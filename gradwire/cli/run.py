@@ -97,6 +97,7 @@ def cmd_run(
             chosen = _again(scenario, overrides, policy)
         else:
             chosen = load_scenario(scenario, set=overrides, policy=policy)
+        _refuse_untold([chosen], breakdown)
     with claimed(out) as place:
         results, finished = _simulate(
             [chosen], threads, limit, as_json, asked(scenario, overrides), fast_forward=fast_forward
@@ -133,6 +134,15 @@ def cmd_compare(
     with claimed(out) as place:
         run = partial(_simulate, threads=threads, max_wall_s=seconds_of(max_wall), quiet=as_json, jobs=jobs)
         _compare(sources, overrides_of(set_, trace), run, place, as_json, plots, all_metrics, breakdown)
+
+
+def _refuse_untold(scenarios: list[Scenario], breakdown: bool) -> None:
+    """Raise ScenarioError if a breakdown is asked for of what may leave out iterations, of which there is none."""
+    from gradwire.scenarios.errors import ScenarioError
+
+    if breakdown and any(each.simulation.approximate is not None for each in scenarios):
+        what = "leaves out iterations, of which nobody can say what they were spent on (--breakdown)"
+        raise ScenarioError(what, "simulation.approximate", "one of the two")
 
 
 def _again(folder: str, overrides: list[str], policy: str | None) -> Scenario:
@@ -253,6 +263,7 @@ def _compare(
             given.append((source, [Result.read(member) for member in members(source)], []))
         else:
             given.append((source, [], load_scenario(source, set=overrides).variants()))
+            _refuse_untold(given[-1][2], parts)
     if overrides and not any(variants for _, _, variants in given):
         from gradwire.scenarios.errors import ResultError
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sim_cases import MS, US, Ideal, make_trace, ps_job, ring_job, rows, scenario
 
-from gradwire.analysis.tensors import COLUMNS, tensors
+from gradwire.analysis.tensors import COLUMNS, longest_waits, tensors
 from gradwire.sim.simulate import simulate
 
 LINK: dict[str, Any] = {"link": {"rate": "100Gbps", "latency": "1us"}, "host": {"software_latency": "2us"}}
@@ -81,3 +81,38 @@ def test_the_longest_wait_is_the_end_of_the_iteration(workers: int) -> None:
     table = rows(tensors(result, trace))
     for row in rows(result.iterations):
         assert row["exposed_ps"] == max(each["waited_ps"] for each in table if each["worker"] == row["worker"])
+
+
+@pytest.mark.parametrize("reshard", [True, False])
+@pytest.mark.parametrize("micros", [1, 2])
+def test_parameters_that_a_pass_asks_for_are_no_gradients(reshard: bool, micros: int) -> None:
+    """Two workers, a unit for each of two layers of 1 ms each way: gradients are ready after the first micro-batch's
+    backward steps, whatever was gathered before, and needed by the update."""
+    trace = make_trace([[25_000], [25_000]])
+    exchange = {"kind": "fsdp", "unit": "4B", "reshard": reshard}
+    job = {"workers": 2, "iterations": 2, "exchange": exchange, "accumulate": micros}
+    result = simulate(scenario(job, hosts=2, **LINK), trace, fabric=Ideal(latency=FLIGHT))
+    passes = {row["iteration"]: row for row in rows(result.iterations) if row["worker"] == 0}
+    reductions = [row for row in rows(result.messages) if row["kind"] == "reduce_scatter" and row["src"] == "h0"]
+    assert len(reductions) == 2 * 2 * micros
+    for iteration in (0, 1):
+        found = by_tensor(tensors(result, trace), iteration)
+        mine = sorted(row["start_ps"] for row in reductions if row["iteration"] == iteration)
+        assert [found[1]["ready_ps"], found[0]["ready_ps"]] == mine[:2]
+        assert found[1]["ready_ps"] >= passes[iteration]["start_ps"] + 3 * MS  # two steps forward, and its own back
+        there = SOFT + WIRE // 2 + FLIGHT
+        for tensor in (0, 1):
+            assert found[tensor]["needed_ps"] == passes[iteration]["backward_end_ps"]
+            assert found[tensor]["released_ps"] == found[tensor]["ready_ps"] + SOFT
+        assert found[0]["delivered_ps"] == mine[-1] + there == found[0]["needed_ps"] + there
+
+
+def test_what_is_passed_on_takes_no_time_below_zero() -> None:
+    """In a broadcast a worker has what it sends before it sends it, and the first one gets nothing."""
+    trace = make_trace([[25_000]])
+    job = {"workers": 4, "exchange": {"kind": "broadcast"}}
+    table = tensors(simulate(scenario(job, hosts=4, **LINK), trace, fabric=Ideal(latency=FLIGHT)), trace)
+    assert any(0 <= row["delivered_ps"] < row["released_ps"] for row in rows(table))
+    (grid,) = longest_waits(table, 20)
+    (line,) = grid.rows
+    assert line[3:5] == ["2.00 us", "-"]
