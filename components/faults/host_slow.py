@@ -10,8 +10,9 @@ from gradwire.scenarios.schema.fault import HostFault
 
 
 class HostSlow(HostFault):
-    """A host computes more slowly: what workers begin to compute there meanwhile (a layer, the time to the next
-    gradient) takes `factor` times as long."""
+    """A host computes more slowly: what workers begin to compute there meanwhile takes `factor` times as long: a
+    layer, or as many as follow without anything to wait for or to send, as a whole forward pass in the first iteration
+    and behind a barrier; and the time to the next gradient."""
 
     kind: Literal["host_slow"]
     factor: Annotated[float, Field(gt=1, le=1000, strict=True)]

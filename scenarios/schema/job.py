@@ -89,8 +89,8 @@ class Job(Table):
     """Which waiting message a host sends first: fifo sends all at once, as they become ready, and leaves their order to
     the queues of the network; layer holds messages back, and releases those of the frontmost layers first. Of
     messages that are ready at the same time, as all of an iteration are with compute_scale = 0, fifo starts those of
-    the front layers first; for layer they become ready back layers first, and what the credit allows is released at
-    once."""
+    the front layers first; for layer they become ready in the order in which the trace has them, back layers first
+    (front layers first where it has all of them at one time), and what the credit allows is released at once."""
     credit: Annotated[int, Field(ge=1, le=1 << 20, strict=True)] = 4
     """With order = "layer": as many partitions (in a ring: parts of buckets) may be under way. Ours; ByteScheduler
     tunes it [notes]."""

@@ -8,8 +8,9 @@ about half of what a ring sends. SwitchML has the result come from the switch it
 own part, does what switches had no slot for, and knows what has been lost (our choice).
 
 On an idle star of N workers, where the link takes b for a byte and latencies do not count, S bytes of gradients that
-are ready at one time take about S b: S (N - 1)/N of its gradients and S/N of results leave a worker, and as much comes
-in; a ring takes 2 S b (N - 1)/N.
+come one after the other, as fast as they can be sent, take about S b: S (N - 1)/N of its gradients and S/N of results
+leave a worker, and as much comes in; a ring takes 2 S b (N - 1)/N. So does this where all gradients are ready at one
+time: a card serves its messages in turn, so that none is whole before nearly all are, and results go behind them.
 """
 
 from __future__ import annotations

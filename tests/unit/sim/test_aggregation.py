@@ -119,6 +119,23 @@ def test_an_all_reduce_sends_gradients_once_and_results_once(workers):
     assert port(total, "h0->s0")["bytes"] > 2 * (workers - 1) * share
 
 
+@pytest.mark.parametrize("workers", [4, 8])
+def test_an_all_reduce_takes_half_of_a_ring_where_gradients_come_one_after_the_other(workers):
+    """As fast as they can be sent: results go out while the next gradients come. Of what is ready at one time a card
+    serves all messages in turn, none is whole before nearly all are, and results go behind them, as with a ring."""
+    layers, packets = 40, 64 * workers
+    job = {"workers": workers, "exchange": {"kind": "in_network", "partition": f"{packets * PAYLOAD // workers}B"}}
+    asked = scenario(job, switch={"queues": 1, "buffer": "100MB", "aggregation_slots": 10_000}, transport=DCTCP)
+    once = layers * packets * FRAME * BYTE
+    found = []
+    for backward in (0, once // layers):
+        trace = make_trace([[packets * PAYLOAD // 4]] * layers, forward=0, backward=backward)
+        found.append(max(simulate(asked, trace).iterations["end_ps"].to_pylist()) / once)
+    at_one_time, one_by_one = found
+    assert at_one_time == pytest.approx(2 * (workers - 1) / workers, rel=0.03)
+    assert 1 < one_by_one < 1.2  # acknowledgements are 6 % of all bytes
+
+
 def test_a_sum_that_has_a_part_twice_is_found_out():
     """The oracle moves the parts of sums along; here they are of nobody's making."""
     fan = Fan([0, 0, 0], 0, False, 2)
