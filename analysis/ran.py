@@ -56,8 +56,12 @@ class Ran:
         self.simulated = result.summary.get("engine", {}).get("kind") != "emulation"
         self.left_out = bool(result.summary.get("approximate", {}).get("left_out"))
         self.scenario = _scenario_of(result, self.where)
+        jobs = [table.name for table in self.scenario.job]
+        if trace is not None:  # before what the scenario asks for is looked for in another one
+            _check_traces(result, [(job, trace.name, trace) for job in jobs], self.where)
         needs = find_needs(self.scenario, trace)
-        _check_traces(result, needs.traces, self.scenario, self.where)
+        named = [table.trace for table in self.scenario.job]
+        _check_traces(result, list(zip(jobs, named, needs.traces, strict=True)), self.where)
         self.network, self.places = needs.network, needs.places
         self.routing = build_routing(needs.network)
         self.traces = needs.traces
@@ -120,12 +124,13 @@ def _scenario_of(result: Result, where: str) -> Scenario:
     return build_scenario(tables, f"{where}/{SCENARIO_FILE}").at(Path.cwd())
 
 
-def _check_traces(result: Result, traces: list[Trace], scenario: Scenario, where: str) -> None:
+def _check_traces(result: Result, traces: list[tuple[str, str, Trace]], where: str) -> None:
+    """Raise ResultError unless the traces of jobs, by (job, name, trace), are those that they replayed."""
     before = str(result.summary.get("trace_hash", "")).split(",")
-    for trace, job in zip(traces, scenario.job, strict=True):
+    for job, name, trace in traces:
         if trace.digest() not in before:
             raise ResultError(
-                f"the trace {job.trace!r} of job {job.name} is another one than that which it was made with", where,
+                f"the trace {name!r} of job {job} is another one than that which it was made with", where,
                 f"SHA-256 {', '.join(each[:12] + '...' for each in before)}",
             )  # fmt: skip
 

@@ -285,6 +285,9 @@ def test_results_that_cannot_be_taken_apart_say_why(tmp_path: Path) -> None:
         breakdown(replace(result, scenario=""))
     with pytest.raises(ResultError, match="case' of job job0 is another one"):
         breakdown(result, make_trace([[25_000], [101]]))
+    asked = replace(result, scenario=result.scenario.replace('trace = "case"', 'trace = "case"\nphase = "early"'))
+    with pytest.raises(ResultError, match="case' of job job0 is another one"):  # and not that it has no such phase
+        breakdown(asked, make_trace([[25_000], [100]], phases=("late",)))
     result.write(tmp_path / "r")
     with pytest.raises(ResultError, match=r"r: cannot be made again: .*case: no such trace"):
         ran(tmp_path / "r")
