@@ -71,9 +71,10 @@ class Job(Table):
     optimizer: Time | None = None
     """How long the optimiser step of all parameters takes, whatever `compute_scale` says; as captured, and scaled,
     unless given."""
-    accumulate: Count = 1
+    accumulate: Annotated[int, Field(ge=1, le=1 << 16, strict=True)] = 1
     """Gradient accumulation: an iteration computes so many micro-batches, each a captured forward and backward pass,
-    before its gradients are exchanged, with the last one."""
+    before its gradients are exchanged, with the last one. At most 65,536: what workers do in an iteration is laid out
+    at once, about 60 bytes for each gradient of each micro-batch."""
     jitter: Annotated[float, Field(ge=0, le=3, strict=True)] = 0.0
     """Sigma of a log-normal factor on compute time, drawn per worker and iteration."""
     start: Time = Ps(0)

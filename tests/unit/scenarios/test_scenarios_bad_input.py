@@ -73,6 +73,7 @@ SINGLE = [
     ("seed", True, "seed", "is of the wrong type (got true)", "a whole number"),
     ("job.0.workers", 2.0, "job[0].workers", "is of the wrong type", "a whole number"),
     ("job.0.workers", 0, "job[0].workers", "is out of range", "at least 1"),
+    ("job.0.accumulate", 10**9, "job[0].accumulate", "is out of range", "at most 65536"),
     ("job.0.jitter", float("inf"), "job[0].jitter", "is no finite number", "a number"),
     ("switch.queues", 9, "switch.queues", "is out of range", "at most 8"),
     ("switch.selective_drop", "yes", "switch.selective_drop", "is of the wrong type", "true or false"),
