@@ -102,10 +102,14 @@ class Told:
     """What is known of a job. `period`: of what it replays. `approximated`: iterations that were left out. `errors`: of
     what was predicted of each sample, relative. `squares`: the variance of the sum of all iteration times over the
     square of their mean, as far as it comes from what was left out; `led`: by how much trends would have led that sum
-    away, over their mean."""
+    away, over their mean. `first`: the first iteration that was left out; `behind`: those behind it that were simulated
+    and are in `squares`; `spread`: the largest deviation of a period's time, over the mean of an iteration."""
 
     period: int
+    first: int
     approximated: int = 0
+    behind: int = 0
+    spread: float = 0.0
     errors: list[float] = field(default_factory=list)
     squares: float = 0.0
     led: float = 0.0
@@ -114,7 +118,8 @@ class Told:
         """`iterations`: of the job."""
         share = self.approximated / max(1, iterations)
         measured = float(np.mean(self.errors)) if self.errors else 0.0
-        chance = USUAL * sqrt(self.squares) / max(1, iterations)
+        behind = max(0, iterations - self.first - self.approximated - self.behind) / self.period
+        chance = USUAL * sqrt(self.squares + 2 * behind * self.spread**2) / max(1, iterations)
         return {
             "iterations": iterations,
             "approximated": self.approximated,
@@ -317,7 +322,7 @@ class Steady:
         regime.leaps += 1
         regime.repeated = [each + times * (place >= first) for place, each in enumerate(regime.repeated)]
         for number, (track, steps) in enumerate(zip(jobs, repeats.steps, strict=True)):
-            self._told(track).approximated += times * steps
+            self._told(track, now.handed[number].steps).approximated += times * steps
             self.left.append({
                 "job": track.part.table.name, "first": now.handed[number].steps, "iterations": times * steps,
                 "repeats": [
@@ -326,16 +331,17 @@ class Steady:
             })  # fmt: skip
         self._times, self._sample, self.why = min(2 * self._times, MOST_TIMES), True, ""
 
-    def _told(self, track: Track) -> Told:
-        return self.jobs.setdefault(track.part.table.name, Told(track.part.repeats.period))
+    def _told(self, track: Track, first: int = 0) -> Told:
+        """What is known of a job, of which iterations from `first` on are left out."""
+        return self.jobs.setdefault(track.part.table.name, Told(track.part.repeats.period, first))
 
     # --- telling ------------------------------------------------------------------------------------------------
 
     def _end_regime(self) -> None:
         """Work out how far off the mean iteration time may be because of what was left out: had they been simulated,
         these and all later iterations would have been others. So iterations that were repeated weigh as often as they
-        were, those behind the first leap once more, and those that would have been as often as there are. A trend
-        would have gone on meanwhile."""
+        were, those behind the first leap once more, and those that would have been as often as there are (where they
+        stand for nothing, `Told.summary` adds them). A trend would have gone on meanwhile."""
         regime, self._regime = self._regime, Regime()
         self._times, self._sample = 1, False
         for number, told in enumerate(self.jobs.values() if regime.leaps else ()):
@@ -347,7 +353,10 @@ class Steady:
             )
             values = regime.of(number)
             spread, ahead = Spread.of(values), int(np.dot(counts, regime.repeated))
-            told.squares += periods * (told.period * spread.deviation / spread.mean) ** 2
+            wide = told.period * spread.deviation / spread.mean
+            told.squares += periods * wide**2
+            told.spread = max(told.spread, wide)
+            told.behind += told.period * int(np.dot(counts, regime.late))
             told.led += told.period * ahead * trend(values) * ahead / 2 / spread.mean
 
     def summary(self, iterations: dict[str, int]) -> dict[str, Any]:

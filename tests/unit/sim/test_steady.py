@@ -18,6 +18,8 @@ from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.scenarios.soundness import check_loss_invariant
 from gradwire.sim.fabric import forward, steady
 from gradwire.sim.fabric.forward import FastForward
+from gradwire.sim.fabric.spread import USUAL, Spread
+from gradwire.sim.fabric.steady import Regime, Steady, Told
 from gradwire.sim.simulate import simulate
 from gradwire.traces.trace import Trace
 
@@ -220,6 +222,21 @@ def test_traffic_alone():
     traffic = {"name": "t", "kind": "permutation", "size": "10kB"}
     result = simulate(scenario(traffic=[traffic], job=[], simulation=ASKED))
     assert result.summary["approximate"]["declined"] == "there is no job"
+
+
+# --- what is said of it -------------------------------------------------------------------------------------------
+
+
+def test_iterations_behind_those_left_out_would_have_been_others():
+    """Of a hundred 32 are simulated, 32 left out, and 36 simulated that stand for nothing any more: 68 would have been
+    others, and those that were repeated count twice."""
+    values = 1000 + 10 * np.sin(np.arange(32.0) ** 2)
+    found = Steady(0.02, None, None, None, "")  # type: ignore[arg-type]
+    found.jobs, found.left = {"job0": Told(1, 32, 32)}, [{}]
+    found._regime = Regime([], [[values]], [], [1], [False], leaps=1)
+    said = found.summary({"job0": 100})["jobs"]["job0"]["uncertainty"]
+    relative = Spread.of(values).deviation / values.mean()
+    assert said == pytest.approx(USUAL * np.sqrt(32 * 1**2 + 36 + 68) * relative / 100, rel=1e-9)
 
 
 # --- what is refused ----------------------------------------------------------------------------------------------
