@@ -193,6 +193,7 @@ def _passes(found: Ran) -> Iterator[Span]:
         for what, kind in names.items():
             begin, end = max(row[columns[what]], over.get(who, 0)), row[columns[what + 1]]
             if end > begin:
-                over[who] = end
+                if found.left_out:
+                    over[who] = end
                 name = "for the network, or the optimizer" if kind == "waiting" else f"{kind} pass"
                 yield Span(row["job"], row["worker"], node, row["iteration"], kind, name, begin, end, {})
