@@ -242,8 +242,10 @@ def test_names_and_counts():
         case(job({"kind": "ring"}, 2, placement={"workers": ["h0", "h1"]}))
     with pytest.raises(ValueError, match="9 workers need 9 accelerators, but the topology has 8"):
         case(job({"kind": "ring"}, 9))
-    with pytest.raises(ValueError, match="does not divide 8 workers into groups"):
+    with pytest.raises(ValueError, match="is absent, and by hosts of 1 accelerator 8 workers make no groups"):
         case(job({"kind": "hierarchical"}, 8), gpus=1, hosts=8)
+    with pytest.raises(ValueError, match="does not divide 8 workers into groups"):
+        case(job({"kind": "hierarchical", "group": 3}, 8), gpus=1, hosts=8)
 
 
 def test_the_testbed_has_none():
