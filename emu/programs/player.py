@@ -138,7 +138,7 @@ class Player:
         variables = told.environment(self.programs, rank, device, self.left, self.plan.clock)
         process = start(
             rank, told.words(self.programs, rank), variables, self.programs.cwd, self._backend.namespace(rank.node),
-            self.left / OUTPUT, self._line,
+            self.left / OUTPUT, self._line, in_turn=self.plan.clock == "virtual",
         )  # fmt: skip
         self._ranks.append(process)
         self._selector.register(process.pidfd, selectors.EVENT_READ)

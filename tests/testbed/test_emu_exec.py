@@ -83,6 +83,30 @@ else:
         time.sleep(max(0, begin + 0.005 + number / 100 - time.monotonic()))
         s.sendto(b"%d" % number, target)
 """
+HELD = """
+import os, select, socket, sys, time
+server = socket.create_server(("127.0.0.1", 0))
+sender = socket.create_connection(server.getsockname())
+receiver, _ = server.accept()
+poll = select.epoll()
+poll.register(receiver, select.EPOLLIN)
+held = f"held{os.environ['RANK']}"
+for _ in range(20):
+    if os.fork() == 0:
+        time.sleep(0.05)
+        os.mkdir(held)
+        sender.sendall(b"x")
+        os.rmdir(held)
+        os._exit(0)
+    looks = 0
+    while not poll.poll(0.01) or os.path.exists(held):  # as gloo's thread looks for a lock: nothing is taken meanwhile
+        looks += 1
+        if looks > 20000:
+            sys.exit("who holds it does not get the processor")
+    receiver.recv(1)
+    os.wait()
+print("done")
+"""
 SCENARIO = """
 name = "programs"
 topology = { kind = "star", hosts = 3 }
@@ -204,6 +228,16 @@ def test_a_cable_is_cut_and_mended_when_the_scenario_says(place: Place, switch: 
     assert len(missing) == 30 and missing == list(range(missing[0], missing[0] + 30)) and 28 <= missing[0] <= 31
     lost = {row["port"]: row["drops_loss"] for row in Result.read(place.folder / "o").ports.to_pylist()}
     assert {port: count for port, count in lost.items() if count} == {"h1->s0": 30}
+
+
+@pytest.mark.virtual
+@needs("uml")
+def test_who_looks_for_what_another_process_of_its_host_holds_lets_it_go_on(place: Place) -> None:
+    """Two ranks of gloo at one host stood still for ever: a thread was woken by who held the lock that it wanted."""
+    (place.folder / "held.py").write_text(HELD)
+    status, said, error = place.run("exec", "s.toml", *VIRTUAL, "--hosts", "h0", "--", PYTHON, "held.py")
+    assert status == 0, error
+    assert lines_of(said)["0 h0"] == ["done"]
 
 
 @pytest.mark.virtual
