@@ -100,7 +100,8 @@ def emulate(
     ideal : picoseconds on the empty network, by message of traffic.
     heard : called with news of the run: {"state": "building" | "running", "delivered": ..., "messages": ...}, and
         {"state": "again", "why": ...} where a disturbed run is repeated, or one whose virtual machine stood still;
-        {"state": "compiling"} before, where a transport runs here for the first time.
+        {"state": "compiling"} before, where a transport runs here for the first time; {"state": "ending"} when programs
+        under virtual time have been asked to end, which may take them a while.
 
     Returns
     -------

@@ -5,9 +5,8 @@ that. Its host name is the scenario's, by which programs look for their own addr
 
 Under virtual time its threads take no processor from each other: who is woken waits until the one that computes sleeps
 (SCHED_BATCH). A clock that stands still has no ticks either, so who has lost the processor gets it back only when the
-other one sleeps; and one that was woken to look for a lock, which is held by whom it has taken the processor from, and
-asks the kernel again and again instead of sleeping, would look for ever. gloo's threads do (`Pair::handleEvents`), where
-two ranks share a host.
+other one sleeps; and one that looks for a lock again and again instead of sleeping, woken by who holds it and run in
+its place, would look for ever. gloo's threads do (`Pair::handleEvents`), where two ranks share a host.
 """
 
 from __future__ import annotations

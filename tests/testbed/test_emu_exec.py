@@ -198,6 +198,26 @@ def test_whatever_ends_a_run_nothing_is_left(place: Place, how: str) -> None:
     assert (place.folder / "o" / "ranks" / "rank2.out").read_text() == "begun\n"
 
 
+@pytest.mark.virtual
+@needs("uml")
+@pytest.mark.slow
+def test_a_rank_that_computes_when_it_is_to_end_leaves_a_result(place: Place) -> None:
+    """For longer than the ten seconds that a machine has for ending: nothing in it hears of Ctrl-C meanwhile."""
+    code = "import os, time\nprint('begun', flush=True)\nwhile not os.path.exists('enough'): pass\ntime.sleep(600)"
+    process = place.start("exec", "s.toml", *VIRTUAL, "--hosts", "h0", "--out", "o", "--", PYTHON, "-c", code)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "[0 h0] begun\n"
+    process.send_signal(signal.SIGINT)
+    time.sleep(12)
+    assert process.poll() is None
+    (place.folder / "enough").touch()
+    status, said, error = place.end(process)
+    assert (status, error) == (130, "gradwire: interrupted") and "ended by interrupt" in said
+    (rank,) = Result.read(place.folder / "o").summary["programs"]["ranks"]
+    assert (rank["status"], rank["made_to_end"]) == (-15, True)
+    assert (place.folder / "o" / "ranks" / "rank0.out").read_text() == "begun\n"
+
+
 @pytest.mark.beside
 @needs("namespaces")
 def test_rules_write_what_programs_do_not_know_of(place: Place) -> None:
