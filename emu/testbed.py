@@ -24,11 +24,14 @@ from gradwire.emu.agent import machine
 from gradwire.emu.control import machines
 from gradwire.emu.control.supervise import EmulationInterrupted, Heard, run
 from gradwire.emu.native import kept
+from gradwire.emu.planning.ability import untagged
+from gradwire.emu.planning.beside import shared
 from gradwire.emu.planning.faults import differences as faulty
 from gradwire.emu.planning.plan import Plan
 from gradwire.emu.planning.prepare import check_rates, check_scenario, kernel_options, make_plan
 from gradwire.emu.planning.programs import (
     Asked,
+    as_asked,
     check_clock,
     check_kernel,
     differences,
@@ -153,6 +156,8 @@ def _emulate(
             if ctrl_c.asked:  # a terminal's Ctrl-C has ended what was asking the kernel, too
                 raise EmulationInterrupted(None) from None
             raise
+    if request.programs is not None:
+        scenario = as_asked(scenario, request.programs)
     begin = time.perf_counter()
     for attempt in range(1, request.rounds + 1):
         try:
@@ -219,7 +224,8 @@ def choose_backend(
     options |= {"ahead_ns": kind.ahead_ns, **kind.ready(), "compiled_folder": compiled_for(plan, kind, heard)}
     plan = make(switch=choice.name, options=options)
     done = [*choice.substitutions, *faulty(plan.changes, plan.routes, programs is not None)]
-    done += differences(programs, clock) if programs is not None else []
+    done += untagged(scenario)
+    done += [*differences(programs, clock), *shared(scenario, plan)] if programs is not None else []
     return Chosen(plan, tuple(done), kernel.release)
 
 
@@ -294,7 +300,7 @@ def _once(
             scenario,
             plan,
             raw,
-            trace_hash=",".join(dict.fromkeys(trace.digest() for trace in resolved.traces)),
+            trace_hash=",".join(dict.fromkeys([*(trace.digest() for trace in resolved.traces), *paced(plan)])),
             engine=engine,
             ideal=ideal,
             timing={
@@ -308,6 +314,11 @@ def _once(
             whole = plan.programs is not None or result.messages.num_rows or result.iterations.num_rows
             raise EmulationInterrupted(result if whole else None)
         return result
+
+
+def paced(plan: Plan) -> list[str]:
+    """The digest of the trace whose times computing of programs takes, if any."""
+    return [plan.programs.trace_hash] if plan.programs is not None and plan.programs.trace_hash else []
 
 
 def sampled(plan: Plan, raw: Raw) -> list[str]:

@@ -355,8 +355,11 @@ def test_computing_takes_what_a_trace_says_and_the_run_replays_as_long(place: Pl
     )  # fmt: skip
     status, _, error = place.end(running, limit_s=400)
     assert status == 0, error
-    rows = Result.read(place.folder / "o").iterations.to_pylist()
-    given = gradwire.load_trace("resnet20")
+    result, given = Result.read(place.folder / "o"), gradwire.load_trace("resnet20")
+    assert result.summary["trace_hash"] == given.digest()
+    ran = gradwire.load_scenario(place.folder / "o" / "scenario.toml").exec
+    assert ran is not None and (ran.trace, ran.hosts) == ("resnet20", ("h0", "h1"))
+    rows = result.iterations.to_pylist()
     recorded = [given.iterations[step % len(given.iterations)] for step in range(5)] * 2
     for row, times in zip(rows, recorded, strict=True):
         assert row["compute_ps"] == pytest.approx(times.backward_end_ps + times.optimizer_ps, abs=1000)
