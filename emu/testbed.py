@@ -280,7 +280,8 @@ def _once(
         if wrong:
             raise TestbedError(f"contents are wrong: {'; '.join(wrong[:3])}", "verification", usage=False)
         if plan.programs is not None:
-            raw.marks = read_marks(folder / LEFT, len(plan.programs.ranks), raw.began_ns)
+            raw.marks, no_marks = read_marks(folder / LEFT, len(plan.programs.ranks), raw.began_ns)
+            raw.notes += no_marks
         if request.left_folder is not None:
             raw.lost_captures += keep_left(folder / LEFT, request.left_folder, raw.marks)
         if request.capture_folder is not None:

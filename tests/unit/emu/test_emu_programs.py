@@ -211,7 +211,8 @@ def test_iterations_lie_between_marks(tmp_path: Path):
     marks_file(tmp_path, 0, {"time_ns": 1100}, {"time_ns": 1250, "step": 7}, "no mark", {"step": 8},
                {"time_ns": 1400, "step": 9, "computed_ns": 30, "loss": 2.5})  # fmt: skip
     marks_file(tmp_path, 1, {"time_ns": 1000, "rank": 2}, {"time_ns": 1001, "rank": 2})  # without a number, another's
-    marks = outcome.read_marks(tmp_path, 3, began_ns=1000)
+    marks, wrong = outcome.read_marks(tmp_path, 3, began_ns=1000)
+    assert wrong == ["""rank 0: no marks, which are lines such as {"time_ns": 81234567}: 'no mark' and 1 more"""]
     table = outcome.iterations(marks, "train")
     assert table["job"] == ["train"] * 3
     rows = list(zip(*(table[key] for key in ("worker", "iteration", "start_ps", "end_ps", "compute_ps", "exposed_ps")), strict=True))  # fmt: skip
