@@ -223,10 +223,14 @@ def choose_backend(
     kind = kind_of(choice.name)
     options |= {"ahead_ns": kind.ahead_ns, **kind.ready(), "compiled_folder": compiled_for(plan, kind, heard)}
     plan = make(switch=choice.name, options=options)
-    done = [*choice.substitutions, *faulty(plan.changes, plan.routes, programs is not None)]
-    done += untagged(scenario)
-    done += [*differences(programs, clock), *shared(scenario, plan)] if programs is not None else []
+    done = [*choice.substitutions, *unlike(scenario, plan, programs)]
     return Chosen(plan, tuple(done), kernel.release)
+
+
+def unlike(scenario: Scenario, plan: Plan, programs: Programs | None) -> list[str]:
+    """What is done otherwise than the scenario says, whatever the switches are made of, in words."""
+    done = [*faulty(plan.changes, plan.routes, programs is not None), *untagged(scenario)]
+    return done if programs is None else [*done, *differences(programs, plan.clock), *shared(scenario, plan)]
 
 
 def compiled_for(plan: Plan, switches: BackendKind, heard: Heard | None = None) -> str:
