@@ -24,11 +24,14 @@ from gradwire.emu.agent import machine
 from gradwire.emu.control import machines
 from gradwire.emu.control.supervise import EmulationInterrupted, Heard, run
 from gradwire.emu.native import kept
+from gradwire.emu.planning.ability import untagged
+from gradwire.emu.planning.beside import shared
 from gradwire.emu.planning.faults import differences as faulty
 from gradwire.emu.planning.plan import Plan
 from gradwire.emu.planning.prepare import check_rates, check_scenario, kernel_options, make_plan
 from gradwire.emu.planning.programs import (
     Asked,
+    as_asked,
     check_clock,
     check_kernel,
     differences,
@@ -100,7 +103,8 @@ def emulate(
     ideal : picoseconds on the empty network, by message of traffic.
     heard : called with news of the run: {"state": "building" | "running", "delivered": ..., "messages": ...}, and
         {"state": "again", "why": ...} where a disturbed run is repeated, or one whose virtual machine stood still;
-        {"state": "compiling"} before, where a transport runs here for the first time.
+        {"state": "compiling"} before, where a transport runs here for the first time; {"state": "ending"} when programs
+        under virtual time have been asked to end, which may take them a while.
 
     Returns
     -------
@@ -152,6 +156,8 @@ def _emulate(
             if ctrl_c.asked:  # a terminal's Ctrl-C has ended what was asking the kernel, too
                 raise EmulationInterrupted(None) from None
             raise
+    if request.programs is not None:
+        scenario = as_asked(scenario, request.programs)
     begin = time.perf_counter()
     for attempt in range(1, request.rounds + 1):
         try:
@@ -217,9 +223,14 @@ def choose_backend(
     kind = kind_of(choice.name)
     options |= {"ahead_ns": kind.ahead_ns, **kind.ready(), "compiled": compiled_for(plan, kind, heard)}
     plan = make(switch=choice.name, options=options)
-    done = [*choice.substitutions, *faulty(plan.changes, plan.routes, programs is not None)]
-    done += differences(programs, clock) if programs is not None else []
+    done = [*choice.substitutions, *unlike(scenario, plan, programs)]
     return Chosen(plan, tuple(done), kernel.release)
+
+
+def unlike(scenario: Scenario, plan: Plan, programs: Programs | None) -> list[str]:
+    """What is done otherwise than the scenario says, whatever the switches are made of, in words."""
+    done = [*faulty(plan.changes, plan.routes, programs is not None), *untagged(scenario)]
+    return done if programs is None else [*done, *differences(programs, plan.clock), *shared(scenario, plan)]
 
 
 def compiled_for(plan: Plan, switches: BackendKind, heard: Heard | None = None) -> kept.Told:
@@ -273,7 +284,8 @@ def _once(
         if wrong:
             raise TestbedError(f"contents are wrong: {'; '.join(wrong[:3])}", "verification", usage=False)
         if plan.programs is not None:
-            raw.marks = read_marks(folder / LEFT, len(plan.programs.ranks), raw.began_ns)
+            raw.marks, no_marks = read_marks(folder / LEFT, len(plan.programs.ranks), raw.began_ns)
+            raw.notes += no_marks
         if request.left_folder is not None:
             raw.lost_captures += keep_left(folder / LEFT, request.left_folder, raw.marks)
         if request.capture_folder is not None:
@@ -293,7 +305,7 @@ def _once(
             scenario,
             plan,
             raw,
-            trace_hash=",".join(dict.fromkeys(trace.digest() for trace in resolved.traces)),
+            trace_hash=",".join(dict.fromkeys([*(trace.digest() for trace in resolved.traces), *paced(plan)])),
             engine=engine,
             ideal=ideal,
             timing={
@@ -307,6 +319,11 @@ def _once(
             whole = plan.programs is not None or result.messages.num_rows or result.iterations.num_rows
             raise EmulationInterrupted(result if whole else None)
         return result
+
+
+def paced(plan: Plan) -> list[str]:
+    """The digest of the trace whose times computing of programs takes, if any."""
+    return [plan.programs.trace_hash] if plan.programs is not None and plan.programs.trace_hash else []
 
 
 def sampled(plan: Plan, raw: Raw) -> list[str]:

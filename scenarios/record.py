@@ -90,7 +90,9 @@ def load_record(
     if not path.is_file():
         raise ResultError("does not hold its scenario", str(folder), "a Result of gradwire 0.1.0 or later, simulated")
     if "clock" in summary.get("engine", {}):
-        again = f"gradwire emulate {path} --clock {summary['engine']['clock']}"
+        clock, command = summary["engine"]["clock"], summary.get("programs", {}).get("command")
+        again = f"gradwire {'exec' if command else 'emulate'} {path} --clock {clock}"
+        again += f" -- {shlex.join(command)}" if command else ""
         raise ResultError("was made on real sockets, not simulated", str(folder), again)
     name = summary.get("policy", "base")
     recorded = load_scenario(path, policy=None if name == "base" else name)

@@ -71,8 +71,7 @@ class Runner:
             self.errors.append(TestbedError(*news["error"]))
             return
         self._begun = self._begun or news.get("state") == "running"
-        if self._told is not None:
-            self._told(news)
+        self.tell(news)
 
     def ask(self, why: str) -> bool:
         """Ask it to end: "interrupt" or "max_wall". Whether it has begun, and so may have something to leave."""
@@ -80,6 +79,11 @@ class Runner:
         with suppress(OSError):
             (self._folder / STOP).touch()
         return self._begun
+
+    def tell(self, news: JsonView) -> None:
+        """Pass on news that are not the runner's own."""
+        if self._told is not None:
+            self._told(news)
 
     def outcome(self, status: int) -> Raw:
         """What it has left. Raises what it has said was wrong, or that it has left nothing."""
@@ -125,6 +129,13 @@ def run_virtual(
     module: str, plan: Plan, folder: Path, limit_s: float, runner: Runner, ctrl_c: Asked, pause: Pause | None = None
 ) -> int:
     """Have a module inside, in virtual time, do what a folder says; its exit status."""
+
+    def ask(why: str) -> bool:
+        begun = runner.ask(why)
+        if begun and plan.programs is not None:  # which may compute for long, and nothing inside hears of it meanwhile
+            runner.tell({"state": "ending"})
+        return begun
+
     try:
         return run_inside(
             [*python_command(module, str(folder)), "--machine"],
@@ -132,7 +143,7 @@ def run_virtual(
             limit_s=limit_s,
             environment={"PYTHONPATH": python_path(ROOT)},
             heard=runner.heard,
-            ask=runner.ask,
+            ask=ask,
             ctrl_c=ctrl_c,
             words=runner.words,
             pause=pause,

@@ -12,6 +12,7 @@ from gradwire.components.find import table_for
 from gradwire.components.transports.base import answers_late, persists, pulls, queues_at_nic, rides
 from gradwire.emu.transports.rules import MOST_FILL, transport_class
 from gradwire.scenarios.components import components
+from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.scenarios.schema.transport_base import Transport
 from gradwire.scenarios.wire import ACK_BYTES, UDP_OVERHEAD
 
@@ -30,6 +31,19 @@ def lacking(table: Transport, folder: str | None = None) -> list[str]:
         return []
     owner = transport_class(table.kind, folder)
     return list(_lacking(owner, table_for(owner, table)))
+
+
+def untagged(scenario: Scenario) -> list[str]:
+    """Jobs whose packets the scenario tags one by one and the kernel sends all alike, in words."""
+    found = []
+    for job in scenario.job:
+        table = scenario.transports[scenario.transport_of(job)]
+        if job.tagging.magnitude and table.congestion():
+            found.append(
+                f"packets of {job.name} are all alike to switches, not important or droppable one by one "
+                f"(tagging.magnitude): the kernel's TCP ({table.kind}) tags nothing"
+            )
+    return found
 
 
 def available() -> list[str]:

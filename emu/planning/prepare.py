@@ -80,6 +80,9 @@ def check_scenario(scenario: Scenario, programs: bool = False) -> None:
         for number, job in enumerate(scenario.job):
             what = "is replayed by gradwire's own hosts, and the command is what runs at them here"
             no(f"job[{number}]", what, job.name, "no jobs, or gradwire emulate")
+        if "transport" in scenario.model_fields_set and not scenario.traffic:
+            what = "carries nothing here: programs open connections of their own, by their kernel's TCP"
+            no("transport", what, scenario.transport.kind, "exec.congestion, or [[traffic]] that it carries")
         if scenario.emulation.hosts:
             what = "are machines with networks of their own, where a command is started by torchrun or ssh"
             no("emulation.hosts", what, None, "none of them")

@@ -68,13 +68,16 @@ def programs_of(scenario: Scenario, network: Network, asked: Asked) -> Programs:
             for place, mark in enumerate(table.mark)
             if (wrong := _wrong_rank(mark, len(used), per_host)) is not None
         ]
+    compute = asked.compute or table.compute
+    if "compute_scale" in table.model_fields_set and compute == "none":
+        what = 'compute = "measured" or "trace" as well; on the command line --compute or --trace'
+        mistakes.append(Mistake("exec.compute_scale", "has no effect", table.compute_scale, what))
     if mistakes:
         raise ScenarioError("the command cannot run across this network", mistakes=mistakes)
     addresses = [host_address(node) for node in range(len(hosts))]
     congestion = {} if table.congestion is None else dict.fromkeys(range(len(hosts)), table.congestion)
     congestion |= {number[each.name]: each.congestion for each in table.host}
     ranks = ranks_of(hosts, addresses, [number[name] for name in used], per_host)
-    compute = asked.compute or table.compute
     trace = _trace_of(compute, asked, table)
     return Programs(
         command=asked.command, ranks=ranks, names=tuple(zip(hosts, addresses, strict=True)),
@@ -82,9 +85,23 @@ def programs_of(scenario: Scenario, network: Network, asked: Asked) -> Programs:
         rules=tuple(_rule(mark, number, [rank.node for rank in ranks]) for mark in table.mark),
         congestion=congestion, compute=compute, scale=table.compute_scale,
         trace="" if trace is None else trace.name, times="" if trace is None else timetable(trace, table.compute_scale),
+        trace_hash="" if trace is None else trace.digest(),
         memory_mb=table.memory // MB if table.memory else MEMORY_MB + RANK_MB * len(ranks),
         traffic=bool(scenario.traffic),
     )  # fmt: skip
+
+
+def as_asked(scenario: Scenario, asked: Asked) -> Scenario:
+    """The scenario with what is asked for in its [exec], as a Result keeps it."""
+    table = scenario.exec or Exec()
+    given = {name: getattr(asked, name) for name in ("hosts", "ranks_per_host", "compute", "trace")}
+    if asked.trace is not None and Path(asked.trace).is_dir():
+        given["trace"] = str(Path(asked.trace).absolute())
+    ran = table.model_copy(update={name: value for name, value in given.items() if value is not None})
+    if ran.compute != "trace" and ran.trace is not None:  # of the scenario, whose times were not asked for
+        ran = ran.model_copy(update={"trace": None})
+        ran.model_fields_set.discard("trace")
+    return scenario.model_copy(update={"exec": ran})
 
 
 def _trace_of(compute: str, asked: Asked, table: Exec) -> Trace | None:
@@ -109,7 +126,10 @@ def _find_command(asked: Asked) -> None:
     word = asked.command[0] if asked.command else ""
     path = str(Path(asked.cwd, word)) if "/" in word else word
     if "{" not in word and shutil.which(path, path=asked.environment.get("PATH")) is None:
-        where = "no such program" if "/" in word else "not in PATH"
+        where = "not in PATH"
+        if "/" in word:
+            file = Path(path)
+            where = "is a folder" if file.is_dir() else "is not executable" if file.exists() else "no such program"
         raise TestbedError(f"{word!r} cannot be run: {where}", "command", "a program, such as python3")
 
 

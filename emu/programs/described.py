@@ -45,7 +45,7 @@ class Programs:
     grace_s : how long the others may go on when a rank has failed.
     congestion : of a node's TCP, where it is not the kernel's choice.
     compute : "none", "measured" or "trace", and `scale` of what has been measured or recorded. times : with "trace",
-        the timetable (`gradwire.emu.programs.timetable`) of the trace named `trace`.
+        the timetable (`gradwire.emu.programs.timetable`) of the trace named `trace`, with the digest `trace_hash`.
     traffic : whether the plan's program has messages beside the command.
     """
 
@@ -61,6 +61,7 @@ class Programs:
     scale: float = 1.0
     trace: str = ""
     times: str = ""
+    trace_hash: str = ""
     master_port: int = MASTER_PORT
     memory_mb: int = 0
     traffic: bool = False

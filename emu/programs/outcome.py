@@ -25,29 +25,38 @@ from gradwire.scenarios.json_data import Json
 PS = 1000
 PASSES = ("forward_ns", "backward_ns")
 """Of a mark: when an iteration's passes ended, in ns since the mark before."""
+SHOWN = 40
+"""Letters of a line that is no mark; our choice."""
 KEPT_OUTPUT, KEPT_MARKS = "ranks", "marks.csv"
 """What the user finds beside the Result's tables: a folder with what ranks have printed, and all marks."""
 
 
-def read_marks(left: Path, ranks: int, began_ns: int) -> list[Json]:
-    """All marks, rank by rank: {"rank", "step", "time_ns" since the beginning, further values}. What is no mark is
-    left out: anybody may write into the file. A mark that says its own rank is that one's."""
+def read_marks(left: Path, ranks: int, began_ns: int) -> tuple[list[Json], list[str]]:
+    """All marks, rank by rank: {"rank", "step", "time_ns" since the beginning, further values}; and, in words, where
+    lines are no marks, which are left out: anybody may write into the file. A mark that says its own rank is that
+    one's. A last line that does not end was being written."""
     found: list[Json] = []
+    wrong: list[str] = []
     for rank in range(ranks):
         try:
-            lines = (left / told.MARKS / str(rank)).read_text(errors="replace").splitlines()
+            text = (left / told.MARKS / str(rank)).read_text(errors="replace")
         except OSError:
             continue
-        for line in lines:
+        others: list[str] = []
+        for line in text.splitlines(keepends=True):
             try:
                 entry = json.loads(line)
                 time_ns = int(entry.pop("time_ns")) - began_ns
             except (ValueError, KeyError, TypeError, AttributeError):
+                others += [line.strip()] if line.endswith("\n") and line.strip() else []
                 continue
             own = entry.pop("rank", rank)
             own = own if isinstance(own, int) else rank
             found.append({"rank": own, "step": entry.pop("step", None), "time_ns": time_ns, **entry})
-    return sorted(found, key=lambda mark: mark["rank"])
+        if others:
+            shown = f"{others[0][:SHOWN]!r}" + (f" and {len(others) - 1} more" if others[1:] else "")
+            wrong.append(f'rank {rank}: no marks, which are lines such as {{"time_ns": 81234567}}: {shown}')
+    return sorted(found, key=lambda mark: mark["rank"]), wrong
 
 
 def iterations(marks: Sequence[Json], job: str) -> Columns:

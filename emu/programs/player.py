@@ -89,6 +89,7 @@ class Player:
         try:
             self._prepare()
             self._begin()
+            self._look()  # it has begun, whatever ranks compute before the clock goes on
             self._wait()
         except KeyboardInterrupt:
             self.reports.ended_by = "interrupt"
@@ -138,7 +139,7 @@ class Player:
         variables = told.environment(self.programs, rank, device, self.left, self.plan.clock)
         process = start(
             rank, told.words(self.programs, rank), variables, self.programs.cwd, self._backend.namespace(rank.node),
-            self.left / OUTPUT, self._line,
+            self.left / OUTPUT, self._line, in_turn=self.plan.clock == "virtual",
         )  # fmt: skip
         self._ranks.append(process)
         self._selector.register(process.pidfd, selectors.EVENT_READ)
@@ -162,8 +163,13 @@ class Player:
             self._reap()
             self._apply_changes()
             self._enforce()
-            if self._kill_at is None and (wrong := self._watch.check()):
-                raise TestbedError("; ".join(wrong), "network", usage=False)
+            if self._kill_at is None:
+                self._look()
+
+    def _look(self) -> None:
+        """Raises TestbedError if the network has failed, and KeyboardInterrupt if the run is to end."""
+        if wrong := self._watch.check():
+            raise TestbedError("; ".join(wrong), "network", usage=False)
 
     def _pause(self) -> float:
         """Seconds until something is due."""

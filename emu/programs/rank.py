@@ -2,6 +2,11 @@
 
 It is a session of its own, so that a signal reaches its children, too, and it is killed with the runner, whatever ends
 that. Its host name is the scenario's, by which programs look for their own address, and /sys shows its host's devices.
+
+Under virtual time its threads take no processor from each other: who is woken waits until the one that computes sleeps
+(SCHED_BATCH). A clock that stands still has no ticks either, so who has lost the processor gets it back only when the
+other one sleeps; and one that looks for a lock again and again instead of sleeping, woken by who holds it and run in
+its place, would look for ever. gloo's threads do (`Pair::handleEvents`), where two ranks share a host.
 """
 
 from __future__ import annotations
@@ -118,9 +123,12 @@ class RankProcess:
 
 
 def start(
-    rank: Rank, words: Sequence[str], variables: Mapping[str, str], cwd: str, namespace: int, folder: Path, line: Line
-) -> RankProcess:
+    rank: Rank, words: Sequence[str], variables: Mapping[str, str], cwd: str, namespace: int, folder: Path, line: Line,
+    *, in_turn: bool = False,
+) -> RankProcess:  # fmt: skip
     """Start a rank in a network namespace; its output goes to rankN.out and rankN.err in `folder`, and to `line`.
+
+    in_turn : its threads take no processor from each other, as virtual time wants it.
 
     TestbedError if it cannot be started.
     """
@@ -128,6 +136,8 @@ def start(
 
     def prepare() -> None:
         first()
+        if in_turn:
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         if LIBC.setns(namespace, CLONE_NEWNET) < 0:
             raise OSError(ctypes.get_errno(), "setns")
         if LIBC.unshare(CLONE_NEWUTS) == 0:  # a kernel without goes on under the machine's name

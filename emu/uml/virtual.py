@@ -29,7 +29,7 @@ from gradwire.emu.system.namespaces import find_tool, tied
 from gradwire.emu.system.scratch import scratch
 from gradwire.emu.uml.build import find_kernel
 from gradwire.emu.uml.mappings import make_room
-from gradwire.emu.uml.watch import ASLEEP_S, STILL_S, Pause, Watch
+from gradwire.emu.uml.watch import ASLEEP_S, STILL_S, Ending, Pause, Watch
 
 HERE = "virtual time"
 CAGE_S = 10.0
@@ -37,7 +37,7 @@ START_NS = 1_700_000_000 * 10**9
 """The date at which every run begins, so that none tells of the day it was made; our choice."""
 MEMORY_MB = 1024
 GRACE_S = 10.0
-"""Between asking the program inside to end and ending it; our choice."""
+"""Between asking the program inside to end and ending it, if it does not compute; our choice."""
 OVER_S = 20.0
 """Between a program having left what it leaves last and its process being gone, which takes a second; our choice."""
 LOOK_S = 0.5
@@ -150,7 +150,8 @@ def run_inside(
     environment : variables that it sees, besides a search path; nothing else of this process's environment.
     heard : called with every line that it prints after `PREFIX`, from another thread.
     ask : asks the command to end, because of "interrupt" (Ctrl-C) or "max_wall" (the limit), and tells whether that is
-        worth waiting for. It then has `GRACE_S`, and its exit status is returned as ever. Else it is ended at once.
+        worth waiting for. It then has `GRACE_S`, or longer as long as it computes (`Ending`), and its exit status is
+        returned as ever. Else, and at a second Ctrl-C, it is ended at once.
     ctrl_c : who has noted a Ctrl-C that was to raise nothing.
     words : gets the last lines that were printed besides.
     pause : stops the machine while there is nothing for it to do; it is not watched then.
@@ -198,7 +199,7 @@ def run_inside(
                     watch.look()
                 return left.is_old()
 
-            wait(process, limit_s, GRACE_S, ask, HERE, ctrl_c, over)
+            wait(process, limit_s, GRACE_S, ask, HERE, ctrl_c, over, Ending(watch).may_go_on)
         finally:
             _end(process)
             ended.set()
@@ -235,12 +236,13 @@ def wait(
     where: str,
     ctrl_c: Asked | None = None,
     over: Callable[[], bool] | None = None,
+    patient: Callable[[], bool] | None = None,
 ) -> None:
     """Until a process has ended; at Ctrl-C and at the limit it is asked to, where there is a way to.
 
     TestbedError at the limit and KeyboardInterrupt at Ctrl-C, if it does not end in time, or cannot be asked. It may
     still be there then. `over` is asked now and then, whether it is over although the process is there; it may raise
-    something, too.
+    something, too. `patient` : whether to wait for longer than `grace_s`, asked again and again then.
     """
     late = TestbedError(
         f"not over after {limit_s:g} s on the wall clock", where, "a smaller job, or a later end", usage=False
@@ -260,10 +262,14 @@ def wait(
         why, failed = "interrupt", stop
     if ask is None or not ask(why):
         raise failed
-    try:
+    with suppress(subprocess.TimeoutExpired):
         process.wait(timeout=grace_s)
-    except subprocess.TimeoutExpired:
-        raise failed from None
+        return
+    while patient is not None and patient():
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=LOOK_S)
+            return
+    raise failed from None
 
 
 def _write_init(folder: Path, status: Path, command: Sequence[str], environment: Mapping[str, str]) -> Path:

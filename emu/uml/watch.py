@@ -32,6 +32,9 @@ ASLEEP_S: Final = 30.0
 CRAWL_NS: Final = 100_000
 """So far it goes on at least in that time, or it stands still; our choice. Looking at the clock takes a nanosecond now
 and then (`gradwire.emu.uml.build`), so that it crawls while something waits by looking."""
+ENDING_S: Final = 60.0
+"""Time of a processor that a machine may take until it knows that it is to end; our choice: four ranks import torch in
+half of it."""
 EVERY_S: Final = 2.0
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 SYMBOLS, WORD = 2, struct.Struct("<Q")
@@ -127,7 +130,7 @@ class Watch:
         processes = self.processes()
         ticks, clock = {each.number: each.ticks for each in processes}, self._clock_of(processes)
         if ticks != self._ticks:
-            self._taken += sum(max(0, more - self._ticks.get(number, 0)) for number, more in ticks.items())
+            self._taken += _more(ticks, self._ticks)
             self._ticks, self._worked = ticks, now
         if clock is None and self._seen < 0:  # it has not begun
             return
@@ -172,6 +175,26 @@ class Watch:
         return next((each for each in ours if each.parent not in numbers), None)
 
 
+class Ending:
+    """A machine that has been asked to end. It cannot know as long as its clock stands still, and so may compute: for
+    `most_s` of a processor, and may do nothing for `asleep_s`."""
+
+    def __init__(self, watch: Watch, most_s: float = ENDING_S, asleep_s: float = ASLEEP_S) -> None:
+        self._watch, self._most_s, self._asleep_s = watch, most_s, asleep_s
+        self._ticks: dict[int, int] = {}
+        self._taken = 0
+        self._worked = time.monotonic()
+
+    def may_go_on(self) -> bool:
+        """Whether to wait for it; counts from the first call on."""
+        now = time.monotonic()
+        ticks = {each.number: each.ticks for each in self._watch.processes()}
+        if ticks != self._ticks:
+            self._taken += _more(ticks, self._ticks or ticks)
+            self._ticks, self._worked = ticks, now
+        return self._taken / TICKS < self._most_s and now - self._worked < self._asleep_s
+
+
 class Pause:
     """Lets a machine stand still on purpose: its kernel's process is stopped, and with it all that is inside. Its time
     does not go by then, nor does it compute. Before `use` there is nothing to stop."""
@@ -202,6 +225,11 @@ class Pause:
     def _tell(self, what: signal.Signals) -> None:
         with suppress(ProcessLookupError):
             os.kill(self._number, what)
+
+
+def _more(ticks: dict[int, int], before: dict[int, int]) -> int:
+    """What processes have taken since."""
+    return sum(max(0, more - before.get(number, 0)) for number, more in ticks.items())
 
 
 def _everybody() -> Iterator[Process]:

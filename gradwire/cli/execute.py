@@ -145,6 +145,9 @@ def _heard(quiet: bool) -> Callable[[Mapping[str, Any]], None]:
             print(f"[{news['rank']} {news['host']}] {news['text']}", file=stream, flush=True)
         elif news.get("state") == "compiling":
             print("compiling the hosts' loop and transports (once, then kept)", file=sys.stderr, flush=True)
+        elif news.get("state") == "ending":
+            what = "ending: ranks hear of it when none computes; a second Ctrl-C ends them at once, without a Result"
+            print(what, file=sys.stderr, flush=True)
         elif news.get("state") == "again":
             print(f"once more: {news['why']}", file=sys.stderr, flush=True)
         elif news.get("state") == "building":

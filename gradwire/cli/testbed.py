@@ -80,20 +80,26 @@ def cmd_probe(
     kernel = probe()
     choice, why = None, ""
     if loaded is not None:
+        from gradwire.emu.planning.programs import Asked, programs_of
+        from gradwire.emu.testbed import unlike
         from gradwire.experiment.resolve import resolve
 
         chosen = _clock(clock) or loaded.emulation.clock
         try:
-            check_scenario(loaded)
-            plan = make_plan(loaded, resolve(loaded), clock=chosen, switch="auto")
+            own = not loaded.senders  # a network for gradwire exec
+            check_scenario(loaded, programs=own)
+            found = resolve(loaded)
+            programs = programs_of(loaded, found.network, Asked(("true",))) if own else None
+            plan = make_plan(loaded, found, clock=chosen, switch="auto", programs=programs)
             choice = choose(plan, virtual_kernel() if chosen == "virtual" else kernel)
+            choice.substitutions.extend(unlike(loaded, plan, programs))
         except GradwireError as error:
             why = str(error)
     if as_json:
-        found = {"kernel": kernel.to_json()}
+        shown = {"kernel": kernel.to_json()}
         if loaded is not None:
-            found["choice"] = vars(choice) if choice is not None else {"error": why}
-        typer.echo(json.dumps(found))
+            shown["choice"] = vars(choice) if choice is not None else {"error": why}
+        typer.echo(json.dumps(shown))
     else:
         from rich.console import Console
 

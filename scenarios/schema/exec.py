@@ -8,9 +8,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from gradwire.scenarios.schema.base import Count, Flag, Natural, Table, refuse
-from gradwire.scenarios.units import PositiveTime, Ps, Size, UnitError
+from gradwire.scenarios.units import PositiveTime, Ps, Size, UnitError, format_size, format_time
 
 PORTS = 1 << 16
+MS = 1_000_000_000
+LEAST_MEMORY = 128 << 20
+"""With half of it the switches of four hosts do not fit; our choice."""
 CONGESTION = re.compile(r"[a-z][a-z0-9_]{0,14}")  # TCP_CA_NAME_MAX is 16 [include/net/tcp.h]
 
 
@@ -110,7 +113,8 @@ class Exec(Table):
     compute_scale: Annotated[float, Field(gt=0, le=1000, strict=True)] = 1.0
     """Of what has been measured or recorded, so many times."""
     memory: Size | None = None
-    """Of the virtual machine that is the virtual clock; 1 GiB and 1 GiB more for each rank if absent."""
+    """Of the virtual machine that is the virtual clock; 1 GiB and 1 GiB more for each rank if absent, 128 MiB at
+    least."""
     host: tuple[ExecHost, ...] = ()
     mark: tuple[ExecMark, ...] = ()
 
@@ -119,9 +123,13 @@ class Exec(Table):
         for field, names in (("hosts", list(self.hosts or ())), ("host", [each.name for each in self.host])):
             if len(set(names)) != len(names):
                 raise refuse(field, "name a host twice", names, "each host once")
-        if "compute_scale" in self.model_fields_set and self.compute == "none":
-            expected = 'compute = "measured" or "trace" as well'
-            raise refuse("compute_scale", "has no effect", self.compute_scale, expected)
+        if self.min_rto is not None and self.min_rto % MS:
+            nearest = Ps(max(MS, (self.min_rto + MS // 2) // MS * MS))
+            expected = f"a whole number of them, such as {format_time(nearest)}"
+            raise refuse("min_rto", "is not in whole milliseconds", format_time(self.min_rto), expected)
+        if self.memory is not None and self.memory < LEAST_MEMORY:
+            expected = f"{format_size(LEAST_MEMORY)} or more, and what the ranks take"
+            raise refuse("memory", "is too little for a kernel and Python", format_size(self.memory), expected)
         if self.trace is not None and self.compute != "trace":
             raise refuse("trace", "has no effect", self.trace, 'compute = "trace" as well')
         return self

@@ -83,6 +83,30 @@ else:
         time.sleep(max(0, begin + 0.005 + number / 100 - time.monotonic()))
         s.sendto(b"%d" % number, target)
 """
+HELD = """
+import os, select, socket, sys, time
+server = socket.create_server(("127.0.0.1", 0))
+sender = socket.create_connection(server.getsockname())
+receiver, _ = server.accept()
+poll = select.epoll()
+poll.register(receiver, select.EPOLLIN)
+held = f"held{os.environ['RANK']}"
+for _ in range(20):
+    if os.fork() == 0:
+        time.sleep(0.05)
+        os.mkdir(held)
+        sender.sendall(b"x")
+        os.rmdir(held)
+        os._exit(0)
+    looks = 0
+    while not poll.poll(0.01) or os.path.exists(held):  # as gloo's thread looks for a lock: nothing is taken meanwhile
+        looks += 1
+        if looks > 20000:
+            sys.exit("who holds it does not get the processor")
+    receiver.recv(1)
+    os.wait()
+print("done")
+"""
 SCENARIO = """
 name = "programs"
 topology = { kind = "star", hosts = 3 }
@@ -174,6 +198,26 @@ def test_whatever_ends_a_run_nothing_is_left(place: Place, how: str) -> None:
     assert (place.folder / "o" / "ranks" / "rank2.out").read_text() == "begun\n"
 
 
+@pytest.mark.virtual
+@needs("uml")
+@pytest.mark.slow
+def test_a_rank_that_computes_when_it_is_to_end_leaves_a_result(place: Place) -> None:
+    """For longer than the ten seconds that a machine has for ending: nothing in it hears of Ctrl-C meanwhile."""
+    code = "import os, time\nprint('begun', flush=True)\nwhile not os.path.exists('enough'): pass\ntime.sleep(600)"
+    process = place.start("exec", "s.toml", *VIRTUAL, "--hosts", "h0", "--out", "o", "--", PYTHON, "-c", code)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "[0 h0] begun\n"
+    process.send_signal(signal.SIGINT)
+    time.sleep(12)
+    assert process.poll() is None
+    (place.folder / "enough").touch()
+    status, said, error = place.end(process)
+    assert (status, error) == (130, "gradwire: interrupted") and "ended by interrupt" in said
+    (rank,) = Result.read(place.folder / "o").summary["programs"]["ranks"]
+    assert (rank["status"], rank["made_to_end"]) == (-15, True)
+    assert (place.folder / "o" / "ranks" / "rank0.out").read_text() == "begun\n"
+
+
 @pytest.mark.beside
 @needs("namespaces")
 def test_rules_write_what_programs_do_not_know_of(place: Place) -> None:
@@ -204,6 +248,16 @@ def test_a_cable_is_cut_and_mended_when_the_scenario_says(place: Place, switch: 
     assert len(missing) == 30 and missing == list(range(missing[0], missing[0] + 30)) and 28 <= missing[0] <= 31
     lost = {row["port"]: row["drops_loss"] for row in Result.read(place.folder / "o").ports.to_pylist()}
     assert {port: count for port, count in lost.items() if count} == {"h1->s0": 30}
+
+
+@pytest.mark.virtual
+@needs("uml")
+def test_who_looks_for_what_another_process_of_its_host_holds_lets_it_go_on(place: Place) -> None:
+    """Two ranks of gloo at one host stood still for ever: a thread was woken by who held the lock that it wanted."""
+    (place.folder / "held.py").write_text(HELD)
+    status, said, error = place.run("exec", "s.toml", *VIRTUAL, "--hosts", "h0", "--", PYTHON, "held.py")
+    assert status == 0, error
+    assert lines_of(said)["0 h0"] == ["done"]
 
 
 @pytest.mark.virtual
@@ -301,8 +355,11 @@ def test_computing_takes_what_a_trace_says_and_the_run_replays_as_long(place: Pl
     )  # fmt: skip
     status, _, error = place.end(running, limit_s=400)
     assert status == 0, error
-    rows = Result.read(place.folder / "o").iterations.to_pylist()
-    given = gradwire.load_trace("resnet20")
+    result, given = Result.read(place.folder / "o"), gradwire.load_trace("resnet20")
+    assert result.summary["trace_hash"] == given.digest()
+    ran = gradwire.load_scenario(place.folder / "o" / "scenario.toml").exec
+    assert ran is not None and (ran.trace, ran.hosts) == ("resnet20", ("h0", "h1"))
+    rows = result.iterations.to_pylist()
     recorded = [given.iterations[step % len(given.iterations)] for step in range(5)] * 2
     for row, times in zip(rows, recorded, strict=True):
         assert row["compute_ps"] == pytest.approx(times.backward_end_ps + times.optimizer_ps, abs=1000)

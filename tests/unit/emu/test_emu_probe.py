@@ -16,7 +16,9 @@ import emu_cases as cases
 import pytest
 from emu_cases import needs, star, why_not
 from rich.console import Console
+from typer.testing import CliRunner
 
+from gradwire.cli import app
 from gradwire.emu.agent.nic import MAKE_UP_NS
 from gradwire.emu.kernel import queueing
 from gradwire.emu.planning import choose as choosing
@@ -204,6 +206,21 @@ def test_a_probe_is_shown_with_reasons_and_packages() -> None:
         "nothing [works]",
     ):
         assert words in text, words
+
+
+def test_the_probe_of_a_scenario_says_all_that_differs(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    """Of a network for programs, too; and what differs whatever the switches are made of."""
+    monkeypatch.setattr(probing, "probe", full)
+    cut = '[[fault]]\nkind = "link_down"\nbetween = ["h0", "s0"]\nat = "1s"\n'
+    small = 'name = "x"\ntopology = { kind = "star", hosts = 3 }\nlink = { rate = "10Mbps" }\nhost = { software_latency = "1ms" }\n'
+    traffic = '[[traffic]]\nname = "in"\nkind = "incast"\nfan_in = 2\nsize = "5kB"\n'
+    for text, words in (
+        (small + "[exec]\ncompute = \"measured\"\n", "computing takes what it takes"), (small + traffic + cut, "cut cable"),
+    ):  # fmt: skip
+        (tmp_path / "x.toml").write_text(text)
+        done = CliRunner().invoke(app, ["probe", str(tmp_path / "x.toml"), "--json"])
+        assert done.exit_code == 0, done.stdout
+        assert any(words in line for line in json.loads(done.stdout)["choice"]["substitutions"])
 
 
 def test_whose_ports_keep_their_own_time() -> None:

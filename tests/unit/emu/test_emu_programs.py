@@ -7,6 +7,7 @@ import csv
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -14,15 +15,20 @@ from typer.testing import CliRunner
 
 import gradwire
 from gradwire.cli import app
+from gradwire.emu.planning.ability import untagged
+from gradwire.emu.planning.beside import shared
 from gradwire.emu.planning.plan import host_address
-from gradwire.emu.planning.prepare import check_scenario
-from gradwire.emu.planning.programs import Asked, check_clock, differences, programs_of
+from gradwire.emu.planning.prepare import check_scenario, make_plan
+from gradwire.emu.planning.programs import Asked, as_asked, check_clock, differences, programs_of
 from gradwire.emu.programs import outcome, rules, told
 from gradwire.emu.programs.described import Programs, Rule
+from gradwire.experiment.resolve import resolve
 from gradwire.experiment.topology import build_network
 from gradwire.scenarios.errors import GradwireError, ScenarioError
-from gradwire.scenarios.load import build_scenario
+from gradwire.scenarios.load import build_scenario, load_scenario
+from gradwire.scenarios.record import scenario_text
 from gradwire.scenarios.schema.scenario import Scenario
+from gradwire.traces.trace import BUNDLED, load_trace
 
 MS = 10**6
 
@@ -136,7 +142,9 @@ def test_what_does_not_fit_the_network_is_named(given: dict[str, object], where:
         ({"hosts": ["h0", "h0"]}, "exec.hosts"),
         ({"host": [{"name": "h9", "congestion": "reno"}]}, "exec.host[0].name"),
         ({"congestion": "Reno; rm"}, "exec.congestion"),
-        ({"compute_scale": 2.0}, "exec.compute_scale"),
+        ({"min_rto": "1500us"}, "exec.min_rto"),
+        ({"min_rto": "100us"}, "exec.min_rto"),
+        ({"memory": "64MiB"}, "exec.memory"),
     ],
 )
 def test_mistakes_of_the_table_are_found_when_it_is_read(table: dict[str, object], where: str):
@@ -145,9 +153,13 @@ def test_mistakes_of_the_table_are_found_when_it_is_read(table: dict[str, object
     assert [mistake.path for mistake in caught.value.mistakes] == [where]
 
 
-@pytest.mark.parametrize("command", [("no-such-program",), ("./no-such-file",)])
-def test_a_command_that_there_is_not_is_refused(command: tuple[str, ...]):
-    with pytest.raises(GradwireError, match="cannot be run"):
+@pytest.mark.parametrize(
+    ("word", "why"),
+    [("no-such-program", "not in PATH"), ("./no-such-file", "no such program"), ("/tmp", "is a folder"), (__file__, "is not executable")],
+)  # fmt: skip
+def test_a_command_that_there_is_not_is_refused(word: str, why: str):
+    command = (word,)
+    with pytest.raises(GradwireError, match=f"cannot be run: {why}"):
         made(command)
 
 
@@ -199,7 +211,8 @@ def test_iterations_lie_between_marks(tmp_path: Path):
     marks_file(tmp_path, 0, {"time_ns": 1100}, {"time_ns": 1250, "step": 7}, "no mark", {"step": 8},
                {"time_ns": 1400, "step": 9, "computed_ns": 30, "loss": 2.5})  # fmt: skip
     marks_file(tmp_path, 1, {"time_ns": 1000, "rank": 2}, {"time_ns": 1001, "rank": 2})  # without a number, another's
-    marks = outcome.read_marks(tmp_path, 3, began_ns=1000)
+    marks, wrong = outcome.read_marks(tmp_path, 3, began_ns=1000)
+    assert wrong == ["""rank 0: no marks, which are lines such as {"time_ns": 81234567}: 'no mark' and 1 more"""]
     table = outcome.iterations(marks, "train")
     assert table["job"] == ["train"] * 3
     rows = list(zip(*(table[key] for key in ("worker", "iteration", "start_ps", "end_ps", "compute_ps", "exposed_ps")), strict=True))  # fmt: skip
@@ -260,6 +273,66 @@ def test_computing_of_a_trace_comes_with_its_times_and_says_so():
     assert "GRADWIRE_TIMES" not in told.environment(programs, programs.ranks[0], "p0", Path("/x/left"), "wall")
     (said,) = differences(programs, "virtual")
     assert said == "computing takes 2 times what the trace 'resnet50-v100' has recorded"
+
+
+def test_the_scale_of_computing_goes_with_what_the_command_line_asks_for():
+    asked = {"compute": "trace", "trace": "resnet50-v100"}
+    programs = made(asked=asked, exec={"compute_scale": 50.0})
+    assert (programs.compute, programs.scale) == ("trace", 50.0)
+    assert made(asked={"compute": "measured"}, exec={"compute_scale": 3.0}).scale == 3.0
+    assert wrong(exec={"compute_scale": 50.0}) == ["exec.compute_scale"]
+    assert wrong(asked={"compute": "none"}, exec={"compute": "measured", "compute_scale": 2.0}) == ["exec.compute_scale"]
+
+
+def test_a_result_has_what_was_asked_for_and_the_trace():
+    """As the scenario that does the same by itself."""
+    trace, folder = load_trace("resnet50-v100"), str(BUNDLED / "resnet50-v100")
+    asked = {"hosts": ("h2", "h0"), "compute": "trace", "trace": folder}
+    scenario = scenario_of(exec={"compute_scale": 2.0, "grace": "1s"})
+    ran = as_asked(scenario, Asked(("true",), **asked))
+    again = build_scenario(tomllib.loads(scenario_text(ran)))
+    assert again.exec == ran.exec and ran.exec is not None and ran.exec.trace == folder
+    network = build_network(scenario.topology, scenario.link, scenario.link_override)
+    for each, more in ((scenario, asked), (again, {})):
+        programs = programs_of(each, network, Asked(("true",), environment={"PATH": "/bin"}, cwd="/", **more))
+        assert programs.trace_hash == trace.digest() and [rank.host for rank in programs.ranks] == ["h2", "h0"]
+    none = as_asked(again, Asked(("true",), compute="none"))
+    assert none.exec is not None and none.exec.trace is None and "trace" not in none.exec.model_fields_set
+
+
+def test_what_programs_have_of_the_traffic_beside_them_is_said():
+    traffic = {"kind": "incast", "name": "in", "fan_in": 2, "size": "5kB", "transport": {"kind": "cubic", "ecn": True}}
+
+    def said(**more: object) -> list[str]:
+        scenario = scenario_of(**more)
+        found = resolve(scenario)
+        asked = Asked(("true",), environment={"PATH": "/bin"})
+        plan = make_plan(scenario, found, clock="virtual", switch="bpf", programs=programs_of(scenario, found.network, asked))
+        return shared(scenario, plan)
+
+    assert said() == []
+    size, tcp = said(traffic=[traffic])
+    assert "up to 4148 bytes, not 1500 (exec.mtu)" in size
+    assert tcp.endswith("a smallest time-out of 2ms, an initial window of 10 packets, the wish for congestion marks")
+    small = {**traffic, "transport": {"kind": "cubic", "payload": "1448B"}}
+    (tcp,) = said(traffic=[small], exec={"min_rto": "200ms"})
+    assert tcp.endswith("at their hosts: an initial window of 10 packets")
+
+
+def test_tags_that_the_kernel_does_not_write_are_said():
+    said = {each.policy_name: untagged(each) for each in load_scenario("testbed-wall").variants()}
+    assert said["cubic"] == said["dlcp"] == []
+    (line,) = untagged(load_scenario("testbed-wall", policy="cubic", set=["job.tagging.magnitude=true"]))
+    assert "packets of resnet20 are all alike" in line and "(cubic)" in line
+
+
+def test_a_transport_that_carries_nothing_is_refused():
+    with pytest.raises(ScenarioError) as caught:
+        check_scenario(scenario_of(transport="dctcp"), programs=True)
+    assert [mistake.path for mistake in caught.value.mistakes] == ["transport"]
+    traffic = {"kind": "incast", "name": "in", "fan_in": 2, "size": "5kB"}
+    check_scenario(scenario_of(transport="dctcp", traffic=[traffic]), programs=True)
+    check_scenario(scenario_of(), programs=True)
 
 
 def test_computing_on_the_wall_clock_takes_what_it_takes():

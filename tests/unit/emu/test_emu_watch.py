@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from emu_cases import needs
 
+from gradwire.emu.uml import virtual
 from gradwire.emu.uml.virtual import PREFIX, kernel_or_error, run_inside
-from gradwire.emu.uml.watch import TICKS, Pause, Process, StoodStill, Watch, symbol_address
+from gradwire.emu.uml.watch import TICKS, Ending, Pause, Process, StoodStill, Watch, symbol_address
 
 START_S = 20
 """The longest that a machine takes to begin here."""
@@ -124,6 +125,50 @@ def test_one_that_gets_little_of_a_processor_is_left_alone(monkeypatch):
         take(number, 1.5)
     with pytest.raises(StoodStill, match="while something computed for 6 s"):
         take(1, 1.0)
+
+
+@needs("uml")
+def test_one_that_is_to_end_may_compute_until_it_can_know(monkeypatch, tmp_path):
+    """What tells it is a file, and it looks when its clock goes on."""
+    stop, heard = tmp_path / "stop", []
+    monkeypatch.setattr(virtual, "GRACE_S", 0.1)
+    computes = "i=0; while [ $i -lt 1000000 ]; do i=$((i+1)); done"
+    command = ["/bin/sh", "-c", f"echo '{PREFIX}here'; {computes}; [ -e {stop} ] && exit 7; sleep 100"]
+
+    class CtrlC:
+        def check(self):
+            if heard:
+                raise KeyboardInterrupt
+
+    def ask(why):
+        stop.touch()
+        return why == "interrupt"
+
+    thread, outcome = start(command, heard, ask=ask, ctrl_c=CtrlC())
+    thread.join(100)
+    assert outcome == [7]
+
+
+def test_what_one_may_compute_that_is_to_end_is_counted_from_then_on(monkeypatch):
+    """Not what it has taken before, nor time on the wall clock in which it gets little; asleep it does not end any more."""
+    watch = Watch(Path(sys.executable), os.getpid())
+    ticks, now = {1: 500 * TICKS, 2: 0}, [0.0]
+    monkeypatch.setattr(watch, "processes", lambda: [Process(number, 0, "R", each) for number, each in ticks.items()])
+    monkeypatch.setattr("gradwire.emu.uml.watch.time.monotonic", lambda: now[0])
+    ending = Ending(watch, most_s=6.0, asleep_s=30.0)
+    assert ending.may_go_on()
+    for _ in range(5):
+        ticks[2] += TICKS
+        now[0] += 29.0
+        assert ending.may_go_on()
+    now[0] += 29.0
+    assert ending.may_go_on()
+    now[0] += 1.0
+    assert not ending.may_go_on()
+    ticks[2] += TICKS // 2
+    assert ending.may_go_on()
+    ticks[2] += TICKS // 2
+    assert not ending.may_go_on()
 
 
 def test_a_machine_that_is_gone_without_an_end_is_noticed(monkeypatch):

@@ -161,6 +161,11 @@ def test_what_cannot_be_run_again_says_why(tmp_path: Path):
     (one / "result.json").write_text(json.dumps({**summary, "engine": {"clock": "virtual"}}))
     with pytest.raises(ResultError, match=r"on real sockets.*gradwire emulate .*scenario.toml --clock virtual"):
         load_record(one, [], no_traces)
+    programs = {"command": ["python", "train.py", "--name", "a b"]}
+    (one / "result.json").write_text(json.dumps({**summary, "engine": {"clock": "wall"}, "programs": programs}))
+    again = r"gradwire exec .*scenario.toml --clock wall -- python train.py --name 'a b'"
+    with pytest.raises(ResultError, match=again):
+        load_record(one, [], no_traces)
 
 
 @pytest.mark.slow
