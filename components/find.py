@@ -28,6 +28,7 @@ from gradwire.scenarios.asked import asked, file_of, stopped_at
 from gradwire.scenarios.components import component, components
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.modules import module_file
+from gradwire.scenarios.wire import WIRES
 
 if TYPE_CHECKING:
     from gradwire.components.transports.base import Context
@@ -60,15 +61,29 @@ ARGUMENTS = {
 }
 """Of every function of a component; M is the state, all else are integers."""
 
+RETURNS = {
+    "pull": "a packet number or BLOCKED",
+    "at_nic": "0 or 1",
+    **dict.fromkeys(("on_data", "on_probe", "on_trimmed", "on_late"), "reply(...) or 0"),
+    "choose": "a way",
+    "pick": "16 bits",
+    "admit": "a verdict",
+}
+"""What those return that return something."""
+
+PLAIN = "gradwire.testing.Ends runs those of a transport as plain Python (docs/testing.md)"
+
+NUMBERS = ("control_bytes", "data_overhead", "sender_bitmaps", "receiver_bitmaps", "fresh_word", "probe_word")
+"""Bytes, counts and offsets of a transport."""
+
 REQUIRED = {
     "transport.kind": (
-        ("control_bytes", "data_overhead", "sender_bitmaps", "receiver_bitmaps", "fresh_word", "probe_word",
-         "important", "parameters"),
+        (*NUMBERS, "important", "parameters"),
         ("start", "pull", "on_control", "on_data"),
     ),
     "load_balancing": ((), ("choose",)),
     "switch.policy": ((), ("admit",)),
-}  # fmt: skip
+}
 """By where it is named: what a class of the user's own has to have, and which compiled functions."""
 
 SIDES = {
@@ -207,6 +222,13 @@ def check_contract(owner: object, name: str, where: str) -> None:
     missing += [name for name in functions if getattr(owner, name, None) is None]
     if missing:
         raise ScenarioError(f"{name!r} has no {', '.join(missing)}", where, expected)
+    for field in NUMBERS:
+        value = getattr(owner, field, 0) if field in fields else 0
+        if isinstance(value, bool) or not hasattr(value, "__index__") or value < 0:
+            raise ScenarioError(f"{field} of {name!r} is {value!r}", where, "a whole number from 0")
+    wire = getattr(owner, "wire", "tcp")
+    if fields and wire not in WIRES:
+        raise ScenarioError(f"wire of {name!r} is {wire!r}", where, f"one of {', '.join(WIRES)}")
     for side in SIDES[kind]:
         function = getattr(owner, side, None)
         if function is not None:
@@ -282,6 +304,8 @@ def type_check(owners: Sequence[type]) -> str:
     """
     from numba import int64
     from numba.core.errors import NumbaError
+    from numba.core.types import Boolean, Integer, none
+    from numba.core.types.misc import Optional
 
     from gradwire.components.intrinsics import WORDS
 
@@ -290,11 +314,33 @@ def type_check(owners: Sequence[type]) -> str:
             function = getattr(owner, side, None)
             if not is_users(owner) or function is None:
                 continue
-            arguments = ARGUMENTS[side].split(", ")
+            printing = _printing(function.py_func)
+            if printing:
+                return printing
+            kinds = (WORDS, *(int64 for _ in ARGUMENTS[side].split(", ")[1:]))
+            compiled = getattr(function, "numba", function)
             try:
-                getattr(function, "numba", function).get_call_template((WORDS, *(int64 for _ in arguments[1:])), {})
+                compiled.get_call_template(kinds, {})
             except NumbaError as error:
                 return _reason(error, function.py_func)
+            given = compiled.overloads[kinds].signature.return_type
+            if side in RETURNS and not isinstance(given, (Integer, Boolean)):
+                found = "nothing" if given is none else "sometimes nothing" if isinstance(given, Optional) else given
+                what = f"{side} of {owner.__name__} returns {found}, which is not {RETURNS[side]}"
+                return f"{place_of(function.py_func)}: {what}"
+    return ""
+
+
+def _printing(function: FunctionType) -> str:
+    """Where a rule, or what it calls, prints: machine code runs without the lock that Python's output needs, and would
+    wait for it for ever."""
+    from gradwire.components.identity import reachable
+
+    for each in reachable([function]):
+        for found in dis.get_instructions(each):
+            if found.opname == "LOAD_GLOBAL" and found.argval == "print" and "print" not in each.__globals__:
+                line = found.positions.lineno if found.positions else each.__code__.co_firstlineno
+                return f"{each.__code__.co_filename}:{line}: compiled rules cannot print; {PLAIN}"
     return ""
 
 

@@ -70,11 +70,13 @@ def refers_to_numba(code: bytes) -> bool:
     return re.search(rb"\0_?(numba|NRT)_", code) is not None
 
 
-class Native:
-    """A function of integers in machine code. `address`: where it is, for compiled code that is told.
+class Raised(RuntimeError):
+    """Machine code has raised an exception, which says nothing more."""
 
-    RuntimeError when it is called: it has raised an exception, which says nothing more.
-    """
+
+class Native:
+    """A function of integers in machine code. `address`: where it is, for compiled code that is told. It raises
+    Raised."""
 
     __slots__ = ("_call", "_symbol", "address")
 
@@ -85,7 +87,7 @@ class Native:
     def __call__(self, *arguments: int) -> int:
         result, raised = ctypes.c_int64(), ctypes.c_void_p()
         if self._call(ctypes.byref(result), ctypes.byref(raised), *arguments):
-            raise RuntimeError(f"{self._symbol} has raised an exception")
+            raise Raised(f"{self._symbol} has raised an exception")
         return result.value
 
 

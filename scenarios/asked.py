@@ -48,5 +48,6 @@ def stopped_at(error: BaseException, file: str) -> str:
         if frame.tb_frame.f_code.co_filename == file:
             line = frame.tb_lineno
         frame = frame.tb_next
-    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    told = str(error).strip().splitlines()  # some, as pydantic's, go on about where to read more
+    said = f"{type(error).__name__}: {told[0].rstrip('.')}" if told else type(error).__name__
     return f"{file}:{line}: {said}" if line else f"{file}: {said}"

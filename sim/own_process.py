@@ -22,15 +22,17 @@ from typing import TYPE_CHECKING, Any
 
 import simpy
 
+from gradwire.components.limits import MAX_PACKETS
 from gradwire.experiment.resolve import traffic_of
 from gradwire.experiment.routing import build_routing
 from gradwire.experiment.topology import network_of
 from gradwire.scenarios.blocks import Shelf
-from gradwire.scenarios.errors import GradwireError
+from gradwire.scenarios.errors import GradwireError, ScenarioError
+from gradwire.scenarios.given import instance_of, whole_number
 from gradwire.scenarios.load import scenario_of
 from gradwire.scenarios.result import KINDS
 from gradwire.scenarios.schema.network import MAX_QUEUES
-from gradwire.scenarios.units import Bytes, Ps, UnitError, parse_size
+from gradwire.scenarios.units import Bytes, Ps, UnitError, format_size, parse_size
 from gradwire.sim.coupling import Coupling
 from gradwire.sim.message import Message
 from gradwire.sim.message_table import MessageRows, counts_of
@@ -69,6 +71,7 @@ class Wires:
         from gradwire.sim.simulate import check_simulated, packet_fabric
 
         scenario = scenario_of(scenario, "Wires(scenario)")
+        whole_number(threads, "Wires(threads)", 1, ScenarioError)
         check_simulated(scenario)
         self.scenario = scenario
         network = network_of(scenario)
@@ -107,7 +110,7 @@ class Wires:
         if kind not in KINDS:
             raise GradwireError(f"{kind!r} is no kind of message", "send(kind)", ", ".join(KINDS))
         for name, what in ((src, "src"), (dst, "dst")):
-            if name not in self._index or self._index[name] >= len(self.hosts):
+            if not isinstance(name, str) or name not in self._index or self._index[name] >= len(self.hosts):
                 hosts = f"hosts are {self.hosts[0]} to {self.hosts[-1]}"
                 raise GradwireError(f"there is no host {name!r}", f"send({what})", hosts)
         if src == dst:
@@ -119,7 +122,8 @@ class Wires:
         if not _whole(transport) or not 0 <= transport < len(self.scenario.transports):
             there = f"0 to {len(self.scenario.transports) - 1}, among the scenario's"
             raise GradwireError(f"{transport!r} is no transport", "send(transport)", there)
-        size = _size(nbytes)
+        instance_of(job, str, "send(job)", "a name for the table of messages", GradwireError)
+        size = _size(nbytes, self.scenario.transports[transport].payload * MAX_PACKETS)
         done = self.env.event()
 
         def arrived(message: Message) -> None:
@@ -138,11 +142,18 @@ class Wires:
 
         Raises
         ------
+        GradwireError
+            One of them is no generator, or `until` is no time.
         StallError
             They wait for something that cannot happen.
         Exception
             What one of them has raised, as it is.
         """
+        for process in processes:
+            expected = "generators, such as mine() of a function with `yield` in it"
+            instance_of(process, Generator, "run(processes)", expected, GradwireError)
+        if until is not None:
+            whole_number(until, "run(until)", 0, GradwireError)
         started = [self.env.process(process) for process in processes]
         over: Callable[[], bool] = lambda: all(each.triggered for each in started)  # noqa: E731
         waiting: Callable[[], list[str]] = lambda: [_where(each) for each in started if each.is_alive]  # noqa: E731
@@ -169,14 +180,18 @@ def _whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _size(nbytes: int | str) -> Bytes:
-    """Bytes of a message, given as such or as a size. Raises `GradwireError`."""
+def _size(nbytes: int | str, most: int) -> Bytes:
+    """Bytes of a message, given as such or as a size; at most `most`. Raises `GradwireError`."""
     expected = 'whole bytes, at least 1, or a size such as "4MiB"'
+    size: object = nbytes
     if isinstance(nbytes, str):
         try:
-            return parse_size(nbytes)
+            size = parse_size(nbytes)
         except UnitError as error:
             raise GradwireError(f"{nbytes!r} {error.what}", "send(nbytes)", expected) from None
-    if not _whole(nbytes) or nbytes < 1:
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         raise GradwireError(f"{nbytes!r} is no size", "send(nbytes)", expected)
-    return Bytes(nbytes)
+    if size > most:
+        expected = f"at most {format_size(most)}"
+        raise GradwireError(f"{nbytes!r} is more than a message can have", "send(nbytes)", expected)
+    return Bytes(size)

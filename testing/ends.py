@@ -6,6 +6,7 @@ would not fit the engine's 64 bits is an OverflowError.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,6 +28,10 @@ from gradwire.testing.oracle.uncompiled import uncompiled
 
 US = 10**6
 GBPS = 10**9
+NO_UNIT = re.compile("has no unit|is no unit of")
+"""As `gradwire.scenarios.units` says it."""
+INNER_UNITS = ("ps", "B", "bps")
+"""What bare numbers are."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +77,12 @@ class Ends:
         Raises
         ------
         ScenarioError
-            It is no transport, a setting is none of its own or out of range, or there are no packets.
+            It is no transport, a setting is none of its own or out of range, or there are no packets, or no bytes in them.
         """
         _check_owner(owner)
         whole_number(packets, "Ends(packets)", 1, ScenarioError)
+        whole_number(payload, "Ends(payload)", 1, ScenarioError)
+        whole_number(rate, "Ends(rate)", 1, ScenarioError)
         settings = _settings(owner, settings)
         line = speed_of(Bps(rate))
         self.packets, self.payload = packets, payload
@@ -220,15 +227,34 @@ def _settings(owner: type[Transport], given: dict[str, object]) -> dict[str, Any
     kind = kind_of(owner) or f"{owner.__module__}:{owner.__name__}"
     tables = {"kind": kind, **given}
     model = with_any_name(owner)
+    for key in sorted(_without_unit(model, tables)):
+        for unit in INNER_UNITS:
+            with_it = {**tables, key: _with_unit(given[key], unit)}
+            if key not in _without_unit(model, with_it):
+                tables = with_it
+                break
     try:
-        table = model.model_validate(tables)
+        return model.model_validate(tables).model_dump()
     except ValidationError as error:
-        found = [each for each in explain(error, tables, owner) if each.what != "has no unit"]
-        if found:
-            mistakes = [replace(each, path=f"Ends({each.path})") for each in found]
-            raise ScenarioError(f"are no settings of {owner.__name__}:", "Ends", mistakes=mistakes) from None
-        return owner.defaults() | given
-    return table.model_dump()
+        mistakes = [replace(each, path=f"Ends({each.path})") for each in explain(error, tables, owner)]
+        raise ScenarioError(f"are no settings of {owner.__name__}:", "Ends", mistakes=mistakes) from None
+
+
+def _with_unit(value: Any, unit: str) -> Any:
+    """A bare number, or a list of them, as a scenario would have it."""
+    if isinstance(value, (list, tuple)):
+        return [_with_unit(each, unit) for each in value]
+    return f"{value}{unit}" if isinstance(value, int) and value >= 0 else value
+
+
+def _without_unit(model: type[Transport], tables: dict[str, Any]) -> set[str]:
+    """The keys of quantities that have no unit, or one of another kind of quantity."""
+    try:
+        model.model_validate(tables)
+    except ValidationError as error:
+        wrong = [each.path for each in explain(error, tables, model) if NO_UNIT.search(each.what)]
+        return {re.split(r"[.[]", path)[0] for path in wrong}
+    return set()
 
 
 def _checked(name: str) -> Any:

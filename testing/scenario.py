@@ -128,7 +128,7 @@ class Recorder:
         scenario = self.scenario
         return Case(
             self.network, scenario.transports, self.letters(), scenario.switch, scenario.load_balancing, scenario.seed,
-            scenario.host.software_latency, changes_of(scenario, self.network),
+            scenario.host.software_latency, changes_of(scenario, self.network), scenario.folder,
         )  # fmt: skip
 
     def difference(self) -> str:

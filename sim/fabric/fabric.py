@@ -17,6 +17,7 @@ import numpy as np
 
 from gradwire.components import layout as at
 from gradwire.components.find import file_of
+from gradwire.components.objects import Raised
 from gradwire.experiment.program import Part
 from gradwire.experiment.routing import Routing
 from gradwire.experiment.topology import Network
@@ -46,7 +47,7 @@ from gradwire.sim.fabric.regions import Wanted
 from gradwire.sim.fabric.specialise import Kernel, combine, features_of, specialise, spent_ahead
 from gradwire.sim.fabric.tables import Tables, collect_drops, collect_ports, collect_sums
 from gradwire.sim.fabric.track import Track
-from gradwire.sim.fabric.watched import check_watched
+from gradwire.sim.fabric.watched import check_watched, stopped
 from gradwire.sim.fabric.workers import WorkerThreads
 from gradwire.sim.patience import LEAST_PS
 
@@ -391,7 +392,10 @@ class Fabric:
             M[at.H_STATUS] = at.RUNNING
             M[at.H_BUDGET] = self._budget
             before = time.perf_counter()
-            self._workers.advance(self._alone)
+            try:
+                self._workers.advance(self._alone)
+            except (Raised, ArithmeticError) as error:
+                raise stopped(self._combination.owners, error) or error from error
             spent = time.perf_counter() - before
             check_watched(M, self._combination.transports, self._combination.balancer, self._combination.queue)
             self._deliveries.harvest(events)

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradwire.components import layout as at
-from gradwire.components.find import ARGUMENTS, bound_to, file_of, is_users, place_of
+from gradwire.components.find import ARGUMENTS, PLAIN, bound_to, file_of, is_users, place_of
+from gradwire.components.objects import Raised
 from gradwire.components.transports.base import MUST
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.errors import ScenarioError
@@ -64,6 +65,19 @@ def check_watched(M: Ints, transports: Sequence[type], balancer: type, queue: ty
     function = CHECKED[int(M[at.H_WRONG]) - 1]
     owner = {"pull": transports[int(M[at.H_WRONG_OWNER])], "admit": queue}.get(function, balancer)
     refuse(owner, function, int(M[at.H_WRONG_VALUE]), int(M[at.H_WRONG_LIMIT]))
+
+
+def stopped(owners: Sequence[type], error: Exception) -> ScenarioError | None:
+    """What is said where compiled code has raised an exception, if it has something of the user's own in it. Which of
+    its functions it was nobody knows."""
+    users = [f"{owner.__name__} ({file_of(owner)})" for owner in owners if is_users(owner)]
+    if not users:
+        return None
+    why = "an exception" if isinstance(error, Raised) else f"{type(error).__name__}: {error}"
+    return ScenarioError(
+        f"a compiled rule of {' or '.join(users)} has raised {why}", "a component of your own",
+        f"rules without division by zero, and without `raise`; {PLAIN}",
+    )  # fmt: skip
 
 
 def check_returned(owner: type, function: str, got: int, limit: int) -> None:

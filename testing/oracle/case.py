@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from gradwire.experiment.topology import Network
@@ -62,6 +63,8 @@ class Case:
     seed: int = 1
     host_latency: Ps = Ps(2_000_000)
     changes: Sequence[Change] = ()
+    folder: Path | None = None
+    """where modules of one's own lie; None: in the working directory"""
 
 
 @dataclass(frozen=True)

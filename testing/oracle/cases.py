@@ -101,6 +101,7 @@ def fabric_of(case: Case, *, threads: int = 1, window: Ps | None = None) -> Fabr
         missing=True,
         window_ps=window,
         faults=bool(case.changes),
+        folder=case.folder,
     )
     for change in case.changes:
         fabric.agenda.add(Ps(change.time), partial(_change, fabric.control, change))

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gradwire.components.draws import draw, key_of
-from gradwire.components.find import resolve
 from gradwire.components.layout import (
     C_BYTES,
     C_THRESHOLD,
@@ -43,11 +42,11 @@ class Port:
     """A switch's egress port: a queue per class, one buffer for all, one threshold per class."""
 
     def __init__(
-        self, log: Log, link: Link, table: Table, seed: int, buffer: Buffer, flows: Sequence[Flow]
+        self, log: Log, link: Link, table: Table, seed: int, buffer: Buffer, flows: Sequence[Flow], policy: type
     ) -> None:
+        """`policy`: the class of the queue policy."""
         self.log, self.link, self.table, self.buffer, self.flows = log, link, table, buffer, flows
         self.thresholds, self.ramp, self.shared = table.thresholds(), table.ramp(), table.shared()
-        policy = resolve("queue", table.queue_policy)
         self.own = None if policy in (Red, Threshold) else policy
         self.state: defaultdict[int, int] = defaultdict(int)  # its record as queue policies see it
         self.limits = table.limits()

@@ -8,7 +8,7 @@ from functools import partial
 
 from gradwire.components import layout as at
 from gradwire.components.draws import entropy_of
-from gradwire.components.find import parameters_of, resolve
+from gradwire.components.find import parameters_of, resolve, table_for
 from gradwire.components.layout import H_ENTROPIES, HEADER_WORDS
 from gradwire.components.transports.base import Context, carried_out_by, persists, shares
 from gradwire.experiment.routing import build_routing
@@ -55,11 +55,12 @@ class Oracle:
             )
             for index in range(network.link_count)
         ]  # fmt: skip
-        owners = [carried_out_by(resolve("transport", each.kind), each) for each in case.transports]
-        longest = max(
-            each.payload + owner.data_overhead for owner, each in zip(owners, case.transports, strict=True)
-        )
-        balancer = resolve("load_balancing", case.balancing)
+        named = [resolve("transport", each.kind, case.folder) for each in case.transports]
+        self.tables = [table_for(owner, each) for owner, each in zip(named, case.transports, strict=True)]
+        owners = [carried_out_by(owner, each) for owner, each in zip(named, self.tables, strict=True)]
+        longest = max(each.payload + owner.data_overhead for owner, each in zip(owners, self.tables, strict=True))
+        balancer = resolve("load_balancing", case.balancing, case.folder)
+        policy = resolve("queue", table.queue_policy, case.folder)
         self.hosts = [
             Host(
                 self.clock, self.log, self.links[up], table.queues, self.flows, self._delivered, balancer,
@@ -83,7 +84,7 @@ class Oracle:
             link.receive = nodes[network.link_dst[index]].receive
             near = nodes[network.link_src[index]]
             if isinstance(near, Switch):
-                port = Port(self.log, link, table, case.seed, near.buffer, self.flows)
+                port = Port(self.log, link, table, case.seed, near.buffer, self.flows, policy)
                 near.ports[index] = port
                 near.buffer.room[index ^ 1] = self._headroom(link, longest)
                 self.ports.append(port)
@@ -109,7 +110,7 @@ class Oracle:
 
     def _protocol(self, transport: int, src: int, dst: int) -> Protocol:
         """The transport as it is for a flow from one host to another."""
-        owner, table = self.owners[transport], self.case.transports[transport]
+        owner, table = self.owners[transport], self.tables[transport]
         out = self._one_way(src, dst, table.payload + owner.data_overhead)
         rtt, speed = out + self._one_way(dst, src, owner.control_bytes), self.line_speed[src]
         rates = (int(self.case.network.link_rate[link]) for path in self.whole.paths(src, dst) for link in path)
@@ -161,7 +162,7 @@ class Oracle:
         host = self.hosts[what.src]
         entropy = entropy_of(self.case.seed, number)
         protocol = self._protocol(what.transport, what.src, what.dst)
-        stream = self._stream(what) if persists(self.case.transports[what.transport]) else None
+        stream = self._stream(what) if persists(self.tables[what.transport]) else None
         self.flows.append(
             (Flow if stream is None else Carried)(
                 protocol.memory, protocol, number=number, src=what.src, dst=what.dst, nbytes=what.nbytes,

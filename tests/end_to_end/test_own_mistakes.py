@@ -87,6 +87,27 @@ def test_parameters_are_looked_at_by_the_check(scenario, tmp_path, given, says):
     assert any(place in told for place in places), told
 
 
+NUMBERS = "sender_bitmaps, receiver_bitmaps, fresh_word, probe_word = 0, 1, NEXT, 0"
+
+
+@pytest.mark.parametrize(
+    ("found", "given", "says"),
+    [
+        (NUMBERS, NUMBERS.replace("= 0,", "= -1,"), "sender_bitmaps of 'mine:ConstantRate' is -1; expected a whole number from 0"),
+        (NUMBERS, NUMBERS.replace("= 0,", "= 'none',"), "sender_bitmaps of 'mine:ConstantRate' is 'none'; expected a whole"),
+        (NUMBERS, NUMBERS.replace("NEXT", "True"), "fresh_word of 'mine:ConstantRate' is True; expected a whole number from 0"),
+        ('"udp", True', '"upd", True', "wire of 'mine:ConstantRate' is 'upd'; expected one of tcp, udp, roce"),
+        ("percent: Count = 100", "percent = 100", "A non-annotated attribute was detected: `percent = 100`. "),
+    ],
+)
+def test_what_stands_in_the_class_is_looked_at_by_the_check(scenario, found, given, says):
+    assert RATE.count(found) == 1
+    with pytest.raises(ScenarioError) as raised:
+        find_all(scenario(RATE.replace(found, given)))
+    assert str(raised.value).startswith("transport.kind: ") and says in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
 def test_thirty_two_parameters_are_welcome(scenario):
     find_all(scenario(with_parameters("[-(1 << 63)] + [(1 << 63) - 1] * 31")))
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from gradwire.scenarios.components import components
+
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 NAMES = sorted(set(re.findall(r"`([a-z_.]+):(\w+)`", PAGE)))
@@ -32,3 +34,21 @@ def test_every_room_is_in_the_picture() -> None:
     rooms = {each.name for each in (ROOT / "gradwire").iterdir() if each.is_symlink()}
     picture = PAGE.split("Imports run downwards")[0] + PAGE.split("`testing/`")[0]
     assert {room for room in rooms if f"{room}/" not in picture} <= {"testing", "benchmarks"}
+
+
+MACHINERY = {
+    "__init__", "base", "at_rest", "reliable", "sent_times",  # of every transport, or of several
+    "bound", "engine", "event_log", "stream",  # of every engine
+    "linux_kinds", "linux_receiver", "linux_sender",  # what the rules of Linux are put together by
+}  # fmt: skip
+"""Modules in which no rule is that somebody would look for."""
+
+
+@pytest.mark.parametrize("room", ["components/transports", "sim/fabric/core"])
+def test_every_rule_has_its_place(room: str) -> None:
+    """A transport's own file is found by its name; what it shares with others, and what switches do, by the page."""
+    kinds = {"bbr", *components("transport")}
+    modules = {each.stem for each in (ROOT / room).glob("*.py") if not each.stem.endswith("_words")}
+    named = {Path(place).stem for place in PLACES if place.startswith(f"{room}/")}
+    named |= {module.rpartition(".")[2] for module, _ in NAMES}
+    assert modules - named - kinds - MACHINERY == set()

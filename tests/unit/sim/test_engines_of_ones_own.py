@@ -30,6 +30,16 @@ CHOOSE = "M, node, ways, n, A, B, count, now"
             "mine.py:6: Unknown attribute 'nothing'",
         ),
         (
+            f"@njit\ndef choose({CHOOSE}):\n    if count:\n        return 0\n",
+            "mine.py:4: choose of Mine returns sometimes nothing, which is not a way",
+        ),
+        (f"@njit\ndef choose({CHOOSE}):\n    pass\n", "mine.py:4: choose of Mine returns nothing, which is not a way"),
+        (f"@njit\ndef choose({CHOOSE}):\n    return count / n\n", "choose of Mine returns float64, which is not a way"),
+        (
+            f"@njit\ndef inner(x):\n    print(x)\n    return x\n\n\n@njit\ndef choose({CHOOSE}):\n    return inner(count) % n\n",
+            "mine.py:6: compiled rules cannot print; gradwire.testing.Ends runs",
+        ),
+        (
             f"def choose({CHOOSE}):\n    return 0\n",
             "mine.py:4: choose of 'mine:Mine' is not compiled; expected @njit",
         ),
@@ -49,6 +59,17 @@ def test_a_mistake_in_ones_own_component_is_told_in_one_line(body, says, tmp_pat
         simulate(made)
     assert says in str(caught.value) and "\n" not in str(caught.value)
     assert [each for each in engines.kept_engines() if each.about["transports"]] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("body", ["return 1 // (c - c)", "if M[p] + 1:\n        raise ValueError\n    return 0"])
+def test_an_exception_in_a_compiled_rule_is_told_in_one_line(body, tmp_path, own_cache):
+    rule = f"from numba import njit\n\n\n@njit\ndef admit(M, p, c, A):\n    {body}\n"
+    (tmp_path / "mine.py").write_text(f"{rule}\n\nclass Mine:\n    admit = staticmethod(admit)\n")
+    with pytest.raises(ScenarioError) as caught:
+        simulate(scenario(switch={"policy": "mine:Mine"}).at(tmp_path))
+    said = f"a component of your own: a compiled rule of Mine ({tmp_path / 'mine.py'}) has raised an exception; expected"
+    assert str(caught.value).startswith(said) and "\n" not in str(caught.value)
 
 
 @pytest.mark.slow

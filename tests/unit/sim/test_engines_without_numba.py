@@ -87,4 +87,4 @@ def test_an_exception_in_compiled_code_is_one(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.stdout.split() == ["3", str(-(1 << 62))]
-    assert done.returncode == 1 and "RuntimeError" in done.stderr
+    assert done.returncode == 1 and "gradwire.components.objects.Raised: " in done.stderr

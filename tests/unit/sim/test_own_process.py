@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -102,7 +103,7 @@ def test_what_a_process_raises_is_raised(when: str):
     [
         ("priority", 8), ("priority", -1), ("priority", 1.0), ("bound", 1.5), ("bound", -1), ("bound", "x"),
         ("nbytes", 2.5), ("nbytes", True), ("nbytes", 0), ("nbytes", None), ("nbytes", "2 parsecs"), ("transport", 3),
-        ("transport", -1), ("dst", "h0"), ("dst", "h99"),
+        ("transport", -1), ("dst", "h0"), ("dst", "h99"), ("src", ["h0"]), ("nbytes", "0B"), ("nbytes", 10**15), ("job", 5),
     ],
 )  # fmt: skip
 def test_arguments_that_cannot_be_used_are_named(argument: str, value: object):
@@ -117,3 +118,19 @@ def test_arguments_that_cannot_be_used_are_named(argument: str, value: object):
     with pytest.raises(GradwireError, match=rf"send\({argument}\)"):
         wires.run(asks())
     assert wires.messages.num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (lambda wires: wires.run(3), "run(processes): is 3, of type int"),
+        (lambda wires: wires.run(lambda: None), "run(processes): is <function"),
+        (lambda wires: wires.run(until="1ms"), "run(until): is '1ms', of type str"),
+        (lambda wires: wires.run(until=-1), "run(until): is -1"),
+        (lambda _: Wires("incast", threads="2"), "Wires(threads): is '2', of type str"),
+    ],
+)
+def test_what_cannot_be_run_is_named(given: Callable[[Wires], object], says: str):
+    with pytest.raises(GradwireError) as raised:
+        given(Wires("incast"))
+    assert str(raised.value).startswith(says)

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from gradwire.components import layout as at
 from gradwire.components.transports.constant_rate import ConstantRate
+from gradwire.components.transports.timely import Timely
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.testing import Ends
 
@@ -40,3 +42,31 @@ def test_what_is_missing_is_named(owner: Any, said: str) -> None:
     with pytest.raises(ScenarioError, match=re.escape(f"Ends(owner): {said}")) as raised:
         Ends(owner, 3)
     assert "docs/extending.md" in str(raised.value)
+
+
+def parameters_of(**settings: Any) -> list[int]:
+    flow = Ends(Timely, 3, **settings)
+    return [int(word) for word in flow.M[flow.k : flow.k + at.PARAM_WORDS]]
+
+
+def test_bare_numbers_may_stand_beside_quantities_with_a_unit() -> None:
+    """Bare ones are picoseconds, bytes and bits per second; all are checked."""
+    text = parameters_of(t_low="10us", t_high="100us", segment="64KiB", add_rate="20Mbps")
+    assert parameters_of(t_low="10us", t_high=100_000_000, segment=65536, add_rate=20_000_000) == text
+    assert parameters_of(t_low=10_000_000, t_high=100_000_000, segment="64KiB", add_rate="20Mbps") == text
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"t_low": 10_000_000, "beta": 2.0}, "Ends(beta): is out of range (got 2.0)"),
+        ({"t_low": 10_000_000, "segment": -5}, "Ends(segment): has no unit (got -5)"),
+        ({"t_low": 10_000_000, "t_high": "5us"}, "Ends(t_low): is not below t_high"),
+        ({"t_low": "10k"}, "Ends(t_low): "),
+        ({"payload": 0}, "Ends(payload): is 0"),
+        ({"rate": 0}, "Ends(rate): is 0"),
+    ],
+)
+def test_settings_are_checked_whether_or_not_they_have_units(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ScenarioError, match=re.escape(said)):
+        Ends(Timely, 3, **settings)
