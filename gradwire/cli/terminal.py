@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from gradwire.cli.deaf import heard_anyway
 from gradwire.scenarios.errors import GradwireError, ScenarioNote
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def for_people(command: Callable[P, R]) -> Callable[P, R]:
     def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
         terminated: list[int] = []
         try:
-            with _as_ctrl_c(terminated), _notes():
+            with _as_ctrl_c(terminated), heard_anyway(), _notes():
                 return command(*args, **kwargs)
         except GradwireError as error:
             if kwargs.get("as_json"):

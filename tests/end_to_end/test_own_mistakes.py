@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,12 +16,14 @@ from gradwire.experiment.topology import LinkSpec, leaf_spine, star
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.load import load_scenario
 from gradwire.scenarios.schema.network import Switch
+from gradwire.sim.fabric.specialise import compile_ahead
 from gradwire.sim.precheck import find_all
 from gradwire.sim.simulate import simulate
 from gradwire.testing import Case, Letter, agree, transport
 from gradwire.testing.oracle import run_oracle
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
 RATE = (EXAMPLES / "constant_rate.py").read_text()
 BALANCER = """
 from numba import njit
@@ -177,3 +184,38 @@ def test_policies_have_to_fit():
             Switch.model_validate(wrong)
     assert Switch.model_validate({"policy": "threshold"}).queue_policy == Switch().queue_policy == "threshold"
 
+
+
+FOREVER = BALANCER.replace("    return {returned}", "    while True:\n        if count < 0:\n            return 0")
+ASKED = """
+from gradwire.cli import deaf, main
+deaf.DEAF_S = 0.5
+main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_rule_that_loops_for_ever_ends_when_it_is_asked_to(tmp_path, number, code):
+    """Python does not hear it: machine code does not come back."""
+    (tmp_path / "mine.py").write_text(FOREVER)
+    file = tmp_path / "mine.toml"
+    file.write_text('load_balancing = "mine:Mine"\n' + SCENARIO.replace('"mine:ConstantRate"', '"dctcp"'))
+    compile_ahead([load_scenario(file)])
+    command = [sys.executable, "-c", ASKED, "run", str(file)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}) as run:
+        try:
+            while _computed(run.pid) < 1.5:
+                assert run.poll() is None, run.communicate()[1]
+                time.sleep(0.05)
+            run.send_signal(number)
+            _, said = run.communicate(timeout=60)
+        finally:
+            run.kill()
+    assert run.returncode == code
+    assert "machine code has computed for 0.5 s without coming back" in said and "Traceback" not in said
+
+
+def _computed(process: int) -> float:
+    """Seconds of processor time, in user mode."""
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11]) / os.sysconf("SC_CLK_TCK")
