@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 POINTS = 100.0
-MOST = 3
-"""Panels side by side."""
+MOST = 2
+"""Panels side by side, which have names of arms beside them."""
 
 
 def effects_picture(judgement: Judgement) -> Figure | None:
@@ -30,7 +30,7 @@ def effects_picture(judgement: Judgement) -> Figure | None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    from gradwire.analysis.plots import PAPER, WIDTH
+    from gradwire.analysis.plots import GREY, PAPER, WIDTH
 
     effects = effects_of(judgement)
     if not effects:
@@ -53,6 +53,8 @@ def effects_picture(judgement: Judgement) -> Figure | None:
             _rows(panel, setting, [each for each in effects if each.setting == setting])
         for panel in panels[len(settings) :]:
             panel.set_visible(False)
+        words = "accuracy, less that without any of it (points); hollow: unresolved"
+        figure.supxlabel(words, color=GREY, fontsize=matplotlib.rcParams["axes.labelsize"])
     return figure
 
 
@@ -93,7 +95,6 @@ def _rows(panel: Axes, setting: str, effects: Sequence[Effect]) -> None:
     panel.set_yticks(range(len(effects)), [fill(label_of(each.policy), 34) for each in effects])
     panel.set_ylim(len(effects) - 0.5, -0.5)
     panel.set_title(fill(setting, 40))
-    panel.set_xlabel("accuracy, less that without any of it (points); hollow: unresolved", color=GREY)
     panel.grid(axis="x", color="#DDDDDD", linewidth=0.5)
     panel.set_axisbelow(True)
     panel.spines[["top", "right"]].set_visible(False)

@@ -14,6 +14,7 @@ from gradwire.analysis.claims import LEARNED, claims_of
 from gradwire.analysis.claims.arms import ARMS, EVEN, policy_of, seeded
 from gradwire.analysis.claims.claim import Claim, Expect, Setting, difference
 from gradwire.analysis.claims.draw import picture
+from gradwire.analysis.claims.draw_effects import effects_picture
 from gradwire.analysis.claims.effects import effects_of
 from gradwire.analysis.claims.intervals import half_width, interval
 from gradwire.analysis.claims.judge import CONDITION, NOT_SHOWN, SHOWN, UNRESOLVED, Judgement, Spread, judge
@@ -93,6 +94,26 @@ def test_effects_are_paired_and_resolved_or_not() -> None:
     assert (first.policy, first.change.values) == ("p0.1", pytest.approx((-0.01, -0.02, -0.03)))
     assert not first.resolved and second.resolved
     assert second.figure.mean == pytest.approx(0.45) and second.interval[1] < -0.07
+
+
+def test_panels_of_effects_stay_apart() -> None:
+    """Three settings with long names and arms: everything is within the picture, and nothing is over something else."""
+    names = [f"ResNet-8, {pictures},000 pictures, 6 epochs" for pictures in (10, 50, 100)]
+    arms = ("lossless", "exactly", "tail")
+    settings = tuple(Setting(name, "train-tiny", arms, TINY, baseline="lossless") for name in names)
+    claim = Claim("T9", "[ours]", "It is harmless.", "nothing", settings, (), "accuracy")
+    runs = planned(claim, 2, False)
+    figure = effects_picture(judge(claim, runs, {run.key: {"accuracy": 0.5 - 0.01 * run.seed} for run in runs}))
+    assert figure is not None
+    figure.draw_without_rendering()
+    shown = [panel for panel in figure.axes if panel.get_visible()]
+    assert [panel.get_title().replace("\n", " ") for panel in shown] == names
+    texts = [panel.title for panel in shown] + [label for panel in shown for label in panel.get_yticklabels()]
+    texts += [panel.xaxis.label for panel in shown if panel.get_xlabel()] + figure.texts
+    boxes = [text.get_window_extent() for text in texts]
+    for number, box in enumerate(boxes):
+        assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 and figure.bbox.y0 <= box.y0 and box.y1 <= figure.bbox.y1
+        assert not any(box.overlaps(other) for other in boxes[:number])
 
 
 def test_pages_and_values_hold_effects() -> None:
