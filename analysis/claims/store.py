@@ -42,15 +42,11 @@ class Store:
             return self._learned(place) if (place / SUMMARY).exists() else self._measured(place)
         except ResultError:
             shutil.rmtree(place)
-            self._beside(place).unlink(missing_ok=True)
+            _beside(place).unlink(missing_ok=True)
             return None
 
-    def _beside(self, place: Path) -> Path:
-        """Where the figures of a Result are kept."""
-        return place.with_name(f"{place.name}.figures.json")
-
     def _measured(self, place: Path) -> dict[str, float]:
-        beside = self._beside(place)
+        beside = _beside(place)
         files = [(each.name, each.stat().st_size, each.stat().st_mtime_ns) for each in sorted(place.glob("*"))]
         of = hashlib.sha256(f"{sources.measuring()} {files}".encode()).hexdigest()
         with suppress(OSError, ValueError, KeyError, TypeError):
@@ -81,3 +77,8 @@ class Store:
             return None
         (place / CHECKPOINT).unlink(missing_ok=True)  # there is nothing left to go on with
         return learned_figures(training)
+
+
+def _beside(place: Path) -> Path:
+    """Where the figures of a Result are kept."""
+    return place.with_name(f"{place.name}.figures.json")

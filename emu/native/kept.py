@@ -53,8 +53,6 @@ def load(name: str, make: Callable[[], Work]) -> Natives:
     if name in _told and (found := engines.load(_told[name], Path(_told[FOLDER]))) is not None:
         return found
     work = make()
-    if _told and (found := engines.load(work.identity, Path(_told[FOLDER]))) is not None:  # by another name
-        return found
     for _ in range(2):  # what was kept may turn out to be damaged, and is made anew
         _compile([work])
         found = engines.load(work.identity)
