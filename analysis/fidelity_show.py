@@ -3,7 +3,7 @@
 fidelity.json        every figure of both runs, for programs
 fidelity.csv         the judged and the reported figures, one per line
 fidelity.png         see `gradwire.analysis.fidelity_plot`
-results/simulated/   the Results themselves
+results/simulated/   the Results themselves; of several seeds results/seed-3/simulated/ and so on
 results/emulated/
 """
 
@@ -13,13 +13,17 @@ import csv
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
-from gradwire.analysis.fidelity import Agreement, agreement
-from gradwire.analysis.fidelity_measure import PACKETS, Measure
+from gradwire.analysis.claims.intervals import half_width
+from gradwire.analysis.fidelity import Agreement, agreement, mean_completion
+from gradwire.analysis.fidelity_measure import PACKETS, Measure, relative
+from gradwire.analysis.pooled import pooled
 from gradwire.analysis.tables import Grid, print_grid
-from gradwire.scenarios.json_data import Json
+from gradwire.scenarios.json_data import Json, JsonView
 from gradwire.scenarios.output import new_folder
+from gradwire.scenarios.readable import time_text
 from gradwire.scenarios.result import Result
 
 if TYPE_CHECKING:
@@ -33,35 +37,77 @@ MOST_PORTS = 8
 
 
 class Shown(NamedTuple):
-    """Whether the runs agree, what to tell people about it, and everything for programs."""
+    """Two worlds compared: whether they agree, what to tell people about it, and everything for programs. `simulated`,
+    `emulated` : what was compared, several runs pooled. `results` : each run, by the name of its folder."""
 
     passed: bool
     lines: list[str]
     data: Json
     found: Agreement
+    simulated: Result
+    emulated: Result
+    results: dict[str, Result]
 
 
-def show_fidelity(
-    sim: Result,
-    emu: Result,
+def compare_runs(
+    simulated: Sequence[Result],
+    emulated: Sequence[Result],
     scenario: Scenario,
     *,
-    others: Sequence[Result] = (),
+    others: Sequence[Sequence[Result]] = (),
     quiet: bool = False,
-    out: str | Path | None = None,
 ) -> Shown:
-    """Compare a simulated and an emulated run by the tolerances of their scenario.
+    """Compare runs of both worlds by the tolerances of their scenario: one of each, or several pairs with a seed each,
+    whose messages are judged together.
 
-    Prints the tables to stdout unless `quiet`; the verdict's lines are left to the caller. `out`: a new directory for
-    what the module's docstring lists. Raises `ResultError` if it exists already.
+    Prints the tables to stdout unless `quiet`; the verdict's lines are left to the caller.
+
+    Parameters
+    ----------
+    others : simulations that differ from `simulated` by nanoseconds only, in each entry one for each seed.
     """
-    found = agreement(sim, emu, scenario.fidelity, others)
+    one, other = pooled(simulated), pooled(emulated)
+    found = agreement(one, other, scenario.fidelity, [pooled(each) for each in others])
+    seeds = by_seed(simulated, emulated) if len(simulated) > 1 else []
     if not quiet:
-        for table in grids(found):
+        for table in [*([seeds_grid(seeds)] if seeds else []), *grids(found)]:
             print_grid(table)
-    if out is not None:
-        write(found, sim, emu, out)
-    return Shown(found.passed, found.verdicts(), found.as_dict(), found)
+    data = {**found.as_dict(), "seeds": seeds}
+    return Shown(found.passed, found.verdicts(), data, found, one, other, results_of(simulated, emulated))
+
+
+def results_of(simulated: Sequence[Result], emulated: Sequence[Result]) -> dict[str, Result]:
+    """Every run by the name of its folder below results/; of the emulated ones there may be fewer."""
+    several = len(simulated) > 1
+    return {
+        f"seed-{run.summary['seed']}/{world}" if several else world: run
+        for world, runs in (("simulated", simulated), ("emulated", emulated))
+        for run in runs
+    }
+
+
+def by_seed(simulated: Sequence[Result], emulated: Sequence[Result]) -> list[Json]:
+    """Mean completion time of what both worlds delivered under each seed, in ps, and how far they are apart."""
+    rows: list[Json] = []
+    for pair in zip(simulated, emulated, strict=True):
+        sim, emu = mean_completion(*pair)
+        rows.append({"seed": pair[0].summary["seed"], "sim": sim, "emu": emu, "difference": relative(sim, emu)})
+    return rows
+
+
+def seeds_grid(rows: Sequence[JsonView]) -> Grid:
+    """Every seed, and what they say together of the mean difference: its 95 % interval."""
+    cells = [
+        [str(row["seed"]), time_text(row["sim"]), time_text(row["emu"]), _percent(row["difference"])] for row in rows
+    ]
+    known = [row["difference"] for row in rows if row["difference"] is not None]
+    if known:
+        cells.append(["mean difference", "", "", f"{_percent(fmean(known))} ± {100 * half_width(known):.1f}"])
+    return Grid("mean completion time, seed by seed", ["seed", "simulated", "emulated", "difference"], cells)
+
+
+def _percent(share: float | None) -> str:
+    return "from none" if share is None else f"{100 * share:+.1f} %"
 
 
 def grids(found: Agreement) -> list[Grid]:
@@ -93,21 +139,21 @@ def grids(found: Agreement) -> list[Grid]:
     return tables
 
 
-def write(found: Agreement, sim: Result, emu: Result, directory: str | Path) -> Path:
-    """Everything to a new directory, which appears complete or not at all."""
+def write(shown: Shown, directory: str | Path) -> Path:
+    """Everything to a new directory, which appears complete or not at all. Raises `ResultError` if there is one."""
     from gradwire.analysis.fidelity_plot import draw_fidelity
 
     with new_folder(directory) as partial:
-        sim.write(partial / "results" / "simulated")
-        emu.write(partial / "results" / "emulated")
-        text = json.dumps(found.as_dict(), indent=2, sort_keys=True)
+        for name, result in shown.results.items():
+            result.write(partial / "results" / name)
+        text = json.dumps(shown.data, indent=2, sort_keys=True)
         (partial / "fidelity.json").write_text(text + "\n", encoding="utf-8")
-        rows = [each.as_dict() for each in found.measures]
+        rows = [each.as_dict() for each in shown.found.measures]
         with (partial / "fidelity.csv").open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, list(rows[0]) if rows else [])
             writer.writeheader()
             writer.writerows(rows)
-        draw_fidelity(found, sim, emu, partial / "fidelity.png")
+        draw_fidelity(shown.found, shown.simulated, shown.emulated, partial / "fidelity.png")
     return Path(directory)
 
 

@@ -21,6 +21,7 @@ try:
         cache,
         capture,
         execute,
+        fidelity,
         look,
         predictor,
         report,
@@ -57,7 +58,7 @@ def cmd_root(version: Annotated[bool, typer.Option("--version", help="Print the 
 
 # in the order of --help
 for commands in (
-    run, look, timeline, report, train, predictor, sweep, tune, reproduce, testbed, execute, cache, capture,
+    run, look, timeline, report, train, predictor, sweep, tune, reproduce, testbed, fidelity, execute, cache, capture,
     bench,
 ):  # fmt: skip
     commands.register(app)

@@ -1,10 +1,9 @@
-"""The door's commands for real sockets: probe, emulate, fidelity."""
+"""The door's commands for real sockets: probe and emulate; and what others need that run on them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,7 +24,6 @@ from gradwire.cli.terminal import Progress, for_people, progress
 from gradwire.connect import emulate
 
 if TYPE_CHECKING:
-    from gradwire.analysis.own_program import OwnProgram
     from gradwire.emu.testbed import Request
     from gradwire.scenarios.result import Result
     from gradwire.scenarios.schema.scenario import Scenario
@@ -55,8 +53,6 @@ def register(app: typer.Typer) -> None:
     app.command("probe", epilog="Example: gradwire probe incast --json")(cmd_probe)
     example = "Example: gradwire emulate testbed --clock virtual --out results/real"
     app.command("emulate", epilog=example)(cmd_emulate)
-    example = "Example: gradwire fidelity agreement --policy star-dlcp --clock virtual --out results/both"
-    app.command("fidelity", epilog=example)(cmd_fidelity)
 
 
 @for_people
@@ -152,7 +148,7 @@ def cmd_emulate(
         typer.echo(f"{loaded.name} without any of its policies ({names}): --policy NAME or --all for those", err=True)
     request = request_of(clock, switch, max_wall, repeat, pcap, at)
     with claimed(out) as place:
-        results, finished = _run_all(loaded.variants() if every else [loaded], request, as_json)
+        results, finished = run_all(loaded.variants() if every else [loaded], request, as_json)
         for result in results:
             result.timing.update(asked(scenario, overrides_of(set_, trace)))
         if not results:
@@ -209,125 +205,6 @@ def _report(
         raise typer.Exit(1)
 
 
-@for_people
-def cmd_fidelity(
-    scenario: Annotated[
-        str | None, typer.Argument(metavar="SCENARIO", help="A scenario file (.toml) or a name from the library.")
-    ] = None,
-    own: Annotated[
-        Path | None,
-        typer.Option("--from", metavar="RESULT", help="Of gradwire exec, instead: its gradients are replayed."),
-    ] = None,
-    policy: PolicyName = None,
-    trace: TraceName = None,
-    set_: Set = None,
-    clock: Clock = None,
-    switch: Switch = None,
-    max_wall: MaxWall = None,
-    repeat: Repeat = 3,
-    out: Annotated[
-        Path | None, typer.Option(help="Write both Results, all figures and a plot to this new directory.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """The same scenario simulated and on real sockets, side by side. Exits with 1 if a tolerance is missed.
-
-    With --from a program of your own is the third: what gradwire exec --out has kept, and the trace of the very run.
-    """
-    from gradwire.scenarios.errors import GradwireError
-    from gradwire.scenarios.load import load_scenario
-    from gradwire.scenarios.output import claimed
-
-    program = None
-    if own is not None:
-        program = _program(own, scenario, policy, trace, set_)
-        chosen = program.scenario
-        engine = program.result.summary["engine"]  # the clock and the switches that the program had
-        clock, switch = clock or engine["clock"], switch or engine["switch"]
-    elif scenario is None:
-        raise GradwireError("there is nothing to compare", "gradwire fidelity", "SCENARIO, or --from RESULT")
-    else:
-        chosen = load_scenario(scenario, set=overrides_of(set_, trace), policy=policy)
-    chosen = chosen.with_kernels_tcp()
-    request = replace(
-        request_of(clock, switch, max_wall, repeat, None, None), answers_late=chosen.fidelity.answers
-    )
-    with claimed(out) as place:
-        _both(chosen, request, place, as_json, None if program is None else program.result)
-
-
-def _program(
-    own: Path, scenario: str | None, policy: str | None, trace: str | None, set_: list[str] | None
-) -> OwnProgram:
-    from gradwire.analysis.own_program import own_program
-    from gradwire.scenarios.errors import GradwireError
-
-    for given, where in ((scenario, "SCENARIO"), (policy, "--policy"), (trace, "--trace")):
-        if given is not None:
-            raise GradwireError("has no place beside --from", where, "the Result's own, and --set")
-    return own_program(own, overrides_of(set_, None))
-
-
-def _both(
-    chosen: Scenario, request: Request, out: Path | None, as_json: bool, program: Result | None = None
-) -> None:
-    """Simulate and emulate, print both side by side, write what came out; exits as `cmd_fidelity` says. `program`: of
-    one's own, whose replay this is."""
-    from gradwire.analysis.fidelity_show import show_fidelity, write
-    from gradwire.analysis.own_program import side_by_side
-    from gradwire.analysis.tables import print_grid
-    from gradwire.scenarios.output import Kept, keep
-    from gradwire.sim.perturbation import perturbed
-    from gradwire.sim.simulate import simulate
-
-    title = f"{chosen.name} {chosen.policy_name}, simulated"
-    with progress(title, as_json, "compiling the packet engine") as show:
-        simulated = simulate(chosen)
-        others: list[Result] = []
-        for other in perturbed(chosen, chosen.fidelity.spread):
-            show(len(others) / chosen.fidelity.spread, f"again, shaken, {len(others) + 1}/{chosen.fidelity.spread}")
-            others.append(simulate(other))
-    results, finished = _run_all([chosen], request, as_json)
-    named = [(simulated, "simulated"), *((each, "emulated") for each in results)]
-    parts = [(f"results/{name}", result.write) for result, name in named]
-    if not results or not finished:
-        if out is not None:
-            for name, part in parts:
-                part(out / name)
-            typer.echo(f"not compared; results so far: {out}", err=True)
-        raise KeyboardInterrupt
-    emulated = results[0]
-    if not as_json:
-        print_engines(results)
-    own: dict[str, Any] = {}
-    if program is not None:
-        parts.append(("results/program", program.write))
-        grid, own["program"] = side_by_side(program, emulated, simulated)
-        if not as_json:
-            print_grid(grid)
-    shown = show_fidelity(simulated, emulated, chosen, others=others, quiet=as_json)
-    kept = Kept(None)
-    if out is not None:
-
-        def everything(folder: Path) -> None:
-            write(shown.found, simulated, emulated, folder)
-            if program is not None:
-                program.write(folder / "results" / "program")
-
-        kept = keep(out, everything, parts)
-    if as_json:
-        typer.echo(json.dumps({**shown.data, **own, "engine": emulated.summary["engine"]}))
-    else:
-        for line in shown.lines:
-            typer.echo(line)
-        if kept.place is not None:
-            typer.echo(f"figures, plot and results: {kept.place}")
-    if kept.trouble is not None:
-        raise kept.trouble
-    if not shown.passed:
-        raise typer.Exit(1)
-
-
 def request_of(
     clock: str | None,
     switch: str | None,
@@ -354,7 +231,7 @@ def _clock(clock: str | None) -> str | None:
     return clock
 
 
-def _run_all(scenarios: Sequence[Scenario], request: Request, quiet: bool) -> tuple[list[Result], bool]:
+def run_all(scenarios: Sequence[Scenario], request: Request, quiet: bool) -> tuple[list[Result], bool]:
     """One Result per scenario, and whether there was no Ctrl-C; after one, those that hold something."""
     results: list[Result] = []
     for scenario in scenarios:

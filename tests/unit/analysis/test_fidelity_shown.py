@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from gradwire import cli
 from gradwire.analysis.fidelity import agreement
-from gradwire.analysis.fidelity_show import MOST_PORTS, grids, show_fidelity
+from gradwire.analysis.fidelity_show import MOST_PORTS, compare_runs, grids, write
 from gradwire.analysis.plots import logarithmic
 from gradwire.cli import testbed as testbed_cli
 from gradwire.emu.control.supervise import EmulationInterrupted
@@ -37,7 +37,8 @@ def test_what_is_printed_and_written(tmp_path, capsys):
     changed = tables()
     later(1.5)(changed)
     emu = result(changed)
-    shown = show_fidelity(SIM, emu, scenario(), out=tmp_path / "out")
+    shown = compare_runs([SIM], [emu], scenario())
+    write(shown, tmp_path / "out")
     printed = capsys.readouterr().out
     assert not shown.passed and shown.lines[-1] == "case: FAILED, 5 of 8 figures within their tolerances"
     line = next(line for line in printed.splitlines() if line.startswith("completion, mean of train, push"))
@@ -54,11 +55,11 @@ def test_what_is_printed_and_written(tmp_path, capsys):
     assert Result.read(tmp_path / "out" / "results" / "emulated").messages.equals(emu.messages)
     assert (tmp_path / "out" / "fidelity.png").read_bytes()[:4] == b"\x89PNG"
     with pytest.raises(ResultError, match="exists already"):
-        show_fidelity(SIM, emu, scenario(), quiet=True, out=tmp_path / "out")
+        write(shown, tmp_path / "out")
 
 
 def test_quiet_prints_nothing(capsys):
-    assert show_fidelity(SIM, SIM, scenario(), quiet=True).passed
+    assert compare_runs([SIM], [SIM], scenario(), quiet=True).passed
     assert capsys.readouterr().out == ""
 
 
@@ -66,8 +67,8 @@ def test_the_tolerances_are_the_scenarios():
     changed = tables()
     later(1.05)(changed)
     emu = result(changed)
-    assert show_fidelity(SIM, emu, scenario(), quiet=True).passed
-    assert not show_fidelity(SIM, emu, scenario(completion_mean=0.02), quiet=True).passed
+    assert compare_runs([SIM], [emu], scenario(), quiet=True).passed
+    assert not compare_runs([SIM], [emu], scenario(completion_mean=0.02), quiet=True).passed
 
 
 def test_the_ports_that_differ_most_are_shown():
@@ -116,11 +117,13 @@ def command(tmp_path, monkeypatch):
         "traffic": [{"kind": "incast", "name": "in", "size": "20kB", "fan_in": 2, "receiver": "h0"}],
     }  # fmt: skip
 
-    def run(*arguments: str, engine: dict[str, Any] | None = None, rate: str = "1Gbps", interrupted=False, **fidelity: Any):
+    def run(*arguments: str, engine: dict[str, Any] | None = None, rate: str = "1Gbps", interrupted=False, late=None, **fidelity: Any):
         def emulate(scenario, trace, request, heard):
             if engine is None:
                 raise KeyboardInterrupt
-            slower = build_scenario({**tables, "link": {"rate": rate, "latency": "10us"}})
+            if late is not None and scenario.seed == late:
+                raise KeyboardInterrupt
+            slower = build_scenario({**tables, "link": {"rate": rate, "latency": "10us"}, "seed": scenario.seed})
             found = simulate(slower)
             of = {"scenario_hash": scenario.digest()}
             about = {"kind": "emulation", "clock": "wall", "switch": "bpf", "kernel": "6", "substitutions": [], **engine}
@@ -159,6 +162,27 @@ def test_the_command_shakes_the_simulation_as_often_as_is_asked_for(command):
     assert done.exit_code == 0, done.output
     mean = next(each for each in json.loads(done.stdout)["measures"] if each["what"] == "completion_mean")
     assert mean["low"] < mean["high"]
+
+
+def test_the_command_runs_both_worlds_with_as_many_seeds_as_are_asked_for(command, tmp_path):
+    done = command("--out", str(tmp_path / "out"), engine=VALID, seeds=3, rate="900Mbps", completion_mean=0.2)
+    assert "seed by seed" in done.stdout and "mean difference" in done.stdout
+    folders = {str(path.relative_to(tmp_path / "out" / "results")) for path in (tmp_path / "out").rglob("iterations.parquet")}
+    assert folders == {f"seed-{seed}/{world}/iterations.parquet" for seed in (1, 2, 3) for world in ("simulated", "emulated")}
+    data = json.loads((tmp_path / "out" / "fidelity.json").read_text())
+    assert [row["seed"] for row in data["seeds"]] == [1, 2, 3] and data["messages"] == 6
+    assert all(row["difference"] == pytest.approx(row["emu"] / row["sim"] - 1) and row["difference"] > 0.02 for row in data["seeds"])
+    mean = next(each for each in data["measures"] if each["what"] == "completion_mean")
+    assert mean["sim"] == pytest.approx(sum(row["sim"] for row in data["seeds"]) / 3)
+
+
+def test_an_interrupted_command_keeps_the_seeds_that_were_done(command, tmp_path):
+    done = command("--out", str(tmp_path / "out"), engine=VALID, seeds=2, late=2)
+    assert done.exit_code == 130 and "not compared" in done.stderr
+    results = tmp_path / "out" / "results"
+    assert sorted(str(each.relative_to(results)) for each in results.glob("*/*")) == [
+        "seed-1/emulated", "seed-1/simulated", "seed-2/simulated",
+    ]  # fmt: skip
 
 
 def test_an_interrupted_command_compares_nothing_and_keeps_the_simulation(command, tmp_path):

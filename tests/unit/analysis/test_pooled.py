@@ -1,0 +1,79 @@
+"""Several runs as one: nothing is lost, nothing is mixed up, and figures are those of all."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fidelity_cases import SIM, STRICT, compared_result, count, later, result
+from star_cases import star_scenario
+
+from gradwire.analysis.fidelity import agreement
+from gradwire.analysis.pooled import pooled
+from gradwire.scenarios.result import Result
+from gradwire.scenarios.soundness import check_loss_invariant
+from gradwire.sim.simulate import simulate
+
+LOSSY = {
+    "link": {"rate": "1Gbps", "latency": "10us", "loss": 0.05}, "transport": {"kind": "dlcp", "payload": "1400B"},
+    "host": {"software_latency": "50us"}, "job": [],
+    "traffic": [{"kind": "all_to_all", "name": "all", "size": "60kB", "bound": 0.1, "droppable": True}],
+}  # fmt: skip
+
+
+def simulated(seed: int) -> Result:
+    return simulate(star_scenario(seed=seed, **LOSSY))
+
+
+def test_one_run_is_itself():
+    assert pooled([SIM]) is SIM
+
+
+def test_every_message_keeps_its_time_and_what_it_lost():
+    runs = [simulated(seed) for seed in (1, 2, 3)]
+    together = pooled(runs)
+    assert together.messages.num_rows == sum(run.messages.num_rows for run in runs)
+    assert len(set(together.messages["message"].to_pylist())) == together.messages.num_rows
+    took = [np.subtract(run.messages["end_ps"].to_numpy(), run.messages["start_ps"].to_numpy()) for run in (*runs, together)]
+    assert took[-1].tolist() == np.concatenate(took[:-1]).tolist()
+    assert sum(run.missing.num_rows for run in runs) == together.missing.num_rows > 0
+    assert not check_loss_invariant(together)  # what is missing is missing of the right message
+    starts, ends = (together.messages[name].to_numpy() for name in ("start_ps", "end_ps"))
+    first = runs[0].messages.num_rows
+    assert starts[first:].min() > ends[:first].max(), "the second run begins when the first one is over"
+    for name in ("packets", "drops_loss", "marks"):
+        assert sum(together.ports[name].to_pylist()) == sum(sum(run.ports[name].to_pylist()) for run in runs)
+    assert max(together.ports["peak_queue_bytes"].to_pylist()) == max(max(run.ports["peak_queue_bytes"].to_pylist()) for run in runs)
+
+
+def test_messages_without_an_end_stay_without():
+    def never(changed):
+        changed["messages"]["end_ps"][5] = -1
+
+    together = pooled([SIM, compared_result(never)])
+    assert together.messages["end_ps"].to_pylist()[SIM.messages.num_rows + 5] == -1
+
+
+def test_what_one_run_has_not_counted_is_not_known():
+    together = pooled([SIM, compared_result(count("marks", 1, -1)), SIM])
+    assert together.ports["marks"].to_pylist() == [0, -1]
+
+
+def test_figures_are_of_all_messages():
+    emulated = [compared_result(later(factor)) for factor in (1.3, 0.7)]
+    found = agreement(pooled([SIM, SIM]), pooled(emulated), STRICT)
+    differences = {each.what: each.difference for each in found.measures}
+    assert not found.faults and found.matched == 2 * SIM.messages.num_rows
+    assert differences["completion_mean"] == pytest.approx(0, abs=1e-9)
+    assert differences["completion_p99"] == pytest.approx(0.3, rel=0.02)
+    assert differences["iteration"] == 0
+
+
+def test_a_disturbed_run_disturbs_all():
+    bad = result(engine={"valid": False, "disturbed": ["it stood still"]}, seed=4)
+    found = agreement(pooled([SIM, SIM]), pooled([SIM, bad]), STRICT)
+    assert found.invalid == ["seed 4: it stood still"] and not found.passed
+
+
+@pytest.mark.parametrize("ends, ended", [(("duration", "duration"), "duration"), (("duration", "done"), "done")])
+def test_all_were_cut_only_if_each_was(ends, ended):
+    assert pooled([result(totals={"ended_by": end}) for end in ends]).summary["totals"]["ended_by"] == ended
