@@ -9,6 +9,7 @@ among themselves when nothing that anybody could measure has changed.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -50,3 +51,11 @@ def perturbed(scenario: Scenario, count: int) -> list[Scenario]:
             )
         variants.append(scenario.model_copy(update={"link_override": tuple(overrides)}))
     return variants
+
+
+def reseeded(scenario: Scenario, count: int) -> Iterator[Scenario]:
+    """The scenario, and variants with the seeds that follow, each with cables that are a little longer as well: what
+    the seed does not draw, such as who of many senders comes first, falls otherwise then."""
+    yield scenario
+    for more in range(1, count):
+        yield perturbed(scenario.model_copy(update={"seed": scenario.seed + more}), 1)[0]

@@ -3,8 +3,8 @@
 A User-Mode Linux kernel is an ordinary program. In time-travel mode [Documentation/virt/uml, `time-travel=inf-cpu`] its
 clock stands still while anything computes and jumps to the next timer when everything sleeps. Distributions build
 theirs without that mode, so this one is built here, once: `allnoconfig` with the options of `kernel.config`, all
-built in, and a few small edits of the source (`EDITS`). It takes a few minutes, the result is 8 MB, and it is kept in
-the cache, outside of any checkout, under a name that depends on everything that went into it.
+built in, and a few small edits of the source (`gradwire.emu.uml.edits`). It takes a few minutes, the result is 8 MB,
+and it is kept in the cache, outside of any checkout, under a name that depends on everything that went into it.
 
     python -m gradwire.emu.uml.build            # needs: linux-source-6.1 gcc make flex bison bc xz-utils
 
@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.uml.edits import EDITS, edit
 from gradwire.scenarios.cache import cache_folder
 
 SOURCES = Path("/usr/src")
@@ -45,78 +46,9 @@ FRAGMENT = Path(__file__).with_name("kernel.config")
 MINUTES = 40
 """Longest time for the build; our choice."""
 
-EDITS: tuple[tuple[str, str, str], ...] = (
-    # The timer wheel of a 100 Hz kernel rounds retransmission timers to 10 ms; nothing else can be chosen for UML.
-    ("arch/um/Kconfig", r"(config HZ\s+int\s+default )100\b", r"\g<1>1000"),
-    # A clock that counts in 256 ns, and no timer sooner than 500 ns: both are visible at 10 Gbit/s.
-    ("arch/um/include/linux/time-internal.h", r"#define TIMER_MULTIPLIER 256", "#define TIMER_MULTIPLIER 1"),
-    ("arch/um/include/linux/time-internal.h", r"#define TIMER_MIN_DELTA  500", "#define TIMER_MIN_DELTA 1"),
-    # Every timer goes off a nanosecond late, which adds up where each is set by the one before.
-    ("arch/um/kernel/time.c", r"\tdelta \+= 1;", "\tif (!delta)\n\t\tdelta = 1;"),
-    # Looking at the clock takes time there, so that loops that wait by looking end. Nine processes that look at it
-    # several times for every packet then slow each other down by a third; once in 4096 times is enough.
-    (
-        "arch/um/kernel/time.c",
-        r"\t\t\ttime_travel_update_time_rel\(TIMER_MULTIPLIER\);",
-        """\t\t{
-\t\t\tstatic unsigned int looks;
-
-\t\t\tif (!(++looks & 4095))
-\t\t\t\ttime_travel_update_time_rel(TIMER_MULTIPLIER);
-\t\t}""",
-    ),
-    # So does every system call that fails, a microsecond, such as reading what is not there yet. Even a nanosecond each
-    # adds up: who paces packets and looks for news after each falls behind by one per packet.
-    (
-        "arch/um/kernel/skas/syscall.c",
-        r"\t\t\tum_udelay\(1\);",
-        """\t\t{
-\t\t\tstatic unsigned int failures;
-
-\t\t\tif (!(++failures & 4095))
-\t\t\t\tum_ndelay(1);
-\t\t}""",
-    ),
-    # The command line has the name of a temporary file in it, which makes it a source of randomness.
-    (
-        "drivers/char/random.c",
-        r"\t_mix_pool_bytes\(command_line, strlen\(command_line\)\);\n",
-        "",
-    ),
-    # Random numbers of the host would make every run another one: sequence numbers, hashes, losses. The kernel
-    # asks for them here and nowhere else. splitmix64 [Steele, Lea, Flood, OOPSLA 2014].
-    (
-        "arch/um/os-Linux/util.c",
-        r"\treturn getrandom\(buf, len, flags\);",
-        """\tstatic unsigned long long state;
-\tstatic int seeded;
-\tunsigned char *out = buf;
-\tsize_t at;
-
-\t(void)flags;
-\tif (!seeded) {
-\t\tconst char *seed = getenv("GRADWIRE_SEED");
-
-\t\tif (seed)
-\t\t\tstate = strtoull(seed, NULL, 10);
-\t\tseeded = 1;
-\t}
-\tfor (at = 0; at < len; at++) {
-\t\tunsigned long long z = (state += 0x9e3779b97f4a7c15ULL);
-
-\t\tz = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-\t\tz = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-\t\tout[at] = (unsigned char)((z ^ (z >> 31)) >> 32);
-\t}
-\treturn len;""",
-    ),
-)
-"""(file, what to replace, by what): every pattern has to be found exactly once."""
-
-
 def recipe() -> str:
     """A hash of everything of ours that goes into the kernel."""
-    content = FRAGMENT.read_bytes() + repr(EDITS).encode()
+    content = FRAGMENT.read_bytes() + repr([tuple(each) for each in EDITS]).encode()
     return hashlib.sha256(content).hexdigest()[:12]
 
 
@@ -211,8 +143,7 @@ def build(
         with log.open("wb") as out:
             say(f"unpacking {source.name} (1.4 GB, removed afterwards)")
             _call(["tar", "-xf", str(source.resolve()), "-C", str(work), "--strip-components=1"], work, out, log, say)
-            for name, pattern, new in EDITS:
-                _edit(work / name, pattern, new)
+            edit(work)
             say("configuring")
             configure = ["make", "ARCH=um", "allnoconfig", f"KCONFIG_ALLCONFIG={FRAGMENT}"]
             _call(configure, work, out, log, say)
@@ -262,15 +193,6 @@ def _call(command: list[str], cwd: Path, out: BinaryIO, log: Path, say: Callable
     if process.returncode:
         tail = " | ".join(log.read_text(errors="replace").splitlines()[-3:])
         raise TestbedError(f"{' '.join(command[:3])} failed: {tail}", "the virtual-time kernel", f"see {log}")
-
-
-def _edit(path: Path, pattern: str, new: str) -> None:
-    text, count = re.subn(pattern, new.replace("\\", "\\\\") if "\\g<" not in new else new, path.read_text())
-    if count != 1:
-        raise TestbedError(
-            f"{path.name}: expected one place to edit, found {count}", "the virtual-time kernel", SOURCE
-        )
-    path.write_text(text)
 
 
 def _check_options(config: Path, source: Path) -> None:

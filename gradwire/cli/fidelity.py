@@ -97,8 +97,9 @@ def _both(
     from gradwire.analysis.own_program import side_by_side
     from gradwire.analysis.tables import print_grid
     from gradwire.scenarios.output import Kept, keep
+    from gradwire.sim.perturbation import reseeded
 
-    seeded = [chosen.model_copy(update={"seed": chosen.seed + more}) for more in range(chosen.fidelity.seeds)]
+    seeded = list(reseeded(chosen, chosen.fidelity.seeds))
     simulated, others = _simulate(seeded, as_json)
     emulated, finished = run_all(seeded, request, as_json)
     named = results_of(simulated, emulated)

@@ -67,7 +67,8 @@ class Fidelity(Table):
     of `userspace` can tell; with all, a run is disturbed if one timer in a hundred of a host was two base round trips
     late. "off": neither is looked at."""
     seeds: Annotated[int, Field(ge=1, le=64, strict=True)] = 1
-    """So many runs of each world, with the scenario's seed and those that follow. Figures are of the messages of all of
+    """So many runs of each world, with the scenario's seed and those that follow, and from the second on with cables
+    that are longer by less than a tenth of a packet's time, the same in both. Figures are of the messages of all of
     them together. What single lost packets decide takes several."""
     spread: Annotated[int, Field(ge=0, le=64, strict=True)] = 0
     """So often the simulation is made again with every cable longer by less than a tenth of a packet's time. What these

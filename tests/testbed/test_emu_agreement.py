@@ -33,18 +33,19 @@ POLICIES = (
     "leaf-spine-dlcp", "star-dlcp", "leaf-spine-constant", "star-constant", "star-ltp", "star-timely", "star-swift",
     "dctcp", "newreno",
 )  # fmt: skip
-ON_KERNELS = {
+TRIED_ON = {
     "red": ("leaf-spine-dlcp", "star-constant", "star-ltp", "dctcp"),
     "bpf": ("star-dlcp", "leaf-spine-constant", "star-timely", "star-swift", "newreno"),
+    "userspace": ("leaf-spine-dlcp", "star-dlcp", "newreno"),
 }
-"""What is tried on switches of the kernel, each policy on one of them; all on both with `--hypothesis-profile thorough`. The
-table of docs/fidelity.md has them all."""
+"""What is tried on which switches: each policy on one of the kernel, and on `userspace` spraying, selective drops and the
+kernel's TCP; all on all with `--hypothesis-profile thorough`. The table of docs/fidelity.md has them all."""
 THOROUGH = settings.default.max_examples >= 1000
 PAIRS = [
     (policy, switch)
     for policy in POLICIES  # one after the other: what is simulated of each is simulated once
     for switch in ("red", "bpf", "userspace")
-    if THOROUGH or policy in ON_KERNELS.get(switch, POLICIES)
+    if THOROUGH or policy in TRIED_ON[switch]
 ]
 _simulated: dict[str, list[Result]] = {}
 

@@ -123,6 +123,7 @@ def command(tmp_path, monkeypatch):
                 raise KeyboardInterrupt
             if late is not None and scenario.seed == late:
                 raise KeyboardInterrupt
+            assert (scenario.seed > 1) == bool(scenario.link_override), "cables of later seeds are longer"
             slower = build_scenario({**tables, "link": {"rate": rate, "latency": "10us"}, "seed": scenario.seed})
             found = simulate(slower)
             of = {"scenario_hash": scenario.digest()}

@@ -11,7 +11,8 @@ import gradwire
 from gradwire.emu.planning.ability import available
 from gradwire.emu.planning.choose import BACKENDS
 from gradwire.emu.planning.prepare import BALANCERS, MOST_HOSTS, check_scenario
-from gradwire.emu.uml.build import EDITS, PACKAGES
+from gradwire.emu.uml.build import PACKAGES
+from gradwire.emu.uml.edits import EXACT, QUICK
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.load import build_scenario
 
@@ -64,7 +65,8 @@ def test_every_edit_of_the_kernel_is_explained():
     table = section(INSIDE, "Virtual time")
     rows = [line for line in table.splitlines() if line.startswith("| ") and "---" not in line][1:]
     places = sum(2 if "two lines" in row else 1 for row in rows)
-    assert places == len(EDITS)
+    assert places == len(EXACT)
+    assert {f"`{Path(each.file).name}`" for each in QUICK} <= set(re.findall(r"`[\w.-]+`", table))
     assert f"with {['one', 'two', 'three', 'four', 'five', 'six', 'seven'][len(rows) - 1]} edits" in table
 
 
