@@ -36,10 +36,10 @@ POLICIES = (
 TRIED_ON = {
     "red": ("leaf-spine-dlcp", "star-constant", "star-ltp", "dctcp"),
     "bpf": ("star-dlcp", "leaf-spine-constant", "star-timely", "star-swift", "newreno"),
-    "userspace": ("leaf-spine-dlcp", "star-dlcp", "newreno"),
+    "userspace": ("leaf-spine-dlcp", "star-dlcp", "dctcp"),
 }
 """What is tried on which switches: each policy on one of the kernel, and on `userspace` spraying, selective drops and the
-kernel's TCP; all on all with `--hypothesis-profile thorough`. The table of docs/fidelity.md has them all."""
+kernel's TCP with marks; all on all with `--hypothesis-profile thorough`. The table of docs/fidelity.md has them all."""
 THOROUGH = settings.default.max_examples >= 1000
 PAIRS = [
     (policy, switch)
@@ -209,10 +209,10 @@ transport = {{ kind = "cubic", payload = "1400B", min_rto = "10ms" }}
 
 
 def job(side_channel: str, **changes: str):
-    """One iteration of the scenario `testbed` with DLCP, and four that differ from it by nanoseconds."""
+    """One iteration of the scenario `testbed` with DLCP, and two that differ from it by nanoseconds."""
     chosen = variant("dlcp", "testbed", "job.iterations=1", f'emulation.side_channel="{side_channel}"')
     chosen = chosen.model_copy(update={"transport": chosen.transport.model_copy(update=changes)})
-    return chosen, *perturbed(chosen, 4)
+    return chosen, *perturbed(chosen, 2)
 
 
 def mean(runs: list[Result], column: str) -> float:
@@ -223,7 +223,7 @@ def mean(runs: list[Result], column: str) -> float:
 @pytest.mark.slow
 def test_as_much_is_dropped_where_everything_is_dropped_several_times():
     """Senders go on asking what is missing, also when what they ask with is lost, and nobody repeats it but they.
-    Nanoseconds decide about a tenth of the drops here, in both, so these are means of the same five runs. Rates go by
+    Nanoseconds decide about a tenth of the drops here, in both, so these are means of the same three runs. Rates go by
     marks alone, or little is dropped."""
     runs = job("udp", stop_policy="eager", send_order="sequential", rate_control="dctcp")
     sims = [simulate(each) for each in runs]
@@ -240,8 +240,8 @@ def test_as_much_is_dropped_where_everything_is_dropped_several_times():
 def test_a_job_does_the_same_and_tcp_costs_it_what_its_acknowledgements_take():
     """By the rules alone as many packets are dropped and marked as in the simulator. Over TCP each Stop and Bitmap is
     acknowledged, through the port that is full; what those take there data loses, and sends again: so many packets more."""
-    sims = [simulate(each) for each in job("udp")[:3]]
-    udp, tcp = ([virtually(each) for each in job(kind)[:3]] for kind in ("udp", "tcp"))
+    sims = [simulate(each) for each in job("udp")]
+    udp, tcp = ([virtually(each) for each in job(kind)] for kind in ("udp", "tcp"))
     assert mean(udp, "drops_tail") == pytest.approx(mean(sims, "drops_tail"), rel=0.08)
     assert mean(udp, "marks") == pytest.approx(mean(sims, "marks"), rel=0.2)
     assert mean(tcp, "marks") < 1.2 * mean(sims, "marks"), "acknowledgements are no data, and do not wait with it"
@@ -266,7 +266,7 @@ def slowest(runs: list[Result]) -> float:
 @pytest.mark.parametrize("side_channel", ["tcp", "udp"])
 def test_a_slow_receiver(side_channel):
     """100 Mbit/s among hosts with 1 Gbit/s: as long in both worlds, iterations within 3 % and the p99 within 5 %."""
-    changes = [("slow-receiver", f"seed={seed}", f'emulation.side_channel="{side_channel}"') for seed in (1, 2, 3)]
+    changes = [("slow-receiver", f"seed={seed}", f'emulation.side_channel="{side_channel}"') for seed in (1, 2)]
     chosen = [load_scenario(name, set=list(those)) for name, *those in changes]
     sims, emus = ([run(each) for each in chosen] for run in (simulate, virtually))
     assert took(emus) == pytest.approx(took(sims), rel=0.03)

@@ -119,6 +119,7 @@ def test_the_limit_keeps_what_was_seen(place: Place) -> None:
     check_partial(place.folder / "kept", "max_wall")
 
 
+@pytest.mark.virtual
 @needs("uml")
 def test_the_limit_in_virtual_time(place: Place) -> None:
     status, said, error = place.run("emulate", "long.toml", *VIRTUAL, "--max-wall", "12s", "--out", "kept")

@@ -169,11 +169,9 @@ def test_the_first_failure_ends_the_others_and_is_told(place: Place) -> None:
     assert [(each["status"], each["made_to_end"]) for each in ranks] == [(-15, True), (7, False), (-15, True)]
 
 
+@pytest.mark.beside
 @needs("namespaces")
-@pytest.mark.parametrize("how", [
-    pytest.param("interrupt", marks=pytest.mark.beside), pytest.param("kill", marks=pytest.mark.beside),
-    pytest.param("max_wall", marks=pytest.mark.slow),
-])  # fmt: skip
+@pytest.mark.parametrize("how", ["interrupt", "kill", pytest.param("max_wall", marks=pytest.mark.slow)])
 def test_whatever_ends_a_run_nothing_is_left(place: Place, how: str) -> None:
     """Not even of what does not want to end, and of what ranks have started in sessions of their own."""
     code = (

@@ -68,12 +68,14 @@ def test_what_had_arrived_of_a_message_that_the_duration_cuts(transport):
     assert 0 < found["received"][0] < 10_000_000
 
 
+@pytest.mark.beside
 def test_agent_that_does_not_get_ready():
     found = inside("broken", how="silent")
     assert found["error"]["what"] == "waited 1.5 s for h2 to open their sockets"
     assert found["left"] == []
 
 
+@pytest.mark.beside
 def test_host_that_cannot_be_reached():
     found = inside("broken", how="unreachable")
     assert found["error"]["what"].startswith(("waited 1.5 s for h2", "cannot connect to 10.0.0."))
