@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from forward_cases import difference, left_out, long_jobs
-from hypothesis import settings
+from profiles import is_usual
 
 from gradwire.scenarios.errors import ScenarioError, StallError, TraceError
 from gradwire.scenarios.schema.scenario import Scenario
@@ -47,14 +47,13 @@ thorough profile tries all."""
 @pytest.mark.parametrize("name", COMBINATIONS)
 def test_random_jobs(name: str, tmp_path: Any) -> None:
     made, answers, engines = Scenarios(tmp_path, COMBINATIONS[name]), Counter[str](), Counter[Engine]()
-    usual = settings.default.max_examples < 1000
-    for seed in range(400 if usual else 1000):
+    for seed in range(400 if is_usual() else 1000):
         try:
             case = long_jobs(made, seed, tmp_path, name in LASTS)
             if case is None:
                 continue
             engine = engine_of(case)
-            if usual and engine not in ENGINES[name]:
+            if is_usual() and engine not in ENGINES[name]:
                 continue
             fast = simulate(case, threads=1 + seed % 2, max_wall_s=10.0)
             if fast.summary["totals"]["ended_by"] == "max_wall":
@@ -66,7 +65,7 @@ def test_random_jobs(name: str, tmp_path: Any) -> None:
         engines[engine] += 1
         answers["skipped" if left_out(fast) else str(fast.timing["fast_forward"])] += 1
         met = answers["skipped"] >= 3 and len(answers) > 4 and set(engines) >= ENGINES[name]
-        if usual and met and engines.total() >= LEAST:
+        if is_usual() and met and engines.total() >= LEAST:
             break
     assert answers["skipped"] >= 3, answers
     assert len(answers) > 4, answers

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import settings
+from profiles import is_usual
 
 from gradwire.scenarios.components import components
 from gradwire.scenarios.errors import ScenarioError
@@ -30,7 +30,7 @@ thorough profile takes all."""
 @pytest.mark.parametrize("seed", range(3))
 def test_what_check_accepts_runs_and_is_what_the_oracle_does(seed, tmp_path):
     made = Scenarios(tmp_path, combination(Random(seed)))
-    most = MOST_ENGINES if settings.default.max_examples < 1000 else 1000
+    most = MOST_ENGINES if is_usual() else 1000
     answers: list[str] = []
     engines: set[Combination] = set()
     for member in range(100):
