@@ -12,7 +12,8 @@ import os
 import pickle
 import tempfile
 from pathlib import Path
-from typing import Any
+from types import FunctionType
+from typing import Any, cast
 
 from gradwire.components import objects
 from gradwire.components.compiled import Compiled
@@ -52,7 +53,7 @@ def write(folder: Path, key: str, piece: object) -> None:
 def machine_code(function: Compiled, folder: Path) -> tuple[str, bytes]:
     """The machine code of a function that is the same in many engines, as `objects.emitted` returns it: translated for
     the first of them, and taken from there by all others."""
-    known = made_of(function.py_func, {})
+    known = made_of(cast(FunctionType, function.py_func), {})
     if known is None:
         return objects.emitted(function)
     key = key_of("machine code", known, function.declared, made_by())

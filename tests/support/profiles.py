@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 def is_usual() -> bool:
     """Whether tests run in the usual profile, and not in the thorough one."""
-    return settings.default is None or settings.default.max_examples < 1000
+    return settings.default.max_examples < 1000
 
 
 def of_engines(several: Sequence[T], usual: Sequence[T]) -> st.SearchStrategy[T]:
