@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 from engine_cases import ROOT, runs_without_numba, scenario, share_functions
+from numba.core import config as numba_config
+from profiles import is_usual
 from typer.testing import CliRunner
 
 import gradwire.scenarios.wire
@@ -101,7 +103,8 @@ def test_the_time_that_a_child_took_is_told_of_the_first_run(own_cache):
 @pytest.mark.slow
 def test_both_ways_of_compiling_give_the_same(own_cache, monkeypatch):
     """As one program, and function by function: by the process itself, where no child can do it; that is kept nowhere; or by
-    a child, where Numba is another. This one finds compiled what its parent has, and has to write it down."""
+    a child, where Numba is another. This one finds compiled what its parent has, and has to write it down. In the usual
+    profile Numba's own way is without LLVM's optimisation, which takes half of the time."""
     share_functions()
     played = case("reps", Dctcp, Dlcp)
     quick = run_engine(played)
@@ -109,6 +112,8 @@ def test_both_ways_of_compiling_give_the_same(own_cache, monkeypatch):
     assert kept.about["compiled"] == "as one program"
     monkeypatch.setattr(whole, "KNOWN", ())
     monkeypatch.setattr(specialise, "_functions", functools.cache(specialise._functions))
+    if is_usual():
+        monkeypatch.setattr(numba_config, "OPT", type(numba_config.OPT)(0))
     for child in (False, True):
         engines.clear()
         specialise._load.cache_clear()
