@@ -139,6 +139,8 @@ class Work:
     about: Json
     check: Callable[[], str]
     """what is wrong with the user's own part, in one line; empty if nothing"""
+    common: frozenset[str] = frozenset()
+    """names of functions that are the same in many engines"""
 
 
 def compile_all(works: Sequence[Work], jobs: int | None = None) -> dict[str, float]:
@@ -255,12 +257,15 @@ def _take_turns(final: Path) -> None:
 
 
 def _fill(part: Path, work: Work, at_once: bool, begin: float) -> None:
-    from gradwire.components import whole
+    from gradwire.components import pieces, whole
 
     symbols, takes, digests = {}, {}, {}
     for name, function in work.functions().items():
         takes[name] = function.py_func.__code__.co_argcount
-        symbols[name], code = objects.emitted(function)
+        if at_once and name in work.common:
+            symbols[name], code = pieces.machine_code(function, writable_folder() / FUNCTIONS)
+        else:
+            symbols[name], code = objects.emitted(function)
         digests[name] = _digest(code)
         (part / f"{name}.o").write_bytes(code)
     about = {

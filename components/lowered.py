@@ -17,12 +17,7 @@ A file that is not what was written, or that calls for one that is gone, counts 
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import hashlib
-import os
-import pickle
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,8 +26,8 @@ import llvmlite.binding as llvm
 from numba.core import codegen, compiler, environment, funcdesc, registry
 
 from gradwire.components.identity import made_by, made_of
+from gradwire.components.pieces import key_of, read, write
 
-DIGEST = 32  # bytes before what is kept
 DYNAMIC = "numba.dynamic.globals"  # names of Numba's for addresses in this process
 OWN_NAME = "gradwire_"  # before names in machine code that are made of keys
 Found = tuple[list[str], bytes, funcdesc.FunctionDescriptor, Any]
@@ -59,13 +54,12 @@ class Lowered:
         known = made_of(dispatcher.py_func, self._made_of)
         if known is None:
             return None
-        told = known, str(args), sorted(dispatcher.targetoptions.items()), self._by
-        return hashlib.sha256(repr(told).encode()).hexdigest()[:32]
+        return key_of(known, str(args), sorted(dispatcher.targetoptions.items()), self._by)
 
     def find(self, key: str) -> compiler.CompileResult | None:
         """What is kept under a key, as Numba has what it has compiled."""
         if key not in self._results:
-            found = self._read(key)
+            found: Found | None = read(self._folder, key)
             library = None if found is None else self._library(key, found)
             if found is None or library is None:
                 return None
@@ -112,12 +106,7 @@ class Lowered:
         descriptor = copy.copy(result.fndesc)
         descriptor.typemap = descriptor.calltypes = None
         found: Found = list(calls), module.as_bitcode(), descriptor, result.signature
-        data = pickle.dumps(found)
-        with contextlib.suppress(OSError):
-            self._folder.mkdir(exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as file:
-                file.write(hashlib.sha256(data).digest() + data)
-            os.replace(file.name, self._folder / key)
+        write(self._folder, key, found)
 
     def _bring(self, library: Any, module: llvm.ModuleRef, calls: dict[str, None], seen: set[Any]) -> None:
         """Link what a library calls and has no key, Numba's own helpers, into a module; the keys of the others."""
@@ -130,22 +119,10 @@ class Lowered:
                 module.link_in(each._final_module if fresh else each._get_module_for_linking(), preserve=True)
                 self._bring(each, module, calls, seen)
 
-    def _read(self, key: str) -> Found | None:
-        try:
-            path = self._folder / key
-            data = path.read_bytes()
-            if hashlib.sha256(data[DIGEST:]).digest() != data[:DIGEST]:
-                return None
-            os.utime(path)
-        except OSError:
-            return None
-        found: Found = pickle.loads(data[DIGEST:])
-        return found
-
     def _library(self, key: str, found: Found | None = None) -> codegen.CodeLibrary | None:
         """The library of a key, with all that it calls; None if any of them is not there."""
         if key not in self._libraries:
-            found = found or self._read(key)
+            found = found or read(self._folder, key)
             if found is None:
                 return None
             calls, code, descriptor, _ = found

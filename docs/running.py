@@ -35,12 +35,14 @@ class Done:
 class Session:
     """A folder in which commands and code run as in a terminal, with this `gradwire`. Commands run once.
 
-    `programs`: what `gradwire` and `python` are there, as words before their arguments.
+    `programs`: what `gradwire` and `python` are there, as words before their arguments. `interpreter`: what runs
+    blocks of code, if it is not that `python`.
     """
 
     folder: Path
     limit_s: float = LIMIT_S
     programs: Mapping[str, Sequence[str]] = field(default_factory=lambda: PROGRAMS)
+    interpreter: Sequence[str] = ()
     known: dict[str, Done] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -66,7 +68,7 @@ class Session:
         return self.known[line]
 
     def python(self, code: str) -> Done:
-        return self._run([*self.programs["python"], "-c", code], code.splitlines()[0])
+        return self._run([*(self.interpreter or self.programs["python"]), "-c", code], code.splitlines()[0])
 
     def _run(self, arguments: list[str], name: str) -> Done:
         done = subprocess.run(

@@ -61,6 +61,8 @@ if TYPE_CHECKING:
     from gradwire.scenarios.schema.transport_base import Transport
 
 FUNCTIONS = ("run", "post", "keep")
+COMMON = frozenset({"post", "keep"})
+"""Those of them that know nothing of transports, balancers and switches."""
 
 ARGUMENTS = {
     "start": "now",
@@ -241,7 +243,7 @@ def _compile(combinations: Iterable[Combination], jobs: int | None = None) -> di
     for combination in dict.fromkeys(combinations):
         users = [owner for owner in combination.owners if is_users(owner)]
         functions, check = partial(_functions, combination), partial(type_check, users)
-        works.append(Work(_identity(combination), functions, combination.about(), check))
+        works.append(Work(_identity(combination), functions, combination.about(), check, COMMON))
     try:
         return compile_all(works, jobs)
     except CompileError as error:

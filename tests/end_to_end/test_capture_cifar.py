@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from warm import Warm
 
 torch = pytest.importorskip("torch", reason="capture records PyTorch training (extra: capture)")
 pytest.importorskip("PIL", reason="pictures are decoded with pillow (extra: capture)")
 from torch import nn  # noqa: E402
 
-import gradwire  # noqa: E402
 from gradwire.traces import models  # noqa: E402
 from gradwire.traces.builtin import BuiltinRun, capture_builtin  # noqa: E402
 from gradwire.traces.capture.session import capture  # noqa: E402
@@ -136,18 +134,11 @@ def test_a_text_is_learnt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_command_line(tmp_path: Path) -> None:
     """`gradwire capture` as a person types it: progress on stderr, one line on stdout, a trace that can be read."""
-    root = Path(gradwire.__file__).resolve().parents[1]
     words = (
         f"capture --model resnet20 --data {CIFAR} --batch 4 --iterations 2 --early 1 --late 4 --every 2 "
         f"--overhead-pairs 1 --device cpu --threads 1 --out {tmp_path / 'out'}"
     )
-    command = [sys.executable, "-m", "gradwire"]
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*command, *arguments], capture_output=True, text=True, timeout=120, check=False, cwd=root
-        )
-
+    run = Warm.with_torch().run
     done = run(*words.split())
     assert (done.returncode, done.stdout) == (0, f"trace written to {tmp_path / 'out'}\n"), done.stderr
     assert "100% step 8 loss" in done.stderr

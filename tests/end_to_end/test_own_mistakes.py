@@ -194,15 +194,22 @@ main()
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_rule_that_loops_for_ever_ends_when_it_is_asked_to(tmp_path, number, code):
-    """Python does not hear it: machine code does not come back."""
-    (tmp_path / "mine.py").write_text(FOREVER)
-    file = tmp_path / "mine.toml"
+@pytest.fixture(scope="module")
+def forever(tmp_path_factory):
+    """A scenario with a rule that loops for ever, whose engine is there: it is known by its folder, too."""
+    folder = tmp_path_factory.mktemp("forever")
+    (folder / "mine.py").write_text(FOREVER)
+    file = folder / "mine.toml"
     file.write_text('load_balancing = "mine:Mine"\n' + SCENARIO.replace('"mine:ConstantRate"', '"dctcp"'))
     compile_ahead([load_scenario(file)])
-    command = [sys.executable, "-c", ASKED, "run", str(file)]
+    return file
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_rule_that_loops_for_ever_ends_when_it_is_asked_to(forever, number, code):
+    """Python does not hear it: machine code does not come back."""
+    command = [sys.executable, "-c", ASKED, "run", str(forever)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}) as run:
         try:
             while _computed(run.pid) < 1.5:

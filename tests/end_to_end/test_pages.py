@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,10 @@ TO_RUN = [page for page, found in BLOCKS.items() if any(each.kind in ("sh", "pyt
 TABLES = [(block, *entry) for found in BLOCKS.values() for block in found if "figures" in block.marks for entry in table_commands(block)]
 
 
-def session_in(folder: Path) -> Session:
-    """Commands in processes that need not import `gradwire` each."""
-    return Session(folder, programs={**PROGRAMS, "gradwire": Warm.ours().client()})
+def session_in(folder: Path, needs: Iterable[str]) -> Session:
+    """Commands and code in processes that need not import `gradwire` each, nor torch."""
+    warm = (Warm.with_torch() if "torch" in needs and not missing(["torch"]) else Warm.ours()).client()
+    return Session(folder, programs={**PROGRAMS, "gradwire": warm}, interpreter=warm)
 
 
 def name(page: Path) -> str:
@@ -48,7 +50,7 @@ def name(page: Path) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", TO_RUN, ids=name)
 def test_commands_and_code_run(page: Path, tmp_path: Path):
-    session = session_in(tmp_path)
+    session = session_in(tmp_path, {need for block in BLOCKS[page] for need in block.needs})
     skipped = ""
     for block in BLOCKS[page]:
         why = missing(block.needs)
@@ -65,7 +67,7 @@ def test_figures_are_those_that_are_printed(block: Block, command: str, number: 
     why = missing(block.needs)
     if why:
         pytest.skip(why)
-    session = session_in(tmp_path)
+    session = session_in(tmp_path, block.needs)
     run_first(session, block)
     done = session.command(command)
     assert done.code == 0, done.text

@@ -53,7 +53,7 @@ def watch(
     until: int = HOLD,
 ) -> Seen:
     """Hosts 1, 2, ... of a star send to host 0; until nothing moves, or until a time. Both transports are compiled in, as
-    in the property tests, so that they share engines."""
+    in the property tests, and where marks are drawn their balancer is, so that they share engines."""
     network = star(len(sizes) + 1, LinkSpec(rate, latency))
     same = {"payload": f"{table.payload}B"}  # the unloaded round trip is that of the largest packet of all
     tables: list[Any] = [
@@ -64,7 +64,7 @@ def watch(
     tables[kind] = table
     fabric = Fabric(
         network, build_routing(network), switch=Switch.model_validate({"buffer": "100MB"} | switch),
-        transports=tables, packet_log=True,
+        transports=tables, packet_log=True, balancing="spray_random" if "ecn_ceiling" in switch else "ecmp",
     )  # fmt: skip
     for number, (size, start) in enumerate(zip(sizes, starts, strict=True)):
         fabric.send(start, number + 1, 0, size, transport=kind)

@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 from forward_cases import difference, left_out, long_jobs
-from hypothesis import settings
+from profiles import is_usual
 
 from gradwire.scenarios.errors import ScenarioError, StallError, TraceError
+from gradwire.scenarios.schema.scenario import Scenario
+from gradwire.sim.fabric.specialise import combination_of
 from gradwire.sim.simulate import simulate
 from tests.soak.drawn import COMMON, Scenarios
 
-LEAST = 30
-"""Seeds that are tried in any case; then as many as it takes to have met what there is to meet."""
+Engine = tuple[tuple[str, ...], tuple[str, ...]]
+LEAST = 10
+"""Scenarios that are tried in any case; then as many as it takes to have met what there is to meet."""
 COMBINATIONS = {
     "plain": COMMON,
     "several transports, shared buffers": replace(
@@ -28,17 +31,29 @@ COMBINATIONS = {
 
 
 LASTS = ("connections that last", "pairs, switches that sum")
+ENGINES: dict[str, set[Engine]] = {
+    "plain": {(("dctcp",), ())},
+    "several transports, shared buffers": {
+        (("tcp_newreno", "dcqcn"), ("shared", "delays")), (("tcp_newreno",), ("shared", "delays", "ack_delay")),
+    },
+    "connections that last": {(("tcp_newreno",), ("streams",))},
+    "pairs, switches that sum": {(("dlcp",), ("pairs", "aggregation")), (("dlcp", "dctcp"), ("pairs", "aggregation"))},
+    "flow control, faults": {(("dctcp",), ("drr", "pfc", "faults"))},
+}  # fmt: skip
+"""Transports and features of the engines whose scenarios are tried in the usual profile: each takes seconds to compile. The
+thorough profile tries all."""
 
 
 @pytest.mark.parametrize("name", COMBINATIONS)
 def test_random_jobs(name: str, tmp_path: Any) -> None:
-    combination = COMBINATIONS[name]
-    made, answers = Scenarios(tmp_path, combination), Counter[str]()
-    many = 80 if settings.default.max_examples < 1000 else 1000
-    for seed in range(many):
+    made, answers, engines = Scenarios(tmp_path, COMBINATIONS[name]), Counter[str](), Counter[Engine]()
+    for seed in range(400 if is_usual() else 1000):
         try:
             case = long_jobs(made, seed, tmp_path, name in LASTS)
             if case is None:
+                continue
+            engine = engine_of(case)
+            if is_usual() and engine not in ENGINES[name]:
                 continue
             fast = simulate(case, threads=1 + seed % 2, max_wall_s=10.0)
             if fast.summary["totals"]["ended_by"] == "max_wall":
@@ -47,8 +62,17 @@ def test_random_jobs(name: str, tmp_path: Any) -> None:
         except (ScenarioError, TraceError, StallError):
             continue
         assert difference(fast, full) == [], f"seed {seed}"
+        engines[engine] += 1
         answers["skipped" if left_out(fast) else str(fast.timing["fast_forward"])] += 1
-        if many < 1000 and seed >= LEAST and answers["skipped"] >= 3 and len(answers) > 4:
+        met = answers["skipped"] >= 3 and len(answers) > 4 and set(engines) >= ENGINES[name]
+        if is_usual() and met and engines.total() >= LEAST:
             break
     assert answers["skipped"] >= 3, answers
     assert len(answers) > 4, answers
+    assert set(engines) >= ENGINES[name], engines
+
+
+def engine_of(case: Scenario) -> Engine:
+    """Transports and features of the engine that a scenario needs."""
+    about = combination_of(case).about()
+    return tuple(about["transports"]), tuple(about["features"])

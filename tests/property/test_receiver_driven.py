@@ -34,8 +34,8 @@ def dctcp(draw: st.DrawFn) -> Dctcp:
 
 
 @st.composite
-def cutters(draw: st.DrawFn) -> list[Any]:
-    """Transports for switches that trim."""
+def cutters(draw: st.DrawFn, every: tuple[int, ...]) -> list[Any]:
+    """Transports for switches that trim; `every`: so many packets NSCC acknowledges at once."""
     rto = st.sampled_from(("20us", "200us", "2ms"))
     most = draw(st.sampled_from((0.1, 1.5, 20.0)))
     return [
@@ -48,7 +48,7 @@ def cutters(draw: st.DrawFn) -> list[Any]:
         Nscc.model_validate({
             "kind": "nscc", **common(draw),
             "control": draw(st.sampled_from(("sender", "receiver", "both"))),
-            "ack_every": draw(st.sampled_from((1, 2, 4, 16))) if most < 20 else 1,
+            "ack_every": draw(st.sampled_from(every)) if most < 20 else 1,
             "trimming": draw(st.booleans()),
             "target_delay": draw(st.sampled_from((None, "1us", "50us"))),
             "max_window": most,
@@ -114,9 +114,9 @@ def made(draw: st.DrawFn, tables: list[Any], switch: Switch, balancing: str) -> 
 
 
 @st.composite
-def cut_cases(draw: st.DrawFn) -> Case:
+def cut_cases(draw: st.DrawFn, every: tuple[int, ...] = (1, 2, 4, 16)) -> Case:
     """Switches that trim above some packets, or a few bytes, or at once."""
-    tables = draw(cutters())
+    tables = draw(cutters(every))
     frames = [table.payload + table.overhead for table in tables]
     threshold = draw(st.sampled_from([64, 3_000, *frames, *(8 * frame for frame in frames)]))
     switch = draw(switches(tables)).model_copy(update={

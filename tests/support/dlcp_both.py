@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 import numpy as np
 from transport_bench import GBPS, US
 
@@ -12,9 +14,10 @@ from gradwire.components.transports.dlcp_words import (
     SENDER_BITMAPS,
 )
 from gradwire.emu.agent.base import MessageRow
+from gradwire.emu.agent.nic import RECORD
 from gradwire.emu.transports import dlcp
 from gradwire.emu.transports.pairs import Pairs
-from gradwire.emu.transports.rules import ReceivingEnd, Rules, SendingEnd
+from gradwire.emu.transports.rules import RECEIVER_RECORD, ReceivingEnd, Rules, SendingEnd
 from gradwire.emu.wire.header import ACK, BITMAP, STOP
 from gradwire.testing import Ends
 
@@ -23,6 +26,9 @@ LINE = -(-(8_000_000_000_000 << 16) // (100 * GBPS))
 PLACES = {at.S_BITS, at.S_PEER, at.S_TAGS, at.S_SENT, at.S_LAST, at.S_STAMPS, at.S_PAIR}
 """words of a sender's record that say where others are, or that the engine writes"""
 PEER_PLACES = {at.R_BITS, at.R_TAGS, at.R_PAIR, at.R_HOST}
+of_sender = itemgetter(*(word for word in range(at.SENDER_WORDS) if word not in PLACES))
+of_receiver = itemgetter(*(word for word in range(at.RECEIVER_WORDS) if word not in PEER_PLACES))
+"""the words of a record that have to be the same"""
 
 
 class Both:
@@ -45,11 +51,11 @@ class Both:
 
     def same(self):
         ends, s, r = self.ends, self.sender, self.receiver
-        words = [word for word in range(at.SENDER_WORDS) if word not in PLACES]
-        assert [s.word(word) for word in words] == [ends[word] for word in words]
+        theirs = ends.M[ends.f : ends.f + at.SENDER_WORDS]
+        assert of_sender(s.block.words[RECORD : RECORD + at.SENDER_WORDS].tolist()) == of_sender(theirs)
         assert (s.gap, s.timer, int(s.done)) == (ends[at.S_GAP], ends[at.S_TIMER], ends[at.S_DONE])
-        words = [word for word in range(at.RECEIVER_WORDS) if word not in PEER_PLACES]
-        assert [r.word(word) for word in words] == [ends.at_receiver(word) for word in words]
+        theirs = ends.M[ends.r : ends.r + at.RECEIVER_WORDS]
+        assert of_receiver(r.block.words[RECEIVER_RECORD : RECEIVER_RECORD + at.RECEIVER_WORDS].tolist()) == of_receiver(theirs)
         for ours, base in (
             (s.group.pair, ends[at.S_PAIR]),
             (self.there.peer(r.row), ends.at_receiver(at.R_PAIR)),

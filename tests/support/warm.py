@@ -1,14 +1,14 @@
 """Fork server: processes in which `gradwire` commands run, forked from one that has imported what most of them need.
 
 To start Python and to import takes most of a command's time: half a second of one that only says what is wrong with its
-input, a second of one that simulates. What is tested of such a command is what it prints, how it exits and what it writes;
+input, a second of one that simulates, two of one that needs torch (`Warm.with_torch`). What is tested of such a command is what it prints, how it exits and what it writes;
 all of that happens here as ever, in a process, a working directory, an environment and files of its own, that end with it.
 What commands do before they have imported, when they are killed, or at Ctrl-C is for tests with real processes
 (`output_cases.gradwire_command`, `emu_commands`).
 
 `Warm` is the server, one for each process that tests run in; run as a program, this file is the server, or the client
-that stands for `gradwire` in a shell. Code in Python has processes of its own: it may bring whatever threads it wants, and a
-program that runs inside of a network of `gradwire exec` does not reach the server.
+that stands for `gradwire` in a shell. `-c CODE` before other arguments is as with `python`. A program that runs inside of a
+network of `gradwire exec` does not reach the server.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import types
 from pathlib import Path
 from typing import Any
 
@@ -36,19 +37,22 @@ IMPORTED = (
     "gradwire.analysis.tables", "gradwire.experiment.resolve", "gradwire.traces.trace", "pyarrow.parquet", "networkx",
 )  # fmt: skip
 """What commands need, and no more: neither Numba, which a run with a kept engine does not load, nor torch."""
+TORCH = ("torch", "gradwire.training.trainer", "gradwire.training.simulated")
+"""What those need besides that train. Torch has no threads before it computes."""
 START_S = 120.0
 LENGTH, STATUS = struct.Struct("<Q"), struct.Struct("<i")
 
 
 class Warm:
-    """A server of one's own, with this process's environment. Its processes go with this one."""
+    """A server of one's own, with this process's environment. Its processes go with this one. `more`: what it imports
+    beside `IMPORTED`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *more: str) -> None:
         self._owner = os.getpid()
         self._folder = tempfile.TemporaryDirectory(prefix="gradwire-warm-")
         self.place = Path(self._folder.name) / "socket"
         self._process = subprocess.Popen(
-            [sys.executable, __file__, "serve", str(self.place)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [sys.executable, __file__, "serve", str(self.place), *more], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)},
         )  # fmt: skip
         assert self._process.stdout is not None
@@ -67,7 +71,17 @@ class Warm:
     @functools.cache
     def ours() -> Warm:
         """The server of this process, started when it is first asked for."""
-        made = Warm()
+        return Warm._for_good()
+
+    @staticmethod
+    @functools.cache
+    def with_torch() -> Warm:
+        """The same with torch."""
+        return Warm._for_good(*TORCH)
+
+    @staticmethod
+    def _for_good(*more: str) -> Warm:
+        made = Warm(*more)
         atexit.register(made.close)
         return made
 
@@ -105,10 +119,10 @@ def ask(place: str, arguments: Any, files: list[int], timeout: float | None = No
     return int(STATUS.unpack(answer)[0])
 
 
-def serve(place: str) -> list[str]:
+def serve(place: str, more: list[str]) -> list[str]:
     """Take requests until standard input ends. Returns in a process of its own for each, with what it is to run; and in
     no other."""
-    for name in IMPORTED:
+    for name in (*IMPORTED, *more):
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # or the first collection of each process would copy all that they share
@@ -167,17 +181,22 @@ def _wait(child: int, connection: socket.socket) -> None:
 
 
 def become(arguments: list[str]) -> None:
-    """Be `gradwire` with these arguments."""
+    """Be `gradwire` with these arguments, or `python -c CODE`."""
+    if arguments[:1] == ["-c"]:
+        sys.argv, sys.path[0] = ["-c", *arguments[2:]], ""
+        sys.modules["__main__"] = main = types.ModuleType("__main__")
+        exec(compile(arguments[1], "<string>", "exec"), vars(main))
+        return
     sys.argv = [str(ROOT / "gradwire" / "__main__.py"), *arguments]
     sys.path[0] = os.getcwd()  # as of `python -m`
-    from gradwire.cli import main
+    from gradwire.cli import main as command
 
-    main()
+    command()
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "serve":
-        become(serve(sys.argv[2]))
+        become(serve(sys.argv[2], sys.argv[3:]))
     else:
         status = ask(sys.argv[1], sys.argv[2:], [0, 1, 2])
         sys.exit(status if status >= 0 else 128 - status)

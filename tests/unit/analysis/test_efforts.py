@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from warm import Warm
 
 pytest.importorskip("torch")
 
@@ -123,8 +123,8 @@ def test_the_short_ones_are_made_first_in_a_full_reproduction(tmp_path: Path, mo
 def _command(out: Path, *more: str, at: str = "", after: int = 0) -> subprocess.CompletedProcess[str]:
     """A full reproduction of a small claim in a process of its own, to which a signal is sent in the step after so many."""
     code = f"from tests.support.reproduction_cases import main; main({at!r}, {after})"
-    line = [sys.executable, "-c", code, "reproduce", "tolerance", "--full", "--seeds", "1", "--jobs", "1", "--out", str(out), *more]
-    return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    line = ["-c", code, "reproduce", "tolerance", "--full", "--seeds", "1", "--jobs", "1", "--out", str(out), *more]
+    return Warm.with_torch().run(*line, timeout=240)
 
 
 @pytest.mark.parametrize(("at", "code"), [("SIGINT", 130), ("SIGKILL", -signal.SIGKILL)])

@@ -232,7 +232,7 @@ def test_a_quarter_of_the_acknowledgements():
     for every in (1, 4):
         network = star_of(2)
         fabric = Fabric(
-            network, build_routing(network), switch=Switch(), balancing="ecmp", seed=1,
+            network, build_routing(network), switch=Switch(trim_threshold="100kB"), balancing="ecmp", seed=1,
             transports=[transport("nscc", ack_every=every, trimming=False)],
         )  # fmt: skip
         fabric.send(0, 0, 1, 4_096_000)

@@ -110,8 +110,9 @@ def test_a_message_whose_last_packet_is_lost_beside_another_needs_no_time_out(ki
     cut = [
         Change(n * TX + edge, what, 0) for n in (10, 19) for edge, what in ((-1, "cut"), (TX - 1, "mend"))
     ]
-    table = transport(kind, payload="1000B", initial_window=50, min_rto="1ms")
-    case = Case(star(2, LinkSpec(10**11, US)), [table], [Letter(0, 0, 1, 20_000)], changes=cut)
+    tables = [transport(each, payload="1000B", initial_window=50, min_rto="1ms") for each in KINDS]
+    letters = [Letter(0, 0, 1, 20_000, KINDS.index(kind))]
+    case = Case(star(2, LinkSpec(10**11, US)), tables, letters, changes=cut)
     engine = run_engine(case)
     assert first_difference(engine, run_oracle(case)) == ""
     assert engine.again == [2] and engine.arrivals[0].time < 20 * US < MS

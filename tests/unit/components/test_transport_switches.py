@@ -155,7 +155,7 @@ def test_nscc_keeps_the_queue_at_its_target(senders):
     target = 0.75 * (4 * US + 2 * PACKET + 2 * 60 * 80)
     later = [Flow(senders + 1, 0, PAYLOAD, at=MS + number * 40 * US) for number in range(30)]
     flows = [*incast(senders, 32 * MB // senders), *later]
-    outcome = play(star_of(senders + 2), flows, transport("nscc"), threshold=20 * KB, buffer=10 * MB)
+    outcome = play(star_of(senders + 2), flows, transport("nscc"), threshold=20 * KB, buffer=10 * MB, trim_threshold="10MB")
     ends = outcome.ends
     waits = [end - flow.at - 2 * PACKET - BESIDE for flow, end in zip(later, ends[senders:], strict=True)]
     assert 0.85 * target < sum(waits) / len(waits) < 1.15 * target

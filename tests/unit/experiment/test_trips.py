@@ -98,7 +98,7 @@ def test_it_is_what_a_packet_and_its_answer_take(kind):
 # --- whose it is ------------------------------------------------------------------------------------------------------
 
 CASES = {
-    "hpcc": {},
+    "dcqcn, hpcc": {},
     "pfabric": {"shortest_first": True},
     "ndp": {"trim_threshold": "33232B"},
     "nscc": {"trim_threshold": "33232B"},
@@ -122,10 +122,11 @@ def test_an_idle_host_far_away_changes_nothing(kind):
     """Sixteen hosts send to one; another, which neither sends nor receives, hangs on a long cable, or on one like all."""
     network = leaf_spine(3, 8, 4, LinkSpec(100 * GBPS, US))
     assert network.link_src[2 * 23] == 23
-    letters = [Letter(0, host, 0, 200_000) for host in range(1, 17)]
+    tables = [transport(each) for each in kind.split(", ")]  # some have an engine with others; the last one sends
+    letters = [Letter(0, host, 0, 200_000, len(tables) - 1) for host in range(1, 17)]
     switch = Switch.model_validate({"buffer": "512KiB", **CASES[kind]})
     near, far = (
-        run_engine(Case(each, [transport(kind)], letters, switch)) for each in (network, far_away(network, 23))
+        run_engine(Case(each, tables, letters, switch)) for each in (network, far_away(network, 23))
     )
     assert near == far
 
@@ -165,12 +166,13 @@ def test_pulls_are_paced_by_the_packet_that_is_pulled():
     """An NDP incast with packets of 1460 bytes takes as long as without two flows elsewhere that have packets of 9000; and
     it keeps the receiver's line busy."""
     network = star(12, LinkSpec(10 * GBPS, US))
-    ndp, big = transport("ndp", payload="1460B"), transport("dctcp", payload="8932B")
+    ndp, nscc = transport("ndp", payload="1460B"), transport("nscc", payload="1460B")  # one engine for these three
+    small, big = (transport("dctcp", payload=payload) for payload in ("1460B", "8932B"))
     incast = [Letter(0, host, 8, 100_000) for host in range(8)]
-    elsewhere = [Letter(0, 9, 10, 10**6, 1), Letter(0, 10, 9, 10**6, 1)]
+    elsewhere = [Letter(0, 9, 10, 10**6, 2), Letter(0, 10, 9, 10**6, 2)]
     switch = Switch.model_validate({"trim_threshold": f"{8 * 1518}B"})
-    alone = run_engine(Case(network, [ndp], incast, switch)).arrivals
-    beside = run_engine(Case(network, [ndp, big], [*incast, *elsewhere], switch)).arrivals
+    alone = run_engine(Case(network, [ndp, nscc, small], incast, switch, "spray_random")).arrivals
+    beside = run_engine(Case(network, [ndp, nscc, big], [*incast, *elsewhere], switch, "spray_random")).arrivals
     assert [each for each in beside if each.message < len(incast)] == alone
     packets = -(-100_000 // 1460)
     assert alone[-1].time < 1.1 * len(incast) * packets * 1518 * 800

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from engine_cases import scenario
+from engine_cases import scenario, share_functions
 
 from gradwire.components import engines
 from gradwire.components.find import resolve
@@ -64,6 +64,7 @@ def test_a_mistake_in_ones_own_component_is_told_in_one_line(body, says, tmp_pat
 @pytest.mark.slow
 @pytest.mark.parametrize("body", ["return 1 // (c - c)", "if M[p] + 1:\n        raise ValueError\n    return 0"])
 def test_an_exception_in_a_compiled_rule_is_told_in_one_line(body, tmp_path, own_cache):
+    share_functions()
     rule = f"from numba import njit\n\n\n@njit\ndef admit(M, p, c, A):\n    {body}\n"
     (tmp_path / "mine.py").write_text(f"{rule}\n\nclass Mine:\n    admit = staticmethod(admit)\n")
     with pytest.raises(ScenarioError) as caught:
@@ -74,6 +75,7 @@ def test_an_exception_in_a_compiled_rule_is_told_in_one_line(body, tmp_path, own
 
 @pytest.mark.slow
 def test_functions_may_be_defined_in_the_class(tmp_path, own_cache):
+    share_functions()
     inside = f"class Mine(Balancer):\n    @staticmethod\n    @njit\n    def choose({CHOOSE}):\n        return count % n\n"
     (tmp_path / "mine.py").write_text(HEAD + inside)
     assert simulate(scenario(load_balancing="mine:Mine").at(tmp_path)).summary["totals"]["finished"]

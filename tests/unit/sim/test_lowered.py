@@ -13,7 +13,7 @@ import llvmlite.binding as llvm
 import numpy
 import pytest
 
-from gradwire.components import engines
+from gradwire.components import engines, objects
 from gradwire.components.compiled import Compiled, Intrinsic, njit
 from gradwire.components.identity import made_of
 from gradwire.scenarios.load import build_scenario
@@ -52,13 +52,14 @@ def down(a):
     return a if a < 1 else down(a - 1)
 
 
-def engine(name, *outer):
-    """Machine code of `outer`, by its place, compiled in a process of its own as all engines are."""
+def engine(name, *outer, common=()):
+    """Machine code of `outer`, by its place, compiled in a process of its own as all engines are. `common`: the names of
+    those that other engines have, too."""
 
     def functions():
         return {f"f{n}": Compiled(each, "int64(int64)", {}) for n, each in enumerate(outer)}
 
-    engines.compile_all([engines.Work(name, functions, {"transports": [name]}, str)])
+    engines.compile_all([engines.Work(name, functions, {"transports": [name]}, str, frozenset(common))])
     loaded = engines.load(name)
     assert loaded is not None, "it could not be compiled"
     return [loaded[f"f{n}"] for n in range(len(outer))]
@@ -99,6 +100,31 @@ def test_a_number_that_has_changed_is_another_function_however_deep(own_cache, m
     (second,) = engine("second", both)
     assert (first(20), second(20)) == (46 + 0, 50 + 4 - 6)
     assert len(kept(own_cache) - before) == 3
+
+
+def test_machine_code_that_engines_have_in_common_is_made_once(own_cache, monkeypatch):
+    """Anew where a number has changed, or a file is not what was written; that of others every time."""
+    emitted, made = objects.emitted, own_cache.parent / "made"
+
+    def noted(function):
+        with made.open("a") as file:  # in the child that compiles
+            file.write(f"{function.py_func.__name__} ")
+        return emitted(function)
+
+    monkeypatch.setattr(objects, "emitted", noted)
+    engine("first", both, other, common=["f0"])
+    one, two = engine("second", both, other, common=["f0"])
+    assert made.read_text().split() == ["both", "other", "other"]
+    assert (one(20), two(20)) == (46, -46)
+    with monkeypatch.context() as patch:
+        patch.setitem(globals(), "STEP", 5)
+        (changed,) = engine("changed", both, common=["f0"])
+    assert changed(20) == 50 + 4 - 6
+    for path in (own_cache / engines.FUNCTIONS).iterdir():
+        path.write_bytes(path.read_bytes()[:-1])
+    (anew,) = engine("anew", both, common=["f0"])
+    assert anew(20) == 46
+    assert made.read_text().split()[3:] == ["both", "both"]
 
 
 @pytest.mark.parametrize("left", [b"", b"half of it", None], ids=["empty", "changed", "gone"])

@@ -76,7 +76,8 @@ def test_the_fabric_stops_within_the_latency_of_what_a_sender_hears():
 def test_every_transport_tells_in_the_end_over_a_lossy_link(kind):
     more = {"min_rto": "200us"} if kind == "dctcp" else {}
     network = star_of(5, loss=0.05)
-    switch = Switch(buffer="1MB", trim_threshold="100kB") if kind == "ndp" else Switch(buffer="1MB")
+    needs = {"ndp": {"trim_threshold": "100kB"}, "pfabric": {"shortest_first": True}}
+    switch = Switch(buffer="1MB", **needs.get(kind, {}))
     fabric = Fabric(network, build_routing(network), switch=switch, transports=[transport(kind, **more)])
     for number in range(80):
         fabric.send(0, 1 + number % 4, 0, 30_000, settled=True)

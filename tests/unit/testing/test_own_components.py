@@ -36,17 +36,22 @@ traffic = [{ name = "to-one", kind = "incast", fan_in = 3, size = "50kB" }]
 """
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A folder with components of one's own, which is not the working directory."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    made = tmp_path / "own"
-    made.mkdir()
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A folder with components of one's own: one, since an engine is known by the folder, too."""
+    made = tmp_path_factory.mktemp("own")
     for name in ("two_choices", "wred"):
         (made / f"{name}.py").write_text((EXAMPLES / f"{name}.py").read_text())
     (made / "waiting.py").write_text((EXAMPLES / "constant_rate.py").read_text() + WITH_A_TIME)
     (made / "own.toml").write_text(SCENARIO)
     return made
+
+
+@pytest.fixture
+def folder(written, monkeypatch):
+    """The folder, which is not the working directory."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return written
 
 
 @pytest.mark.parametrize("keys", [{}, {"patience": "7us"}, {"percent": 50}])

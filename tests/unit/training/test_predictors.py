@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from warm import Warm
 
 torch = pytest.importorskip("torch")
 
@@ -198,8 +197,7 @@ def test_the_command(tmp_path: Path) -> None:
     """A predictor and its manifest, as JSON; and the same again, from what is there."""
     words = ["mp2", "--size", "8", "--samples", "200", "--steps", "60", "--epochs", "1", "--seed", "1", "--seed", "2", "--out", "p.npz"]
     for more in (["--json"], []):
-        line = [sys.executable, "-m", "gradwire", "predictor", *words, *more]
-        done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, timeout=240, check=False)
+        done = Warm.with_torch().run("predictor", *words, *more, timeout=240)
         assert done.returncode == 0, done.stderr
         if more:
             manifest = json.loads(done.stdout)
@@ -210,8 +208,7 @@ def test_the_command(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
     for words, said in ((["xyz"], "has no predictor"), (["mp2", "--seed", "1"], "two or more"), (["mp2", "--model", "resnet9"], "did you mean"), (["wnn", "--model", "bert-base"], "learns masked"), (["mp2", "--data", "nowhere"], "no such data")):
-        line = [sys.executable, "-m", "gradwire", "predictor", *words, "--out", "p.npz"]
-        done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False)
+        done = Warm.with_torch().run("predictor", *words, "--out", "p.npz")
         assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr, done.stderr
     with pytest.raises(ScenarioError, match="1 seeds"):
         make_predictor("mp2", tmp_path / "p.npz", Plan(seeds=(1,)))

@@ -6,13 +6,13 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as parquet
 import pytest
 from typer.testing import CliRunner
+from warm import Warm
 
 torch = pytest.importorskip("torch")
 
@@ -283,8 +283,7 @@ def test_the_picture_has_a_curve_per_training(whole: tuple[Path, Learned]) -> No
 def test_the_command(tmp_path: Path) -> None:
     """Under all policies, with a picture; as JSON; bad input is one line and exit code 2."""
     def run(*words: str) -> subprocess.CompletedProcess[str]:
-        line = [sys.executable, "-m", "gradwire", "train", "train-tiny", *words]
-        return subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, timeout=300, check=False)
+        return Warm.with_torch().run("train", "train-tiny", *words, timeout=300)
 
     sets = [word for each in SHORT for word in ("--set", each)]
     done = run("--all", *sets, "--out", "out")
