@@ -27,7 +27,7 @@ from gradwire.scenarios.readable import time_text
 from gradwire.scenarios.result import Result
 
 if TYPE_CHECKING:
-    from gradwire.scenarios.schema.scenario import Scenario
+    from gradwire.scenarios.schema.fidelity import Fidelity
 
 HEAD = ["", "simulated", "emulated", "difference", "allowed", "verdict"]
 SCATTER = "simulations"
@@ -52,13 +52,13 @@ class Shown(NamedTuple):
 def compare_runs(
     simulated: Sequence[Result],
     emulated: Sequence[Result],
-    scenario: Scenario,
+    tolerances: Fidelity,
     *,
     others: Sequence[Sequence[Result]] = (),
     quiet: bool = False,
 ) -> Shown:
-    """Compare runs of both worlds by the tolerances of their scenario: one of each, or several pairs with a seed each,
-    whose messages are judged together.
+    """Compare runs of both worlds by the tolerances of their scenario (its `fidelity`): one of each, or several pairs
+    with a seed each, whose messages are judged together.
 
     Prints the tables to stdout unless `quiet`; the verdict's lines are left to the caller.
 
@@ -67,7 +67,7 @@ def compare_runs(
     others : simulations that differ from `simulated` by nanoseconds only, in each entry one for each seed.
     """
     one, other = pooled(simulated), pooled(emulated)
-    found = agreement(one, other, scenario.fidelity, [pooled(each) for each in others])
+    found = agreement(one, other, tolerances, [pooled(each) for each in others])
     seeds = by_seed(simulated, emulated) if len(simulated) > 1 else []
     if not quiet:
         for table in [*([seeds_grid(seeds)] if seeds else []), *grids(found)]:

@@ -118,7 +118,7 @@ def _both(
         grid, own["program"] = side_by_side(program, emulated[0], simulated[0])
         if not as_json:
             print_grid(grid)
-    shown = compare_runs(simulated, emulated, chosen, others=others, quiet=as_json)
+    shown = compare_runs(simulated, emulated, chosen.fidelity, others=others, quiet=as_json)
     kept = Kept(None)
     if out is not None:
 

@@ -16,7 +16,7 @@ from gradwire.analysis.claims.claim import Claim, Expect, Setting
 from gradwire.analysis.claims.judge import judge
 from gradwire.analysis.claims.page import as_dict
 from gradwire.analysis.claims.plan import planned
-from gradwire.analysis.fidelity import agreement
+from gradwire.analysis.fidelity_show import compare_runs
 from gradwire.analysis.fidelity_show import write as write_fidelity
 from gradwire.scenarios.learned import Learned
 
@@ -80,5 +80,5 @@ def trainings(folder: Path) -> Path:
 def fidelity(folder: Path) -> Path:
     """An emulated run whose completion times are 1 % longer."""
     sim, emu = simulated(), compared_result(later(1.01))
-    write_fidelity(agreement(sim, emu, STRICT), sim, emu, folder)
+    write_fidelity(compare_runs([sim], [emu], STRICT, quiet=True), folder)
     return folder

@@ -37,7 +37,7 @@ def test_what_is_printed_and_written(tmp_path, capsys):
     changed = tables()
     later(1.5)(changed)
     emu = result(changed)
-    shown = compare_runs([SIM], [emu], scenario())
+    shown = compare_runs([SIM], [emu], Fidelity())
     write(shown, tmp_path / "out")
     printed = capsys.readouterr().out
     assert not shown.passed and shown.lines[-1] == "case: FAILED, 5 of 8 figures within their tolerances"
@@ -59,7 +59,7 @@ def test_what_is_printed_and_written(tmp_path, capsys):
 
 
 def test_quiet_prints_nothing(capsys):
-    assert compare_runs([SIM], [SIM], scenario(), quiet=True).passed
+    assert compare_runs([SIM], [SIM], Fidelity(), quiet=True).passed
     assert capsys.readouterr().out == ""
 
 
@@ -67,8 +67,8 @@ def test_the_tolerances_are_the_scenarios():
     changed = tables()
     later(1.05)(changed)
     emu = result(changed)
-    assert compare_runs([SIM], [emu], scenario(), quiet=True).passed
-    assert not compare_runs([SIM], [emu], scenario(completion_mean=0.02), quiet=True).passed
+    assert compare_runs([SIM], [emu], Fidelity(), quiet=True).passed
+    assert not compare_runs([SIM], [emu], Fidelity(completion_mean=0.02), quiet=True).passed
 
 
 def test_the_ports_that_differ_most_are_shown():
