@@ -76,7 +76,7 @@ test quick: export PYTHONDONTWRITEBYTECODE :=
 test: $(TEST_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 30 --durations-min 10 -m 'not wall'
+	$(BIN)/python -m pytest -n 3 --dist worksteal --durations 30 --durations-min 10 -m 'not wall'
 	$(BIN)/python -m pytest --durations 15 --durations-min 5 -m wall || { \
 		echo "SECOND TRY of the tests on the wall clock that have just failed: their first try stands above." >&2; \
 		$(BIN)/python -m pytest -m wall --last-failed --last-failed-no-failures none; }
