@@ -69,7 +69,8 @@ uml: $(BASE_STAMP)
 
 # Tests that measure time on the wall clock run by themselves: beside others they would measure those. What fails there
 # is run once more, because a machine with other work to do can disturb any of them. Workers take tests from each other
-# when they have none left (worksteal), and share compiled engines through the cache.
+# when they have none left (worksteal), and share compiled engines through the cache. Three of them keep two processors
+# busy: some tests wait, for time limits or for what another one compiles.
 # Tests start hundreds of processes, some in virtual machines: what Python has compiled once it need not compile in each,
 # whatever the shell says about that.
 test quick: export PYTHONDONTWRITEBYTECODE :=
