@@ -66,6 +66,7 @@ def test_figures_are_of_all_messages():
     assert differences["completion_mean"] == pytest.approx(0, abs=1e-9)
     assert differences["completion_p99"] == pytest.approx(0.3, rel=0.02)
     assert differences["iteration"] == 0
+    assert next(each.note for each in found.measures if each.what == "iteration") == "12 of workers"  # six of each run
 
 
 def test_a_disturbed_run_disturbs_all():
