@@ -96,20 +96,26 @@ def _both(
     from gradwire.analysis.fidelity_show import compare_runs, results_of, write
     from gradwire.analysis.own_program import side_by_side
     from gradwire.analysis.tables import print_grid
+    from gradwire.scenarios.errors import GradwireError
     from gradwire.scenarios.output import Kept, keep
     from gradwire.sim.perturbation import reseeded
 
     seeded = list(reseeded(chosen, chosen.fidelity.seeds))
     simulated, others = _simulate(seeded, as_json)
-    emulated, finished = run_all(seeded, request, as_json)
+    emulated: list[Result] = []
+    trouble: GradwireError | None = None
+    try:
+        finished = run_all(seeded, request, as_json, emulated)
+    except GradwireError as error:
+        finished, trouble = False, error
     named = results_of(simulated, emulated)
     parts = [(f"results/{name}", result.write) for name, result in named.items()]
-    if len(emulated) < len(seeded) or not finished:
+    if not finished:
         if out is not None:
             for name, part in parts:
                 part(out / name)
             typer.echo(f"not compared; results so far: {out}", err=True)
-        raise KeyboardInterrupt
+        raise trouble or KeyboardInterrupt
     if not as_json:
         print_engines(emulated)
     own: dict[str, Any] = {}

@@ -148,7 +148,17 @@ def cmd_emulate(
         typer.echo(f"{loaded.name} without any of its policies ({names}): --policy NAME or --all for those", err=True)
     request = request_of(clock, switch, max_wall, repeat, pcap, at)
     with claimed(out) as place:
-        results, finished = run_all(loaded.variants() if every else [loaded], request, as_json)
+        results: list[Result] = []
+        try:
+            finished = run_all(loaded.variants() if every else [loaded], request, as_json, results)
+        except GradwireError:
+            if place is not None and results:
+                from gradwire.analysis.compare import result_folders
+
+                for name, result in zip(result_folders(results), results, strict=True):
+                    result.write(place / name)
+                typer.echo(f"not compared; results so far: {place}", err=True)
+            raise
         for result in results:
             result.timing.update(asked(scenario, overrides_of(set_, trace)))
         if not results:
@@ -231,17 +241,19 @@ def _clock(clock: str | None) -> str | None:
     return clock
 
 
-def run_all(scenarios: Sequence[Scenario], request: Request, quiet: bool) -> tuple[list[Result], bool]:
-    """One Result per scenario, and whether there was no Ctrl-C; after one, those that hold something."""
-    results: list[Result] = []
+def run_all(scenarios: Sequence[Scenario], request: Request, quiet: bool, results: list[Result]) -> bool:
+    """Put one Result per scenario into `results`; whether there was no Ctrl-C. After one, what was under way is among
+    them if it holds something."""
     for scenario in scenarios:
         with progress(f"{scenario.name} {scenario.policy_name}, on real sockets", quiet) as show:
             try:
                 results.append(emulate(scenario, None, request, heard=_heard(show)))
             except KeyboardInterrupt as stop:
                 partial: Result | None = getattr(stop, "result", None)
-                return results + ([partial] if partial is not None else []), False
-    return results, True
+                if partial is not None:
+                    results.append(partial)
+                return False
+    return True
 
 
 def _heard(show: Progress) -> Callable[[Mapping[str, Any]], None]:

@@ -21,6 +21,7 @@ from gradwire.analysis.fidelity_show import MOST_PORTS, compare_runs, grids, wri
 from gradwire.analysis.plots import logarithmic
 from gradwire.cli import testbed as testbed_cli
 from gradwire.emu.control.supervise import EmulationInterrupted
+from gradwire.emu.switches.base import TestbedError
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.load import build_scenario
 from gradwire.scenarios.result import TABLES, Result
@@ -117,12 +118,12 @@ def command(tmp_path, monkeypatch):
         "traffic": [{"kind": "incast", "name": "in", "size": "20kB", "fan_in": 2, "receiver": "h0"}],
     }  # fmt: skip
 
-    def run(*arguments: str, engine: dict[str, Any] | None = None, rate: str = "1Gbps", interrupted=False, late=None, **fidelity: Any):
+    def run(*arguments: str, engine: dict[str, Any] | None = None, rate: str = "1Gbps", interrupted=False, late=None, stop=KeyboardInterrupt, **fidelity: Any):
         def emulate(scenario, trace, request, heard):
             if engine is None:
                 raise KeyboardInterrupt
             if late is not None and scenario.seed == late:
-                raise KeyboardInterrupt
+                raise stop
             assert (scenario.seed > 1) == bool(scenario.link_override), "cables of later seeds are longer"
             slower = build_scenario({**tables, "link": {"rate": rate, "latency": "10us"}, "seed": scenario.seed})
             found = simulate(slower)
@@ -177,9 +178,11 @@ def test_the_command_runs_both_worlds_with_as_many_seeds_as_are_asked_for(comman
     assert mean["sim"] == pytest.approx(sum(row["sim"] for row in data["seeds"]) / 3)
 
 
-def test_an_interrupted_command_keeps_the_seeds_that_were_done(command, tmp_path):
-    done = command("--out", str(tmp_path / "out"), engine=VALID, seeds=2, late=2)
-    assert done.exit_code == 130 and "not compared" in done.stderr
+@pytest.mark.parametrize("stop, code", [(KeyboardInterrupt, 130), (TestbedError("the runner is gone", "testbed", usage=False), 1)])
+def test_a_command_that_ends_before_its_time_keeps_the_seeds_that_were_done(stop, code, command, tmp_path):
+    done = command("--out", str(tmp_path / "out"), engine=VALID, seeds=2, late=2, stop=stop)
+    assert done.exit_code == code and "not compared" in done.stderr
+    assert (code == 1) == ("the runner is gone" in done.stderr)
     results = tmp_path / "out" / "results"
     assert sorted(str(each.relative_to(results)) for each in results.glob("*/*")) == [
         "seed-1/emulated", "seed-1/simulated", "seed-2/simulated",
