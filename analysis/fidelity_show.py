@@ -87,22 +87,31 @@ def results_of(simulated: Sequence[Result], emulated: Sequence[Result]) -> dict[
 
 
 def by_seed(simulated: Sequence[Result], emulated: Sequence[Result]) -> list[Json]:
-    """Mean completion time of what both worlds delivered under each seed, in ps, and how far they are apart."""
+    """Mean completion time of what both worlds delivered under each seed, in ps, and how far they are apart; None where
+    that is nothing."""
     rows: list[Json] = []
     for pair in zip(simulated, emulated, strict=True):
-        sim, emu = mean_completion(*pair)
-        rows.append({"seed": pair[0].summary["seed"], "sim": sim, "emu": emu, "difference": relative(sim, emu)})
+        means = mean_completion(*pair)
+        sim, emu = means or (None, None)
+        difference = relative(*means) if means else None
+        rows.append({"seed": pair[0].summary["seed"], "sim": sim, "emu": emu, "difference": difference})
     return rows
 
 
 def seeds_grid(rows: Sequence[JsonView]) -> Grid:
-    """Every seed, and what they say together of the mean difference: its 95 % interval."""
-    cells = [
-        [str(row["seed"]), time_text(row["sim"]), time_text(row["emu"]), _percent(row["difference"])] for row in rows
-    ]
+    """Every seed, and what they say together of the mean difference: its 95 % interval, if two or more can say
+    something."""
+    cells = []
+    for row in rows:
+        seed, sim = str(row["seed"]), row["sim"]
+        nothing = [seed, "-", "-", "none in both"]
+        cells.append(
+            nothing if sim is None else [seed, time_text(sim), time_text(row["emu"]), _percent(row["difference"])]
+        )
     known = [row["difference"] for row in rows if row["difference"] is not None]
     if known:
-        cells.append(["mean difference", "", "", f"{_percent(fmean(known))} ± {100 * half_width(known):.1f}"])
+        wide = f" ± {100 * half_width(known):.1f}" if len(known) > 1 else ""
+        cells.append(["mean difference", "", "", f"{_percent(fmean(known))}{wide}"])
     return Grid("mean completion time, seed by seed", ["seed", "simulated", "emulated", "difference"], cells)
 
 
