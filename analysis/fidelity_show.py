@@ -21,6 +21,7 @@ from gradwire.analysis.fidelity import Agreement, agreement, mean_completion
 from gradwire.analysis.fidelity_measure import PACKETS, Measure, relative
 from gradwire.analysis.pooled import pooled
 from gradwire.analysis.tables import Grid, print_grid
+from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.json_data import Json, JsonView
 from gradwire.scenarios.output import new_folder
 from gradwire.scenarios.readable import time_text
@@ -65,7 +66,13 @@ def compare_runs(
     Parameters
     ----------
     others : simulations that differ from `simulated` by nanoseconds only, in each entry one for each seed.
+
+    Raises
+    ------
+    ResultError
+        There is no run, one has no partner, or several of a world have the same seed.
     """
+    _paired(simulated, emulated)
     one, other = pooled(simulated), pooled(emulated)
     found = agreement(one, other, tolerances, [pooled(each) for each in others])
     seeds = by_seed(simulated, emulated) if len(simulated) > 1 else []
@@ -74,6 +81,17 @@ def compare_runs(
             print_grid(table)
     data = {**found.as_dict(), "seeds": seeds}
     return Shown(found.passed, found.verdicts(), data, found, one, other, results_of(simulated, emulated))
+
+
+def _paired(simulated: Sequence[Result], emulated: Sequence[Result]) -> None:
+    where = "compare_runs(simulated, emulated)"
+    if not simulated or len(simulated) != len(emulated):
+        many = f"{len(simulated)} simulated and {len(emulated)} emulated"
+        raise ResultError(f"runs are no pairs (got {many})", where, "as many of each, one at least")
+    seeds = [run.summary.get("seed") for run in simulated]
+    if len(set(seeds)) < len(seeds):
+        given = ", ".join(map(str, seeds))
+        raise ResultError(f"seeds are no different ones (got {given})", where, "a seed for each pair")
 
 
 def results_of(simulated: Sequence[Result], emulated: Sequence[Result]) -> dict[str, Result]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gradwire.scenarios.arrow import numpy_of
+from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.result import TABLES, Result
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ def pooled(runs: Sequence[Result]) -> Result:
     of all. Samples, delays, packets and the summary are those of the first run, but: totals are of all, the testbed was
     disturbed if it was in any run, the duration has ended them if it ended each, and `pooled` is how many there are.
     """
+    if not runs:
+        raise ResultError("is empty", "pooled(runs)", "one Result or several")
     first = runs[0]
     if len(runs) == 1:
         return first

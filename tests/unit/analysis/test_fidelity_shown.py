@@ -114,6 +114,14 @@ def test_one_seed_that_delivers_has_no_interval(capsys):
     assert "+10.0 %" in line and "±" not in line
 
 
+@pytest.mark.parametrize("simulated, emulated, words", [
+    ([], [], "0 simulated and 0 emulated"), ([SIM, SIM], [SIM], "2 simulated and 1 emulated"), ([SIM, SIM], [SIM, SIM], "seeds are no different ones"),
+])  # fmt: skip
+def test_runs_that_are_no_pairs_are_refused(simulated, emulated, words):
+    with pytest.raises(ResultError, match=words):
+        compare_runs(simulated, emulated, Fidelity(), quiet=True)
+
+
 def test_iterations_of_several_seeds_are_drawn_over_each_other(tmp_path, monkeypatch):
     drawn: list[Figure] = []
     monkeypatch.setattr("gradwire.analysis.fidelity_plot.save_figure", lambda figure, *_, **__: drawn.append(figure))

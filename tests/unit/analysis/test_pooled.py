@@ -9,6 +9,7 @@ from star_cases import star_scenario
 
 from gradwire.analysis.fidelity import agreement
 from gradwire.analysis.pooled import pooled
+from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.result import Result
 from gradwire.scenarios.soundness import check_loss_invariant
 from gradwire.sim.simulate import simulate
@@ -26,6 +27,11 @@ def simulated(seed: int) -> Result:
 
 def test_one_run_is_itself():
     assert pooled([SIM]) is SIM
+
+
+def test_no_run_is_refused():
+    with pytest.raises(ResultError, match="pooled"):
+        pooled([])
 
 
 def test_every_message_keeps_its_time_and_what_it_lost():
