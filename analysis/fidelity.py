@@ -154,10 +154,10 @@ def _agreement(sim: Result, emu: Result, tolerances: Fidelity) -> Agreement:
     )  # fmt: skip
 
 
-def mean_completion(sim: Result, emu: Result) -> tuple[float, float]:
-    """Mean completion time in ps of what both runs delivered, simulated and emulated; 0 if that is nothing."""
-    first, second = (float(taken.mean()) if len(taken) else 0.0 for taken in _Matched(sim, emu).taken)
-    return first, second
+def mean_completion(sim: Result, emu: Result) -> tuple[float, float] | None:
+    """Mean completion time in ps of what both runs delivered, simulated and emulated; None if that is nothing."""
+    first, second = _Matched(sim, emu).taken
+    return (float(first.mean()), float(second.mean())) if len(first) else None
 
 
 def differences(sim: AnyInts, emu: AnyInts) -> NDArray[np.float64]:

@@ -19,6 +19,7 @@ from gradwire.analysis.figures import save_figure
 from gradwire.analysis.measured import completion_times
 from gradwire.analysis.metrics import DROPS, measure
 from gradwire.analysis.plots import CAUSE_WORDS, COLOURS, GREY, PS_PER_MS, logarithmic
+from gradwire.analysis.pooled import APART, pooled_runs
 from gradwire.analysis.tables import KIND_WORDS
 from gradwire.analysis.tail import MANY_POINTS
 from gradwire.scenarios.arrays import Ints
@@ -106,12 +107,14 @@ def _completion(axes: Axes, values: Sequence[Ints], title: str) -> None:
 
 
 def _iterations(axes: Axes, runs: tuple[Result, Result], job: str) -> None:
-    """Mean over the workers per iteration, and the range of them."""
+    """Mean over the workers per iteration, of pooled runs over all their workers, and the range of them."""
     highest = 0.0
     for run, (_, colour, style, width) in zip(runs, RUNS, strict=True):
         table = run.iterations
         mine = np.asarray(table["job"].to_pylist()) == job
         number = numpy_of(table["iteration"])[mine]
+        if pooled_runs(run) > 1:
+            number = number % APART  # of each run by itself
         taken = (numpy_of(table["end_ps"]) - numpy_of(table["start_ps"]))[mine] / PS_PER_MS
         each = np.unique(number)
         middle, low, high = (
@@ -122,7 +125,8 @@ def _iterations(axes: Axes, runs: tuple[Result, Result], job: str) -> None:
         axes.plot(each, middle, style, color=colour, linewidth=width, marker="o", markersize=4)
     axes.set_ylim(0, 1.08 * highest)
     axes.locator_params(axis="x", integer=True)
-    axes.set_title(f"{job}: iterations (band: all workers)", loc="left", fontsize=10)
+    band = "all workers and seeds" if pooled_runs(runs[0]) > 1 else "all workers"
+    axes.set_title(f"{job}: iterations (band: {band})", loc="left", fontsize=10)
     axes.set_xlabel("iteration")
     axes.set_ylabel("iteration time (ms)")
 

@@ -21,6 +21,7 @@ from gradwire.analysis.fidelity import Agreement, agreement, mean_completion
 from gradwire.analysis.fidelity_measure import PACKETS, Measure, relative
 from gradwire.analysis.pooled import pooled
 from gradwire.analysis.tables import Grid, print_grid
+from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.json_data import Json, JsonView
 from gradwire.scenarios.output import new_folder
 from gradwire.scenarios.readable import time_text
@@ -65,7 +66,13 @@ def compare_runs(
     Parameters
     ----------
     others : simulations that differ from `simulated` by nanoseconds only, in each entry one for each seed.
+
+    Raises
+    ------
+    ResultError
+        There is no run, one has no partner, or several of a world have the same seed.
     """
+    _paired(simulated, emulated)
     one, other = pooled(simulated), pooled(emulated)
     found = agreement(one, other, tolerances, [pooled(each) for each in others])
     seeds = by_seed(simulated, emulated) if len(simulated) > 1 else []
@@ -74,6 +81,17 @@ def compare_runs(
             print_grid(table)
     data = {**found.as_dict(), "seeds": seeds}
     return Shown(found.passed, found.verdicts(), data, found, one, other, results_of(simulated, emulated))
+
+
+def _paired(simulated: Sequence[Result], emulated: Sequence[Result]) -> None:
+    where = "compare_runs(simulated, emulated)"
+    if not simulated or len(simulated) != len(emulated):
+        many = f"{len(simulated)} simulated and {len(emulated)} emulated"
+        raise ResultError(f"runs are no pairs (got {many})", where, "as many of each, one at least")
+    seeds = [run.summary.get("seed") for run in simulated]
+    if len(set(seeds)) < len(seeds):
+        given = ", ".join(map(str, seeds))
+        raise ResultError(f"seeds are no different ones (got {given})", where, "a seed for each pair")
 
 
 def results_of(simulated: Sequence[Result], emulated: Sequence[Result]) -> dict[str, Result]:
@@ -87,22 +105,31 @@ def results_of(simulated: Sequence[Result], emulated: Sequence[Result]) -> dict[
 
 
 def by_seed(simulated: Sequence[Result], emulated: Sequence[Result]) -> list[Json]:
-    """Mean completion time of what both worlds delivered under each seed, in ps, and how far they are apart."""
+    """Mean completion time of what both worlds delivered under each seed, in ps, and how far they are apart; None where
+    that is nothing."""
     rows: list[Json] = []
     for pair in zip(simulated, emulated, strict=True):
-        sim, emu = mean_completion(*pair)
-        rows.append({"seed": pair[0].summary["seed"], "sim": sim, "emu": emu, "difference": relative(sim, emu)})
+        means = mean_completion(*pair)
+        sim, emu = means or (None, None)
+        difference = relative(*means) if means else None
+        rows.append({"seed": pair[0].summary["seed"], "sim": sim, "emu": emu, "difference": difference})
     return rows
 
 
 def seeds_grid(rows: Sequence[JsonView]) -> Grid:
-    """Every seed, and what they say together of the mean difference: its 95 % interval."""
-    cells = [
-        [str(row["seed"]), time_text(row["sim"]), time_text(row["emu"]), _percent(row["difference"])] for row in rows
-    ]
+    """Every seed, and what they say together of the mean difference: its 95 % interval, if two or more can say
+    something."""
+    cells = []
+    for row in rows:
+        seed, sim = str(row["seed"]), row["sim"]
+        nothing = [seed, "-", "-", "none in both"]
+        cells.append(
+            nothing if sim is None else [seed, time_text(sim), time_text(row["emu"]), _percent(row["difference"])]
+        )
     known = [row["difference"] for row in rows if row["difference"] is not None]
     if known:
-        cells.append(["mean difference", "", "", f"{_percent(fmean(known))} ± {100 * half_width(known):.1f}"])
+        wide = f" ± {100 * half_width(known):.1f}" if len(known) > 1 else ""
+        cells.append(["mean difference", "", "", f"{_percent(fmean(known))}{wide}"])
     return Grid("mean completion time, seed by seed", ["seed", "simulated", "emulated", "difference"], cells)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gradwire.scenarios.arrow import numpy_of
+from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.result import TABLES, Result
 
 if TYPE_CHECKING:
@@ -22,15 +23,21 @@ COUNTED = ("messages", "iterations", "flows", "drops", "missing")
 TIMES = ("start_ps", "end_ps", "released_ps", "forward_end_ps", "backward_end_ps", "time_ps")
 """Columns that say when, not how long."""
 LARGEST = "peak_queue_bytes"
+APART = 10**6
+"""Iterations of a run are numbered from so many after those of the run before, however far that one came: a message is
+then called the same in both worlds, though one of them was cut off in an earlier iteration."""
 
 
 def pooled(runs: Sequence[Result]) -> Result:
-    """The runs, one after the other in time; messages and iterations of later ones have numbers of their own.
+    """The runs, one after the other in time; messages and iterations of later ones have numbers of their own: the third
+    run's iteration 5 is 2,000,005.
 
     What ports have counted is summed, -1 (unknown) where one run does not know; a port's longest queue is the longest
     of all. Samples, delays, packets and the summary are those of the first run, but: totals are of all, the testbed was
-    disturbed if it was in any run, and the duration has ended them if it ended each.
+    disturbed if it was in any run, the duration has ended them if it ended each, and `pooled` is how many there are.
     """
+    if not runs:
+        raise ResultError("is empty", "pooled(runs)", "one Result or several")
     first = runs[0]
     if len(runs) == 1:
         return first
@@ -40,12 +47,19 @@ def pooled(runs: Sequence[Result]) -> Result:
         for name in COUNTED:
             parts[name].append(_later(getattr(run, name), ahead))
         tables = [parts["messages"][-1], parts["iterations"][-1]]
-        ahead = {what: max([ahead[what], *(_largest(table, what) + 1 for table in tables)]) for what in ahead}
+        reached = {what: max([ahead[what], *(_largest(table, what) + 1 for table in tables)]) for what in ahead}
+        further = max(1, -(-(reached["iteration"] - ahead["iteration"]) // APART))
+        ahead = {**reached, "iteration": ahead["iteration"] + further * APART}
     import pyarrow
 
     joined = {name: pyarrow.concat_tables(tables) for name, tables in parts.items()}
     others = {name: getattr(first, name) for name in TABLES if name not in (*COUNTED, "ports")}
     return Result(_summary(runs), **joined, **others, ports=_ports(runs), timing=first.timing, scenario=first.scenario)
+
+
+def pooled_runs(result: Result) -> int:
+    """How many runs a Result is of."""
+    return int(result.summary.get("pooled", 1))
 
 
 def _column(name: str) -> str:
@@ -106,4 +120,5 @@ def _summary(runs: Sequence[Result]) -> dict[str, Any]:
     counts = {name: sum(each.get(name, 0) for each in totals) for name in counted}
     finished = all(each.get("finished", True) for each in totals)
     ended = next((end for each in totals if (end := each.get("ended_by", "done")) != "duration"), "duration")
-    return {**first, "engine": engine, "totals": {**totals[0], **counts, "finished": finished, "ended_by": ended}}
+    totals_of_all = {**totals[0], **counts, "finished": finished, "ended_by": ended}
+    return {**first, "engine": engine, "totals": totals_of_all, "pooled": len(runs)}

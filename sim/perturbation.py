@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
 
 DRAWS = zlib.crc32(b"shaken")  # keeps these draws apart from others of the seed
+SEEDS = 2**63  # as many as a scenario may have
 SHARE = 0.1
 """Of the time of a full packet, by which a cable's latency grows at most (our choice): far less than one place in a
 queue, and enough to turn round who comes first."""
@@ -54,8 +55,9 @@ def perturbed(scenario: Scenario, count: int) -> list[Scenario]:
 
 
 def reseeded(scenario: Scenario, count: int) -> Iterator[Scenario]:
-    """The scenario, and variants with the seeds that follow, each with cables that are a little longer as well: what
-    the seed does not draw, such as who of many senders comes first, falls otherwise then."""
+    """The scenario, and variants with the seeds that follow - behind the largest seed there is comes 0 -, each with
+    cables that are a little longer as well: what the seed does not draw, such as who of many senders comes first, falls
+    otherwise then."""
     yield scenario
     for more in range(1, count):
-        yield perturbed(scenario.model_copy(update={"seed": scenario.seed + more}), 1)[0]
+        yield perturbed(scenario.model_copy(update={"seed": (scenario.seed + more) % SEEDS}), 1)[0]

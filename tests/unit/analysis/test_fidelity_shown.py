@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from gradwire import cli
 from gradwire.analysis.fidelity import agreement
+from gradwire.analysis.fidelity_plot import draw_fidelity
 from gradwire.analysis.fidelity_show import MOST_PORTS, compare_runs, grids, write
 from gradwire.analysis.plots import logarithmic
 from gradwire.cli import testbed as testbed_cli
@@ -82,6 +83,55 @@ def test_the_ports_that_differ_most_are_shown():
     table = grids(found)[1]
     assert table.title == f"ports, the {MOST_PORTS} largest differences of 20"
     assert [row[0] for row in table.rows] == [f"marks of s0->h{i}" for i in range(19, 11, -1)]
+
+
+def nothing_delivered(seed: int) -> Result:
+    changed = tables()
+    changed["messages"]["end_ps"] = [-1] * len(changed["messages"]["end_ps"])
+    return result(changed, seed=seed)
+
+
+def slower(factor: float, seed: int) -> Result:
+    changed = tables()
+    later(factor)(changed)
+    return result(changed, seed=seed)
+
+
+def test_a_seed_under_which_nothing_was_delivered_says_nothing_of_the_mean_difference(capsys):
+    simulated = [result(seed=seed) for seed in (1, 2, 3)]
+    shown = compare_runs(simulated, [slower(1.1, 1), nothing_delivered(2), slower(1.3, 3)], Fidelity())
+    printed = capsys.readouterr().out
+    assert shown.data["seeds"][1] == {"seed": 2, "sim": None, "emu": None, "difference": None}
+    lines = {line.split("|")[0].strip(): line for line in printed.splitlines() if "|" in line}
+    assert "none in both" in lines["2"]
+    assert "+20.0 % ± 127.1" in lines["mean difference"]  # of +10 and +30 %
+
+
+def test_one_seed_that_delivers_has_no_interval(capsys):
+    simulated = [result(seed=seed) for seed in (1, 2)]
+    compare_runs(simulated, [slower(1.1, 1), nothing_delivered(2)], Fidelity())
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("mean difference"))
+    assert "+10.0 %" in line and "±" not in line
+
+
+@pytest.mark.parametrize("simulated, emulated, words", [
+    ([], [], "0 simulated and 0 emulated"), ([SIM, SIM], [SIM], "2 simulated and 1 emulated"), ([SIM, SIM], [SIM, SIM], "seeds are no different ones"),
+])  # fmt: skip
+def test_runs_that_are_no_pairs_are_refused(simulated, emulated, words):
+    with pytest.raises(ResultError, match=words):
+        compare_runs(simulated, emulated, Fidelity(), quiet=True)
+
+
+def test_iterations_of_several_seeds_are_drawn_over_each_other(tmp_path, monkeypatch):
+    drawn: list[Figure] = []
+    monkeypatch.setattr("gradwire.analysis.fidelity_plot.save_figure", lambda figure, *_, **__: drawn.append(figure))
+    runs = [result(seed=seed) for seed in (1, 2)]
+    for simulated in (runs, runs[:1]):
+        shown = compare_runs(simulated, simulated, Fidelity(), quiet=True)
+        draw_fidelity(shown.found, shown.simulated, shown.emulated, tmp_path / "picture.png")
+    panels = [next(each for each in figure.axes if "iterations" in each.get_title(loc="left")) for figure in drawn]
+    assert [panel.lines[0].get_xdata().tolist() for panel in panels] == [[0, 1, 2]] * 2
+    assert [panel.get_title(loc="left").split("(")[1] for panel in panels] == ["band: all workers and seeds)", "band: all workers)"]
 
 
 def test_a_scenarios_table(tmp_path):

@@ -9,6 +9,7 @@ from star_cases import star_scenario
 
 from gradwire.analysis.fidelity import agreement
 from gradwire.analysis.pooled import pooled
+from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.result import Result
 from gradwire.scenarios.soundness import check_loss_invariant
 from gradwire.sim.simulate import simulate
@@ -26,6 +27,11 @@ def simulated(seed: int) -> Result:
 
 def test_one_run_is_itself():
     assert pooled([SIM]) is SIM
+
+
+def test_no_run_is_refused():
+    with pytest.raises(ResultError, match="pooled"):
+        pooled([])
 
 
 def test_every_message_keeps_its_time_and_what_it_lost():
@@ -78,3 +84,20 @@ def test_a_disturbed_run_disturbs_all():
 @pytest.mark.parametrize("ends, ended", [(("duration", "duration"), "duration"), (("duration", "done"), "done")])
 def test_all_were_cut_only_if_each_was(ends, ended):
     assert pooled([result(totals={"ended_by": end}) for end in ends]).summary["totals"]["ended_by"] == ended
+
+
+@pytest.mark.parametrize("cut", [lambda i: i < 10, lambda i: False])
+def test_a_world_that_was_cut_off_earlier_still_has_the_same_messages_in_later_runs(cut):
+    def shorter(changed):
+        for name in ("messages", "iterations"):
+            kept = [i for i, number in enumerate(changed[name]["iteration"]) if number == 0 and cut(i)]
+            changed[name] = {column: [values[i] for i in kept] for column, values in changed[name].items()}
+
+    begun, second = compared_result(shorter), compared_result(later(2.0))
+    found = agreement(pooled([SIM, second]), pooled([begun, second]), STRICT)
+    assert found.matched == begun.messages.num_rows + SIM.messages.num_rows
+    lacking = SIM.messages.num_rows - begun.messages.num_rows
+    assert [each for each in found.faults if "messages" in each and each.startswith(f"{lacking} ")] and not any(
+        "emulated only" in each for each in found.faults
+    )
+    assert all(each.difference == 0 for each in found.measures if each.what.startswith("completion"))

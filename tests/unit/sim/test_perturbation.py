@@ -7,7 +7,7 @@ import numpy as np
 from gradwire.experiment.topology import build_network
 from gradwire.scenarios.load import build_scenario
 from gradwire.scenarios.wire import serialisation_ps
-from gradwire.sim.perturbation import perturbed
+from gradwire.sim.perturbation import perturbed, reseeded
 from gradwire.sim.simulate import simulate
 
 
@@ -63,3 +63,9 @@ def test_shaken_simulations_are_other_runs_of_the_same_experiment():
     assert len({tuple(each.tolist()) for each in ends}) == 4
     means = [float(np.mean(each)) for each in ends]
     assert max(means) < 1.3 * min(means)
+
+
+def test_seeds_that_follow_the_largest_one_are_seeds_too():
+    found = list(reseeded(scenario(seed=2**63 - 2), 4))
+    assert [each.seed for each in found] == [2**63 - 2, 2**63 - 1, 0, 1]
+    assert all(type(each).model_validate(each.as_written()).seed == each.seed for each in found)
