@@ -80,7 +80,8 @@ def compare_runs(
         for table in [*([seeds_grid(seeds)] if seeds else []), *grids(found)]:
             print_grid(table)
     data = {**found.as_dict(), "seeds": seeds}
-    return Shown(found.passed, found.verdicts(), data, found, one, other, results_of(simulated, emulated))
+    results = results_of(simulated, emulated, len(simulated) > 1)
+    return Shown(found.passed, found.verdicts(), data, found, one, other, results)
 
 
 def _paired(simulated: Sequence[Result], emulated: Sequence[Result]) -> None:
@@ -94,9 +95,8 @@ def _paired(simulated: Sequence[Result], emulated: Sequence[Result]) -> None:
         raise ResultError(f"seeds are no different ones (got {given})", where, "a seed for each pair")
 
 
-def results_of(simulated: Sequence[Result], emulated: Sequence[Result]) -> dict[str, Result]:
-    """Every run by the name of its folder below results/; of the emulated ones there may be fewer."""
-    several = len(simulated) > 1
+def results_of(simulated: Sequence[Result], emulated: Sequence[Result], several: bool) -> dict[str, Result]:
+    """Every run by the name of its folder below results/, where those of `several` seeds have one for each."""
     return {
         f"seed-{run.summary['seed']}/{world}" if several else world: run
         for world, runs in (("simulated", simulated), ("emulated", emulated))
@@ -128,7 +128,7 @@ def seeds_grid(rows: Sequence[JsonView]) -> Grid:
         )
     known = [row["difference"] for row in rows if row["difference"] is not None]
     if known:
-        wide = f" ± {100 * half_width(known):.1f}" if len(known) > 1 else ""
+        wide = f" ± {100 * half_width(known):.2g}" if len(known) > 1 else ""
         cells.append(["mean difference", "", "", f"{_percent(fmean(known))}{wide}"])
     return Grid("mean completion time, seed by seed", ["seed", "simulated", "emulated", "difference"], cells)
 

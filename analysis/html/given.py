@@ -214,7 +214,13 @@ def _other(kind: str, read: Any, where: str) -> Section:
         return _trainings(read, Path(where).name)
     if kind == "claims":
         return others.claims_section(read, Path(where).name)
-    results = [Result.read(Path(where) / "results" / name) for name in ("simulated", "emulated")]
+    from gradwire.analysis.pooled import pooled
+
+    folders = [f"seed-{row['seed']}" for row in read.get("seeds", ())] or [""]
+    results = [
+        pooled([Result.read(Path(where) / "results" / folder / world) for folder in folders])
+        for world in ("simulated", "emulated")
+    ]
     return others.fidelity_section(read, results[0], results[1], Path(where).name)
 
 

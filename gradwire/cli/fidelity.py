@@ -101,17 +101,21 @@ def _both(
     from gradwire.sim.perturbation import reseeded
 
     seeded = list(reseeded(chosen, chosen.fidelity.seeds))
-    simulated, others = _simulate(seeded, as_json)
+    simulated: list[Result] = []
     emulated: list[Result] = []
+    others: list[list[Result]] = [[] for _ in range(chosen.fidelity.spread)]
     trouble: GradwireError | None = None
     try:
+        _simulate(seeded, as_json, simulated, others)
         finished = run_all(seeded, request, as_json, emulated)
+    except KeyboardInterrupt:
+        finished = False
     except GradwireError as error:
         finished, trouble = False, error
-    named = results_of(simulated, emulated)
+    named = results_of(simulated, emulated, len(seeded) > 1)
     parts = [(f"results/{name}", result.write) for name, result in named.items()]
     if not finished:
-        if out is not None:
+        if out is not None and parts:
             for name, part in parts:
                 part(out / name)
             typer.echo(f"not compared; results so far: {out}", err=True)
@@ -147,14 +151,13 @@ def _both(
         raise typer.Exit(1)
 
 
-def _simulate(seeded: Sequence[Scenario], quiet: bool) -> tuple[list[Result], list[list[Result]]]:
-    """One Result per scenario; and again of each, as often as it says, with cables that are a little longer."""
+def _simulate(seeded: Sequence[Scenario], quiet: bool, runs: list[Result], others: list[list[Result]]) -> None:
+    """Put one Result per scenario into `runs`; and into each of `others` one of each with cables that are a little
+    longer."""
     from gradwire.sim.perturbation import perturbed
     from gradwire.sim.simulate import simulate
 
-    chosen = seeded[0]
-    spread = chosen.fidelity.spread
-    runs, others = [], [[] for _ in range(spread)]  # type: list[Result], list[list[Result]]
+    chosen, spread = seeded[0], len(others)
     with progress(f"{chosen.name} {chosen.policy_name}, simulated", quiet, "compiling the packet engine") as show:
         for done, each in enumerate(seeded):
             which = f"seed {each.seed}" if len(seeded) > 1 else ""
@@ -164,4 +167,3 @@ def _simulate(seeded: Sequence[Scenario], quiet: bool) -> tuple[list[Result], li
                 show((done + number / spread) / len(seeded), words)
                 others[number].append(simulate(shaken))
             show((done + 1) / len(seeded), which)
-    return runs, others

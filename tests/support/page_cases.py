@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fidelity_cases import STRICT, compared_result, later
+from fidelity_cases import STRICT, compared_result, later, tables
 from fidelity_cases import result as simulated
 from sweep_cases import sweep_tables
 
@@ -81,4 +81,13 @@ def fidelity(folder: Path) -> Path:
     """An emulated run whose completion times are 1 % longer."""
     sim, emu = simulated(), compared_result(later(1.01))
     write_fidelity(compare_runs([sim], [emu], STRICT, quiet=True), folder)
+    return folder
+
+
+def fidelity_of_seeds(folder: Path) -> Path:
+    """Two seeds of each world; those that are emulated are 1 % longer."""
+    changed = tables()
+    later(1.01)(changed)
+    runs = [[simulated(each, seed=seed) for seed in (1, 2)] for each in (None, changed)]
+    write_fidelity(compare_runs(*runs, STRICT, quiet=True), folder)
     return folder

@@ -239,6 +239,19 @@ def test_a_command_that_ends_before_its_time_keeps_the_seeds_that_were_done(stop
     ]  # fmt: skip
 
 
+def test_a_command_that_is_interrupted_while_it_simulates_keeps_the_seeds_that_were_done(command, tmp_path, monkeypatch):
+    def interrupted(scenario):
+        if scenario.seed == 3:
+            raise KeyboardInterrupt
+        return simulate(scenario)
+
+    monkeypatch.setattr("gradwire.sim.simulate.simulate", interrupted)
+    done = command("--out", str(tmp_path / "out"), engine=VALID, seeds=4)
+    assert done.exit_code == 130 and "not compared" in done.stderr
+    results = tmp_path / "out" / "results"
+    assert sorted(str(each.relative_to(results)) for each in results.glob("*/*")) == ["seed-1/simulated", "seed-2/simulated"]
+
+
 def test_an_interrupted_command_compares_nothing_and_keeps_the_simulation(command, tmp_path):
     done = command("--out", str(tmp_path / "out"))
     assert done.exit_code == 130 and "not compared" in done.stderr

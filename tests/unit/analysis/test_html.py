@@ -233,6 +233,12 @@ def test_one_page_of_everything(folders: dict[str, Path], tmp_path: Path) -> Non
         assert wanted in words, wanted
 
 
+def test_a_comparison_of_several_seeds_has_its_page(tmp_path: Path) -> None:
+    text = report(page_cases.fidelity_of_seeds(tmp_path / "seeds"), out=tmp_path / "r.html", perfetto=False).path.read_text(encoding="utf-8")
+    words = " ".join(Page(text).texts)
+    assert "figures within their tolerances" in words and "completion, mean of train, push" in words
+
+
 def test_it_asks_no_network(folders: dict[str, Path], tmp_path: Path) -> None:
     """Its policy forbids it, and there is nothing that would."""
     text = report(folders["run"], out=tmp_path / "r.html", perfetto=False).path.read_text(encoding="utf-8")
