@@ -128,7 +128,7 @@ def seeds_grid(rows: Sequence[JsonView]) -> Grid:
         )
     known = [row["difference"] for row in rows if row["difference"] is not None]
     if known:
-        wide = f" ± {100 * half_width(known):.2g}" if len(known) > 1 else ""
+        wide = f" ± {100 * half_width(known):.2f}" if len(known) > 1 else ""
         cells.append(["mean difference", "", "", f"{_percent(fmean(known))}{wide}"])
     return Grid("mean completion time, seed by seed", ["seed", "simulated", "emulated", "difference"], cells)
 
