@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import gradwire
+from gradwire import cli
 from gradwire.analysis.own_program import column, own_program, side_by_side
 from gradwire.scenarios.errors import ResultError, ScenarioError
 from gradwire.scenarios.result import Result
@@ -117,3 +119,9 @@ def test_the_first_iteration_stands_apart():
     rows = {row[0]: row[1:] for row in grid.rows}
     assert rows["other iterations, mean"][3:] == ["+100.0 %", "+0.0 %"]
     assert rows["first iteration"][3:] == ["+0.0 %", "+100.0 %"]
+
+
+def test_a_program_that_ran_once_is_not_compared_over_seeds(folder: Path):
+    done = CliRunner().invoke(cli.app, ["fidelity", "--from", str(folder), "--set", "fidelity.seeds=2"])
+    assert done.exit_code == 2
+    assert "fidelity.seeds: has no place beside --from: the program ran once; expected 1" in done.stderr
