@@ -61,18 +61,22 @@ def place() -> Iterator[Path]:
     for name in ("python", "devices"):
         (made / name).mkdir()
     (made / "short.toml").write_text(SHORT + UNEVEN)
-    shutil.copytree(cache_folder(), made / "cache", copy_function=copy_if_there)
+    copy_cache(made / "cache")
     for path in (made, *made.rglob("*")):
         os.chown(path, NOBODY, NOBODY)
     yield made
     shutil.rmtree(made)
 
 
-def copy_if_there(source: str, target: str) -> str:
-    """Copy a file of the cache, unless it has gone: tests beside this one write engines there and throw old ones out."""
-    with suppress(FileNotFoundError):
-        shutil.copy2(source, target)
-    return target
+def copy_cache(target: Path) -> None:
+    """Copy what is compiled and built, but for what goes meanwhile: tests beside this one throw old engines out."""
+    source = cache_folder()
+    for folder, _, names in os.walk(source, followlinks=True):
+        copied = target / Path(folder).relative_to(source)
+        copied.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            with suppress(FileNotFoundError):
+                shutil.copy2(Path(folder, name), copied / name)
 
 
 def as_nobody(
