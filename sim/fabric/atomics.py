@@ -20,10 +20,11 @@ SPINS_BEFORE_YIELDING = 4000
 
 
 @njit
-def wait_while_equal(words, index, value):
-    """Spin until `words[index]` is no longer `value`; give the processor away after a while."""
+def wait_while_equal(words, index, value, over):
+    """Spin until `words[index]` is no longer `value`, or `words[over]` is something; give the processor away after a
+    while."""
     spins = 0
-    while load_acquire(words, index) == value:
+    while load_acquire(words, index) == value and load_acquire(words, over) == 0:
         spins += 1
         if spins > SPINS_BEFORE_YIELDING:
             sched_yield()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 from gradwire.components import layout as at
 from gradwire.scenarios.arrays import Ints
@@ -11,31 +10,47 @@ from gradwire.sim.fabric.specialise import Kernel
 
 
 class WorkerThreads:
-    """The threads that advance one fabric: the caller's, and workers that sleep while there is nothing to do."""
+    """The threads that advance one fabric: the caller's, and workers that sleep while there is nothing to do.
+
+    Where compiled code raises an exception in one of them, the others leave as well, and the fabric goes no further.
+    """
 
     def __init__(self, M: Ints, kernel: Kernel, threads: int) -> None:
         self.M = M
         self.kernel = kernel
         self.threads = threads
         self.events: list[threading.Event] = []
+        self._raised: Exception | None = None
 
     def advance(self, alone: bool) -> None:
-        """One call of the engine, by this thread for all of them or by all together."""
-        if not alone:
+        """One call of the engine, by this thread for all of them or by all together. Raises what compiled code has
+        raised in any of them, now or before."""
+        if self._raised is None and not alone:
             if not self.events:
                 self._start()
             self.M[at.H_GO] += 1
             for event in self.events:
                 event.set()
-        self.kernel.run(self.M.ctypes.data, 0, self.threads, alone)
+        if self._raised is None:
+            self._run(0, int(alone))
+        if self._raised is not None:
+            raise self._raised
+
+    def _run(self, number: int, epoch: int) -> int:
+        """The engine in one thread; what it raises is noted, and nobody waits for this thread any more."""
+        try:
+            return self.kernel.run(self.M.ctypes.data, number, self.threads, epoch)
+        except Exception as error:
+            self._raised = error
+            self.quit()
+            return epoch
 
     def _start(self) -> None:
         for number in range(1, self.threads):
             event = threading.Event()
             self.events.append(event)
-            epoch = int(self.M[at.H_GO])
-            arguments = (self.M, self.kernel.run, number, self.threads, epoch, event)
-            threading.Thread(target=_worker, args=arguments, name=f"fabric-{number}", daemon=True).start()
+            arguments = (number, int(self.M[at.H_GO]), event)
+            threading.Thread(target=self._work, args=arguments, name=f"fabric-{number}", daemon=True).start()
 
     def quit(self) -> None:
         """Let the workers end."""
@@ -43,16 +58,8 @@ class WorkerThreads:
         for event in self.events:
             event.set()
 
-
-def _worker(
-    M: Ints,
-    run: Callable[..., int],
-    number: int,
-    threads: int,
-    epoch: int,
-    event: threading.Event,
-) -> None:
-    while not M[at.H_QUIT]:
-        epoch = run(M.ctypes.data, number, threads, epoch)
-        event.wait()
-        event.clear()
+    def _work(self, number: int, epoch: int, event: threading.Event) -> None:
+        while not self.M[at.H_QUIT]:
+            epoch = self._run(number, epoch)
+            event.wait()
+            event.clear()

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from output_cases import run
 from sim_cases import US
 
 from gradwire.experiment.topology import LinkSpec, leaf_spine, star
@@ -184,6 +185,38 @@ def test_policies_have_to_fit():
             Switch.model_validate(wrong)
     assert Switch.model_validate({"policy": "threshold"}).queue_policy == Switch().queue_policy == "threshold"
 
+
+LAST = """
+name = "mine"
+transport = { kind = "mine:ConstantRate", payload = "1024B" }
+topology = { kind = "star", hosts = 256 }
+
+[[traffic]]
+name = "all"
+kind = "permutation"
+size = "1MB"
+
+[[traffic]]
+name = "one"
+kind = "flows"
+file = "one.txt"
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("host", [0, 255])
+def test_an_exception_ends_all_threads(tmp_path, host):
+    """One packet of one host is what its rule is stopped by, whose thread the other one waits for. It would for ever."""
+    stops = "    if M[f + S_PACKETS] == 99 and M[f + S_SENT] == 50:\n        return 1 // (k - k)\n"
+    rule = "def pull(M, k, f, now):\n"
+    (tmp_path / "mine.py").write_text("from gradwire.components.layout import S_PACKETS\n" + IMPORTS + RATE.replace(rule, rule + stops))
+    (tmp_path / "mine.toml").write_text(LAST)
+    (tmp_path / "one.txt").write_text(f"1\n{host} 100 3 {99 * 1024} 0\n")
+    done = run("run", "mine.toml", "--threads", "2", "--out", "results", timeout=120)
+    assert done.returncode == 2
+    said = f"gradwire: a component of your own: a compiled rule of ConstantRate ({tmp_path / 'mine.py'}) has raised an exception; expected"
+    assert done.stderr.splitlines()[-1].startswith(said) and "Traceback" not in done.stderr
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["mine.py", "mine.toml", "one.txt"]
 
 
 FOREVER = BALANCER.replace("    return {returned}", "    while True:\n        if count < 0:\n            return 0")

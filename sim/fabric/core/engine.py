@@ -83,7 +83,7 @@ PATIENCE = 100_000  # looks at the epoch before a worker goes back to Python
 
 @njit
 def meet(M, threads):
-    """Wait until all threads are here."""
+    """Wait until all threads are here, or one of them will not come any more (H_QUIT)."""
     if threads == 1:
         return
     generation = load_acquire(M, H_SENSE)
@@ -91,7 +91,7 @@ def meet(M, threads):
         M[H_BARRIER] = 0
         store_release(M, H_SENSE, generation + 1)
     else:
-        wait_while_equal(M, H_SENSE, generation)
+        wait_while_equal(M, H_SENSE, generation, H_QUIT)
 
 
 @njit
@@ -189,7 +189,8 @@ def _window(M, begin, end, thread, threads, alone, parity):
 def _advance(M, thread, threads, alone):
     """Run windows from H_NOW until H_UNTIL, or until there is a reason to ask Python (H_STATUS).
 
-    Every thread calls this with its own number and leaves after the same window; or thread 0 calls it `alone` and does
+    Every thread calls this with its own number and leaves after the same window, or when another one has raised an
+    exception and the run is over (H_QUIT); or thread 0 calls it `alone` and does
     the work of all. Both give the same results, so which one is a matter of speed: a window with few packets is over
     before two threads have met."""
     now = M[H_NOW]
@@ -209,6 +210,8 @@ def _advance(M, thread, threads, alone):
         else:
             _window(M, now, end, thread, threads, False, parity)
             meet(M, threads)
+            if M[H_QUIT]:
+                break
         earliest = FOREVER
         delivered = FOREVER
         full = 0
@@ -228,6 +231,8 @@ def _advance(M, thread, threads, alone):
                 play(M, end, threads)
             if not alone:
                 meet(M, threads)
+                if M[H_QUIT]:
+                    break
             earliest = min(earliest, M[H_SOON])
             delivered = min(delivered, M[H_TOLD])
         else:
