@@ -350,6 +350,8 @@ NOISE = ("File ", "During:", "Failed in", "<source", ">>>", "There are", "- Of w
 
 def _reason(error: Exception, function: FunctionType) -> str:
     """The line that Numba objects to, and why, in one line: the innermost place that lies in the function's file."""
+    from gradwire.components.intrinsics import NO_FLOATS
+
     own = Path(function.__code__.co_filename)
     line = function.__code__.co_firstlineno
     for found in PLACE.finditer(str(error)):
@@ -361,6 +363,8 @@ def _reason(error: Exception, function: FunctionType) -> str:
     if unknown:  # Numba names the function only
         uses = [each for each in dis.get_instructions(function) if each.argval == unknown[1] and each.positions]
         line = next((each.positions.lineno for each in uses if each.positions and each.positions.lineno), line)
+    if NO_FLOATS in str(error):  # of the candidates the only one that says something
+        return f"{own}:{line}: {NO_FLOATS}"
     said = [text.strip() for text in str(error).splitlines()]
     said = [text[:-1] if text.endswith(":") else text for text in said]
     reasons = [text for text in said if len(text) > 8 and not text.startswith(NOISE) and not text.startswith("def ")]

@@ -1,13 +1,32 @@
-"""What `gradwire.sim.fabric.atomics` names, in the words of LLVM."""
+"""What `gradwire.sim.fabric.atomics` names, in the words of LLVM; and that the state takes no floats."""
 
 from llvmlite import ir
 from numba import types
+from numba.core.errors import NumbaTypeError
+from numba.core.typing.builtins import SetItemCPointer
 from numba.extending import intrinsic
 
 _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 
 
 WORDS = types.CPointer(types.int64)
+"""The type of the state, `M`."""
+NO_FLOATS = "a float is written into M, where only integers are kept; int(...) cuts it off, round(...) rounds it"
+
+_any_value = SetItemCPointer.generic
+
+
+def _no_floats(self, args, kws):
+    """The type of `pointer[index] = value`: Numba takes any value, and cuts off floats for a pointer to integers."""
+    pointer, _, value = args
+    if isinstance(value, types.Optional):
+        value = value.type
+    if pointer == WORDS and isinstance(value, types.Float):
+        raise NumbaTypeError(NO_FLOATS)
+    return _any_value(self, args, kws)
+
+
+SetItemCPointer.generic = _no_floats
 
 
 @intrinsic

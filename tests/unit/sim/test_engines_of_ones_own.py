@@ -36,6 +36,15 @@ CHOOSE = "M, node, ways, n, A, B, count, now"
         (f"@njit\ndef choose({CHOOSE}):\n    pass\n", "mine.py:4: choose of Mine returns nothing, which is not a way"),
         (f"@njit\ndef choose({CHOOSE}):\n    return count / n\n", "choose of Mine returns float64, which is not a way"),
         (
+            f"@njit\ndef choose({CHOOSE}):\n    M[node] = count / n\n    return 0\n",
+            "mine.py:6: a float is written into M, where only integers are kept; int(...) cuts it off, round(...) rounds it",
+        ),
+        (f"@njit\ndef choose({CHOOSE}):\n    M[node] *= 0.5\n    return 0\n", "mine.py:6: a float is written into M"),
+        (
+            f"@njit\ndef note(M, node, x):\n    M[node] = x\n\n\n@njit\ndef choose({CHOOSE}):\n    note(M, node, n ** 0.5)\n    return 0\n",
+            "mine.py:6: a float is written into M",
+        ),
+        (
             f"@njit\ndef inner(x):\n    print(x)\n    return x\n\n\n@njit\ndef choose({CHOOSE}):\n    return inner(count) % n\n",
             "mine.py:6: compiled rules cannot print; gradwire.testing.Ends runs",
         ),
