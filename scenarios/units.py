@@ -23,7 +23,7 @@ from pydantic_core import core_schema
 from gradwire.scenarios.inner_units import Bps, Bytes, Ns, Ps, PsPerByte
 
 __all__ = [
-    "Bps", "Bytes", "Fraction", "Ns", "PositiveTime", "Ps", "PsPerByte", "Quantity", "Rate", "Size", "Time",
+    "Bps", "Bytes", "Fraction", "NoUnit", "Ns", "PositiveTime", "Ps", "PsPerByte", "Quantity", "Rate", "Size", "Time",
     "UnitError", "format_rate", "format_size", "format_time", "parse_fraction", "parse_rate", "parse_size",
     "parse_time", "parse_wall",
 ]  # fmt: skip
@@ -55,6 +55,10 @@ class UnitError(ValueError):
     def __init__(self, what: str, expected: str) -> None:
         self.what, self.expected = what, expected
         super().__init__(f"{what}; expected {expected}")
+
+
+class NoUnit(UnitError):
+    """A number without a unit, or with none of its quantity."""
 
 
 def parse_time(value: object) -> Ps:
@@ -106,7 +110,7 @@ def format_rate(bits_per_second: int) -> str:
 def _parse(value: object, quantity: str, units: Mapping[str, int], inner: str, example: str) -> int:
     accepted = f'a {quantity} with a unit ({", ".join(units)}), such as "{example}"'
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        raise UnitError("has no unit", accepted)
+        raise NoUnit("has no unit", accepted)
     if not isinstance(value, str):
         raise UnitError(f"is no {quantity}", accepted)
     found = NUMBER.fullmatch(value)
@@ -114,9 +118,9 @@ def _parse(value: object, quantity: str, units: Mapping[str, int], inner: str, e
         raise UnitError(f"is no {quantity}", accepted)
     number, unit = Decimal(found[1]), ALIASES.get(found[2], found[2])
     if not unit:
-        raise UnitError("has no unit", accepted)
+        raise NoUnit("has no unit", accepted)
     if unit not in units:
-        raise UnitError(f'"{found[2]}" is no unit of {quantity}', accepted)
+        raise NoUnit(f'"{found[2]}" is no unit of {quantity}', accepted)
     exact = number * units[unit]
     if abs(exact) > MAX_INNER:
         raise UnitError("is too large", f"at most {_format(MAX_INNER, units)}")

@@ -6,7 +6,6 @@ would not fit the engine's 64 bits is an OverflowError.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,18 +17,17 @@ from gradwire.components.find import RECEIVER_SIDE, SENDER_SIDE, check_contract,
 from gradwire.components.transports.base import Context
 from gradwire.scenarios.components import kind_of
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.scenarios.explain import explain
+from gradwire.scenarios.explain import entries, explain, file_location
 from gradwire.scenarios.given import whole_number
 from gradwire.scenarios.inner_units import Bps, Bytes, Ps
 from gradwire.scenarios.schema.transport_base import Transport
+from gradwire.scenarios.units import NoUnit
 from gradwire.scenarios.wire import speed_of
 from gradwire.sim.fabric.watched import check_returned
 from gradwire.testing.oracle.uncompiled import uncompiled
 
 US = 10**6
 GBPS = 10**9
-NO_UNIT = re.compile("has no unit|is no unit of")
-"""As `gradwire.scenarios.units` says it."""
 INNER_UNITS = ("ps", "B", "bps")
 """What bare numbers are."""
 
@@ -252,8 +250,8 @@ def _without_unit(model: type[Transport], tables: dict[str, Any]) -> set[str]:
     try:
         model.model_validate(tables)
     except ValidationError as error:
-        wrong = [each.path for each in explain(error, tables, model) if NO_UNIT.search(each.what)]
-        return {re.split(r"[.[]", path)[0] for path in wrong}
+        wrong = [each for each in entries(error) if isinstance(each.get("ctx", {}).get("error"), NoUnit)]
+        return {str(file_location(each, tables)[0]) for each in wrong}
     return set()
 
 

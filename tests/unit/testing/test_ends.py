@@ -6,11 +6,13 @@ import re
 from typing import Any
 
 import pytest
+from pydantic import model_validator
 
 from gradwire.components import layout as at
 from gradwire.components.transports.constant_rate import ConstantRate
 from gradwire.components.transports.timely import Timely
 from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.schema.base import refuse
 from gradwire.testing import Ends
 
 
@@ -70,3 +72,21 @@ def test_bare_numbers_may_stand_beside_quantities_with_a_unit() -> None:
 def test_settings_are_checked_whether_or_not_they_have_units(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ScenarioError, match=re.escape(said)):
         Ends(Timely, 3, **settings)
+
+
+class Wagons(ConstantRate):
+    """Its check says something that reads as if a quantity had no unit."""
+
+    wagons: int = 1
+
+    @model_validator(mode="after")
+    def _even(self) -> Wagons:
+        if self.wagons % 2:
+            raise refuse("wagons", "the last one has no unit beside it", self.wagons, "an even number")
+        return self
+
+
+def test_units_are_not_read_out_of_what_is_said() -> None:
+    with pytest.raises(ScenarioError, match=re.escape("the last one has no unit beside it (got 5); expected an even number")):
+        Ends(Wagons, 3, wagons=5)
+    Ends(Wagons, 3, wagons=4)
