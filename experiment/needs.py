@@ -20,7 +20,7 @@ from gradwire.experiment.replay import captured_iterations
 from gradwire.experiment.topology import Network, network_of
 from gradwire.experiment.traffic.tables import check_files, check_hosts, hosts_of
 from gradwire.experiment.volume import check_volume
-from gradwire.scenarios.errors import Mistake, ScenarioError, TraceError
+from gradwire.scenarios.errors import Mistake, ScenarioError, TraceError, names_scenario
 from gradwire.scenarios.schema.topology import MAX_CABLES, MAX_HOSTS, MAX_SWITCHES
 from gradwire.scenarios.units import Bps, format_size, format_time
 from gradwire.scenarios.wire import MIN_FRAME, serialisation_ps
@@ -40,6 +40,7 @@ class Needs:
     places: list[Places]
 
 
+@names_scenario
 def find_needs(scenario: Scenario, trace: Trace | None = None) -> Needs:
     """Everything that a scenario needs; `trace` is replayed instead of those that its jobs name.
 
@@ -111,7 +112,7 @@ def _check_groups(scenario: Scenario, traces: list[Trace]) -> None:
                 for each in found
             ]
     if mistakes:
-        raise ScenarioError("the exchange does not fit its trace:", scenario.name, mistakes=mistakes)
+        raise ScenarioError("the exchange does not fit its trace:", scenario.called, mistakes=mistakes)
 
 
 def _check_messages(scenario: Scenario, traces: list[Trace]) -> None:
@@ -130,7 +131,7 @@ def _check_messages(scenario: Scenario, traces: list[Trace]) -> None:
             what = f"makes messages of {-(-largest // payload)} packets of {format_size(payload)}"
             mistakes.append(Mistake(path, what, format_size(largest), f"at most {MAX_PACKETS} packets in a message"))
     if mistakes:
-        raise ScenarioError("has messages that are too long:", scenario.name, mistakes=mistakes)
+        raise ScenarioError("has messages that are too long:", scenario.called, mistakes=mistakes)
 
 
 def _longest_call(job: Job, trace: Trace) -> int:

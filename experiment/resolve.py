@@ -114,5 +114,5 @@ def _check_finite(scenario: Scenario, network: Network) -> None:
         ]
     if mistakes:
         raise ScenarioError(
-            "cannot be written down for hosts to run on their own:", scenario.name, mistakes=mistakes
+            "cannot be written down for hosts to run on their own:", scenario.called, mistakes=mistakes
         )

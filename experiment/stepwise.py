@@ -65,22 +65,22 @@ def played_scenario(scenario: Scenario | str | Path, given: str) -> Scenario:
     scenario = scenario_of(scenario, given)
     if len(scenario.job) != 1:
         raise ScenarioError(
-            f"has {len(scenario.job)} jobs", f"{scenario.name}: job", expected="one, whose iterations are played"
+            f"has {len(scenario.job)} jobs", f"{scenario.called}: job", expected="one, whose iterations are played"
         )
     if scenario.job[0].parallel is not None:
         raise ScenarioError(
             "is about what a trace has besides gradients, and a training hands over gradients alone",
-            f"{scenario.name}: job.parallel", expected="to leave it out",
+            f"{scenario.called}: job.parallel", expected="to leave it out",
         )  # fmt: skip
     if scenario.fault or scenario.traffic:
         raise ScenarioError(
             "happens at times of a whole run, which one step at a time has not got",
-            f"{scenario.name}: {'fault' if scenario.fault else 'traffic'}", expected="the job alone",
+            f"{scenario.called}: {'fault' if scenario.fault else 'traffic'}", expected="the job alone",
         )  # fmt: skip
     if scenario.simulation.approximate is not None:
         raise ScenarioError(
-            "leaves out iterations, and one step at a time plays them all", f"{scenario.name}: simulation.approximate",
-            expected="no such key",
+            "leaves out iterations, and one step at a time plays them all",
+            f"{scenario.called}: simulation.approximate", expected="no such key",
         )  # fmt: skip
     output = scenario.output.model_copy(update={"missing": True, "packet_log": False})
     job = scenario.job[0].model_copy(update={"phase": None, "trace": PLAYED, "iterations": 1, "start": Ps(0)})

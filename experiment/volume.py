@@ -53,7 +53,7 @@ def check_volume(scenario: Scenario, traces: list[Trace], places: list[Places], 
         number = laid.index(max(laid))
         mistakes = [_laid(jobs[number], most, sum(laid) - laid[number]).under(jobs[number].where)]
     if mistakes:
-        raise ScenarioError("has more messages than fit:", scenario.name, mistakes=mistakes)
+        raise ScenarioError("has more messages than fit:", scenario.called, mistakes=mistakes)
 
 
 @dataclass(frozen=True)

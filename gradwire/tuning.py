@@ -99,7 +99,7 @@ def tune(
     job = whole_number(job, "tune(job)", 0, ScenarioError)
     trials = whole_number(trials, "tune(trials)", 1, ScenarioError)
     if job >= len(scenario.job):
-        raise ScenarioError(f"has {len(scenario.job)} jobs", f"{scenario.name}: job {job}", "the number of one")
+        raise ScenarioError(f"has {len(scenario.job)} jobs", f"{scenario.called}: job {job}", "the number of one")
     scheduler = scenario.job[job].scheduler
     if scheduler is None or scheduler.kind != "bytescheduler":
         kind = "none" if scheduler is None else scheduler.kind

@@ -7,10 +7,11 @@ gradwire and keeps its traceback.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import wraps
 from html import escape
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 
 class GradwireError(Exception):
@@ -94,6 +95,12 @@ class ScenarioError(GradwireError):
     def __reduce__(self) -> tuple[object, ...]:
         return (type(self), (self.what, self.where, self.expected, self.mistakes))
 
+    def of(self, called: str) -> ScenarioError:
+        """The same, of the scenario `called` so; where nothing else says what the mistakes are in."""
+        if self.where or not self.mistakes:
+            return self
+        return type(self)(self.what, called, self.expected, self.mistakes)
+
     def as_dict(self) -> dict[str, Any]:
         """The same for programs, with a list of `mistakes`: path, what, value (as text or null) and expected."""
         mistakes = [
@@ -107,6 +114,33 @@ class ScenarioError(GradwireError):
 
     def __str__(self) -> str:
         return "\n".join([super().__str__(), *(printable(f"  {mistake}") for mistake in self.mistakes)])
+
+
+class Called(Protocol):
+    """What has a name for people: a Scenario."""
+
+    @property
+    def called(self) -> str:
+        """The name."""
+
+
+S = TypeVar("S", bound=Called)
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def names_scenario(function: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+    """A function of a scenario, and of whatever else: mistakes that it raises, and that name nothing that they are in,
+    name the scenario."""
+
+    @wraps(function)
+    def named(scenario: S, /, *arguments: P.args, **keywords: P.kwargs) -> R:
+        try:
+            return function(scenario, *arguments, **keywords)
+        except ScenarioError as error:
+            raise error.of(scenario.called) from None
+
+    return named
 
 
 class TraceError(GradwireError):

@@ -63,7 +63,7 @@ def load_scenario(source: str | Path, set: Sequence[str] | str = (), policy: str
         rest = {key: value for key, value in tables.items() if key != "policy"}
         tables = put_in_traces(overlay(rest, chosen.set), [each for each in set if not of_policies(each)])
         scenario = build_scenario(tables, str(path)).under(chosen)
-    scenario = scenario.at(path.parent)
+    scenario = scenario.at(path.parent).read_from(str(path))
     if (file := scenario.topology.path) and not Path(file).is_file():
         what = "is no regular file" if Path(file).exists() else "no such file"
         mistake = Mistake("topology.file", what, file, "a graph file")
@@ -108,7 +108,7 @@ def pick_variant(scenario: Scenario, name: str | None) -> Scenario:
     for policy in scenario.policy:
         if policy.name == name:
             return scenario.variant(policy)
-    raise no_policy(name, [policy.name for policy in scenario.policy], scenario.name)
+    raise no_policy(name, [policy.name for policy in scenario.policy], scenario.called)
 
 
 def no_policy(name: str, known: Sequence[str], where: str) -> ScenarioError:

@@ -20,7 +20,7 @@ from gradwire.experiment.topology import Network
 from gradwire.experiment.trips import RoundTrips
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.checks.switch import carriers, too_long
-from gradwire.scenarios.errors import Mistake, ScenarioError
+from gradwire.scenarios.errors import Mistake, ScenarioError, names_scenario
 from gradwire.scenarios.inner_units import Bytes
 from gradwire.scenarios.wire import MIN_FRAME, frame_bytes, speed_of
 from gradwire.sim.fabric.parameters import Bound, check_settings
@@ -90,6 +90,7 @@ def _frames(scenario: Scenario) -> list[tuple[Bytes, Bytes]]:
     return [(Bytes(bound.frame), Bytes(bound.owner.control_bytes)) for bound in bounds]
 
 
+@names_scenario
 def find_all(scenario: Scenario, trace: Trace | None = None) -> Simulated:
     """Everything that a simulation of the scenario needs; `trace` is replayed instead of those that its jobs name.
 
@@ -135,7 +136,7 @@ def check_paths(scenario: Scenario, routing: Routing) -> None:
         if transport.switches_between is not None and between > transport.switches_between
     ]
     if mistakes:
-        raise ScenarioError("does not fit its network:", scenario.name, mistakes=mistakes)
+        raise ScenarioError("does not fit its network:", scenario.called, mistakes=mistakes)
 
 
 def check_transports(scenario: Scenario, network: Network) -> None:

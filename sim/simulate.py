@@ -163,7 +163,7 @@ def _prepare(
     """Everything up to the first event, and the traces that are replayed."""
     if not scenario.senders:
         what = "has neither job nor traffic: it is a network for programs of one's own"
-        raise ScenarioError(what, scenario.name, "gradwire exec, or a [[job]] or [[traffic]]")
+        raise ScenarioError(what, scenario.called, "gradwire exec, or a [[job]] or [[traffic]]")
     found = find_all(scenario, trace)
     needs, faults = found.needs, found.faults
     network, traces = needs.network, needs.traces

@@ -37,10 +37,10 @@ def table_of(scenario: Scenario) -> Training:
         There is no such table, or other than one job.
     """
     if scenario.training is None:
-        raise ScenarioError("says nothing of training", scenario.name, expected="a table [training] (docs/training.md)")
+        raise ScenarioError("says nothing of training", scenario.called, "a table [training] (docs/training.md)")
     if len(scenario.job) != 1:
         raise ScenarioError(
-            f"has {len(scenario.job)} jobs", f"{scenario.name}: job", expected="one, whose workers train the model"
+            f"has {len(scenario.job)} jobs", f"{scenario.called}: job", expected="one, whose workers train the model"
         )
     return scenario.training
 

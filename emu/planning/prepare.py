@@ -19,7 +19,7 @@ from gradwire.experiment.resolved import Resolved
 from gradwire.experiment.routing import Routing
 from gradwire.experiment.topology import Network
 from gradwire.scenarios.components import components
-from gradwire.scenarios.errors import Mistake, ScenarioError
+from gradwire.scenarios.errors import Mistake, ScenarioError, names_scenario
 from gradwire.scenarios.inner_units import Bps, Bytes, Ps
 from gradwire.scenarios.json_data import Json, JsonView
 from gradwire.scenarios.schema.scenario import Scenario
@@ -32,6 +32,7 @@ MOST_HOSTS = 64
 """Processes, network namespaces and cables of one machine; our choice."""
 
 
+@names_scenario
 def check_scenario(scenario: Scenario, programs: bool = False) -> None:
     """Raise ScenarioError with everything in the scenario that the testbed cannot do, whatever the backend; or, with
     `programs`, that it cannot do beside programs of the user's own."""
@@ -141,6 +142,7 @@ def kernel_options(scenario: Scenario) -> Json:
     return options
 
 
+@names_scenario
 def make_plan(
     scenario: Scenario,
     resolved: Resolved,

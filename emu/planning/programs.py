@@ -14,7 +14,7 @@ from gradwire.emu.programs.described import Programs, Rule, ranks_of
 from gradwire.emu.programs.timetable import timetable
 from gradwire.emu.switches.base import TestbedError
 from gradwire.experiment.topology import Network
-from gradwire.scenarios.errors import Mistake, ScenarioError
+from gradwire.scenarios.errors import Mistake, ScenarioError, names_scenario
 from gradwire.scenarios.inner_units import Bytes
 from gradwire.scenarios.schema.exec import Exec, ExecMark
 from gradwire.scenarios.schema.scenario import Scenario
@@ -43,6 +43,7 @@ class Asked:
     cwd: str = field(default_factory=os.getcwd)
 
 
+@names_scenario
 def programs_of(scenario: Scenario, network: Network, asked: Asked) -> Programs:
     """Who runs where, and what happens to whom.
 
@@ -91,6 +92,7 @@ def programs_of(scenario: Scenario, network: Network, asked: Asked) -> Programs:
     )  # fmt: skip
 
 
+@names_scenario
 def as_asked(scenario: Scenario, asked: Asked) -> Scenario:
     """The scenario with what is asked for in its [exec], as a Result keeps it."""
     table = scenario.exec or Exec()

@@ -43,7 +43,7 @@ def check_files(scenario: Scenario) -> None:
         except ScenarioError as error:
             mistakes += error.mistakes or [Mistake(error.where, error.what, expected=error.expected)]
     if mistakes:
-        raise ScenarioError("the traffic cannot be used:", scenario.name, mistakes=mistakes)
+        raise ScenarioError("the traffic cannot be used:", scenario.called, mistakes=mistakes)
 
 
 def check_hosts(scenario: Scenario, network: Network) -> None:

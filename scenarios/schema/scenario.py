@@ -144,6 +144,7 @@ class Scenario(Table):
 
     _applied: Policy | None = PrivateAttr(default=None)
     _folder: Path | None = PrivateAttr(default=None)
+    _file: str = PrivateAttr(default="")
 
     @model_validator(mode="after")
     def _whole(self) -> Scenario:
@@ -255,6 +256,18 @@ class Scenario(Table):
         scenario._folder = self._folder if self.modules else modules
         return scenario
 
+    def read_from(self, file: str) -> Scenario:
+        """This scenario as one that was read from a file, called so."""
+        scenario = self.model_copy()
+        scenario._file = file
+        return scenario
+
+    @property
+    def called(self) -> str:
+        """What to call it in messages: its file, or its name where it is of none, and the policy that made it."""
+        policy = f", policy {self._applied.name}" if self._applied else ""
+        return f"{self._file or self.name}{policy}"
+
     @property
     def folder(self) -> Path | None:
         """Where modules lie that are named as "module:Class": beside the scenario's file, unless it says otherwise."""
@@ -281,7 +294,7 @@ class Scenario(Table):
         variant = Scenario.model_validate(self.variant_tables(policy))
         if self._folder is not None:
             variant = variant.at(self._folder)
-        return variant.under(policy)
+        return variant.read_from(self._file).under(policy)
 
     def under(self, policy: Policy) -> Scenario:
         """This scenario as the variant that `policy` has made; what the policy sets is in it already."""

@@ -133,7 +133,7 @@ TRACES = "expected (a Trace, )?a trace directory, or the name of a bundled trace
     (lambda: gradwire.simulate("demo", max_wall_s=float("nan")), r"simulate\(max_wall_s\): is nan"),
     (lambda: gradwire.simulate("demo", max_wall_s=True), r"simulate\(max_wall_s\): is True, of type bool"),
     (lambda: gradwire.simulate("demo", progress=3), r"simulate\(progress\): is 3, of type int; expected a function"),
-    (lambda: gradwire.load_scenario("demo").variant("nope"), r'demo: no policy "nope"; expected dctcp, '),
+    (lambda: gradwire.load_scenario("demo").variant("nope"), r'.*demo\.toml: no policy "nope"; expected dctcp, '),
     (lambda: gradwire.load_scenario("demo").variant(3), r"variant\(policy\): is 3, of type int; expected a policy, or the name"),
     (lambda: gradwire.compare({"a": 1}), r"compare\(sources\): is \{'a': 1\}, of type dict"),
     (lambda: Comparison([], [], []).write("x", plots="bmp"), r"plots bmp: is no format of plots; expected one of png"),
