@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.given import path_of
-from gradwire.scenarios.output import lock_folder
+from gradwire.scenarios.output import lock_folder, unlock_folder
 
 
 @contextmanager
@@ -30,21 +29,19 @@ def gone_on_with(folder: str | Path, mark: str, what: str) -> Iterator[Path]:
     refuse_other(place, mark, what)
     try:
         place.mkdir(parents=True, exist_ok=True)
-        lock = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        lock = lock_folder(place, made=True)  # a file system without locks keeps nobody out
+    except BlockingIOError:
+        raise ResultError("is another program's at the moment", str(place), "a folder of its own") from None
     except OSError as error:
         raise _unwritable(place, error) from None
     try:
-        try:
-            lock_folder(lock, made=True)  # a file system without locks keeps nobody out
-        except BlockingIOError:
-            raise ResultError("is another program's at the moment", str(place), "a folder of its own") from None
         try:
             (place / mark).write_text(f"This folder holds {what} by gradwire, which goes on with what is here.\n")
         except OSError as error:
             raise _unwritable(place, error) from None
         yield place
     finally:
-        os.close(lock)
+        unlock_folder(lock)
 
 
 def refuse_other(place: Path, mark: str, what: str) -> None:

@@ -5,9 +5,9 @@
     keep(place, comparison.write, ...)   after it: fills it, or puts everything where there is room
 
 A folder is claimed by locking it while it is empty, which only one of two programs can do; it is made first where it
-is not there. The lock goes with the program: what one leaves behind that was killed is an empty folder, which the next
-may have. What is written is built under another name beside it and then takes its place, which the file system does at
-once, and only where the folder is still empty.
+is not there. The lock goes with the program, whatever processes it has forked: what one leaves behind that was killed
+is an empty folder, which the next may have. What is written is built under another name beside it and then takes its
+place, which the file system does at once, and only where the folder is still empty.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from gradwire.scenarios.given import path_of
 
 _ours: set[Path] = set()
 """Folders that this process has claimed, and may therefore put something in the place of."""
+_locks: set[int] = set()
+"""Open folders that this process has locked."""
 FREE = "a directory that does not exist yet, or an empty one"
 NEW_FILE = "a file that does not exist yet"
 
@@ -66,7 +68,7 @@ class Claim:
     ) -> None:
         _ours.discard(self.path.absolute())
         _remove(self._made)
-        os.close(self._lock)  # after it: nobody else may have the folder while it is about to go
+        unlock_folder(self._lock)  # after it: nobody else may have the folder while it is about to go
 
 
 def claim_numbered(base: str | Path) -> Claim:
@@ -96,7 +98,7 @@ def refuse_existing(path: str | Path) -> None:
     """Raise `ResultError` if there is something at `path` already, other than an empty folder that nobody else has."""
     if os.path.lexists(path) and Path(path).absolute() not in _ours:
         with contextlib.suppress(FileNotFoundError):
-            os.close(_locked(Path(path)))
+            unlock_folder(_locked(Path(path)))
 
 
 def refuse_unwritable(path: str | Path, file: bool = False) -> None:
@@ -285,11 +287,10 @@ def _locked(path: Path, made: bool = False) -> int:
     Raises `ResultError`, and FileNotFoundError if the folder is not there, or another one by now.
     """
     try:
-        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        lock = lock_folder(path, made, os.O_NOFOLLOW)
     except OSError as error:
         raise _taken(path, error) from None
     try:
-        lock_folder(lock, made)
         if not os.path.samestat(os.fstat(lock), os.stat(path)):
             raise FileNotFoundError
         # What lies there now, not what was opened: somebody may have been faster. Nothing can take the place of a mount
@@ -299,20 +300,42 @@ def _locked(path: Path, made: bool = False) -> int:
         if not os.access(path, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, "")
     except OSError as error:
-        os.close(lock)
+        unlock_folder(lock)
         raise _taken(path, error) from None
     return lock  # of what was made and then taken by a faster one nothing is removed: it is theirs
 
 
-def lock_folder(folder: int, made: bool) -> None:
-    """Lock an open folder, or raise `OSError`. `made`: where there are no locks, go on without one."""
+def lock_folder(path: Path, made: bool, flags: int = 0) -> int:
+    """Open a folder and lock it until `unlock_folder`, or raise `OSError`. `made`: where there are no locks, go on
+    without one."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | flags)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
+        os.close(folder)
         raise
     except OSError:  # a file system without locks: there only who makes a folder may be sure of it
         if not made:
+            os.close(folder)
             raise FileExistsError from None
+    _locks.add(folder)
+    return folder
+
+
+def unlock_folder(folder: int) -> None:
+    """Give a folder back; in a child that was forked meanwhile it has been."""
+    if folder in _locks:
+        _locks.remove(folder)
+        os.close(folder)
+
+
+def _forked() -> None:
+    """A child, such as one that compiles, may outlive the program that has locked a folder: the lock is not its own."""
+    for folder in list(_locks):
+        unlock_folder(folder)
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def _taken(path: Path, error: OSError) -> Exception:

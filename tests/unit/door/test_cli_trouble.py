@@ -103,16 +103,6 @@ def test_a_claim_leaves_nothing_behind(tmp_path: Path):
         Claim("a\0b")
 
 
-def test_what_a_killed_run_has_left_is_taken():
-    """Its folder was claimed and is empty; the lock went with it."""
-    code = "import os, signal; from gradwire.scenarios.output import Claim; Claim('out'); os.kill(os.getpid(), signal.SIGKILL)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == -9
-    assert list(Path("out").iterdir()) == []
-    done = run(*RUN, "--out", "out")
-    assert done.returncode == 0, done.stderr
-    assert Result.read("out").summary["name"] == "small"
-
-
 def test_a_folder_is_one_programs_only(tmp_path: Path):
     """An empty folder is taken, but not while another program is about to write there; and it stays if it was there."""
     theirs = tmp_path / "theirs"

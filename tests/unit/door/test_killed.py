@@ -1,0 +1,46 @@
+"""Folders of commands that were killed: the next may have them at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from output_cases import SMALL, run
+
+from gradwire.scenarios.gone_on_with import gone_on_with
+from gradwire.scenarios.result import Result
+
+
+def test_what_a_killed_run_has_left_is_taken():
+    """Its folder was claimed and is empty; the lock went with it."""
+    code = "import os, signal; from gradwire.scenarios.output import Claim; Claim('out'); os.kill(os.getpid(), signal.SIGKILL)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == -9
+    assert list(Path("out").iterdir()) == []
+    Path("small.toml").write_text(SMALL)
+    done = run("run", "small.toml", "--out", "out")
+    assert done.returncode == 0, done.stderr
+    assert Result.read("out").summary["name"] == "small"
+
+
+@pytest.mark.parametrize("place", ["Claim('out')", "gone_on_with('out', '.mark', 'a sweep')"])
+def test_what_a_killed_run_has_left_is_taken_while_its_children_go_on(place: str):
+    """Such as one that compiles, which ends when it is done."""
+    code = (
+        "import os, signal, time\nfrom gradwire.scenarios.gone_on_with import gone_on_with\n"
+        f"from gradwire.scenarios.output import Claim\nwith {place}:\n    child = os.fork()\n"
+        "    if not child:\n        time.sleep(300)\n"
+        "    print(child, flush=True)\n    os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as killed:
+        assert killed.stdout is not None
+        child = int(killed.stdout.readline())
+        assert killed.wait(timeout=60) == -signal.SIGKILL
+        try:
+            with gone_on_with("out", ".mark", "a sweep"):
+                pass
+        finally:
+            os.kill(child, signal.SIGKILL)
