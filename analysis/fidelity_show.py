@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
-from gradwire.analysis.claims.intervals import half_width
+from gradwire.analysis.claims.intervals import interval
 from gradwire.analysis.fidelity import Agreement, agreement, mean_completion
 from gradwire.analysis.fidelity_measure import PACKETS, Measure, relative
 from gradwire.analysis.pooled import pooled
@@ -79,7 +79,7 @@ def compare_runs(
     if not quiet:
         for table in [*([seeds_grid(seeds)] if seeds else []), *grids(found)]:
             print_grid(table)
-    data = {**found.as_dict(), "seeds": seeds}
+    data = {**found.as_dict(), "seeds": seeds, "mean_difference": mean_difference(seeds)}
     results = results_of(simulated, emulated, len(simulated) > 1)
     return Shown(found.passed, found.verdicts(), data, found, one, other, results)
 
@@ -116,6 +116,16 @@ def by_seed(simulated: Sequence[Result], emulated: Sequence[Result]) -> list[Jso
     return rows
 
 
+def mean_difference(rows: Sequence[JsonView]) -> Json | None:
+    """What the seeds that say something say together: the mean of their differences, and its 95 % interval if they are
+    two or more; None where none says anything."""
+    known = [row["difference"] for row in rows if row["difference"] is not None]
+    if not known:
+        return None
+    low, high = interval(known) if len(known) > 1 else (None, None)
+    return {"seeds": len(known), "mean": fmean(known), "low": low, "high": high}
+
+
 def seeds_grid(rows: Sequence[JsonView]) -> Grid:
     """Every seed, and what they say together of the mean difference: its 95 % interval, if two or more can say
     something."""
@@ -126,10 +136,11 @@ def seeds_grid(rows: Sequence[JsonView]) -> Grid:
         cells.append(
             nothing if sim is None else [seed, time_text(sim), time_text(row["emu"]), _percent(row["difference"])]
         )
-    known = [row["difference"] for row in rows if row["difference"] is not None]
-    if known:
-        wide = f" ± {100 * half_width(known):.2f}" if len(known) > 1 else ""
-        cells.append(["mean difference", "", "", f"{_percent(fmean(known))}{wide}"])
+    together = mean_difference(rows)
+    if together is not None:
+        mean, high = together["mean"], together["high"]
+        wide = "" if high is None else f" ± {100 * (high - mean):.2f}"
+        cells.append(["mean difference", "", "", f"{_percent(mean)}{wide}"])
     return Grid("mean completion time, seed by seed", ["seed", "simulated", "emulated", "difference"], cells)
 
 

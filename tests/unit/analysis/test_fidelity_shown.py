@@ -105,11 +105,20 @@ def test_a_seed_under_which_nothing_was_delivered_says_nothing_of_the_mean_diffe
     lines = {line.split("|")[0].strip(): line for line in printed.splitlines() if "|" in line}
     assert "none in both" in lines["2"]
     assert "+20.0 % ± 127.06" in lines["mean difference"]  # of +10 and +30 %
+    said = shown.data["mean_difference"]
+    assert said == pytest.approx({"mean": 0.2, "low": 0.2 - 1.2706, "high": 0.2 + 1.2706, "seeds": 2})
+
+
+def test_without_seeds_there_is_no_mean_difference():
+    assert compare_runs([SIM], [slower(1.1, 1)], Fidelity(), quiet=True).data["mean_difference"] is None
+    nothing = [nothing_delivered(seed) for seed in (1, 2)]
+    assert compare_runs(nothing, nothing, Fidelity(), quiet=True).data["mean_difference"] is None
 
 
 def test_one_seed_that_delivers_has_no_interval(capsys):
     simulated = [result(seed=seed) for seed in (1, 2)]
-    compare_runs(simulated, [slower(1.1, 1), nothing_delivered(2)], Fidelity())
+    shown = compare_runs(simulated, [slower(1.1, 1), nothing_delivered(2)], Fidelity())
+    assert shown.data["mean_difference"] == {"mean": pytest.approx(0.1), "low": None, "high": None, "seeds": 1}
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("mean difference"))
     assert "+10.0 %" in line and "±" not in line
 
@@ -223,6 +232,9 @@ def test_the_command_runs_both_worlds_with_as_many_seeds_as_are_asked_for(comman
     assert folders == {f"seed-{seed}/{world}/iterations.parquet" for seed in (1, 2, 3) for world in ("simulated", "emulated")}
     data = json.loads((tmp_path / "out" / "fidelity.json").read_text())
     assert [row["seed"] for row in data["seeds"]] == [1, 2, 3] and data["messages"] == 6
+    found = data["mean_difference"]
+    half = f"± {100 * (found['high'] - found['mean']):.2f}"
+    assert found["low"] < found["mean"] < found["high"] and found["seeds"] == 3 and half in done.stdout
     assert all(row["difference"] == pytest.approx(row["emu"] / row["sim"] - 1) and row["difference"] > 0.02 for row in data["seeds"])
     mean = next(each for each in data["measures"] if each["what"] == "completion_mean")
     assert mean["sim"] == pytest.approx(sum(row["sim"] for row in data["seeds"]) / 3)
