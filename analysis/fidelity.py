@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from gradwire.analysis.fidelity_measure import RATE, SHARE, TIME, Measure, examples, relative
 from gradwire.analysis.fidelity_ports import classes, packets, ports_of
 from gradwire.analysis.metrics import percentile
+from gradwire.analysis.pooled import by_its_seed
 from gradwire.analysis.tables import KIND_WORDS
 from gradwire.scenarios.arrays import AnyInts
 from gradwire.scenarios.arrow import numpy_of
@@ -209,19 +210,17 @@ class _Matched:
         ]
         self.faults: list[str] = []
         for one, other, words in ((0, 1, "simulated"), (1, 0, "emulated")):
-            alone = [key[: len(MESSAGE_KEY)] for key in keys[one] if key not in keys[other]]
+            alone = [_named(sim, key) for key in keys[one] if key not in keys[other]]
             if alone:
                 self.faults.append(f"{len(alone)} messages were {words} only: {examples(alone)}")
         unequal = np.flatnonzero(values[0]["bytes"] != values[1]["bytes"])
         if len(unequal):
-            some = examples([both[i][: len(MESSAGE_KEY)] for i in unequal.tolist()])
+            some = examples([_named(sim, both[i]) for i in unequal.tolist()])
             self.faults.append(f"{len(unequal)} messages are of other sizes: {some}")
         done = [each["end_ps"] >= 0 for each in values]
         if not _cut(sim, emu):
             for one, other, words in ((0, 1, "simulated"), (1, 0, "emulated")):
-                alone = [
-                    both[i][: len(MESSAGE_KEY)] for i in np.flatnonzero(done[one] & ~done[other]).tolist()
-                ]
+                alone = [_named(sim, both[i]) for i in np.flatnonzero(done[one] & ~done[other]).tolist()]
                 if alone:
                     self.faults.append(
                         f"{len(alone)} messages were delivered in the {words} run only: {examples(alone)}"
@@ -307,6 +306,11 @@ def _keys(result: Result) -> dict[tuple[Any, ...], int]:
     return found
 
 
+def _named(result: Result, key: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A message for people."""
+    return by_its_seed(result, key[: len(MESSAGE_KEY)], MESSAGE_KEY.index("iteration"))
+
+
 def _rate(values: Mapping[str, Integers], rows: Integers) -> float:
     """Bits per second delivered by some messages, over the time in which at least one of them was under way."""
     order = rows[np.argsort(values["start_ps"][rows], kind="stable")]
@@ -325,7 +329,7 @@ def _iterations(sim: Result, emu: Result, tolerances: Fidelity, faults: list[str
         keys = zip(*(table[name].to_pylist() for name in ("job", "worker", "iteration")), strict=True)
         times.append(dict(zip(keys, taken, strict=True)))
     for one, other, words in ((0, 1, "simulated"), (1, 0, "emulated")):
-        alone = [key for key in times[one] if key not in times[other]]
+        alone = [by_its_seed(sim, key, 2) for key in times[one] if key not in times[other]]
         if alone and not _cut(sim, emu):
             faults.append(f"{len(alone)} iterations were {words} only: {examples(alone)}")
     both = [key for key in times[0] if key in times[1]]

@@ -34,7 +34,7 @@ def pooled(runs: Sequence[Result]) -> Result:
 
     What ports have counted is summed, -1 (unknown) where one run does not know; a port's longest queue is the longest
     of all. Samples, delays, packets and the summary are those of the first run, but: totals are of all, the testbed was
-    disturbed if it was in any run, the duration has ended them if it ended each, and `pooled` is how many there are.
+    disturbed if it was in any run, the duration has ended them if it ended each, and `pooled` are their seeds.
     """
     if not runs:
         raise ResultError("is empty", "pooled(runs)", "one Result or several")
@@ -59,7 +59,17 @@ def pooled(runs: Sequence[Result]) -> Result:
 
 def pooled_runs(result: Result) -> int:
     """How many runs a Result is of."""
-    return int(result.summary.get("pooled", 1))
+    return len(result.summary.get("pooled", ())) or 1
+
+
+def by_its_seed(result: Result, key: tuple[Any, ...], place: int) -> tuple[Any, ...]:
+    """A key with an iteration at a place, for people: of pooled runs with that of its own run, and its seed before."""
+    seeds, iteration = result.summary.get("pooled", ()), key[place]
+    run, own = divmod(iteration, APART)
+    if iteration < 0 or run >= len(seeds):
+        return key
+    named = (*key[:place], own, *key[place + 1 :])
+    return f"seed {seeds[run]}: {named[0]}", *named[1:]
 
 
 def _column(name: str) -> str:
@@ -121,4 +131,4 @@ def _summary(runs: Sequence[Result]) -> dict[str, Any]:
     finished = all(each.get("finished", True) for each in totals)
     ended = next((end for each in totals if (end := each.get("ended_by", "done")) != "duration"), "duration")
     totals_of_all = {**totals[0], **counts, "finished": finished, "ended_by": ended}
-    return {**first, "engine": engine, "totals": totals_of_all, "pooled": len(runs)}
+    return {**first, "engine": engine, "totals": totals_of_all, "pooled": [run.summary.get("seed") for run in runs]}

@@ -11,7 +11,7 @@ from gradwire.analysis.claims.judge import value_text
 from gradwire.analysis.claims.measures import WORDS
 from gradwire.analysis.claims.page import unit_of
 from gradwire.analysis.fidelity_measure import Measure
-from gradwire.analysis.fidelity_show import HEAD, SCATTER, measure_row
+from gradwire.analysis.fidelity_show import HEAD, SCATTER, measure_row, seeds_grid
 from gradwire.analysis.html.charts import Axis, Chart, Lines, Series
 from gradwire.analysis.html.pieces import (
     Section,
@@ -199,8 +199,18 @@ def fidelity_section(found: Json, sim: Result, emu: Result, title: str) -> Secti
     """How an emulated run agrees with a simulated one, as fidelity.json has it, and its Results."""
     verdicts: list[str] = found["verdicts"]
     section = Section(title, "fidelity", f"**{verdicts[-1]}.**", [])
+    seeds = found.get("seeds") or []
+    if seeds:
+        named = [str(row["seed"]) for row in seeds]
+        which = f"{', '.join(named[:-1])} and {named[-1]}"
+        runs = f"{len(seeds)} runs of each world, with the seeds {which}"
+        section.add(paragraph(f"{runs}, whose messages are judged together."))
     section.add(listed(verdicts[:-1]))
     section.add(*(chart(each) for each in _both(sim, emu)))
+    if seeds:
+        section.add(heading("Mean completion time, seed by seed"), grid(seeds_grid(seeds)._replace(title="")))
+        if sum(row["difference"] is not None for row in seeds) > 1:
+            section.add(paragraph("± is half of the 95 % interval of the mean difference, in percentage points."))
     measures = [Measure(**{key: value for key, value in each.items() if key != "passed"}) for each in found["measures"]]
     scatter = any(each.low is not None for each in measures)
     head = [*HEAD[:2], SCATTER, *HEAD[2:]] if scatter else HEAD

@@ -237,6 +237,8 @@ def test_a_comparison_of_several_seeds_has_its_page(tmp_path: Path) -> None:
     text = report(page_cases.fidelity_of_seeds(tmp_path / "seeds"), out=tmp_path / "r.html", perfetto=False).path.read_text(encoding="utf-8")
     words = " ".join(Page(text).texts)
     assert "figures within their tolerances" in words and "completion, mean of train, push" in words
+    assert "2 runs of each world, with the seeds 1 and 2, whose messages are judged together." in words
+    assert "Mean completion time, seed by seed" in words and "+1.0 % ± 0.00" in words and "± is half of the 95 % interval" in words
 
 
 def test_it_asks_no_network(folders: dict[str, Path], tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fidelity_cases import SIM, STRICT, compared_result, count, later, result
+from fidelity_cases import SIM, STRICT, compared_result, count, later, result, tables
 from star_cases import star_scenario
 
 from gradwire.analysis.fidelity import agreement
@@ -62,6 +62,22 @@ def test_messages_without_an_end_stay_without():
 def test_what_one_run_has_not_counted_is_not_known():
     together = pooled([SIM, compared_result(count("marks", 1, -1)), SIM])
     assert together.ports["marks"].to_pylist() == [0, -1]
+
+
+def test_a_message_and_an_iteration_are_told_with_their_seed():
+    def change(changed):
+        changed["messages"]["end_ps"][25] = -1
+        for column in changed["iterations"].values():
+            del column[5]
+
+    seeds = [result(seed=seed) for seed in (7, 8)]
+    changed = tables()
+    change(changed)
+    emulated = [result(seed=7), result(changed, seed=8)]
+    assert agreement(pooled(seeds), pooled(emulated), STRICT).faults == [
+        "1 messages were delivered in the simulated run only: seed 8: train/push/0/5/0/h1/h2",
+        "1 iterations were simulated only: seed 8: train/1/2",
+    ]
 
 
 def test_figures_are_of_all_messages():
