@@ -195,13 +195,14 @@ class EpollLoop:
         self._change(file, self._writers, call)
 
     def serve_in_core(self, file: int, kind: int) -> None:
-        """Compiled code reads a file (FILE_*); FILE_OF_PYTHON: not any more."""
+        """Compiled code reads a file (FILE_*), or is told whenever it has room again (FILE_ROOM); FILE_OF_PYTHON: not
+        any more."""
         if file >= len(self._files.words):
             self._files = self._files.longer(2 * file)
             self.words[at.W_FILES], self.words[at.W_FILES_ROOM] = self._files.address, len(self._files.words)
         self._files.words[file] = kind
         if kind != at.FILE_OF_PYTHON:
-            self._epoll.register(file, select.EPOLLIN)
+            self._epoll.register(file, select.EPOLLOUT | select.EPOLLET if kind == at.FILE_ROOM else select.EPOLLIN)
         else:
             self._forget(file)
 

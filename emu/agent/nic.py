@@ -10,6 +10,8 @@ worked out up to `ahead_ns` beyond the present and sent in one call; the queue o
 as it does not run dry. Bursts of several into one port finish later, on average, where it does. Paced flows are not let
 go early, since nothing would hold their packets back, but when late make up for some of it; not for time before they
 had anything to send.
+Where the kernel's TCP sends from the host as well, under virtual time, a packet is handed over when the one before has
+left the card (`gradwire.emu.transports.shares_card`).
 Rules about time (pacing, round trips) see the time of the schedule, not that of the call.
 
 All of that is compiled (`gradwire.emu.agent.core.turns`). Here are its records, and what others may ask of it.

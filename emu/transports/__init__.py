@@ -35,10 +35,12 @@ def make_carriers(plan: Plan, host: LoopingHost, rows: Iterable[MessageRow]) -> 
     from gradwire.emu.transports.datagrams import Endpoint
     from gradwire.emu.transports.side import SideChannel
 
+    rows = list(rows)
     used = sorted({row.transport for row in rows})
     payload = max((plan.transports[number].payload for number in used), default=0)
     ahead = int(plan.options.get("ahead_ns", AHEAD_NS))
-    endpoint = Endpoint(host, payload, classes=plan.queues.count, ahead_ns=ahead)
+    shared = shares_card(plan, host.node, rows)
+    endpoint = Endpoint(host, payload, classes=plan.queues.count, ahead_ns=ahead, shared=shared)
     side = endpoint.side = SideChannel(host, endpoint.nic)
     made: dict[int, Carrier] = {}
     for number in used:
@@ -51,6 +53,14 @@ def make_carriers(plan: Plan, host: LoopingHost, rows: Iterable[MessageRow]) -> 
             make = datagram_carrier(transport.kind, plan)
             made[number] = endpoint.carriers[number] = make(host, transport, endpoint, side)
     return made
+
+
+def shares_card(plan: Plan, node: int, rows: Iterable[MessageRow]) -> bool:
+    """Whether a host sends over UDP and by the kernel's TCP, and one has to heed what the other has at the card. On the
+    wall clock packets go there ahead of their time, and nothing is done about it."""
+    by_kernel = {plan.transports[row.transport].by_kernel for row in rows if row.src == node}
+    beside_programs = plan.programs is not None and False in by_kernel
+    return plan.clock == "virtual" and (len(by_kernel) == 2 or beside_programs)
 
 
 def datagram_carrier(

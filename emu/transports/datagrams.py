@@ -12,6 +12,7 @@ packets that are neither data nor plain answers.
 from __future__ import annotations
 
 import ctypes
+import os
 import socket
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -34,6 +35,7 @@ from gradwire.emu.system.sockets import (
     address_word,
     open_datagrams,
     overflowed,
+    send_buffer,
     socket_address,
 )
 from gradwire.emu.transports.pairs import Pairs
@@ -74,7 +76,11 @@ class Endpoint:
     side : the side channel beside it, if there is one.
     """
 
-    def __init__(self, host: LoopingHost, payload: int, *, classes: int = 8, ahead_ns: int = AHEAD_NS) -> None:
+    def __init__(
+        self, host: LoopingHost, payload: int, *, classes: int = 8, ahead_ns: int = AHEAD_NS, shared: bool = False
+    ) -> None:
+        """`shared` : the kernel's TCP sends from this host, too: a packet goes to the card when the one before has left
+        it."""
         self.host = host
         self.carriers: dict[int, DatagramCarrier] = {}
         self.senders: dict[int, Outgoing] = {}
@@ -90,7 +96,8 @@ class Endpoint:
         self._data: socket.socket | None = None
         self.sources: list[socket.socket] = []
         self._words = host.loop.words
-        self._words[at.W_IN] = self._in.index
+        self._words[at.W_IN], self._words[at.W_SHARED] = self._in.index, shared
+        self._rooms: list[int] = []
         self._sending, self._receiving = Table(), Table()
         self._tables_moved()
         host.loop.asked |= {
@@ -117,12 +124,20 @@ class Endpoint:
             source = open_datagrams(address, port)
             self.sources.append(source)
             self.host.loop.serve_in_core(source.fileno(), at.FILE_ANSWERS)
+            if self._words[at.W_SHARED]:
+                send_buffer(source, 0)  # the smallest there is: it has room where none of its packets is at the card
+                self._rooms.append(os.dup(source.fileno()))  # a file can be waited for in one way only
+                self.host.loop.serve_in_core(self._rooms[-1], at.FILE_ROOM)
 
     def close(self) -> None:
         """Close everything; the second time nothing."""
         for each in [*self.sources, *([self._data] if self._data else [])]:
             self.host.loop.serve_in_core(each.fileno(), at.FILE_OF_PYTHON)
             each.close()
+        for room in self._rooms:
+            self.host.loop.serve_in_core(room, at.FILE_OF_PYTHON)
+            os.close(room)
+        self._rooms = []
         self.sources, self._data = [], None
 
     @property

@@ -103,9 +103,15 @@ def flush(U):
 @njit
 def becomes_writable(U, file):
     """Whether a socket has room again in time."""
+    return has_room(U, file, U[O_WAIT_MS])
+
+
+@njit
+def has_room(U, file, wait_ms):
+    """Whether a socket has room, or has it in time."""
     asked = words_at(U[O_POLL])
     asked[0] = file | POLLOUT << 32
-    return np.int64(poll(np.uintp(U[O_POLL]), np.uint64(1), np.int32(U[O_WAIT_MS]))) > 0
+    return np.int64(poll(np.uintp(U[O_POLL]), np.uint64(1), np.int32(wait_ms))) > 0
 
 
 @njit

@@ -46,6 +46,10 @@ EVENTS = 1023
     W_BUSY,  # the line is taken until then
     W_WAKE, W_WAKE_AT,  # the timer that lets it go on, by number, 0: none
     W_SERVING,
+    W_SHARED,  # 1: the kernel's TCP sends from this host as well, and what it has at the card may go first
+    W_CARD_FILE,  # where the card is shared: the socket of the packet that may still be at the card, 0: none
+    W_CARD_TURN, W_CARD_BYTES, W_CARD_SINCE,  # whose it is, its bytes, and when it came there
+    W_AT_CARD,  # 1: it was there when somebody wanted to send
     W_PULLED,  # what the flow that was asked last wants to send
     W_PACED, W_PACED_COUNT, W_PACED_ROOM,  # heap of turns that are put aside
     # the endpoint
@@ -57,13 +61,13 @@ EVENTS = 1023
     W_RECEIVERS, W_RECEIVERS_MASK,
     W_FIRST_DONE, W_LAST_DONE,  # receivers that the batch has made complete
     W_READY,  # first flow or group that may send, and last, of every class
-) = range(53)  # fmt: skip
+) = range(59)  # fmt: skip
 WORDS = W_READY + 2 * CLASSES
 
 BROKEN_CALL, BROKEN_ASKED, BROKEN_RULES, BROKEN_PULLED = range(1, 5)
 """A system call failed (W_ERRNO: why), Python raised an exception when it was asked, a function of a transport did
 (W_ERRNO: L_*), or wants to send a packet that there is not (W_ERRNO: which)."""
-FILE_OF_PYTHON, FILE_TIMER, FILE_DATA, FILE_ANSWERS = range(4)
+FILE_OF_PYTHON, FILE_TIMER, FILE_DATA, FILE_ANSWERS, FILE_ROOM = range(5)
 (
     ASK_TIMER, ASK_FILE, ASK_IDLE, ASK_ROOM, ASK_RECEIVER, ASK_NO_DATA, ASK_ANSWER, ASK_DELIVER, ASK_TOLD,
     ASK_SETTLE, ASK_PROBE,

@@ -15,6 +15,7 @@ from gradwire.emu.agent.core.layout import (
     EVENTS,
     FILE_ANSWERS,
     FILE_DATA,
+    FILE_ROOM,
     FILE_TIMER,
     NEVER,
     W_ARMED,
@@ -43,7 +44,7 @@ from gradwire.emu.agent.core.layout import (
     W_WAKE,
 )
 from gradwire.emu.agent.core.timers import ask, clock, first_timer, note_late, pop
-from gradwire.emu.agent.core.turns import serve, went_off
+from gradwire.emu.agent.core.turns import has_left, serve, went_off
 from gradwire.emu.native.calls import (
     EVENT_BYTES,
     EVENT_FILE,
@@ -132,6 +133,8 @@ def happened(A, file, events):
     elif kind == FILE_ANSWERS:
         if events & ~EPOLLOUT:
             read_answers(A, file)
+    elif kind == FILE_ROOM:
+        has_left(A)
     else:
         ask(A, ASK_FILE, file, events, 0, 0)
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from gradwire.components import layout as at
 from gradwire.components.compiled import njit
-from gradwire.emu.agent.core.datagrams import flush
+from gradwire.emu.agent.core.datagrams import flush, has_room
 from gradwire.emu.agent.core.layout import (
     BROKEN_CALL,
     F_ARMED,
     F_ARMED_AT,
     F_BEHIND,
+    F_FILE,
     F_GROUP,
     F_IS_GROUP,
     F_LISTED,
@@ -37,8 +38,13 @@ from gradwire.emu.agent.core.layout import (
     SENDER_RECORD,
     UNLISTED,
     W_AHEAD,
+    W_AT_CARD,
     W_BROKEN,
     W_BUSY,
+    W_CARD_BYTES,
+    W_CARD_FILE,
+    W_CARD_SINCE,
+    W_CARD_TURN,
     W_ERRNO,
     W_LAST_CLASS,
     W_LINE,
@@ -50,6 +56,7 @@ from gradwire.emu.agent.core.layout import (
     W_PULLED,
     W_READY,
     W_SERVING,
+    W_SHARED,
     W_WAKE,
     W_WAKE_AT,
 )
@@ -184,6 +191,7 @@ def serve(A):
     if A[W_SERVING]:  # a flow that was stopped while it was asked
         return
     A[W_SERVING] = 1
+    A[W_AT_CARD] = 0
     send(A, clock(A) * 1000)
     if A[W_BROKEN] == 0:
         let_go(A)
@@ -206,6 +214,8 @@ def let_go(A):
 @njit
 def next_slot(A):
     """When something can be sent again, 0: not before there is news."""
+    if A[W_AT_CARD]:
+        return 0
     free = max(A[W_BUSY] - (A[W_AHEAD] >> 1), 1)
     for number in range(A[W_LAST_CLASS] + 1):
         if A[W_READY + 2 * number]:
@@ -239,6 +249,8 @@ def send(A, now):
     M = memory(A)
     horizon = now + A[W_AHEAD]
     while A[W_BROKEN] == 0:
+        if A[W_CARD_FILE] and at_card(A, M, now):
+            return
         # a timer cannot be more exact than a nanosecond: what was due just before now keeps its time
         slot = A[W_BUSY] if A[W_BUSY] + EXACT > now else now
         if slot > horizon:
@@ -249,7 +261,7 @@ def send(A, now):
             return
         turn = A[ready]
         is_group = M[turn + F_IS_GROUP]
-        pace_at = M[turn + G_PAIR] + PAIR_NEXT if is_group else turn + F_PACE
+        pace_at = pace_of(M, turn)
         pace = M[pace_at]
         if pace > slot:
             drop_first(A, M, ready)
@@ -270,12 +282,57 @@ def send(A, now):
         M[flow + SENT] += 1
         nbytes = transmit(A, M, flow, A[W_PULLED])
         A[W_BUSY] = slot + line_time(A, nbytes)
-        gap = M[M[turn + G_PAIR] + PAIR_GAP] if is_group else M[flow + GAP]
+        if A[W_SHARED] and A[W_PULLED] < at.PULL_PROBE:
+            A[W_CARD_FILE] = M[flow + F_FILE]
+            A[W_CARD_TURN] = turn
+            A[W_CARD_BYTES] = nbytes
+            A[W_CARD_SINCE] = slot
+        gap = gap_of(M, turn)
         if gap:
             # what was late on the wall clock is made up for, within bounds
             due = max(pace, M[turn + F_SINCE], slot - A[W_MAKE_UP])
             M[pace_at] = min(due, slot) + ((nbytes * gap + 0xFFFF) >> 16)
         arm(A, flow)
+
+
+@njit
+def pace_of(M, turn):
+    """Where it stands when a flow or a group may go on."""
+    return M[turn + G_PAIR] + PAIR_NEXT if M[turn + F_IS_GROUP] else turn + F_PACE
+
+
+@njit
+def gap_of(M, turn):
+    """Its pace, 0: as fast as the line."""
+    return M[M[turn + G_PAIR] + PAIR_GAP] if M[turn + F_IS_GROUP] else M[turn + GAP]
+
+
+@njit
+def at_card(A, M, now):
+    """Whether the last packet waits at the card, behind those of the kernel's TCP. Then the line is not free, whatever
+    this NIC has reckoned, and which packet is the next is not to be said yet. Its leaving is an event (`has_left`).
+
+    What has waited begins when it leaves: line and pace are reckoned from then on, as the simulator does, whose hosts
+    take a packet from a flow when the line is free."""
+    if not has_room(words_at(A[W_ORIGIN] + 8 * A[W_OUT]), A[W_CARD_FILE], 0):
+        A[W_AT_CARD] = 1
+        return True
+    A[W_CARD_FILE] = 0
+    if now > A[W_CARD_SINCE] + EXACT:
+        turn, nbytes = A[W_CARD_TURN], A[W_CARD_BYTES]
+        A[W_BUSY] = max(A[W_BUSY], now + line_time(A, nbytes))
+        gap = gap_of(M, turn)
+        if gap:
+            M[pace_of(M, turn)] = max(M[pace_of(M, turn)], now + ((nbytes * gap + 0xFFFF) >> 16))
+    return False
+
+
+@njit
+def has_left(A):
+    """A packet has left the card."""
+    asked_for = A[W_AT_CARD]
+    if A[W_CARD_FILE] and not at_card(A, memory(A), clock(A) * 1000) and asked_for:
+        serve(A)
 
 
 @njit

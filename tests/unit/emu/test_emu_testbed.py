@@ -27,7 +27,7 @@ from gradwire.emu.planning.round_trips import base_round_trip_ns
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.system.raw import Raw
 from gradwire.emu.testbed import Request
-from gradwire.emu.transports import make_carriers
+from gradwire.emu.transports import make_carriers, shares_card
 from gradwire.emu.uml.watch import StoodStill
 from gradwire.experiment.resolve import resolve
 from gradwire.scenarios.interrupt import CtrlC
@@ -124,10 +124,28 @@ def test_hosts_are_told_how_far_ahead_to_send(switch, monkeypatch):
     wanted = kind_of(switch).ahead_ns
     assert plan.options["ahead_ns"] == wanted
 
-    host = types.SimpleNamespace(loop=EpollLoop(), rate=10**8, clock="wall")
-    make_carriers(plan, host, [types.SimpleNamespace(transport=0)])
+    host = types.SimpleNamespace(loop=EpollLoop(), rate=10**8, clock="wall", node=0)
+    make_carriers(plan, host, [types.SimpleNamespace(transport=0, src=0)])
     assert host.loop.words[at.W_AHEAD] == wanted * 1000
     host.loop.close()
+
+
+@pytest.mark.parametrize(
+    ("clock", "rows", "programs", "shared"),
+    [
+        ("virtual", [(0, 0), (1, 0)], None, True),
+        ("virtual", [(0, 0), (1, 5)], None, False),  # the kernel's TCP only receives here
+        ("virtual", [(1, 0)], None, False),
+        ("wall", [(0, 0), (1, 0)], None, False),
+        ("virtual", [(0, 0)], object(), True),  # whose connections are their own
+        ("virtual", [(0, 5)], object(), False),
+    ],
+)
+def test_who_shares_the_card_with_the_kernels_tcp(clock, rows, programs, shared):
+    """`rows`: transport - 0 is over UDP, 1 the kernel's TCP - and source."""
+    transports = [types.SimpleNamespace(by_kernel=kernel) for kernel in (False, True)]
+    plan = types.SimpleNamespace(transports=transports, clock=clock, programs=programs)
+    assert shares_card(plan, 0, [types.SimpleNamespace(transport=transport, src=src) for transport, src in rows]) == shared
 
 
 def test_a_ctrl_c_that_ends_what_asks_the_kernel_is_no_lack_of_the_kernel(monkeypatch):
