@@ -93,7 +93,8 @@ def draw_learned(trainings: Sequence[Learned]) -> Figure:
     panels[0].set_ylabel("accuracy, %")
     if len(trainings) > MANY:
         figure.set_figwidth(figure.get_figwidth() + 3)
-        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize="small")
+        named = panels[0].get_legend_handles_labels()
+        figure.legend(*named, loc="outside right center", frameon=False, fontsize="small")
     else:
         panels[-1].legend(frameon=False, fontsize="small")
     return figure
