@@ -20,6 +20,10 @@ MEASURES = (
     ("clock_ps", "simulated time, ms", 1e9),
 )
 """What accuracy is drawn against: column of the scores, words, unit."""
+WIDE = 20
+"""Times as much as the least, from which on an axis is logarithmic."""
+MANY = 4
+"""Trainings that are named within a panel."""
 
 
 def rows_of(trainings: Sequence[Learned], until: float | None = None) -> list[Row]:
@@ -81,10 +85,18 @@ def draw_learned(trainings: Sequence[Learned]) -> Figure:
             points = [row for row in each.scores if column != "clock_ps" or row["clock_ps"]]
             axes.plot([row[column] / unit for row in points], [100 * row["accuracy"] for row in points],
                       label=each.name, marker="o", markersize=3, **look(number))  # fmt: skip
+        ends = [each.scores[-1][column] for each in trainings if each.scores and each.scores[-1][column]]
+        if ends and max(ends) > WIDE * min(ends):
+            axes.set_xscale("log")
         axes.set_xlabel(words)
         axes.grid(alpha=0.3)
     panels[0].set_ylabel("accuracy, %")
-    panels[-1].legend(frameon=False, fontsize="small")
+    if len(trainings) > MANY:
+        figure.set_figwidth(figure.get_figwidth() + 3)
+        named = panels[0].get_legend_handles_labels()
+        figure.legend(*named, loc="outside right center", frameon=False, fontsize="small")
+    else:
+        panels[-1].legend(frameon=False, fontsize="small")
     return figure
 
 

@@ -115,7 +115,7 @@ def trainer_of(scenario: Scenario, data: Images | Text, network: Network | None 
         feed_back=table.feed_back, payload=int((job.transport or scenario.transport).payload),
         collective="ring" if job.exchange.kind == "ring" else "parameter_server",
         bucket=int(getattr(job.exchange, "bucket", 0)), pull_fill=job.pull_fill, resync=table.resync,
-        encode_time=table.encode_time,
+        encode_time=table.encode_time, precision=table.precision,
         data_seed=table.data_seed, seed=scenario.seed,
     )  # fmt: skip
     if optimizer.nesterov and not optimizer.momentum:

@@ -155,9 +155,11 @@ class Averaging:
             self.seen = {}
 
     def _note(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        call = [inputs[0].detach().flatten(0, -2)]
+        assert isinstance(module, nn.Linear)
+        dtype = module.weight.dtype
+        call = [inputs[0].detach().flatten(0, -2).to(dtype)]
         self.seen[module].append(call)
-        output.register_hook(lambda errors: call.append(errors.detach().flatten(0, -2)))
+        output.register_hook(lambda errors: call.append(errors.detach().flatten(0, -2).to(dtype)))
 
     def step(
         self, gradients: Sequence[Sequence[Tensor]], number: int, network: Network | None = None
@@ -178,12 +180,15 @@ class Averaging:
 
     def _seen(self, module: nn.Linear) -> tuple[Tensor, Tensor]:
         """Activations and errors of all workers' samples. Gradients come of one pass for each worker, or of one for
-        all; in the first step of both, one behind the other (`gradwire.training.gradients.gradients_of`)."""
-        calls = self.seen[module]
-        if len(calls) not in (1, self.workers, self.workers + 1):
+        all. In the first step of all it was found out before by passes of both kinds which ones to take
+        (`gradwire.training.gradients.gradients_of`), and of these only the last ones may count."""
+        calls, workers = self.seen[module], self.workers
+        if len(calls) not in (1, workers, workers + 1, workers + 2, 2 * workers, 2 * workers + 1):
             what = "is applied several times to a sample: activations and errors would not go together"
             raise ScenarioError(what, "a linear layer of the model", 'dense = "gradients"')
-        mine = calls[: self.workers]
+        mine = calls[:workers]
+        if len(calls) > workers + 1:
+            mine = calls[-1:] if len(calls[-1][0]) > len(calls[0][0]) else calls[-workers:]
         return torch.cat([call[0] for call in mine]), torch.cat([call[1] for call in mine])
 
     def state_dict(self) -> dict[str, object]:

@@ -24,8 +24,9 @@ from gradwire.traces.trace import TensorInfo
 from gradwire.training.data import Dealer, Images, Text
 from gradwire.training.devices import CPU, Stopwatch, moved
 from gradwire.training.exchange import Exchange, Fill, Sent
-from gradwire.training.gradients import Loss, gradients_of
+from gradwire.training.gradients import gradients_of
 from gradwire.training.network import Ideal, Network
+from gradwire.training.precision import Loss, Precision, in_precision
 from gradwire.training.reducers.base import Reducer
 from gradwire.training.reducers.none import Dense
 from gradwire.training.replicas import Replicas
@@ -46,6 +47,7 @@ class Recipe:
     pull_fill : what stands for what is lost on the way back: what was there before, or zero.
     resync : steps after which workers whose parameters differ are given the same ones, 0 for never. It takes no time on
         the clock; in a ring it is another all-reduce of as many bytes.
+    precision : what the model computes with (`gradwire.training.precision`).
     data_seed, seed : what the order of samples hangs on, and what reducers draw from.
 
     Raises
@@ -72,6 +74,7 @@ class Recipe:
     pull_fill: Literal["stale", "zero"] = "stale"
     resync: int = 0
     encode_time: Literal["none", "measured"] | float = "none"
+    precision: Precision = "float32"
     data_seed: int = 0
     seed: int = 0
 
@@ -86,6 +89,7 @@ class Recipe:
             ("fill", ("zero", "rescaled", "stale")),
             ("collective", ("parameter_server", "ring")),
             ("pull_fill", ("stale", "zero")),
+            ("precision", ("float32", "bfloat16")),
         ):
             one_of(getattr(self, name), f"Recipe({name})", words, ScenarioError)
         if self.encode_time not in ("none", "measured"):
@@ -175,7 +179,7 @@ class Trainer:
     ) -> None:  # fmt: skip
         """`recorded`: on a GPU, replay what was done first (`gradwire.training.recorded`); for models and losses in
         which Python decides nothing from step to step."""
-        self.model, self.data, self.recipe, self.loss = model, data, recipe, loss
+        self.model, self.data, self.recipe = model, data, recipe
         self.network = network or Ideal()
         instance_of(model, nn.Module, "Trainer(model)", "a torch.nn.Module", ScenarioError)
         if not (hasattr(data, "batch") and hasattr(data, "__len__")):  # a user's own may be of any type
@@ -183,6 +187,7 @@ class Trainer:
         instance_of(recipe, Recipe, "Trainer(recipe)", "a Recipe", ScenarioError)
         self.device = next((each.device for each in model.parameters()), CPU)
         """Where everything is but what goes to the network: that of the model's parameters."""
+        self.loss = in_precision(loss, recipe.precision, self.device)
         self.watch = Stopwatch(self.device, waits=recipe.encode_time == "measured")
         self.dealer = Dealer(data, recipe.workers, recipe.batch, recipe.data_seed, self.device)
         self.infos = tensors_of(model)
@@ -332,7 +337,8 @@ class Trainer:
 
     def take_over(self, saved: dict[str, Any]) -> None:
         """`load_state_dict` of what is on this device already; what systems override."""
-        differing = [name for name, value in asdict(self.recipe).items() if saved["recipe"].get(name) != value]
+        before = asdict(Recipe()) | saved["recipe"]  # what was not there yet was as it is by default
+        differing = [name for name, value in asdict(self.recipe).items() if before[name] != value]
         if differing:
             raise ValueError(f"the checkpoint is of another recipe: {', '.join(differing)}")
         self.done, self.clock_ps, self.sent_bytes = saved["done"], saved["clock_ps"], saved["sent_bytes"]

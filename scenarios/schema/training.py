@@ -144,6 +144,9 @@ class Training(Table):
     device: Annotated[str, Field(min_length=1)] = "cpu"
     """What computes: cpu; cuda, a GPU, or cuda:1 for one of several; auto, a GPU if there is one. With auto the same
     scenario would have other bits where there is a GPU, so a GPU has to be asked for."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """What the model computes with: bfloat16 is mixed precision, for GPUs. Parameters, gradients and what is sent are
+    float32 in any case."""
     score_every: Natural = 0
     """Steps between two looks at data that is not learned from; ten in a training if 0."""
     model_seed: Natural = 1

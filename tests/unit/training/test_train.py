@@ -279,6 +279,18 @@ def test_the_picture_has_a_curve_per_training(whole: tuple[Path, Learned]) -> No
     assert len(draw_learned([ideal]).axes) == 2
 
 
+def test_the_picture_of_many_that_send_unlike_much(whole: tuple[Path, Learned]) -> None:
+    """A hundredth of the bytes is not drawn as none; more than four names have a place of their own."""
+    one = whole[1]
+    little = [{**row, "sent_bytes": row["sent_bytes"] // 100} for row in one.scores]
+    less = Learned(one.summary, {**one.tables, "scores": little})
+    scales = [axes.get_xscale() for axes in draw_learned([one, less]).axes]
+    assert scales == ["linear", "log", "linear"] and draw_learned([one, one]).axes[1].get_xscale() == "linear"
+    few, many = draw_learned([one] * 4), draw_learned([one] * 5)
+    assert few.axes[-1].get_legend() and not few.legends and not many.axes[-1].get_legend()
+    assert len(many.legends[0].get_texts()) == 5
+
+
 @pytest.mark.slow
 def test_the_command(tmp_path: Path) -> None:
     """Under all policies, with a picture; as JSON; bad input is one line and exit code 2."""
