@@ -250,9 +250,14 @@ def _without_unit(model: type[Transport], tables: dict[str, Any]) -> set[str]:
     try:
         model.model_validate(tables)
     except ValidationError as error:
-        wrong = [each for each in entries(error) if isinstance(each.get("ctx", {}).get("error"), NoUnit)]
+        wrong = [each for each in entries(error) if _lacks_unit(each.get("ctx", {}).get("error"))]
         return {str(file_location(each, tables)[0]) for each in wrong}
     return set()
+
+
+def _lacks_unit(error: BaseException | None) -> bool:
+    """Of a quantity, or of one in a list."""
+    return isinstance(error, NoUnit) or (error is not None and isinstance(error.__cause__, NoUnit))
 
 
 def _checked(name: str) -> Any:

@@ -95,16 +95,18 @@ class Thresholds:
         entries = value if isinstance(value, (list, tuple)) else [value]
         mistakes: list[Mistake] = []
         sizes: list[int] = []
+        cause: UnitError | None = None
         for index, entry in enumerate(entries):
             path = f"[{index}]" if entries is value else ""
             try:
                 sizes.append(Quantity("size", parse_size, format_size, "64KiB").validate(entry))
             except UnitError as error:
+                cause = error
                 mistakes.append(Mistake(path, error.what, entry, error.expected))
         if not entries:
             mistakes.append(Mistake("", "is an empty list", value, "one size, or one size per queue"))
         if mistakes:
-            raise Mistakes(mistakes)
+            raise Mistakes(mistakes) from cause
         return tuple(sizes) if entries is value else OneForAll(sizes)
 
     def format(self, sizes: tuple[int, ...]) -> str | list[str]:
