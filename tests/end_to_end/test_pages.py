@@ -6,6 +6,7 @@ a good reason, `python -m docs.refresh` writes them in.
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 from collections.abc import Iterable
@@ -108,13 +109,18 @@ def inline_commands() -> list[str]:
     return list(found)
 
 
+@functools.cache
+def whole_command() -> Any:
+    return typer.main.get_command(cli.app)
+
+
 @pytest.mark.parametrize("line", inline_commands())
 def test_commands_that_are_named_exist(line: str):
     """With the options that they are named with; also of those that are not run."""
     words = [word for word in shlex.split(line, comments=True)[1:] if word != "..."]
     if "--" in words:  # behind it is a command of the user's own
         words = words[: words.index("--")]
-    command: Any = typer.main.get_command(cli.app)
+    command = whole_command()
     while words and hasattr(command, "commands") and not words[0].startswith("-"):
         assert words[0] in command.commands, f"{line}: there is no {words[0]}"
         command = command.commands[words.pop(0)]
