@@ -32,16 +32,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 WALL = {
-    "test_emu_bpf", "test_emu_bpf_read_back", "test_emu_bpf_ways", "test_emu_capture", "test_emu_controller", "test_emu_dlcp", "test_emu_probe",
-    "test_emu_sockets", "test_emu_tcp", "test_emu_ends", "test_bench_emu", "test_emu_exec", "test_emu_userspace_late",
-    "test_emu_userspace_tun", "test_emu_wall_agreement",
+    "test_emu_bpf", "test_emu_capture", "test_emu_controller", "test_emu_dlcp", "test_emu_probe", "test_emu_sockets", "test_emu_tcp",
+    "test_emu_ends", "test_emu_exec", "test_emu_userspace_late", "test_emu_userspace_tun", "test_emu_wall_agreement",
 }  # fmt: skip
 """Modules in which packets go through this machine's kernel at the pace of its clock: marked `wall`, but for tests that
 are marked `virtual` or `beside`."""
 
 
 TESTS = Path(__file__).resolve().parent
-WALL_PLACES = [TESTS / each for each in ("testbed", "unit/emu", "unit/benchmarks", "unit/scenarios/test_components.py")]
+WALL_PLACES = [TESTS / each for each in ("testbed", "unit/emu", "unit/scenarios/test_components.py")]
 """Where tests marked `wall` lie: `-m wall` looks for them there alone, and does not import all the others."""
 
 

@@ -43,7 +43,6 @@ def test_agents_deliver_the_message() -> None:
     assert row["hops"] <= 2 * row["packets"]
 
 
-@pytest.mark.virtual
 @needs("uml")
 def test_virtual_time_is_told_apart_from_booting() -> None:
     size = 28_000
@@ -56,7 +55,6 @@ def test_virtual_time_is_told_apart_from_booting() -> None:
     assert row["mbps"] <= 10_000
 
 
-@pytest.mark.beside
 def test_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(bench, "REPEATS", 1)
     monkeypatch.setattr(bench, "CORE_PACKETS", 20)
