@@ -71,12 +71,14 @@ uml: $(BASE_STAMP)
 # is run once more, because a machine with other work to do can disturb any of them. Workers take tests from each other
 # when they have none left (worksteal), and share compiled engines through the cache. Three of them keep two processors
 # busy: some tests wait, for time limits or for what another one compiles.
+# Beside mypy, on the other processor, pytest reads all tests once: in a fresh checkout it rewrites each of them, 15 s of
+# work that every worker would do for itself. What is wrong with them the workers say.
 # Tests start hundreds of processes, some in virtual machines: what Python has compiled once it need not compile in each,
 # whatever the shell says about that.
 test quick: export PYTHONDONTWRITEBYTECODE :=
 test: $(TEST_STAMP)
 	$(BIN)/ruff check .
-	$(BIN)/mypy
+	$(BIN)/python -m pytest --collect-only -q -p no:cacheprovider -m 'not wall' >/dev/null 2>&1 & $(BIN)/mypy; typed=$$?; wait; exit $$typed
 	$(BIN)/python -m pytest -n 3 --dist worksteal --durations 30 --durations-min 10 -m 'not wall'
 	$(BIN)/python -m pytest --durations 15 --durations-min 5 -m wall || { \
 		echo "SECOND TRY of the tests on the wall clock that have just failed: their first try stands above." >&2; \

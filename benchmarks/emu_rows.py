@@ -99,54 +99,21 @@ def _switch_plan(topology: Mapping[str, Any], balancing: str) -> Plan:
 
 def _core(what: str, each: int) -> dict[str, Any]:
     """Every host sends `each` packets to the host four further on, as fast as its link takes them."""
-    from gradwire.components.compiled import njit
-    from gradwire.emu.native.calls import words_at
-    from gradwire.emu.userspace import layout as at
-    from gradwire.emu.userspace import rules
+    from gradwire.benchmarks.emu_core import HOSTS, SIZE, driver
     from gradwire.emu.userspace.fabric import Fabric, port_counts
     from gradwire.scenarios.wire import serialisation_ps
-
-    @njit
-    def arrived_by(W: Any, time: int) -> int:
-        arrived = 0
-        while True:
-            packet = rules.next_reached(W, time)
-            if packet < 0:
-                return arrived
-            rules.release(W, packet)
-            arrived += 1
-
-    @njit
-    def drive(address: int, waves: int, gap: int) -> int:
-        W = words_at(address)
-        arrived = 0
-        for wave in range(waves):
-            arrived += arrived_by(W, wave * gap)
-            for host in range(8):
-                packet = rules.take(W)
-                row = rules.packet_of(W, packet)
-                row[at.K_LENGTH] = row[at.K_SIZE] = size
-                row[at.K_DST] = (host + 4) % 8
-                row[at.K_PRIORITY] = 7
-                row[at.K_IMPORTANT] = 1
-                row[at.K_ENTROPY] = host
-                row[at.K_MARKED] = 0
-                rules.arrive(W, host, packet)
-        return arrived + arrived_by(W, 1 << 60)
 
     topologies = {
         "star": ({"kind": "star", "hosts": 8}, "ecmp"),
         "leaf-spine": ({"kind": "leaf_spine", "leaves": 4, "spines": 2, "hosts_per_leaf": 2}, "spray_random"),
     }
-    size, plan = Bytes(1500), _switch_plan(*topologies[what])
-    gap = serialisation_ps(size, plan.ports[0].rate)
-    fabric = Fabric(plan)
-    drive(fabric.state.address, 1, gap)  # compiled
+    plan, drive = _switch_plan(*topologies[what]), driver()["drive"]
+    gap = serialisation_ps(Bytes(SIZE), plan.ports[0].rate)
     fabric = Fabric(plan)
     begin = time.perf_counter()
-    arrived = int(drive(fabric.state.address, each, gap))
+    arrived = drive(fabric.state.address, each, gap)
     wall = time.perf_counter() - begin
-    assert arrived == 8 * each
+    assert arrived == HOSTS * each
     hops = sum(port.packets for port in port_counts(plan, fabric.counters()))
     return {"packets": arrived, "hops": hops, "wall_s": round(wall, 4)}
 

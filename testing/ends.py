@@ -261,17 +261,23 @@ def _lacks_unit(error: BaseException | None) -> bool:
 
 
 def _checked(name: str) -> Any:
-    operation = getattr(int, name)
+    operation, made = getattr(int, name), int.__new__
 
-    def checked(self: int, *others: object) -> Any:
-        result = operation(self, *others)
+    def checked(self: int, other: object) -> Any:
+        result = operation(self, other)
         if result is NotImplemented:
             return result
         if not -(1 << 63) <= result < 1 << 63:
-            raise OverflowError(f"{name}({self}, {others}) does not fit 64 bits")
-        return Word(result)
+            raise OverflowError(f"{name}({self}, {other}) does not fit 64 bits")
+        return made(Word, result)
 
-    return checked
+    def checked_alone(self: int) -> Any:
+        result = operation(self)
+        if not -(1 << 63) <= result < 1 << 63:
+            raise OverflowError(f"{name}({self}) does not fit 64 bits")
+        return made(Word, result)
+
+    return checked_alone if name in ("__neg__", "__abs__", "__invert__") else checked
 
 
 class Word(int):

@@ -3,6 +3,7 @@ load."""
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from pathlib import Path
@@ -31,16 +32,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 WALL = {
-    "test_emu_bpf", "test_emu_bpf_read_back", "test_emu_bpf_ways", "test_emu_capture", "test_emu_controller", "test_emu_dlcp", "test_emu_probe",
-    "test_emu_sockets", "test_emu_tcp", "test_emu_ends", "test_bench_emu", "test_emu_exec", "test_emu_userspace_late",
-    "test_emu_userspace_tun", "test_emu_wall_agreement",
+    "test_emu_bpf", "test_emu_capture", "test_emu_controller", "test_emu_dlcp", "test_emu_probe", "test_emu_sockets", "test_emu_tcp",
+    "test_emu_ends", "test_emu_exec", "test_emu_userspace_late", "test_emu_userspace_tun", "test_emu_wall_agreement",
 }  # fmt: skip
 """Modules in which packets go through this machine's kernel at the pace of its clock: marked `wall`, but for tests that
 are marked `virtual` or `beside`."""
 
 
 TESTS = Path(__file__).resolve().parent
-WALL_PLACES = [TESTS / each for each in ("testbed", "unit/emu", "unit/benchmarks", "unit/scenarios/test_components.py")]
+WALL_PLACES = [TESTS / each for each in ("testbed", "unit/emu", "unit/scenarios/test_components.py")]
 """Where tests marked `wall` lie: `-m wall` looks for them there alone, and does not import all the others."""
 
 
@@ -59,6 +59,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             raise pytest.UsageError(f"{item.nodeid}: is marked wall, but lies outside of WALL_PLACES")
     # The longest first: at the end workers take from each other what is left, and minutes of one test cannot be shared.
     items.sort(key=lambda item: not item.path.is_relative_to(TESTS / "testbed"))
+
+
+def pytest_collection_finish() -> None:
+    # What has been imported and collected stays, half a million objects: no collection need go through them.
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

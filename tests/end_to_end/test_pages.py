@@ -6,6 +6,7 @@ a good reason, `python -m docs.refresh` writes them in.
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 from collections.abc import Iterable
@@ -34,7 +35,13 @@ from gradwire import cli
 
 BLOCKS = {page: blocks(page) for page in PAGES}
 TO_RUN = [page for page, found in BLOCKS.items() if any(each.kind in ("sh", "python") and "not run" not in each.marks for each in found)]
-TABLES = [(block, *entry) for found in BLOCKS.values() for block in found if "figures" in block.marks for entry in table_commands(block)]
+COMMANDS = {page: {line for each in found if each.kind == "sh" and "not run" not in each.marks for line, _ in each.commands()} for page, found in BLOCKS.items()}
+"""Lines of each page that are run as they stand there."""
+TABLES = [
+    (block, *entry) for page, found in BLOCKS.items() for block in found if "figures" in block.marks
+    for entry in table_commands(block) if entry[0] not in COMMANDS[page]
+]  # fmt: skip
+"""Tables whose commands their pages do not run: the others are compared when they do."""
 
 
 def session_in(folder: Path, needs: Iterable[str]) -> Session:
@@ -57,6 +64,10 @@ def test_commands_and_code_run(page: Path, tmp_path: Path):
         skipped = skipped or why
         if not why:
             run_block(session, block)
+            if "figures" in block.marks:
+                for command, number in table_commands(block):
+                    if command in COMMANDS[page]:
+                        compare_figures(block, command, number, session.command(command).text)
     if skipped:
         pytest.skip(f"all run but what needs something: {skipped}")
 
@@ -71,9 +82,14 @@ def test_figures_are_those_that_are_printed(block: Block, command: str, number: 
     run_first(session, block)
     done = session.command(command)
     assert done.code == 0, done.text
+    compare_figures(block, command, number, done.text)
+
+
+def compare_figures(block: Block, command: str, number: int | None, text: str) -> None:
+    """Whether a table, or one line of it, has the figures that its command has printed."""
     wrong = [
         f"{block.page.name}:{block.begin + line + 1}: {shown!r}, but {command} prints {printed!r}"
-        for line, _, shown, printed in expected_cells(block, number, printed_figures(done.text))
+        for line, _, shown, printed in expected_cells(block, number, printed_figures(text))
         if shown != printed
     ]
     assert not wrong, "\n".join([*wrong, "to write it in: python -m docs.refresh"])
@@ -93,13 +109,18 @@ def inline_commands() -> list[str]:
     return list(found)
 
 
+@functools.cache
+def whole_command() -> Any:
+    return typer.main.get_command(cli.app)
+
+
 @pytest.mark.parametrize("line", inline_commands())
 def test_commands_that_are_named_exist(line: str):
     """With the options that they are named with; also of those that are not run."""
     words = [word for word in shlex.split(line, comments=True)[1:] if word != "..."]
     if "--" in words:  # behind it is a command of the user's own
         words = words[: words.index("--")]
-    command: Any = typer.main.get_command(cli.app)
+    command = whole_command()
     while words and hasattr(command, "commands") and not words[0].startswith("-"):
         assert words[0] in command.commands, f"{line}: there is no {words[0]}"
         command = command.commands[words.pop(0)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from budgets import budget
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +18,13 @@ from gradwire.components.transports.dctcp import Dctcp
 from gradwire.components.transports.ndp import Ndp
 from gradwire.components.transports.nscc import Nscc
 from gradwire.components.transports.pfabric import PFabric
+from gradwire.experiment.routing import build_routing
+from gradwire.experiment.topology import Network
+from gradwire.experiment.trips import RoundTrips
+from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.schema.network import Switch
+from gradwire.scenarios.wire import speed_of
+from gradwire.sim.fabric.parameters import Bound, check_settings
 from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
 
 
@@ -124,7 +131,21 @@ def cut_cases(draw: st.DrawFn, every: tuple[int, ...] = (1, 2, 4, 16)) -> Case:
         "trim_priority": draw(st.integers(0, 3)),
         "trim_size": draw(st.sampled_from((60, 64, 100))),
     })  # fmt: skip
-    return made(draw, tables, switch, "spray_random")
+    case = made(draw, tables, switch, "spray_random")
+    return replace(case, transports=[answering(each, case.network) for each in tables])
+
+
+def answering(table: Any, network: Network) -> Any:
+    """The transport as it is, or with an answer for each packet where its window is larger than one answer in several
+    tells of: on long paths of short packets."""
+    routing = build_routing(network)
+    line = speed_of(network.link_rate[routing.up_link].astype(object)).astype(np.int64)
+    try:
+        check_settings([Bound.to(type(table), table)], line, RoundTrips(network, routing))
+    except ScenarioError as error:
+        assert error.where == "transport.ack_every"
+        return table.model_copy(update={"ack_every": 1})
+    return table
 
 
 @st.composite

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 from emu_cases import needs
-from hypothesis import settings
+from profiles import by_profile, is_usual
 
 from gradwire.analysis.fidelity import agreement
 from gradwire.connect import emulate
@@ -40,12 +40,11 @@ TRIED_ON = {
 }
 """What is tried on which switches: each policy on one of the kernel, and on `userspace` spraying, selective drops and the
 kernel's TCP with marks; all on all with `--hypothesis-profile thorough`. The table of docs/fidelity.md has them all."""
-THOROUGH = settings.default.max_examples >= 1000
 PAIRS = [
     (policy, switch)
     for policy in POLICIES  # one after the other: what is simulated of each is simulated once
     for switch in ("red", "bpf", "userspace")
-    if THOROUGH or policy in TRIED_ON[switch]
+    if not is_usual() or policy in TRIED_ON[switch]
 ]
 _simulated: dict[str, list[Result]] = {}
 
@@ -223,9 +222,9 @@ def mean(runs: list[Result], column: str) -> float:
 @pytest.mark.slow
 def test_as_much_is_dropped_where_everything_is_dropped_several_times():
     """Senders go on asking what is missing, also when what they ask with is lost, and nobody repeats it but they.
-    Nanoseconds decide about a tenth of the drops here, in both, so these are means of the same three runs. Rates go by
+    Nanoseconds decide about a tenth of the drops here, in both, so these are means of the same runs. Rates go by
     marks alone, or little is dropped."""
-    runs = job("udp", stop_policy="eager", send_order="sequential", rate_control="dctcp")
+    runs = job("udp", stop_policy="eager", send_order="sequential", rate_control="dctcp")[: by_profile(3, 2)]
     sims = [simulate(each) for each in runs]
     emus = [virtually(each) for each in runs]
     assert mean(emus, "drops_tail") == pytest.approx(mean(sims, "drops_tail"), rel=0.05)

@@ -112,9 +112,10 @@ def test_an_interrupt_at_any_time(place: Place, delay: float) -> None:
     assert (status, error) == (130, "gradwire: interrupted")
 
 
+@pytest.mark.beside
 @needs("namespaces")
 def test_the_limit_keeps_what_was_seen(place: Place) -> None:
-    status, said, _ = place.run("emulate", "long.toml", *USERSPACE, "--max-wall", "6s", "--out", "kept")
+    status, said, _ = place.run("emulate", "long.toml", *USERSPACE, "--max-wall", "12s", "--out", "kept")
     assert status == 1 and "time was up" in said
     check_partial(place.folder / "kept", "max_wall")
 

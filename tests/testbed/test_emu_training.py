@@ -90,7 +90,7 @@ def test_virtual_time_is_the_same_again(tmp_path: Path) -> None:
         assert all(torch.equal(a, b) for a, b in zip(mine.model.parameters(), theirs.model.parameters(), strict=True))
 
 
-@pytest.mark.wall
+@pytest.mark.slow
 @needs("namespaces", "tun")
 @pytest.mark.parametrize(("transport", "reducer"), [("dlcp", TopK(ratio=0.2)), ("cubic", None)], ids=["dlcp", "cubic"])
 def test_wall_clock_carries_what_is_sent(transport: str, reducer: Reducer | None) -> None:

@@ -47,6 +47,7 @@ def test_it_notices_another_network() -> None:
     assert [measure.what for measure in found.missed] == ["completion_mean", "completion_p50"]
 
 
+@pytest.mark.beside
 @needs("namespaces")
 def test_hosts_that_answer_too_late_for_the_round_trip_disturb_a_comparison(tmp_path: Path) -> None:
     """No machine answers within a ten-thousandth of a round trip."""

@@ -43,7 +43,6 @@ def test_agents_deliver_the_message() -> None:
     assert row["hops"] <= 2 * row["packets"]
 
 
-@pytest.mark.virtual
 @needs("uml")
 def test_virtual_time_is_told_apart_from_booting() -> None:
     size = 28_000

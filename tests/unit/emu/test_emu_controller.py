@@ -41,12 +41,13 @@ def test_agent_that_fails_names_itself_and_the_mistake():
     assert found["error"]["usage"] is False and found["left"] == []
 
 
+@pytest.mark.beside
 def test_nothing_moves():
     found = inside("broken", how="nothing arrives")
     assert found["error"]["what"] == (
         "nothing has moved for 5.6 s; waiting for message 0 from h0 to h1, message 1 from h2 to h1"
     )
-    assert 1.5 < found["took"] < 8 and found["left"] == [] and found["end_ns"] == [-1, -1]
+    assert found["took"] > 5.6 and found["left"] == [] and found["end_ns"] == [-1, -1]
 
 
 def test_what_lies_ahead_is_waited_for():

@@ -136,6 +136,7 @@ def test_without_a_side_channel_everything_is_a_datagram_as_long_as_it_is_simula
     assert kinds[wire.PROBE] and kinds[wire.BITMAP]
 
 
+@pytest.mark.beside
 @pytest.mark.parametrize("options", [{}, UDP_ONLY])
 @pytest.mark.parametrize("bound, tags", [(0.0, None), (0.1, False), (0.05, "some")])
 def test_losses_stay_within_the_bound_and_are_counted_exactly(tmp_path: Path, bound, tags, options):

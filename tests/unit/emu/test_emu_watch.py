@@ -66,7 +66,7 @@ def test_variables_of_a_program_are_found(tmp_path):
 def test_the_clock_is_seen_from_outside():
     heard = []
     command = ["/bin/sh", "-c", f"sleep 5000; echo '{PREFIX}slept'; while [ ! -e /tmp/none ]; do :; done"]
-    thread, outcome = start(command, heard, still_s=8.0)
+    thread, outcome = start(command, heard, still_s=4.0)
     until(lambda: heard)
     watch = Watch(kernel_or_error(), until(machine))
     seen = watch.clock_ns()
@@ -182,11 +182,12 @@ def test_a_machine_that_is_gone_without_an_end_is_noticed(monkeypatch):
 
 
 @needs("uml")
-def test_a_pause_is_no_time_in_there():
+def test_a_pause_is_no_time_in_there(tmp_path):
     """Stopped on purpose, its clock stays where it is, it computes nothing, and nobody takes it for one that stands still;
     afterwards it goes on and ends."""
     heard: list[str] = []
-    code = f"import time\nprint({PREFIX!r} + 'here', flush=True)\nfor i in range(3000): time.sleep(0.001)"
+    enough = tmp_path / "enough"
+    code = f"import os, time\nprint({PREFIX!r} + 'here', flush=True)\nwhile not os.path.exists({str(enough)!r}): time.sleep(0.001)"
     pause = Pause()
     thread, outcome = start([sys.executable, "-c", code], heard, pause=pause, asleep_s=2.0)
     try:
@@ -198,6 +199,7 @@ def test_a_pause_is_no_time_in_there():
         time.sleep(3.0)
         assert stopped is not None and watch.clock_ns() == stopped and kernel.state == "T" and not outcome
     finally:
+        enough.touch()
         pause.end()
         thread.join(timeout=60)
     assert outcome == [0]

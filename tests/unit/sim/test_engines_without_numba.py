@@ -7,7 +7,7 @@ import sys
 import tempfile
 
 import pytest
-from engine_cases import ROOT, runs_without_numba, scenario
+from engine_cases import ROOT, runs_without_numba, scenario, share_functions
 
 from gradwire.components import engines, objects
 from gradwire.sim.fabric import specialise
@@ -17,6 +17,7 @@ from gradwire.sim.fabric.specialise import combination_of, compile_ahead
 @pytest.mark.slow
 def test_what_the_parent_has_compiled_its_children_compile_anew(own_cache):
     """Otherwise an engine is kept that calls helpers of Numba, which are not there when it is loaded."""
+    share_functions()
     assert specialise._functions(combination_of(scenario()))["keep"].numba
     compile_ahead([scenario()])
     runs_without_numba()
