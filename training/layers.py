@@ -7,7 +7,9 @@ of all workers, N, keep) to output, and `keep` hears a parameter with all worker
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -20,14 +22,25 @@ Keep = Callable[[Tensor, Tensor], None]
 
 
 def kernels_for(x: Tensor) -> Any:
-    """`gradwire.training.kernels`, if `x` lies in memory as they want it; else None."""
+    """`gradwire.training.kernels`, if they run here and `x` lies in memory as they want it; else None."""
     if x.dtype != torch.bfloat16 or not x.is_cuda:
         return None
+    kernels = _kernels(x.device)
+    return kernels if kernels is not None and kernels.suits(x) else None
+
+
+@cache
+def _kernels(device: torch.device) -> Any:
+    """The module, or None with a warning: Triton may lack, or what it compiles with."""
     try:
         from gradwire.training import kernels
-    except ImportError:  # no Triton
+
+        kernels.try_out(device)
+    except Exception as error:  # whatever compilers and drivers say
+        first = str(error).partition("\n")[0]
+        warnings.warn(f"kernels for {device} cannot be used, and libraries take twice as long: {first}", stacklevel=2)
         return None
-    return kernels if kernels.suits(x) else None
+    return kernels
 
 
 class _Apart(torch.autograd.Function):

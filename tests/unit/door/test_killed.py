@@ -30,14 +30,14 @@ def test_what_a_killed_run_has_left_is_taken():
 def test_what_a_killed_run_has_left_is_taken_while_its_children_go_on(place: str):
     """Such as one that compiles, which ends when it is done."""
     code = (
-        "import os, signal, time\nfrom gradwire.scenarios.gone_on_with import gone_on_with\n"
-        f"from gradwire.scenarios.output import Claim\nwith {place}:\n    child = os.fork()\n"
-        "    if not child:\n        time.sleep(300)\n"
-        "    print(child, flush=True)\n    os.kill(os.getpid(), signal.SIGKILL)"
+        "import os, time\nfrom gradwire.scenarios.gone_on_with import gone_on_with\n"
+        f"from gradwire.scenarios.output import Claim\nwith {place}:\n    if not os.fork():\n"
+        "        print(os.getpid(), flush=True)\n    time.sleep(300)"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as killed:
         assert killed.stdout is not None
         child = int(killed.stdout.readline())
+        killed.kill()
         assert killed.wait(timeout=60) == -signal.SIGKILL
         try:
             with gone_on_with("out", ".mark", "a sweep"):

@@ -99,6 +99,20 @@ def test_a_convolution_of_few_channels_and_its_way_back(inputs: int, outputs: in
     assert far(kernels.convolved(dy, kernels.turned(weight)), theirs.grad) < ROUNDING
 
 
+def test_they_are_tried_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Triton cannot compile is not used, and said."""
+    from gradwire.training import layers
+
+    kernels.try_out(DEVICE)
+    layers._kernels.cache_clear()
+    assert layers._kernels(DEVICE) is kernels
+    layers._kernels.cache_clear()
+    monkeypatch.setattr(kernels, "try_out", lambda device: 1 / 0)
+    with pytest.warns(UserWarning, match="libraries take twice as long: division by zero"):
+        assert layers._kernels(DEVICE) is None
+    layers._kernels.cache_clear()
+
+
 @pytest.mark.skipif(not GPU, reason="no CUDA device")
 @pytest.mark.parametrize("name", ["resnet20", "vgg11-quarter"])
 def test_a_model_with_them_is_as_near_float32_as_without_and_repeats(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

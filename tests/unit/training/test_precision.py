@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -11,6 +13,7 @@ from training_cases import same  # noqa: E402
 from gradwire.scenarios.errors import ScenarioError  # noqa: E402
 from gradwire.scenarios.load import load_scenario  # noqa: E402
 from gradwire.traces.models import find_model  # noqa: E402
+from gradwire.training import layers  # noqa: E402
 from gradwire.training.build import data_of, trainer_of  # noqa: E402
 from gradwire.training.gradients import Together, of_each_in_turn  # noqa: E402
 from gradwire.training.precision import exact, in_precision  # noqa: E402
@@ -112,3 +115,14 @@ def test_what_is_no_precision_is_refused() -> None:
         trainer('training.precision="float16"')
     with pytest.raises(ScenarioError, match=r"Recipe\(precision\)"):
         Recipe(precision="half")  # type: ignore[arg-type]
+
+
+def test_kernels_that_cannot_be_had_are_said_and_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once: libraries do what they would."""
+    monkeypatch.setitem(sys.modules, "gradwire.training.kernels", None)
+    layers._kernels.cache_clear()
+    with pytest.warns(UserWarning, match="kernels for cuda:7 cannot be used, and libraries take twice as long") as said:
+        assert layers._kernels(torch.device("cuda:7")) is layers._kernels(torch.device("cuda:7")) is None
+    layers._kernels.cache_clear()
+    assert len(said) == 1
+    assert layers.kernels_for(torch.zeros(1, 1, 2, 2, dtype=torch.bfloat16)) is None, "on the processor, without a word"
