@@ -127,8 +127,11 @@ class Averaging:
     seen : module -> what it has computed with since the last step, as [activations, errors] per call.
     """
 
-    def __init__(self, model: nn.Module, infos: Sequence[TensorInfo], workers: int, dense: str) -> None:
-        self.model, self.workers = model, workers
+    def __init__(
+        self, model: nn.Module, infos: Sequence[TensorInfo], workers: int, dense: str, mixed: bool = False
+    ) -> None:
+        """`mixed`: precision (`gradwire.training.precision`)."""
+        self.model, self.workers, self.mixed = model, workers, mixed
         parameters = list(model.parameters())
         linear = {id(module.weight): module for module in model.modules() if isinstance(module, nn.Linear)}
         groups = groups_of(infos, dense == "activations")
@@ -156,6 +159,8 @@ class Averaging:
 
     def _note(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         assert isinstance(module, nn.Linear)
+        if self.mixed and not torch.is_autocast_enabled(output.device.type):
+            return  # in float32 it is only tried out how gradients are made
         dtype = module.weight.dtype
         call = [inputs[0].detach().flatten(0, -2).to(dtype)]
         self.seen[module].append(call)
@@ -180,15 +185,12 @@ class Averaging:
 
     def _seen(self, module: nn.Linear) -> tuple[Tensor, Tensor]:
         """Activations and errors of all workers' samples. Gradients come of one pass for each worker, or of one for
-        all. In the first step of all it was found out before by passes of both kinds which ones to take
-        (`gradwire.training.gradients.gradients_of`), and of these only the last ones may count."""
-        calls, workers = self.seen[module], self.workers
-        if len(calls) not in (1, workers, workers + 1, workers + 2, 2 * workers, 2 * workers + 1):
+        all; in the first step of both, one behind the other (`gradwire.training.gradients.gradients_of`)."""
+        calls = self.seen[module]
+        if len(calls) not in (1, self.workers, self.workers + 1):
             what = "is applied several times to a sample: activations and errors would not go together"
             raise ScenarioError(what, "a linear layer of the model", 'dense = "gradients"')
-        mine = calls[:workers]
-        if len(calls) > workers + 1:
-            mine = calls[-1:] if len(calls[-1][0]) > len(calls[0][0]) else calls[-workers:]
+        mine = calls[: self.workers]
         return torch.cat([call[0] for call in mine]), torch.cat([call[1] for call in mine])
 
     def state_dict(self) -> dict[str, object]:
@@ -213,7 +215,7 @@ class OverlappedTrainer(Trainer):
         if recipe.clip:
             raise ValueError(f"clip = {recipe.clip:g} wants the norm of all gradients, of which owners have parts")
         super().__init__(model, data, recipe, None, network, loss)
-        self.averaging = Averaging(self.model, self.infos, recipe.workers, dense)
+        self.averaging = Averaging(self.model, self.infos, recipe.workers, dense, recipe.precision != "float32")
         self.exchange = self.averaging  # type: ignore[assignment]
         owned = self.averaging.owned
         self.optimizer = self._optimizer([part for each in owned for part in (*each.parts, *each.bias)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 
@@ -21,6 +22,7 @@ from gradwire.traces.models.resnet import CifarResNet  # noqa: E402
 from gradwire.training.build import trainer_of  # noqa: E402
 from gradwire.training.data import images  # noqa: E402
 from gradwire.training.overlapped import OverlappedTrainer  # noqa: E402
+from gradwire.training.precision import Precision  # noqa: E402
 from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
 from tests.support.training_cases import close, parameters  # noqa: E402
 
@@ -119,15 +121,20 @@ def test_what_does_not_go_together_is_refused(training: dict[str, object], excha
         trainer_of(tiny(training, **exchange), DATA)
 
 
-def test_a_layer_that_is_applied_twice_is_refused() -> None:
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("scaled", [False, True], ids=["all at once", "in turn"])
+def test_a_layer_that_is_applied_twice_is_refused(scaled: bool, precision: Precision) -> None:
+    """However gradients are made: a norm over groups with weights has each worker computed by itself."""
     class Twice(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.first, self.again = nn.Linear(192, 10), nn.Linear(10, 10)
+            self.norm = nn.GroupNorm(1, 10, affine=scaled)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.again(torch.tanh(self.again(self.first(x.flatten(1)))))
+            return self.again(torch.tanh(self.again(self.norm(self.first(x.flatten(1))))))
 
+    recipe = replace(RECIPE, precision=precision)
     with pytest.raises(ScenarioError, match="several times"):
-        OverlappedTrainer(Twice(), DATA, RECIPE).step()
-    OverlappedTrainer(Twice(), DATA, RECIPE, dense="gradients").step()
+        OverlappedTrainer(Twice(), DATA, recipe).step()
+    OverlappedTrainer(Twice(), DATA, recipe, dense="gradients").step()
