@@ -179,11 +179,11 @@ def _batch_norm(module: Any, x: Tensor, workers: int, keep: Keep) -> Tensor:
     """Normalised over each worker's samples. Running statistics move by the mean of the workers' (our choice; PyTorch's
     DDP keeps those of the first)."""
     tracked = module.track_running_stats and module.momentum is not None
-    if module.training and module.affine and tracked and (kernels := kernels_for(x)):
+    if module.training and module.bias is not None and tracked and (kernels := kernels_for(x)):
         return _batch_norm_at_once(kernels, module, x, workers, keep)
-    weight = bias = [None] * workers
-    if module.affine:
-        weight, bias = _copies(module.weight, workers, keep), _copies(module.bias, workers, keep)  # type: ignore[assignment]
+    weight, bias = (
+        [None] * workers if each is None else _copies(each, workers, keep) for each in (module.weight, module.bias)
+    )
     if not module.training:
         mean, var = module.running_mean, module.running_var
         parts = [functional.batch_norm(each, mean, var, w, b, False, 0.0, module.eps)
@@ -218,10 +218,12 @@ def _batch_norm_at_once(kernels: Any, module: Any, x: Tensor, workers: int, keep
             running.mul_(1 - module.momentum).add_(of_each.mean(dim=0), alpha=factor * module.momentum)
 
     def kept(weight: Tensor, bias: Tensor) -> None:
-        keep(module.weight, weight)
+        if module.weight is not None:
+            keep(module.weight, weight)
         keep(module.bias, bias)
 
-    return kernels.Normalised.apply(x, module.weight, module.bias, workers, module.eps, seen, kept)  # type: ignore[no-any-return]
+    weight = module.weight if module.weight is not None else torch.ones_like(module.bias)
+    return kernels.Normalised.apply(x, weight, module.bias, workers, module.eps, seen, kept)  # type: ignore[no-any-return]
 
 
 def _layer_norm(module: nn.LayerNorm, x: Tensor, workers: int, keep: Keep) -> Tensor:

@@ -41,7 +41,9 @@ def _training(**more: object) -> Json:
 
 RESNET8 = _training(model="resnet8", size=16, samples=10_000, epochs=3.0)
 RESNET8_LONG = _training(model="resnet8", size=16, samples=50_000, epochs=6.0, score_every=CHECKPOINTS)
-RESNET20 = _training(model="resnet20", size=32, samples=50_000, epochs=20.0, score_every=CHECKPOINTS)
+RESNET20 = _training(
+    model="resnet20", size=32, samples=50_000, epochs=20.0, score_every=CHECKPOINTS, precision="bfloat16"
+)
 _VGG_RECIPE: Json = {"rate": 0.1}
 VGG11 = _training(model="vgg11-quarter", size=32, samples=10_000, epochs=1.0, optimizer=_VGG_RECIPE)
 VGG11_LONG = _training(

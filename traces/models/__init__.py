@@ -70,6 +70,9 @@ MODELS: dict[str, ModelKind] = {
     "resnet20": ModelKind(
         "resnet:resnet20", "images", 10, 269_722, 128, 32, (8, MANY), learning_rate=0.1, warmup=20
     ),
+    "resnet20-v2": ModelKind(
+        "resnet:resnet20_v2", "images", 10, 269_402, 128, 32, (8, MANY), learning_rate=0.1, warmup=20
+    ),
     "resnet110": ModelKind(
         "resnet:resnet110", "images", 10, 1_727_962, 128, 32, (8, MANY), learning_rate=0.1, warmup=400
     ),

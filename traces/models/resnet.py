@@ -1,4 +1,4 @@
-"""Residual networks in plain PyTorch: ResNet-18 and -50 for large pictures, ResNet-20 and -110 for CIFAR.
+"""Residual networks in plain PyTorch: ResNet-18 and -50 for large pictures, ResNet-8, -20 and -110 for CIFAR.
 
 Why the models are written out here: a trace is only worth as much as the knowledge of what was trained, and
 torchvision is a large dependency for a few well-known architectures. Parameters, checked in the tests:
@@ -9,7 +9,7 @@ Source: He et al., "Deep Residual Learning for Image Recognition" (2016). The st
 its 3x3 convolution, as most frameworks have it ("v1.5"). The CIFAR networks have shortcuts without
 parameters (option A of the paper: every second pixel, new channels zero). Initialisation is He's normal with
 fan-out; the last batch norm of a block starts with weight zero, as in Goyal et al., "Accurate, Large
-Minibatch SGD" (2017) [recalled].
+Minibatch SGD" (2017) [recalled]. `resnet20_v2` is another network, and starts from other values (see there).
 
 All take images [N, 3, H, W] of any H and W (at least 32; 8 for the CIFAR ones) and return logits
 [N, classes].
@@ -161,6 +161,75 @@ class CifarResNet(nn.Module):
         return self.fc(y)
 
 
+class PreactivatedBlock(nn.Module):
+    """Two 3x3 convolutions, normalised and rectified before each, and a shortcut around them without parameters."""
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.bn1 = _shifting_norm(inputs)
+        self.conv1 = _conv3(inputs, width, stride)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv2 = _conv3(width, width)
+        self.stride = stride
+        self.added = width - inputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.conv1(torch.relu(self.bn1(x)))
+        y = self.conv2(torch.relu(self.bn2(y)))
+        shortcut = x[:, :, :: self.stride, :: self.stride]
+        if self.added:
+            before = self.added // 2
+            shortcut = nn.functional.pad(shortcut, (0, 0, 0, 0, before, self.added - before))
+        return y + shortcut
+
+
+def _shifting_norm(channels: int) -> nn.BatchNorm2d:
+    """A batch norm with a shift and no scale, whose statistics for judging move slowly."""
+    norm = nn.BatchNorm2d(channels, eps=1e-3, momentum=0.001)
+    norm.register_parameter("weight", None)
+    return norm
+
+
+class PreactivatedResNet(nn.Module):
+    """A residual network with a 3x3 stem and three stages of `blocks` blocks, normalised before convolutions."""
+
+    def __init__(self, blocks: int, classes: int) -> None:
+        super().__init__()
+        self.conv1 = _conv3(3, 16)
+        self.bn1 = nn.BatchNorm2d(16)
+        stages: list[nn.Module] = []
+        inputs = 16
+        for stage in range(3):
+            width = 16 << stage
+            layers: list[nn.Module] = []
+            for index in range(blocks):
+                layers.append(PreactivatedBlock(inputs, width, 2 if stage > 0 and index == 0 else 1))
+                inputs = width
+            stages.append(nn.Sequential(*layers))
+        self.stages = nn.Sequential(*stages)
+        self.bn2 = _shifting_norm(inputs)
+        self.fc = nn.Linear(inputs, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                _within_two_deviations(module.weight, module.weight[0].numel() ** -0.5 / DEVIATION_WITHIN_TWO)
+        _within_two_deviations(self.fc.weight, inputs**-0.5)
+        nn.init.zeros_(self.fc.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.stages(torch.relu(self.bn1(self.conv1(x))))
+        y = torch.relu(self.bn2(y)).mean(dim=(2, 3))
+        return self.fc(y)
+
+
+DEVIATION_WITHIN_TWO = 0.87962566
+"""Of a standard normal distribution that is cut at -2 and 2."""
+
+
+def _within_two_deviations(weight: Tensor, deviation: float) -> None:
+    """Normal values of that deviation, drawn again where they are beyond two of it."""
+    nn.init.trunc_normal_(weight, std=deviation, a=-2 * deviation, b=2 * deviation)
+
+
 def resnet18(classes: int = 1000) -> nn.Module:
     """ResNet-18: 11,689,512 parameters with 1000 classes."""
     return ResNet(BasicBlock, [2, 2, 2, 2], classes)
@@ -179,6 +248,19 @@ def resnet8(classes: int = 10) -> nn.Module:
 def resnet20(classes: int = 10) -> nn.Module:
     """ResNet-20 for CIFAR: 269,722 parameters with 10 classes."""
     return CifarResNet(3, classes)
+
+
+def resnet20_v2(classes: int = 10) -> nn.Module:
+    """ResNet-20 "v2" for CIFAR as TensorFlow's benchmarks have it: 269,402 parameters with 10 classes, 269,467 with 11.
+
+    Activations are normalised before convolutions (He et al., "Identity Mappings in Deep Residual Networks", 2016).
+    The details are those of `resnet20_v2` of tf_cnn_benchmarks (tensorflow/benchmarks, `models/resnet_model.py` and
+    `convnet_builder.py`), with which GRACE's published results were made: no norm begins with zero; norms at the
+    beginning of a block and the last one only shift, with an epsilon of 0.001; new channels of a shortcut are half
+    before and half behind; convolutions start with deviations of 1 / sqrt(fan-in). There it has 11 outputs for 10
+    classes. Not taken over: a convolution with a stride of two adds all its zeros below and to the right there.
+    """
+    return PreactivatedResNet(3, classes)
 
 
 def resnet110(classes: int = 10) -> nn.Module:

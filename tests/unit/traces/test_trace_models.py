@@ -22,6 +22,7 @@ from gradwire.traces.models.bert import BERT  # noqa: E402
 from gradwire.traces.models.cnn import VGG, CifarVGG  # noqa: E402
 from gradwire.traces.models.gpt2 import GPT2  # noqa: E402
 from gradwire.traces.models.recurrent import LSTMModel  # noqa: E402
+from gradwire.traces.models.resnet import PreactivatedBlock  # noqa: E402
 from gradwire.traces.models.transformer import Transformer, positions  # noqa: E402
 
 # Exact counts: those of torchvision's models of that name, of pytorch-cifar (vgg*-cifar, resnet20, resnet110),
@@ -36,6 +37,8 @@ EXACT = {
     "resnet50": 25_557_032,
     "resnet8": 75_290,
     "resnet20": 269_722,
+    # 19 convolutions, 10 norms that scale and shift, 10 that shift, and the linear layer
+    "resnet20-v2": 267_696 + 2 * (16 + 3 * (16 + 32 + 64)) + (3 * 16 + (16 + 64) + (32 + 128) + 64) + 650,
     # 3 x 3 convolutions with biases and their norms, and the linear layer
     "vgg11-quarter": sum(
         9 * a * b + b + 2 * b
@@ -93,6 +96,7 @@ LAYERS = {
     "resnet50": {"Conv2d": 53, "BatchNorm2d": 53, "Linear": 1},
     "resnet8": {"Conv2d": 7, "BatchNorm2d": 7, "Linear": 1},
     "resnet20": {"Conv2d": 19, "BatchNorm2d": 19, "Linear": 1},
+    "resnet20-v2": {"Conv2d": 19, "BatchNorm2d": 20, "Linear": 1},
     "char-lstm": {"Embedding": 1, "LSTM": 1, "Linear": 1},
     "char-gpt": {"Embedding": 2, "Linear": 2 * 4 + 1, "LayerNorm": 5},
     "resnet110": {"Conv2d": 109, "BatchNorm2d": 109, "Linear": 1},
@@ -188,8 +192,8 @@ def small(name: str) -> nn.Module:
 
 
 REAL = [
-    "vgg16", "vgg16-cifar", "resnet18", "resnet50", "resnet20", "resnet110", "googlenet", "inception-v3", "lstm",
-    "transformer-base", "bert-base", "gpt2-small",
+    "vgg16", "vgg16-cifar", "resnet18", "resnet50", "resnet20", "resnet20-v2", "resnet110", "googlenet", "inception-v3",
+    "lstm",    "transformer-base", "bert-base", "gpt2-small",
 ]  # fmt: skip
 
 
@@ -278,6 +282,47 @@ def test_attention_against_its_formula() -> None:
         heads.append(torch.softmax(query @ key.T / 4**0.5, dim=-1) @ value)
     expected = attention.output(torch.cat(heads, dim=-1))
     torch.testing.assert_close(attention(x, memory)[0], expected)
+
+
+def test_a_preactivated_block_against_its_formula() -> None:
+    """x and, twice, a convolution of what is normalised (before the first without a scale, by an epsilon of 0.001) and
+    rectified; of a picture that becomes smaller every second pixel, of new channels half before and half behind."""
+    torch.manual_seed(0)
+    block = PreactivatedBlock(2, 6, 2).double()
+    nn.init.normal_(block.bn1.bias), nn.init.normal_(block.bn2.bias), nn.init.uniform_(block.bn2.weight, 0.5, 2)
+    x = torch.randn(5, 2, 4, 4).double() + 3
+
+    def rectified(y: torch.Tensor, epsilon: float, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+        mean = y.mean(dim=(0, 2, 3), keepdim=True)
+        y = (y - mean) / (((y - mean) ** 2).mean(dim=(0, 2, 3), keepdim=True) + epsilon).sqrt()
+        return (y * scale[:, None, None] + shift[:, None, None]).clamp(min=0)
+
+    def convolved(y: torch.Tensor, weight: torch.Tensor, stride: int) -> torch.Tensor:
+        padded = torch.zeros(5, y.shape[1], y.shape[2] + 2, y.shape[3] + 2).double()
+        padded[:, :, 1:-1, 1:-1] = y
+        at = range(0, y.shape[2], stride)
+        return torch.stack([
+            torch.stack([torch.einsum("ncij,ocij->no", padded[:, :, i : i + 3, j : j + 3], weight) for j in at], dim=-1)
+            for i in at
+        ], dim=-2)  # fmt: skip
+
+    y = convolved(rectified(x, 1e-3, torch.ones(2), block.bn1.bias), block.conv1.weight, 2)
+    y = convolved(rectified(y, 1e-5, block.bn2.weight, block.bn2.bias), block.conv2.weight, 1)
+    y[:, 2:4] += x[:, :, ::2, ::2]
+    torch.testing.assert_close(block(x), y)
+    assert block.bn1.weight is None
+
+
+def test_a_preactivated_network_starts_within_two_deviations() -> None:
+    torch.manual_seed(0)
+    model = MODELS["resnet20-v2"].build()
+    wide = model.stages[2][1].conv2.weight.flatten()
+    assert wide.std().item() == pytest.approx((64 * 9) ** -0.5, rel=0.02)
+    assert 1.9 < wide.abs().max().item() * (64 * 9) ** 0.5 * 0.8796 <= 2.001
+    last = model.fc.weight.flatten()  # of which the deviation is what it has before it is cut
+    assert 1.8 < last.abs().max().item() * 8 <= 2.001
+    assert not any(parameter.any() for name, parameter in model.named_parameters() if name.endswith("bias"))
+    assert all((parameter == 1).all() for name, parameter in model.named_parameters() if "bn" in name and "weight" in name)
 
 
 def test_positions_are_those_of_the_paper() -> None:

@@ -12,7 +12,7 @@ from torch import nn  # noqa: E402
 from torch.nn.functional import cross_entropy  # noqa: E402
 
 from gradwire.scenarios.errors import ScenarioError  # noqa: E402
-from gradwire.traces.models.resnet import CifarResNet  # noqa: E402
+from gradwire.traces.models.resnet import CifarResNet, PreactivatedResNet  # noqa: E402
 from gradwire.training.gradients import Together, gradients_of, of_each_in_turn  # noqa: E402
 
 
@@ -58,8 +58,8 @@ def of_text(model, inputs, targets):
 
 def made(kind: str):
     torch.manual_seed(3)
-    if kind == "resnet":
-        model = CifarResNet(1, 10)
+    if kind in ("resnet", "shifting norms"):
+        model = CifarResNet(1, 10) if kind == "resnet" else PreactivatedResNet(1, 10)
         for parameter in model.parameters():
             nn.init.normal_(parameter, std=0.2)
         return model.double(), of_images, (torch.randn(12, 3, 8, 8).double(),), torch.randint(10, (12,))
@@ -69,11 +69,11 @@ def made(kind: str):
     return Text(5 if kind == "padding" else None).double(), of_text, (tokens,), torch.randint(30, (12, 7))
 
 
-@pytest.mark.parametrize("kind", ["resnet", "text", "padding", "padded"])
+@pytest.mark.parametrize("kind", ["resnet", "shifting norms", "text", "padding", "padded"])
 @pytest.mark.parametrize("workers", [2, 3, 12])
 def test_together_as_in_turn(kind: str, workers: int) -> None:
     """To rounding in float64, batch statistics of each worker included."""
-    if kind == "resnet" and workers == 12:
+    if kind in ("resnet", "shifting norms") and workers == 12:
         pytest.skip("a batch norm over one sample")
     model, loss, inputs, targets = made(kind)
     expected = of_each_in_turn(model, loss, inputs, targets, workers)

@@ -62,6 +62,33 @@ def test_a_batch_norm_of_each_worker_is_that_of_torch(workers: int, samples: int
     assert y.dtype == x.dtype and y.is_contiguous(memory_format=torch.channels_last)
 
 
+@pytest.mark.parametrize("scales", [True, False])
+def test_a_layer_goes_to_them_and_comes_back(scales: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With and without a scale: what the layer puts out, gradients by worker and running statistics are the library's."""
+    from gradwire.training import layers
+
+    norm = torch.nn.BatchNorm2d(8, momentum=0.25).to(DEVICE)
+    if scales:
+        torch.nn.init.uniform_(norm.weight, 0.5, 2)
+    else:
+        norm.register_parameter("weight", None)
+    torch.nn.init.normal_(norm.bias)
+    x, dy = pictures(6, 8, 5, 5) + 1, pictures(6, 8, 5, 5)
+
+    def found(by) -> list[torch.Tensor]:
+        monkeypatch.setattr(layers, "kernels_for", lambda x: by)
+        norm.reset_running_stats()
+        mine, heard = x.float().requires_grad_() if by is None else x.clone().requires_grad_(), {}
+        out = layers._batch_norm(norm, mine, 3, lambda parameter, gradient: heard.update({id(parameter): gradient}))
+        out.backward(dy.to(out.dtype))
+        parts = [heard[id(each)] for each in norm.parameters()]
+        return [out, mine.grad, *parts, norm.running_mean.clone(), norm.running_var.clone()]
+
+    kernels_, library = found(kernels), found(None)
+    assert len(kernels_) == 5 + scales
+    assert all(far(one, other) < ROUNDING for one, other in zip(kernels_, library, strict=True))
+
+
 def test_a_batch_norm_far_from_zero_keeps_its_digits() -> None:
     """Sums are of differences from a value of the channel: a mean a thousand deviations from zero costs nothing."""
     x = (torch.randn(4, 8, 16, 16, device=DEVICE) + 1000).to(memory_format=torch.channels_last)
@@ -114,7 +141,7 @@ def test_they_are_tried_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(not GPU, reason="no CUDA device")
-@pytest.mark.parametrize("name", ["resnet20", "vgg11-quarter"])
+@pytest.mark.parametrize("name", ["resnet20", "resnet20-v2", "vgg11-quarter"])
 def test_a_model_with_them_is_as_near_float32_as_without_and_repeats(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from gradwire.traces.models import find_model
     from gradwire.training import layers

@@ -37,6 +37,17 @@ def by_hand() -> list[int]:
     return [*sizes, 10 * 64, 10]
 
 
+def theirs_by_hand() -> list[int]:
+    """The same of their network (`resnet20_v2` of tf_cnn_benchmarks), with its 11 outputs: a norm that shifts before each block's
+    first convolution and behind the last block, and one that scales and shifts before each second."""
+    sizes, width = [16 * 3 * 9, 16, 16], 16
+    for stage in (16, 32, 64):
+        for _ in range(3):
+            sizes += [width, stage * width * 9, stage, stage, stage * stage * 9]
+            width = stage
+    return [*sizes, 64, 11 * 64, 11]
+
+
 def serialised(kind: str, sizes: list[int]) -> int:
     """Length of what one worker sends: a percent of each tensor, rounded down, at least one element; places of four bytes."""
     value, place = struct.calcsize("<f"), struct.calcsize("<i")
@@ -44,8 +55,8 @@ def serialised(kind: str, sizes: list[int]) -> int:
     return sum(of[kind](n) for n in sizes)
 
 
-def sent_by(reducer: Reducer) -> int:
-    infos = tensors_of(find_model("resnet20").build(10))
+def sent_by(reducer: Reducer, model: str = "resnet20", outputs: int = 10) -> int:
+    infos = tensors_of(find_model(model).build(outputs))
     gradients = [drawn(info.shape, at) for at, info in enumerate(infos)]
     _, sent = Exchange(reducer, infos, 1).step([gradients], 0)
     return sent.nbytes[0]
@@ -61,6 +72,17 @@ def test_bytes_are_those_by_hand_and_within_a_percent_of_those_published(reducer
     mine = sent_by(reducer)
     assert mine == serialised(reducer.kind, by_hand())
     assert mine == pytest.approx(PUBLISHED[reducer.kind], rel=0.01)
+
+
+def test_the_table_of_their_layers() -> None:
+    assert [info.numel for info in tensors_of(find_model("resnet20-v2").build(11))] == theirs_by_hand()
+    assert 4 * sum(theirs_by_hand()) == PUBLISHED["none"]
+
+
+@pytest.mark.parametrize("reducer", [Dense(), TopK(ratio=0.01), RandomK(ratio=0.01)], ids=["none", "topk", "randomk"])
+def test_bytes_of_their_network_are_those_published(reducer: Reducer) -> None:
+    """To the byte."""
+    assert sent_by(reducer, "resnet20-v2", 11) == serialised(reducer.kind, theirs_by_hand()) == PUBLISHED[reducer.kind]
 
 
 def test_dgcs_published_bytes_are_within_what_its_threshold_leaves_open() -> None:
