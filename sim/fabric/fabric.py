@@ -17,7 +17,6 @@ import numpy as np
 
 from gradwire.components import layout as at
 from gradwire.components.find import file_of
-from gradwire.components.objects import Raised
 from gradwire.experiment.program import Part
 from gradwire.experiment.routing import Routing
 from gradwire.experiment.topology import Network
@@ -394,7 +393,7 @@ class Fabric:
             before = time.perf_counter()
             try:
                 self._workers.advance(self._alone)
-            except (Raised, ArithmeticError) as error:
+            except Exception as error:  # Raised; where Numba compiles in this process, what a rule has raised
                 raise stopped(self._combination.owners, error) or error from error
             spent = time.perf_counter() - before
             check_watched(M, self._combination.transports, self._combination.balancer, self._combination.queue)

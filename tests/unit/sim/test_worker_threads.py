@@ -5,13 +5,22 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from transport_bench import star_of
 
 from gradwire.components import layout as at
+from gradwire.experiment.routing import build_routing
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.inner_units import Ps
+from gradwire.scenarios.schema.network import Switch
+from gradwire.sim.fabric import watched
+from gradwire.sim.fabric.fabric import Fabric
 from gradwire.sim.fabric.specialise import Kernel
 from gradwire.sim.fabric.workers import WorkerThreads
+from gradwire.testing import transport
 
 WORDS = 64
 
@@ -46,3 +55,22 @@ def test_what_one_thread_raises_ends_all(stopped: int) -> None:
         with pytest.raises(RuntimeError, match="it is over"):
             workers.advance(alone)
     assert sorted(ran) == before
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_what_a_rule_raises_that_is_compiled_in_this_process(
+    own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes as it is, of whatever class: one line if something of the user's is compiled, else a mistake of ours."""
+
+    def run(*_: int) -> int:
+        raise KeyError("seven")
+
+    network = star_of(2)
+    fabric = Fabric(network, build_routing(network), switch=Switch(), transports=[transport("dctcp")])
+    monkeypatch.setattr(fabric._workers, "kernel", replace(fabric._workers.kernel, run=run))
+    monkeypatch.setattr(watched, "is_users", lambda owner: own)
+    with pytest.raises(
+        ScenarioError if own else KeyError, match="has raised KeyError: 'seven'; expected" if own else "seven"
+    ):
+        fabric.run(Ps(1))
