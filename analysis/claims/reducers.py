@@ -16,8 +16,8 @@ SOURCE = "[data] GRACE's released results, mostly single runs (half a point eith
 STEP = "one step of ResNet-20 v2, 8 workers"
 NETWORK: Json = {
     "training": {
-        "model": "resnet20-v2", "data": "synthetic", "size": 8, "samples": 200, "batch": 2, "steps": 5, "network": "ideal",
-        "augment": False, "score_every": 1_000_000,
+        "model": "resnet20-v2", "data": "synthetic", "size": 8, "samples": 200, "batch": 2, "steps": 5,
+        "network": "ideal", "augment": False, "score_every": 1_000_000,
     }
 }  # fmt: skip
 """Bytes do not depend on what is learned, nor on the size of pictures."""
@@ -38,9 +38,9 @@ G1 = Claim(
         for arm, words in (("lossless", "dense"), ("topk", "Top-k"), ("dgc", "DGC"), ("randomk", "Random-k"))
     ),
     "step_bytes",
-    "Payload alone. The network is theirs with 10 outputs instead of 11, 269,402 parameters of 269,467; with 11 all but "
-    "DGC's are theirs to the byte. DGC sends what is beyond a threshold, which it stops adapting between 0.8 and 1.3 "
-    "times the elements that it aims at: its bytes depend on the gradients.",
+    "Payload alone. The network is theirs with 10 outputs instead of 11, 269,402 parameters of 269,467; with 11 all "
+    "but DGC's are theirs to the byte. DGC sends what is beyond a threshold, which it stops adapting between 0.8 and "
+    "1.3 times the elements that it aims at: its bytes depend on the gradients.",
 )  # fmt: skip
 
 _ARMS = ("topk", "topk-ef", "dgc", "sgd", "randomk", "randomk-ef")
