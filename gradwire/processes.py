@@ -28,6 +28,8 @@ from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from gradwire.scenarios.readable import killed_text
+
 T = TypeVar("T")
 PATIENCE_S = 2.0
 """Given to a worker to end when it is told to, before it is killed."""
@@ -48,7 +50,7 @@ class Work(Generic[T]):
 
 class Ended(NamedTuple):
     """What has become of a piece: its value; or the exception that it raised, which may have been made plain; or
-    `lost`, how its worker ended, such as "killed by signal 9"."""
+    `lost`, how its worker ended, such as "killed by signal 15"."""
 
     work: Work[Any]
     value: Any = None
@@ -196,7 +198,7 @@ def _next(workers: dict[int, _Worker], busy: dict[int, Work[Any]], until: float 
 
 
 def _how(code: int) -> str:
-    return f"killed by signal {-code}" if code < 0 else f"ended with code {code}"
+    return killed_text(-code) if code < 0 else f"ended with code {code}"
 
 
 def _end(workers: Sequence[_Worker]) -> None:

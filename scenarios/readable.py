@@ -1,10 +1,13 @@
-"""Figures as people read them: durations, counts, sizes and shares with three digits, a fitting unit, and a space.
+"""Figures as people read them: durations, counts, sizes and shares with three digits, a fitting unit, and a space; and
+the ends of processes.
 
 Everything that is printed, drawn or put on a page takes them from here, so that one figure reads alike everywhere.
 What has to be read back exactly is spelled by `units`.
 """
 
 from __future__ import annotations
+
+import signal
 
 TIME_STEPS = ((1_000_000_000_000, "s"), (1_000_000_000, "ms"), (1_000_000, "us"), (1_000, "ns"))
 COUNT_STEPS = ((1_000_000_000, " G"), (1_000_000, " M"))
@@ -87,3 +90,8 @@ def chosen_text(share: float) -> str:
 def change_text(ratio: float) -> str:
     """By how much something is more, or less, than what it is held against: 1.25 is "+25.0 %"."""
     return f"{100 * (ratio - 1):+.1f} %"
+
+
+def killed_text(number: int) -> str:
+    """How a process has ended that a signal has killed: "killed by signal 15". By 9 the kernel kills for memory."""
+    return f"killed by signal {number}" + (" (has memory run out?)" if number == signal.SIGKILL else "")

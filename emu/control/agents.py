@@ -14,6 +14,7 @@ from gradwire.emu.control.launchers import Child, Launcher
 from gradwire.emu.planning.plan import Plan
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.wire.header import NotOurs
+from gradwire.scenarios.readable import killed_text
 
 NAMED = 3
 READ_BYTES = 1 << 20
@@ -129,7 +130,7 @@ class Agents:
         if status is None:
             how = "has closed its stream"
         elif status < 0:
-            how = f"was killed by signal {-status}"
+            how = f"was {killed_text(-status)}"
         else:
             how = f"ended with exit status {status}"
         last = f"; its last words: {child.last_line}" if child.last_line else ""

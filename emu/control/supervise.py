@@ -29,6 +29,7 @@ from gradwire.emu.uml.virtual import GRACE_S, OVER_S, Asked, Last, run_inside, w
 from gradwire.emu.uml.watch import STILL_S, Pause
 from gradwire.scenarios.interrupt import CtrlC
 from gradwire.scenarios.json_data import JsonView
+from gradwire.scenarios.readable import killed_text
 
 if TYPE_CHECKING:
     from gradwire.emu.programs.described import Programs
@@ -103,7 +104,7 @@ class Runner:
         """Why it has ended, which it should not have."""
         if self.errors:
             return self.errors[0]
-        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        how = f"was {killed_text(-status)}" if status < 0 else f"ended with status {status}"
         words = [line for line in self.words if not line.startswith("unshare: sigprocmask")]  # its child was killed
         last = f"; its last words: {words[-1]}" if words else ""
         return TestbedError(f"the runner {how} and left nothing{last}", "testbed", usage=False)

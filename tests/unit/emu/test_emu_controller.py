@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("_namespaces")
 def test_agent_that_is_killed(victim):
     found = inside("broken", how="killed", victim=victim)
     assert found["error"] == {
-        "what": "was killed by signal 9", "where": f"agent of h{victim}", "expected": "", "usage": False,
+        "what": "was killed by signal 9 (has memory run out?)", "where": f"agent of h{victim}", "expected": "", "usage": False,
     }  # fmt: skip
     assert found["took"] < 10 and found["left"] == [] and found["ended_by"] == "failure"
     assert any(f"h{victim}: no report" in problem for problem in found["problems"])

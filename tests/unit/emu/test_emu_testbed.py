@@ -229,7 +229,7 @@ def test_an_error_counts_more_than_what_was_left(seen, tmp_path):
 
 def test_a_runner_that_has_left_nothing(seen):
     seen.words = ["ValueError: 1", "unshare: sigprocmask unblock failed: Interrupted"]
-    with pytest.raises(TestbedError, match=r"was killed by signal 9 and left nothing; its last words: ValueError: 1"):
+    with pytest.raises(TestbedError, match=r"was killed by signal 9 \(has memory run out\?\) and left nothing; its last words: ValueError: 1"):
         seen.outcome(-9)
     with pytest.raises(TestbedError, match=r"ended with status 3 and left nothing") as caught:
         seen.outcome(3)

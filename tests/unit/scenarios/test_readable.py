@@ -9,6 +9,7 @@ from gradwire.scenarios.readable import (
     change_text,
     chosen_text,
     count_text,
+    killed_text,
     rate_text,
     share_text,
     size_text,
@@ -28,6 +29,7 @@ WORDED = [
     (accuracy_text(0.6), "60.00 %"), (accuracy_text(0.9168), "91.68 %"), (accuracy_text(0), "0.00 %"),
     (chosen_text(0.1), "10 %"), (chosen_text(0.001), "0.1 %"), (chosen_text(0.07), "7 %"),
     (change_text(1.25), "+25.0 %"), (change_text(0.5), "-50.0 %"), (change_text(1), "+0.0 %"),
+    (killed_text(15), "killed by signal 15"), (killed_text(9), "killed by signal 9 (has memory run out?)"),
 ]  # fmt: skip
 
 
