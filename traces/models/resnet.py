@@ -132,6 +132,19 @@ class CifarBlock(nn.Module):
         return torch.relu(y + shortcut)
 
 
+def _three_stages(block: type[CifarBlock] | type[PreactivatedBlock], blocks: int) -> nn.Sequential:
+    """Stages of 16, 32 and 64 channels, the second and third of which begin by halving pictures."""
+    stages: list[nn.Module] = []
+    inputs = 16
+    for width in (16, 32, 64):
+        layers: list[nn.Module] = []
+        for index in range(blocks):
+            layers.append(block(inputs, width, 2 if width > 16 and index == 0 else 1))
+            inputs = width
+        stages.append(nn.Sequential(*layers))
+    return nn.Sequential(*stages)
+
+
 class CifarResNet(nn.Module):
     """A residual network with a 3x3 stem and three stages of `blocks` blocks: 6 blocks + 2 weight layers."""
 
@@ -139,17 +152,8 @@ class CifarResNet(nn.Module):
         super().__init__()
         self.conv1 = _conv3(3, 16)
         self.bn1 = nn.BatchNorm2d(16)
-        stages: list[nn.Module] = []
-        inputs = 16
-        for stage in range(3):
-            width = 16 << stage
-            layers: list[nn.Module] = []
-            for index in range(blocks):
-                layers.append(CifarBlock(inputs, width, 2 if stage > 0 and index == 0 else 1))
-                inputs = width
-            stages.append(nn.Sequential(*layers))
-        self.stages = nn.Sequential(*stages)
-        self.fc = nn.Linear(inputs, classes)
+        self.stages = _three_stages(CifarBlock, blocks)
+        self.fc = nn.Linear(64, classes)
         initialise(self)
         for module in self.modules():
             if isinstance(module, CifarBlock):
@@ -197,22 +201,13 @@ class PreactivatedResNet(nn.Module):
         super().__init__()
         self.conv1 = _conv3(3, 16)
         self.bn1 = nn.BatchNorm2d(16)
-        stages: list[nn.Module] = []
-        inputs = 16
-        for stage in range(3):
-            width = 16 << stage
-            layers: list[nn.Module] = []
-            for index in range(blocks):
-                layers.append(PreactivatedBlock(inputs, width, 2 if stage > 0 and index == 0 else 1))
-                inputs = width
-            stages.append(nn.Sequential(*layers))
-        self.stages = nn.Sequential(*stages)
-        self.bn2 = _shifting_norm(inputs)
-        self.fc = nn.Linear(inputs, classes)
+        self.stages = _three_stages(PreactivatedBlock, blocks)
+        self.bn2 = _shifting_norm(64)
+        self.fc = nn.Linear(64, classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 _within_two_deviations(module.weight, module.weight[0].numel() ** -0.5 / DEVIATION_WITHIN_TWO)
-        _within_two_deviations(self.fc.weight, inputs**-0.5)
+        _within_two_deviations(self.fc.weight, 64**-0.5)
         nn.init.zeros_(self.fc.bias)
 
     def forward(self, x: Tensor) -> Tensor:
