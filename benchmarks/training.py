@@ -4,6 +4,7 @@ Steps of one model with as many pictures in all, by turns in one process on one 
 counted:
 
 * `plain`: PyTorch's forward and backward pass over all pictures at once, and SGD; what the others are held against.
+* `channels last`: the same with a picture's channels together in memory, as processors would rather have them.
 * `workers`: eight workers' steps of `Trainer`, whose gradients come of one forward pass in common.
 * `in turn`: the same, one worker after the other, as the oracle has it.
 * `simulated`: `workers`, and each step goes through the packet simulator: eight workers and a server on a switch.
@@ -30,7 +31,7 @@ WORKERS, BATCH = 8, 16
 PIXELS = {"resnet8": 16, "resnet20": 32}
 """Models that can be asked for, and sides of their pictures."""
 ROUNDS, STEPS = 5, 2
-PLAIN, SHARED = "plain", "workers"
+PLAIN, TOGETHER, SHARED = "plain", "channels last", "workers"
 SEED = 1
 
 
@@ -80,9 +81,9 @@ def made(model: str) -> dict[str, Callable[[], object]]:
     def recipe(payload: int = 4096) -> Recipe:
         return Recipe(WORKERS, BATCH, steps=1000, rate=0.1, schedule="constant", payload=payload)
 
-    def plain() -> Callable[[], object]:
+    def plain(layout: torch.memory_format) -> Callable[[], object]:
         """As `Trainer` does with one worker, without any of it."""
-        alone, dealer = net(), Dealer(data, WORKERS, BATCH, 0)
+        alone, dealer = net().to(memory_format=layout), Dealer(data, WORKERS, BATCH, 0)  # type: ignore[call-overload]
         optimizer = torch.optim.SGD(alone.parameters(), 0.1, 0.9, weight_decay=1e-4)
         number = 0
 
@@ -90,7 +91,7 @@ def made(model: str) -> dict[str, Callable[[], object]]:
             nonlocal number
             inputs, targets = dealer.step(number)
             optimizer.zero_grad()
-            cross_entropy(alone(*inputs), targets).backward()
+            cross_entropy(alone(*[each.to(memory_format=layout) for each in inputs]), targets).backward()
             optimizer.step()
             number += 1
 
@@ -104,7 +105,10 @@ def made(model: str) -> dict[str, Callable[[], object]]:
         name: Trainer(net(), data, recipe(payload), network=Simulated(Session(_scenario(payload)))).step
         for name, payload in (("simulated", 4096), ("small packets", 512))
     }
-    return {PLAIN: plain(), SHARED: Trainer(net(), data, recipe()).step, "in turn": in_turn.step, **over}
+    return {
+        PLAIN: plain(torch.contiguous_format), TOGETHER: plain(torch.channels_last),
+        SHARED: Trainer(net(), data, recipe()).step, "in turn": in_turn.step, **over,
+    }  # fmt: skip
 
 
 def _scenario(payload: int) -> Any:
@@ -166,7 +170,7 @@ def _print(model: str, rows: list[dict[str, Any]]) -> None:
     for head in ("steps", "ms", "images/s", "of plain", "over workers"):
         table.add_column(head, justify="left" if head == "steps" else "right")
     for row in rows:
-        added = "" if row["row"] in (PLAIN, SHARED) else f"{100 * row['added']:+.1f} %"
+        added = "" if row["row"] in (PLAIN, TOGETHER, SHARED) else f"{100 * row['added']:+.1f} %"
         table.add_row(
             row["row"],
             f"{row['step_ms']:.1f}",
