@@ -2,7 +2,7 @@
 
 A run is known by its key, a SHA-256 over its resolved scenario, the traces it replays and what the simulator is (its
 version and sources): a kept Result is used again for exactly the same run only. A training's is over what it is told,
-the version of torch and `EDITION`.
+the version of torch, `EDITION` and that of its model.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from gradwire.scenarios.schema.scenario import Scenario
 EDITION = 1
 """Of what a training gives for the same settings: to be raised when that changes. Trainings take hours, so they are not
 run again for a changed comment, as simulations are."""
+EDITIONS: Mapping[str, int] = MappingProxyType({"resnet8": 1, "resnet20": 1, "resnet110": 1})
+"""The same by model, where only that of one model has changed; 0 if it is not here."""
 NO_DATA: Mapping[str, str] = MappingProxyType({})
 
 
@@ -108,7 +110,8 @@ def _run(setting: Setting, changes: Json, policy: str, seed: int, device: str) -
     if scenario.training is not None:
         apart = ("name", "description")
         settings = {key: value for key, value in tables.items() if key not in apart}
-        key = _hash([settings, EDITION, _learner()])
+        edition = EDITIONS.get(scenario.training.model or "", 0)
+        key = _hash([settings, (EDITION, edition) if edition else EDITION, _learner()])
     else:
         key = _hash((scenario.digest(), *(job.trace for job in scenario.job), engine()))
     words = f"{setting.name}, {chosen.label}, seed {seed}"

@@ -8,8 +8,9 @@ and ResNet-110 1,727,962 with 10 (0.27 M and 1.7 M in the paper).
 Source: He et al., "Deep Residual Learning for Image Recognition" (2016). The stride of a bottleneck is on
 its 3x3 convolution, as most frameworks have it ("v1.5"). The CIFAR networks have shortcuts without
 parameters (option A of the paper: every second pixel, new channels zero). Initialisation is He's normal with
-fan-out; the last batch norm of a block starts with weight zero, as in Goyal et al., "Accurate, Large
-Minibatch SGD" (2017) [recalled]. `resnet20_v2` is another network, and starts from other values (see there).
+fan-out. In the large networks the last batch norm of a block starts with weight zero, as in Goyal et al., "Accurate,
+Large Minibatch SGD" (2017) [recalled]; not in the CIFAR ones, where a channel that is zero on both ways would never
+learn: a rectifier passes nothing back from there. `resnet20_v2` starts from other values (see there).
 
 All take images [N, 3, H, W] of any H and W (at least 32; 8 for the CIFAR ones) and return logits
 [N, classes].
@@ -155,9 +156,6 @@ class CifarResNet(nn.Module):
         self.stages = _three_stages(CifarBlock, blocks)
         self.fc = nn.Linear(64, classes)
         initialise(self)
-        for module in self.modules():
-            if isinstance(module, CifarBlock):
-                nn.init.zeros_(module.bn2.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         y = torch.relu(self.bn1(self.conv1(x)))

@@ -165,8 +165,13 @@ def test_trainings_are_shared_and_known_by_what_they_are_told(monkeypatch: pytes
     before = [run.key for run in planned(_claim(), 1, False)]
     monkeypatch.setattr("gradwire.analysis.claims.plan.engine", lambda: "other")
     assert [run.key for run in planned(_claim(), 1, False)] == before
+    monkeypatch.setattr("gradwire.analysis.claims.plan.EDITIONS", {"vgg16": 7})
+    without = [run.key for run in planned(_claim(), 1, False)]
+    assert not set(before) & set(without), "that of its own model counts"
+    monkeypatch.setattr("gradwire.analysis.claims.plan.EDITIONS", {})
+    assert [run.key for run in planned(_claim(), 1, False)] == without, "that of another does not"
     monkeypatch.setattr("gradwire.analysis.claims.plan.EDITION", -1)
-    assert not set(before) & {run.key for run in planned(_claim(), 1, False)}
+    assert not set(without) & {run.key for run in planned(_claim(), 1, False)}
 
 
 def test_arms_are_no_policies() -> None:
