@@ -296,20 +296,24 @@ def test_a_worker_encodes_one_after_the_other() -> None:
 
 
 def test_encoding_overlaps_with_sending() -> None:
-    """It delays what is sent, not once more at the end; decoding comes after; a replay has it once, too."""
+    """It delays what is sent, not once more at the end; decoding comes after; a replay has it once, too. Nothing is dropped: a
+    time-out, or none, would be longer than all of it."""
+    def over(**job) -> Session:
+        return Session(scenario("dctcp", job={"push_bound": 0.0, **job}, switch={"queues": 8, "buffer": "16MiB", "ecn_threshold": "16KiB"}))
+
     def run(network, how) -> list:
         torch.manual_seed(1)
         recipe = Recipe(workers=4, batch=4, steps=2, encode_time=how)
         made = Trainer(CifarResNet(1, 10), images("synthetic", 8, limit=200), recipe, network=network)
         return [made.step() for _ in range(2)]
 
-    recorded = Recorded(Simulated(Session(scenario("dctcp", job={"push_bound": 0.0}))))
-    free, busy = run(Simulated(Session(scenario("dctcp", job={"push_bound": 0.0}))), "none")[0], run(recorded, 1.0)[0]
+    recorded = Recorded(Simulated(over()))
+    free, busy = run(Simulated(over()), "none")[0], run(recorded, 1.0)[0]
     assert busy.encode_ps == 75_290 * 1000 and busy.decode_ps == 4 * busy.encode_ps
     assert busy.encode_ps < busy.time_ps - busy.decode_ps < free.time_ps + busy.encode_ps
     assert run(Replay(recorded.answers), 1.0)[0] == busy
     for scale in (0.0, 2.0):
-        other = run(Simulated(Session(scenario("dctcp", job={"push_bound": 0.0, "compute_scale": scale}))), 1.0)[0]
+        other = run(Simulated(over(compute_scale=scale)), 1.0)[0]
         assert other.encode_ps < other.time_ps - other.decode_ps <= free.time_ps + other.encode_ps, "no computing, nor scaled like it"
 
 

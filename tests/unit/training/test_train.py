@@ -374,7 +374,7 @@ def test_two_programs_do_not_share_a_folder(tmp_path: Path) -> None:
 
 
 def test_a_training_that_diverges_is_said(tmp_path: Path) -> None:
-    code, said = command("--json", "--set", "training.optimizer.rate=1000", "--set", "training.network=ideal", "--set", "training.steps=40")
+    code, said = command("--json", "--set", "training.optimizer.rate=1000", "--set", "training.optimizer.weight_decay=10", "--set", "training.network=ideal", "--set", "training.steps=40")
     assert code == 0 and "the loss is no number from step" in said
     (training,) = json.loads(said.splitlines()[0], parse_constant=lambda name: pytest.fail(name))["trainings"]
     assert training["diverged"] > 0 and training["scores"][-1]["loss"] is None
