@@ -20,7 +20,7 @@ from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.schema.policy import overlay
 
 TARGET, LONG_TARGET = 0.25, 0.70
-"""Accuracies that times are to [ours]: three fifths of where dense training ends, which nearly all others come to too."""
+"""Accuracies that times are to [ours]: three fifths of where dense training ends, where most others come to."""
 
 SYSTEMS = "ResNet-8, 10,000 pictures, 2 epochs"
 LONG_SYSTEMS = "ResNet-8, 50,000 pictures, 20 epochs"
