@@ -248,10 +248,10 @@ def resnet20_v2(classes: int = 10) -> nn.Module:
 
     Activations are normalised before convolutions (He et al., "Identity Mappings in Deep Residual Networks", 2016).
     The details are those of `resnet20_v2` of tf_cnn_benchmarks (tensorflow/benchmarks, `models/resnet_model.py` and
-    `convnet_builder.py`), with which GRACE's published results were made: no norm begins with zero; norms at the
-    beginning of a block and the last one only shift, with an epsilon of 0.001; new channels of a shortcut are half
-    before and half behind; convolutions start with deviations of 1 / sqrt(fan-in). There it has 11 outputs for 10
-    classes. Not taken over: a convolution with a stride of two adds all its zeros below and to the right there, and
+    `convnet_builder.py`), from which GRACE's benchmark was made, and whose bytes its published results have: no norm
+    begins with zero; norms at the beginning of a block and the last one only shift, with an epsilon of 0.001; new
+    channels of a shortcut are half before and half behind; convolutions start with deviations of 1 / sqrt(fan-in).
+    There it has 11 outputs for 10 classes. Not taken over: a convolution with a stride of two adds all its zeros below and to the right there, and
     the statistics that norms of the shifting kind judge with move by a thousandth a step, not by a tenth.
     """
     return PreactivatedResNet(3, classes)
