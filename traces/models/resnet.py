@@ -251,8 +251,9 @@ def resnet20_v2(classes: int = 10) -> nn.Module:
     `convnet_builder.py`), from which GRACE's benchmark was made, and whose bytes its published results have: no norm
     begins with zero; norms at the beginning of a block and the last one only shift, with an epsilon of 0.001; new
     channels of a shortcut are half before and half behind; convolutions start with deviations of 1 / sqrt(fan-in).
-    There it has 11 outputs for 10 classes. Not taken over: a convolution with a stride of two adds all its zeros below and to the right there, and
-    the statistics that norms of the shifting kind judge with move by a thousandth a step, not by a tenth.
+    There it has 11 outputs for 10 classes. Not taken over: a convolution with a stride of two adds all its zeros below
+    and to the right there, and the statistics that norms of the shifting kind judge with move by a thousandth a step,
+    not by a tenth.
     """
     return PreactivatedResNet(3, classes)
 
