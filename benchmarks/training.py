@@ -5,14 +5,13 @@ counted:
 
 * `plain`: PyTorch's forward and backward pass over all pictures at once, and SGD; what the others are held against.
 * `channels last`: the same with a picture's channels together in memory, as processors would rather have them.
-* `workers`: eight workers' steps of `Trainer`, whose gradients come of one forward pass in common.
-* `in turn`: the same, one worker after the other, as the oracle has it.
+* `workers`: eight workers' steps of `Trainer`, which on a processor go through the model in turn.
+* `at once`: the same by one forward and one backward pass of all workers, as on a GPU.
 * `simulated`: `workers`, and each step goes through the packet simulator: eight workers and a server on a switch.
 * `small packets`: the same with packets of 512 bytes instead of 4096.
 
-The first step of each is not timed: it compiles, fills caches, and finds out whether workers' passes can be made in
-common. Medians over rounds; shares are medians of the ratios within a round, so that a machine whose speed drifts does
-not favour one row.
+The first step of each is not timed: it compiles and fills caches. Medians over rounds; shares are medians of the ratios
+within a round, so that a machine whose speed drifts does not favour one row.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ WORKERS, BATCH = 8, 16
 PIXELS = {"resnet8": 16, "resnet20": 32}
 """Models that can be asked for, and sides of their pictures."""
 ROUNDS, STEPS = 5, 2
-PLAIN, TOGETHER, SHARED = "plain", "channels last", "workers"
+PLAIN, CHANNELS_LAST, WORKERS_STEP = "plain", "channels last", "workers"
 SEED = 1
 
 
@@ -66,7 +65,7 @@ def made(model: str) -> dict[str, Callable[[], object]]:
     from gradwire.sim.session import Session
     from gradwire.traces.models import find_model
     from gradwire.training.data import Dealer, images
-    from gradwire.training.gradients import of_each_in_turn
+    from gradwire.training.gradients import Together
     from gradwire.training.simulated import Simulated
     from gradwire.training.trainer import Recipe, Trainer
 
@@ -97,17 +96,15 @@ def made(model: str) -> dict[str, Callable[[], object]]:
 
         return step
 
-    in_turn = Trainer(net(), data, recipe())
-    in_turn.gradients = lambda loss, inputs, targets: of_each_in_turn(
-        in_turn.model, loss, inputs, targets, WORKERS
-    )
+    at_once = Trainer(net(), data, recipe())
+    at_once.gradients = Together(at_once.model, WORKERS)
     over = {
         name: Trainer(net(), data, recipe(payload), network=Simulated(Session(_scenario(payload)))).step
         for name, payload in (("simulated", 4096), ("small packets", 512))
     }
     return {
-        PLAIN: plain(torch.contiguous_format), TOGETHER: plain(torch.channels_last),
-        SHARED: Trainer(net(), data, recipe()).step, "in turn": in_turn.step, **over,
+        PLAIN: plain(torch.contiguous_format), CHANNELS_LAST: plain(torch.channels_last),
+        WORKERS_STEP: Trainer(net(), data, recipe()).step, "at once": at_once.step, **over,
     }  # fmt: skip
 
 
@@ -139,7 +136,8 @@ def measured(steps: dict[str, Callable[[], object]], rounds: int, each: int) -> 
         {
             "row": name, "step_ms": round(1000 * statistics.median(seconds), 2),
             "images_per_s": round(WORKERS * BATCH / statistics.median(seconds), 1),
-            "of_plain": round(_ratio(taken[PLAIN], seconds), 3), "added": round(_ratio(seconds, taken[SHARED]) - 1, 3),
+            "of_plain": round(_ratio(taken[PLAIN], seconds), 3),
+            "added": round(_ratio(seconds, taken[WORKERS_STEP]) - 1, 3),
         }
         for name, seconds in taken.items()
     ]  # fmt: skip
@@ -170,7 +168,7 @@ def _print(model: str, rows: list[dict[str, Any]]) -> None:
     for head in ("steps", "ms", "images/s", "of plain", "over workers"):
         table.add_column(head, justify="left" if head == "steps" else "right")
     for row in rows:
-        added = "" if row["row"] in (PLAIN, TOGETHER, SHARED) else f"{100 * row['added']:+.1f} %"
+        added = "" if row["row"] in (PLAIN, CHANNELS_LAST, WORKERS_STEP) else f"{100 * row['added']:+.1f} %"
         table.add_row(
             row["row"],
             f"{row['step_ms']:.1f}",

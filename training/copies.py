@@ -67,15 +67,18 @@ def share_out(model: nn.Module, before: Buffers, after: Sequence[Buffers], worke
     """Move a model's buffers from `before` by what some of N workers moved them, each by an N-th.
 
     With all N it is the mean of what they have, which synchronous training has as well; counts are the last one's.
+    What is the same for all stays so to the bit.
     """
     for name, value in model.named_buffers():
         moved = [each[name] for each in after]
-        if workers == 1 or not value.is_floating_point():
+        if not value.is_floating_point():
             value.copy_(moved[-1])
-        elif len(moved) == workers:
-            value.copy_(torch.stack(moved).mean(dim=0))
-        else:
+        elif len(moved) < workers:
             value.copy_(before[name] + sum(each - before[name] for each in moved) / workers)
+        elif all(torch.equal(each, moved[0]) for each in moved):
+            value.copy_(moved[0])
+        else:
+            value.copy_(torch.stack(moved).mean(dim=0))
 
 
 def slice_of(

@@ -6,8 +6,10 @@ each worker's slice of the batch, and a normalisation over a batch is one over e
 pass, the gradients of activations - costs what it costs in plain training. Per-sample gradients by `torch.func.vmap`
 were the alternative, at little more than half the speed.
 
-What layers do to be taken apart is in `gradwire.training.layers`. A model with parameters of its own elsewhere (an
-LSTM) goes in turn; `gradients_of` chooses.
+A GPU wants much to do at a time, and so does a model of which each worker has few samples. A processor has caches:
+what a worker's samples become on their way fits into them, what all workers' become does not. `gradients_of` chooses.
+What layers do to be taken apart is in `gradwire.training.layers`; a model with parameters of its own elsewhere (an
+LSTM) goes in turn.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.training.copies import Copies, buffers_of, put_back
+from gradwire.training.copies import Buffers, Copies, buffers_of, put_back, share_out
 from gradwire.training.layers import FORWARDS
 from gradwire.training.precision import Loss, exact
 from gradwire.training.recorded import Recorded
@@ -31,6 +33,9 @@ Gradients = Sequence[list[Tensor]]
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 """Normalisations over all samples of a worker."""
+ENOUGH = 8
+"""Samples of a worker from which on a processor one worker after the other is no slower than all at once; ResNets and a
+GPT were tried (`gradwire bench training`)."""
 
 
 def of_each_in_turn(
@@ -38,11 +43,16 @@ def of_each_in_turn(
 ) -> tuple[list[float], Gradients]:
     """The loss and the gradients of each worker, one after the other.
 
+    Each moves running statistics from where they were before the step; afterwards they are the mean of the workers'
+    (our choice; PyTorch's DDP keeps those of the first).
+
     inputs, targets : of all workers, N slices of equally many samples along the first dimension.
     """
     losses: list[float] = []
     gradients: list[list[Tensor]] = []
     parameters = list(model.parameters())
+    before = buffers_of(model)
+    after: list[Buffers] = []
     for mine in zip(*[each.chunk(workers) for each in (*inputs, targets)], strict=True):
         try:
             mean = loss(model, mine[:-1], mine[-1]).mean()
@@ -52,6 +62,11 @@ def of_each_in_turn(
         found = torch.autograd.grad(mean, parameters, allow_unused=True)
         gradients.append([_or_zero(each, p) for each, p in zip(found, parameters, strict=True)])
         losses.append(float(mean.detach()))
+        if workers > 1:
+            after.append(buffers_of(model))
+            put_back(model, before)
+    if workers > 1:
+        share_out(model, before, after, workers)
     return losses, gradients
 
 
@@ -154,22 +169,24 @@ Answers = Callable[[Loss, tuple[Tensor, ...], Tensor], tuple[list[float], Gradie
 
 
 def gradients_of(model: nn.Module, workers: int, recorded: bool = False) -> Answers:
-    """The faster way that gives a model's gradients: all at once if that is possible, and does what each in turn does.
+    """The faster way that gives a model's gradients: in turn on a processor, if each worker has `ENOUGH` samples; else
+    all at once if that is possible and does what each in turn does.
 
-    Which one that is is found out at the first step, by doing it both ways in float32. They differ where a layer's
+    Which it does is found out at the first step, by doing it both ways in float32. They differ where a layer's
     input is no run of samples (positions, to an embedding), and where something is drawn (dropout): then it goes in
     turn, always.
 
     recorded : on a GPU, replay what was done the first time; for models and losses in which Python decides nothing.
     """
+    on_gpu = next((each.device.type == "cuda" for each in model.parameters()), False)
     together = Together(model, workers)
-    if workers == 1 or not together.possible:
-        return lambda loss, inputs, targets: of_each_in_turn(model, loss, inputs, targets, workers)
-    replay = Recorded(model, together.stacked) if recorded and next(model.parameters()).device.type == "cuda" else None
-    alike: bool | None = None
+    replay = Recorded(model, together.stacked) if recorded and on_gpu else None
+    alike: bool | None = None if workers > 1 and together.possible else False
 
     def gradients(loss: Loss, inputs: tuple[Tensor, ...], targets: Tensor) -> tuple[list[float], Gradients]:
         nonlocal alike, replay
+        if alike is False or (not on_gpu and len(targets) >= ENOUGH * workers):
+            return of_each_in_turn(model, loss, inputs, targets, workers)
         if alike:
             if replay is not None:
                 try:
@@ -177,8 +194,6 @@ def gradients_of(model: nn.Module, workers: int, recorded: bool = False) -> Answ
                 except RuntimeError:  # it cannot be recorded
                     replay = None
             return together(loss, inputs, targets)
-        if alike is not None:
-            return of_each_in_turn(model, loss, inputs, targets, workers)
         before, exactly = buffers_of(model), exact(loss)
         expected = of_each_in_turn(model, exactly, inputs, targets, workers)
         after = buffers_of(model)

@@ -47,11 +47,11 @@ def test_all_rows_train_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "measured", one_round)
     bench.bench_training(model="resnet8", as_json=False)
     (steps,) = seen
-    shared, in_turn, simulated, small = (steps[name].__self__ for name in ("workers", "in turn", "simulated", "small packets"))
-    assert shared.done == in_turn.done == simulated.done == 2
-    for mine, theirs in zip(shared.model.parameters(), in_turn.model.parameters(), strict=True):
+    workers, at_once, simulated, small = (steps[name].__self__ for name in ("workers", "at once", "simulated", "small packets"))
+    assert workers.done == at_once.done == simulated.done == 2
+    for mine, theirs in zip(workers.model.parameters(), at_once.model.parameters(), strict=True):
         assert torch.allclose(mine, theirs, atol=1e-5)
-    assert simulated.clock_ps > 0 and small.clock_ps > 0 and shared.clock_ps == 0
+    assert simulated.clock_ps > 0 and small.clock_ps > 0 and workers.clock_ps == 0
     assert simulated.recipe.payload == 4096 and small.recipe.payload == 512
 
 

@@ -116,6 +116,65 @@ def test_running_statistics_are_the_mean_of_the_workers() -> None:
     assert int(norm.num_batches_tracked) == 1
 
 
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_in_turn_leaves_what_all_at_once_leaves(momentum: float | None) -> None:
+    """Running statistics and their counts, of a norm that is used twice, too; what is the same for all workers stays as it is, and a
+    norm that does not learn is left alone."""
+
+    class Norms(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.twice, self.frozen = nn.BatchNorm2d(4, momentum=momentum), nn.BatchNorm2d(4)
+            self.register_buffer("third", torch.full((5,), 1 / 3))
+            self.head = nn.Linear(100, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.frozen(self.twice(torch.relu(self.twice(x)))).flatten(1))
+
+    model, steps = Norms(), 3
+    model.frozen.eval()
+    twin = copy.deepcopy(model)
+    for seed in range(steps):
+        torch.manual_seed(seed)
+        x, y = torch.randn(9, 4, 5, 5), torch.randint(3, (9,))
+        Together(model, 3)(of_images, (x,), y)
+        of_each_in_turn(twin, of_images, (x,), y, 3)
+    if momentum is not None:  # without one, it depends on the count, which all at once moves last
+        assert torch.allclose(model.twice.running_mean, twin.twice.running_mean, atol=1e-6)
+        assert torch.allclose(model.twice.running_var, twin.twice.running_var, atol=1e-6)
+    assert int(model.twice.num_batches_tracked) == int(twin.twice.num_batches_tracked) == 2 * steps
+    assert int(twin.frozen.num_batches_tracked) == 0 and torch.equal(twin.frozen.running_var, torch.ones(4))
+    assert torch.equal(twin.third, torch.full((5,), 1 / 3))
+
+
+def test_on_a_processor_workers_with_enough_samples_go_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the same, statistics included; with fewer samples all at once, but for the first step that compares."""
+    from gradwire.traces.models import find_model
+    from gradwire.training import gradients as module
+
+    turns: list[int] = []
+    in_turn = module.of_each_in_turn
+
+    def counted(model, loss, inputs, targets, workers):
+        turns.append(len(targets))
+        return in_turn(model, loss, inputs, targets, workers)
+
+    monkeypatch.setattr(module, "of_each_in_turn", counted)
+    for samples, expected in ((8, [24, 24]), (4, [12])):
+        torch.manual_seed(1)
+        turns.clear()
+        model = find_model("resnet8").build(10)
+        twin = copy.deepcopy(model)
+        answers = gradients_of(model, 3)
+        for _ in range(2):
+            x, y = torch.randn(3 * samples, 3, 16, 16), torch.randint(10, (3 * samples,))
+            (losses, found), (at_once, others) = answers(of_images, (x,), y), Together(twin, 3)(of_images, (x,), y)
+            assert losses == pytest.approx(at_once, rel=1e-6)
+            assert all(torch.allclose(a, b, atol=1e-6) for mine, theirs in zip(found, others, strict=True) for a, b in zip(mine, theirs, strict=True))
+            assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(model.buffers(), twin.buffers(), strict=True))
+        assert turns == expected
+
+
 def test_a_layer_that_is_used_twice_adds_up() -> None:
     class Twice(nn.Module):
         def __init__(self) -> None:
