@@ -33,7 +33,7 @@ from gradwire.scenarios.schema.policy import Policy, Tagging
 from gradwire.scenarios.schema.scenario import Output, Scenario
 from gradwire.scenarios.schema.simulation import Simulation
 from gradwire.scenarios.schema.traffic import Traffic
-from gradwire.scenarios.schema.training import Optimizer, RandomLoss, Replayed, Training
+from gradwire.scenarios.schema.training import Optimizer, RandomLoss, Replayed, Training, UserReducer
 from gradwire.scenarios.schema.transport import UserTransport
 from gradwire.scenarios.schema.transport_base import Transport
 from gradwire.scenarios.units import UnitError, parse_rate, parse_size, parse_time
@@ -82,6 +82,7 @@ SECTIONS: tuple[tuple[str, type[Table]], ...] = (
     ("[training.network]", RandomLoss),
     ("[training.network] of an earlier training", Replayed),
     *_kinds("[training.reducer]", "reducer"),
+    ('[training.reducer] kind = "my_module:MyReducer"', UserReducer),
     *_kinds("[training.system]", "system"),
 )
 
@@ -205,7 +206,7 @@ def _section(title: str, model: type[Table]) -> list[str]:
     described = (model.__doc__ or "").strip()
     if described and model is not Scenario:
         lines += [" ".join(described.split()), ""]
-    if model is UserTransport:
+    if model in (UserTransport, UserReducer):
         return lines
     lines += ["| key | value | default | meaning |", "|---|---|---|---|"]
     component = "kind" in model.model_fields and model not in (Sample, Plot)

@@ -87,7 +87,7 @@ def steps_of(run: Run) -> int:
 
 def held_out(table: Training) -> int:
     """Samples that a training looks at without learning from them: pictures, or spans of a text."""
-    from gradwire.training.build import model_kind
+    from gradwire.training.asked import model_kind
 
     kind = model_kind(table)
     if kind.task == "images":
@@ -119,7 +119,8 @@ def _timed(run: Run, read: dict[tuple[object, ...], Images | Text]) -> Effort:
 
     from gradwire.learn import network_of
     from gradwire.scenarios.load import build_scenario
-    from gradwire.training.build import data_of, device_of, table_of, trainer_of
+    from gradwire.training.asked import table_of
+    from gradwire.training.build import data_of, device_of, trainer_of
     from gradwire.training.devices import repeatable
 
     tables: Json = _tables(run.scenario)

@@ -8,8 +8,6 @@ every checkpoint, and is gone on with from there.
 from __future__ import annotations
 
 import platform
-import shlex
-import sys
 import time
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
@@ -19,12 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradwire.notebook import heard
-from gradwire.scenarios.errors import MissingExtraError, ResultError, ScenarioError
+from gradwire.scenarios.errors import GradwireError, MissingExtraError, ResultError, ScenarioError
 from gradwire.scenarios.given import number_within, path_of, unfit, whole_number
+from gradwire.scenarios.gone_on_with import folder_for
 from gradwire.scenarios.learned import CHECKPOINT, PRICES, SCENARIO, SUMMARY, TABLES, Learned
 from gradwire.scenarios.load import scenario_of
 from gradwire.scenarios.output import replaced
-from gradwire.scenarios.record import scenario_text
+from gradwire.scenarios.record import command_line, scenario_text
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
@@ -69,7 +68,8 @@ def train(
         import torch
     except ModuleNotFoundError as error:
         raise MissingExtraError("torch", "capture") from error
-    from gradwire.training.build import data_of, device_of, table_of, trainer_of
+    from gradwire.training.asked import table_of
+    from gradwire.training.build import data_of, device_of, trainer_of
     from gradwire.training.devices import described, repeatable
     from gradwire.training.kept import Kept
 
@@ -85,8 +85,10 @@ def train(
     if place is not None and (kept := _over(place)) is not None:
         return kept
     torch.set_num_threads(threads)
-    data = data_of(table) if data is None else data
     with ExitStack() as stack:
+        if place is not None:
+            stack.enter_context(folder_for(place))
+        data = data_of(table) if data is None else data
         network, engine = network_of(scenario, stack)
         unlike = stack.enter_context(repeatable(device))
         trainer = trainer_of(scenario, data, network)
@@ -99,24 +101,34 @@ def train(
         return _trained(scenario, trainer, place, text, until, progress, ran_on)
 
 
-def check_devices(variants: Iterable[Scenario]) -> None:
-    """Whether what trainings are to compute on is there; torch is asked only where it is not the CPU.
+def check_trainings(variants: Iterable[Scenario]) -> None:
+    """Whether there are the models of trainings, what they are to compute on, and reducers of the user's own; torch is
+    asked only where it knows more: of devices that are not the CPU, and for such reducers.
 
     Raises
     ------
     ScenarioError
-        It is not.
+        There is not.
     MissingExtraError
         torch is not installed, which knows.
     """
-    for table in [variant.training for variant in variants]:
-        if table is None or table.device in ("cpu", "auto"):
+    from gradwire.scenarios.schema.training import UserReducer
+    from gradwire.training.asked import model_kind
+
+    for variant in variants:
+        if (table := variant.training) is None:
+            continue
+        model_kind(table)
+        elsewhere, own = table.device not in ("cpu", "auto"), isinstance(table.reducer, UserReducer)
+        if not (elsewhere or own):
             continue
         try:
-            from gradwire.training.build import device_of
+            from gradwire.training.build import device_of, reducer_of
         except ModuleNotFoundError as error:
             raise MissingExtraError("torch", "capture") from error
-        device_of(table)
+        if elsewhere:
+            device_of(table)
+        reducer_of(table, variant.folder)
 
 
 def auto_device() -> str:
@@ -230,12 +242,8 @@ def _place(folder: Path, text: str) -> Path:
         kept = folder / SCENARIO
         if not kept.is_file() or not (CHECKPOINT in there or there <= own):
             raise ResultError("holds something else", str(folder), "a new folder, or that of a training")
-        if _anywhere(kept.read_text(encoding="utf-8")) != _anywhere(text):
+        if _anywhere(kept.read_text(encoding="utf-8", errors="replace")) != _anywhere(text):
             raise ResultError("holds the training of another scenario", str(folder), f"as {kept} says, or a new folder")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ResultError(f"cannot be made: {error.strerror}", str(folder), "a folder that can be written to") from None
     return folder
 
 
@@ -272,10 +280,10 @@ def _resumed(place: Path, trainer: Trainer) -> tuple[dict[str, list[dict[str, An
 
     try:
         trainer.load_state_dict(torch.load(place / CHECKPOINT, map_location="cpu", weights_only=True))
-    except Exception as error:  # a damaged file makes torch raise almost anything
-        said = (str(error).splitlines() or [type(error).__name__])[0]
+    except Exception as error:  # a damaged file makes torch raise almost anything, with advice that is none here
+        said = f" ({error.what})" if isinstance(error, GradwireError) else ", which is damaged, or no checkpoint of it"
         raise ResultError(
-            f"cannot be gone on with ({said})", str(place / CHECKPOINT), "a new folder, or what the training left there"
+            f"cannot be gone on with{said}", str(place / CHECKPOINT), "a new folder, or what the training left there"
         ) from None
     kept = Learned.read(place)
     if len(kept.steps) < trainer.done:
@@ -301,7 +309,7 @@ def _summary(scenario: Scenario, trainer: Trainer) -> dict[str, Any]:
         "encode_time": trainer.recipe.encode_time,
         "tensors": [info.name for info in trainer.infos],
         "versions": {"gradwire": __version__, "torch": torch.__version__, "python": platform.python_version()},
-        "command": shlex.join(["gradwire", *sys.argv[1:]]),
+        "command": command_line(),
         "encode_cpu_s": trainer.encode_ns / 1e9, "server_cpu_s": trainer.server_ns / 1e9,
     }  # fmt: skip
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import shlex
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradwire.scenarios.errors import MissingExtraError, ResultError, ScenarioError
 from gradwire.scenarios.output import replaced
+from gradwire.scenarios.record import command_line
 
 if TYPE_CHECKING:
     from gradwire.training.trainer import Trainer
@@ -101,7 +100,7 @@ def make_predictor(
     net, errors = fitting.finished()
     unseen = {name: each for name, seed, each in samples if seed == plan.seeds[-1]}
     manifest = {
-        "kind": kind, "date": datetime.date.today().isoformat(), "command": shlex.join(["gradwire", *sys.argv[1:]]),
+        "kind": kind, "date": datetime.date.today().isoformat(), "command": command_line(),
         "plan": asdict(plan), "error": _rounded(errors),
         "error_by_model": {name: _rounded(fitting.judge(net, each)) for name, each in unseen.items()},
         "torch": torch.__version__,
@@ -120,7 +119,7 @@ def _trainers(plan: Plan) -> list[tuple[str, int, Callable[[], Trainer]]]:
     import torch
 
     from gradwire.scenarios.schema.training import Training
-    from gradwire.training.build import model_kind
+    from gradwire.training.asked import model_kind
     from gradwire.training.data import Images, Text, images, text
     from gradwire.training.trainer import Recipe, Trainer
 

@@ -135,7 +135,7 @@ def spread(infos: Sequence[TensorInfo], nbytes: float) -> list[TensorInfo]:
 
 def _tensors(scenario: Scenario) -> list[TensorInfo]:
     """Those of the scenario's model."""
-    from gradwire.training.build import model_kind, table_of
+    from gradwire.training.asked import model_kind, table_of
     from gradwire.training.trainer import tensors_of
 
     return tensors_of(model_kind(table_of(scenario)).build(CLASSES))

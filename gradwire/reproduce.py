@@ -118,7 +118,7 @@ def _plans(
     """(the claims that are wanted, the runs of each, how many seeds)."""
     from gradwire.analysis.claims import LEARNED, claims_of
     from gradwire.analysis.claims.plan import planned
-    from gradwire.learn import auto_device, check_devices
+    from gradwire.learn import auto_device, check_trainings
 
     chosen = claims_of(name, list(claims))
     seeds = seeds or (5 if name in LEARNED else 3)
@@ -126,7 +126,7 @@ def _plans(
     plans = [planned(claim, seeds, full, data, device) for claim in chosen]
     if device != "cpu" and not any(run.trained for plan in plans for run in plan):
         raise ScenarioError(f"{device} has nothing to do: {name} only simulates", "--device", "no --device")
-    check_devices(run.scenario for plan in plans for run in plan)
+    check_trainings(run.scenario for plan in plans for run in plan)
     return chosen, plans, seeds
 
 

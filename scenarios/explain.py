@@ -100,6 +100,7 @@ def _mistakes(entry: ErrorDetails, tables: Mapping[str, Any], root: type[Table])
         names = _names(context, location, root)
         key = place(path, "kind") if isinstance(value, Mapping) and "kind" in value else path
         near = difflib.get_close_matches(tag, names.replace(",", "").split(), n=1)
+        near = [each for each in near if each != "none"]  # a reducer, which would read as nothing being expected
         yield Mistake(key, "is unknown", tag, f"{near[0]} (of {names})" if near else names)
     else:
         what, expected = _plain(kind, entry["msg"], context)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gradwire.scenarios.errors import ResultError
@@ -27,21 +27,47 @@ def gone_on_with(folder: str | Path, mark: str, what: str) -> Iterator[Path]:
     """
     place = path_of(folder, "out", "a folder", ResultError)
     refuse_other(place, mark, what)
+    with folder_for(place, mark):
+        try:
+            lock = lock_folder(place, made=True)  # a file system without locks keeps nobody out
+        except BlockingIOError:
+            raise ResultError("is another program's at the moment", str(place), "a folder of its own") from None
+        except OSError as error:
+            raise _unwritable(place, error) from None
+        try:
+            try:
+                (place / mark).write_text(f"This folder holds {what} by gradwire, which goes on with what is here.\n")
+            except OSError as error:
+                raise _unwritable(place, error) from None
+            yield place
+        finally:
+            unlock_folder(lock)
+
+
+@contextmanager
+def folder_for(place: Path, mark: str | None = None) -> Iterator[None]:
+    """A folder, made with those above it if it is not there. What an error leaves with nothing in it, or nothing but
+    `mark`, is gone again.
+
+    Raises
+    ------
+    ResultError
+        It cannot be made.
+    """
+    fresh = [each for each in (place, *place.parents) if not each.exists()]
     try:
         place.mkdir(parents=True, exist_ok=True)
-        lock = lock_folder(place, made=True)  # a file system without locks keeps nobody out
-    except BlockingIOError:
-        raise ResultError("is another program's at the moment", str(place), "a folder of its own") from None
     except OSError as error:
         raise _unwritable(place, error) from None
     try:
-        try:
-            (place / mark).write_text(f"This folder holds {what} by gradwire, which goes on with what is here.\n")
-        except OSError as error:
-            raise _unwritable(place, error) from None
-        yield place
-    finally:
-        unlock_folder(lock)
+        yield
+    except BaseException:
+        with suppress(OSError):  # somebody has put something there
+            if fresh and mark is not None and [each.name for each in place.iterdir()] == [mark]:
+                (place / mark).unlink()
+            for each in fresh:
+                each.rmdir()
+        raise
 
 
 def refuse_other(place: Path, mark: str, what: str) -> None:

@@ -52,8 +52,14 @@ def input_digests(scenario: Scenario) -> dict[str, str]:
 
 def asked(source: str, overrides: Sequence[str]) -> dict[str, Any]:
     """What timing.json remembers of the command that is running: of which scenario, changed how, and where."""
-    command = shlex.join(["gradwire", *sys.argv[1:]])
-    return {"command": command, "scenario": source, "overrides": list(overrides), "folder": str(Path.cwd())}
+    return {"command": command_line(), "scenario": source, "overrides": list(overrides), "folder": str(Path.cwd())}
+
+
+def command_line() -> str:
+    """What is running: a command of gradwire's, however it was started, or a program that uses it."""
+    first, *others = sys.argv or [""]
+    own = Path(first).name == "gradwire" or Path(first).parts[-2:] == ("gradwire", "__main__.py")
+    return shlex.join(["gradwire", *others] if own else ["python", first, *others] if first else ["python"])
 
 
 def members(folder: str | Path) -> list[Path]:
@@ -172,6 +178,8 @@ def _classes(scenario: Scenario) -> Iterator[tuple[str, str]]:
     yield "load_balancing", scenario.load_balancing
     yield "transport", scenario.transport.kind
     yield "switch.policy", scenario.switch.queue_policy
+    if scenario.training is not None and scenario.training.reducer is not None:
+        yield "training.reducer", scenario.training.reducer.kind  # type: ignore[attr-defined]
     tables: list[tuple[str, tuple[Any, ...]]] = [("job", scenario.job), ("traffic", scenario.traffic)]
     for kind, entries in tables:
         for number, each in enumerate(entries):

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
-from gradwire.scenarios.errors import ScenarioError, TraceError
-from gradwire.scenarios.schema.training import PLAYED, RandomLoss, Replayed, Training
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.schema.training import PLAYED, RandomLoss, Replayed, Training, UserReducer
 from gradwire.traces.devices import pick_device
-from gradwire.traces.models import ModelKind, find_model
+from gradwire.training.asked import exchanged, model_kind, served_by, table_of
 from gradwire.training.data import Dealer, Images, Text, images, text
 from gradwire.training.kept import Again
 from gradwire.training.network import Ideal, Network, Random
+from gradwire.training.own import own_reducer
 from gradwire.training.reducers.base import Reducer
 from gradwire.training.reducers.feedback import ErrorFeedback, MomentumCorrection
 from gradwire.training.reducers.none import Dense
@@ -21,46 +23,7 @@ from gradwire.training.systems.base import System
 from gradwire.training.trainer import Recipe, Trainer
 
 if TYPE_CHECKING:
-    from gradwire.scenarios.schema.job import Job
     from gradwire.scenarios.schema.scenario import Scenario
-
-EXCHANGES = ("parameter_server", "ring", "overlapped")
-"""Exchanges by which models are trained; simulated jobs have more."""
-
-
-def table_of(scenario: Scenario) -> Training:
-    """The table [training] of a scenario with one job.
-
-    Raises
-    ------
-    ScenarioError
-        There is no such table, or other than one job.
-    """
-    if scenario.training is None:
-        raise ScenarioError("says nothing of training", scenario.called, "a table [training] (docs/training.md)")
-    if len(scenario.job) != 1:
-        raise ScenarioError(
-            f"has {len(scenario.job)} jobs", f"{scenario.called}: job", expected="one, whose workers train the model"
-        )
-    return scenario.training
-
-
-def model_kind(table: Training) -> ModelKind:
-    """The model that is trained.
-
-    Raises
-    ------
-    ScenarioError
-        There is none of that name, or it learns something else than pictures or texts.
-    """
-    try:
-        kind = find_model(table.model)
-    except TraceError as error:
-        raise ScenarioError(error.what, "training.model", error.expected) from None
-    if kind.task not in ("images", "next"):
-        raise ScenarioError(f"{table.model} learns {kind.task}", "training.model", "a model of pictures or texts")
-    return kind
-
 
 def data_of(table: Training) -> Images | Text:
     """The data that is learned from.
@@ -102,10 +65,10 @@ def trainer_of(scenario: Scenario, data: Images | Text, network: Network | None 
     """
     table, job = table_of(scenario), scenario.job[0]
     device = device_of(table)
-    _exchanged(job)
+    exchanged(job)
     system: System | None = table.system  # type: ignore[assignment]
     if system is not None:
-        _served_by(system, table, job)
+        served_by(system, table, job)
     steps_per_epoch = Dealer(data, job.workers, table.batch, 0).steps_per_epoch
     optimizer = table.optimizer
     recipe = Recipe(
@@ -124,7 +87,7 @@ def trainer_of(scenario: Scenario, data: Images | Text, network: Network | None 
     model, data = model_kind(table).build(data.classes).to(device), data.to(device)
     if network is None or table.network not in PLAYED:
         network = _network(table, job.workers, recipe.collective)
-    reducer = reducer_of(table)
+    reducer = reducer_of(table, scenario.folder)
     try:
         if system is not None:
             return system.trainer(model, data, recipe, reducer, network)
@@ -153,42 +116,18 @@ def _overlapped(
     return OverlappedTrainer(model, data, recipe, network, dense=str(getattr(exchange, "dense", "")))
 
 
-def _exchanged(job: Job) -> None:
-    """Raise ScenarioError for exchanges of simulated jobs that trainings have not got."""
-    exchange = job.exchange
-    if exchange.kind not in EXCHANGES:
-        raise ScenarioError(f"{exchange.kind} cannot be trained", "job.exchange", f"{', '.join(EXCHANGES)}")
-    for name in ("asynchronous", "staleness"):
-        if getattr(exchange, name, 0):
-            what = "is how a simulated job waits; of a training its system says it"
-            raise ScenarioError(what, f"job.exchange.{name}", 'training.system = "asynchronous", with its staleness')
-    if job.accumulate > 1:
-        what = f"{job.accumulate} micro-batches are not accumulated in a training"
-        raise ScenarioError(what, "job.accumulate", "1, and a larger training.batch")
-
-
-def _served_by(system: System, table: Training, job: Job) -> None:
-    """Systems have servers, and what these send back arrives."""
-    if job.exchange.kind != "parameter_server":
-        raise ScenarioError(f"{job.exchange.kind} has no place in {system.kind}", "job.exchange", "parameter_server")
-    if job.pull_bound:
-        raise ScenarioError(
-            f"{job.pull_bound} would lose what servers send back", "job.pull_bound", f"0: {system.kind} needs all of it"
-        )
-    for name, unset in (("resync", 0), ("encode_time", "none")):
-        if getattr(table, name) != unset:
-            raise ScenarioError(f"is not known to {system.kind}", f"training.{name}", "none with training.system")
-
-
-def reducer_of(table: Training) -> Reducer:
-    """What is sent instead of gradients, with error feedback and momentum correction around it.
+def reducer_of(table: Training, folder: Path | None = None) -> Reducer:
+    """What is sent instead of gradients, with error feedback and momentum correction around it; `folder` is where
+    modules of the user's own are.
 
     Raises
     ------
     ScenarioError
-        Error feedback does not go around it.
+        Error feedback does not go around it, or it is a class of the user's own that is no reducer.
     """
     reducer: Reducer = table.reducer or Dense()  # type: ignore[assignment]
+    if isinstance(table.reducer, UserReducer):
+        reducer = own_reducer(table.reducer, folder)
     try:
         if table.error_feedback:
             reducer = ErrorFeedback(reducer=reducer)

@@ -36,7 +36,7 @@ def cmd_check(
     as_json: Json = False,
 ) -> None:
     """Validate a scenario, its network and the traces it names; every mistake is reported at once."""
-    from gradwire.learn import check_devices
+    from gradwire.learn import check_trainings
     from gradwire.scenarios.checks.scenario import remarks
     from gradwire.scenarios.load import load_scenario
     from gradwire.sim.precheck import check_variants, extents
@@ -44,7 +44,7 @@ def cmd_check(
     loaded = load_scenario(scenario, set=overrides_of(set_, trace), policy=policy)
     variants = loaded.variants()
     found = extents(variants, check_variants(variants))
-    check_devices(variants)
+    check_trainings(variants)
     notes = list(dict.fromkeys(f"{v.policy_name}: {text}" for v in variants for text in remarks(v)))
     if as_json:
         networks = [{"policies": names, **_extent_json(extent)} for names, extent in found]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -42,8 +40,9 @@ def cmd_report(
     """Write one HTML file that explains results to whoever opens it, without a network: sentences, tables, plots and
     timelines to look into, and how to run everything again."""
     from gradwire.analysis.html.given import report
+    from gradwire.scenarios.record import command_line
 
-    command = shlex.join(["gradwire", *sys.argv[1:]])
+    command = command_line()
     with progress("report", as_json, "reading") as show:
         show(0.0, "reading")
         found = report(

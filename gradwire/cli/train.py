@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -71,10 +71,14 @@ def cmd_train(
     chosen = loaded.variants() if every else (loaded,)
     trainings: list[Learned] = []
     with nullcontext() if out is None else gone_on_with(out, MARK, "trainings"):
-        for each in chosen:
-            with progress(f"train {each.name} {each.policy_name}", as_json) as show:
-                place = None if out is None else out / each.policy_name
-                trainings.append(train(each, place, until=target, threads=threads, progress=show))
+        try:
+            for each in chosen:
+                with progress(f"train {each.name} {each.policy_name}", as_json) as show:
+                    place = None if out is None else out / each.policy_name
+                    trainings.append(train(each, place, until=target, threads=threads, progress=show))
+        except KeyboardInterrupt:
+            _stopped(trainings, len(chosen), out)
+            raise
         if as_json:
             runs = [
                 {**done.summary, "scores": [_plain(row) for row in done.scores], "diverged": done.diverged}
@@ -97,6 +101,14 @@ def cmd_train(
             save_learned(trainings, out / f"accuracy.{plots}")
             if not as_json:
                 typer.echo(f"trainings and picture: {out}")
+
+
+def _stopped(trainings: Sequence[Learned], of: int, out: Path | None) -> None:
+    """What there is of a command that was stopped."""
+    over = f"{len(trainings)} of {of} trainings were over" if of > 1 else ""
+    kept = f"what was trained until the last look at held-out data is in {out}; the same command goes on from there"
+    words = [over, kept if out is not None else "nothing is kept without --out"]
+    typer.echo("; ".join(each for each in words if each), err=True)
 
 
 def _engine_words(done: Learned) -> list[str]:

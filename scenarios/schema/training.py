@@ -5,13 +5,25 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 
 from gradwire.scenarios.schema.base import Count, Flag, Natural, Table, refuse
 from gradwire.scenarios.schema.chosen import Chosen
 from gradwire.scenarios.units import Fraction
 
-AnyReducer = Annotated[Table, Chosen("reducer")]
+
+class UserReducer(Table):
+    """A reducer of the user's own, a class derived from `gradwire.training.reducers.base.Reducer`. Its fields are the
+    other keys of the table, and checked."""
+
+    model_config = ConfigDict(extra="allow")
+    union_tag: ClassVar[str] = "user"
+
+    kind: Annotated[str, Field(min_length=1)]
+    """"module:Class"; the module lies beside the scenario file, or where `modules` says."""
+
+
+AnyReducer = Annotated[Table, Chosen("reducer", own=UserReducer)]
 AnySystem = Annotated[Table, Chosen("system")]
 
 Number = Annotated[float, Field(ge=0, le=1e6, strict=True)]
@@ -51,7 +63,8 @@ class RandomLoss(Table):
     burst: Annotated[float, Field(ge=1, le=1e4, strict=True)] = 1.0
     """Mean length of a run of lost packets."""
     quota: Flag = False
-    """Lose that share of the packets of each tensor, rounded at random, and not a random number around it."""
+    """Lose that share of the packets of each tensor that may be lost (of half of them with `magnitudes`), rounded at
+    random, and not a random number around it."""
     last: Flag = False
     """Lose the last packets of each tensor rather than any."""
     way: Literal["push", "pull", "both"] = "push"
@@ -134,7 +147,8 @@ class Training(Table):
     """Steps after which workers whose parameters differ, because something was lost on the way back, are given the same
     ones; 0 for never."""
     compute: Literal["trace", "none"] = "none"
-    """trace: computing takes the times of the job's trace, which must be one of this model; none: no time."""
+    """trace: with the simulated or the emulated network computing takes the times of the job's trace, which must be one
+    of this model; none: no time."""
     encode_time: Annotated[
         Literal["none", "measured"] | Annotated[float, Field(ge=0, le=1e9, strict=True)],
         Field(union_mode="left_to_right"),

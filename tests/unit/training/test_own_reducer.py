@@ -1,0 +1,134 @@
+"""A reducer of the user's own in a scenario: the class that it is in Python, and mistakes in it in one line."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gradwire.learn import check_trainings, train  # noqa: E402
+from gradwire.scenarios.errors import ScenarioError  # noqa: E402
+from gradwire.scenarios.load import load_scenario  # noqa: E402
+from gradwire.scenarios.record import input_digests  # noqa: E402
+from gradwire.traces.trace import TensorInfo  # noqa: E402
+from gradwire.training.build import data_of, trainer_of  # noqa: E402
+from gradwire.training.reducers.base import Reducer  # noqa: E402
+from gradwire.training.reducers.feedback import ErrorFeedback  # noqa: E402
+from gradwire.training.reducers.state import State  # noqa: E402
+
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "largest_signs.toml"
+SHORT = ["training.samples=100", "training.steps=4", "training.batch=4", 'training.network={loss=0.2}']
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> Path:
+    """The example in a folder of its own, whose module may be changed."""
+    for each in (EXAMPLE, EXAMPLE.with_suffix(".py")):
+        shutil.copy(each, tmp_path)
+    return tmp_path / EXAMPLE.name
+
+
+def scenario(file: Path, *more: str):
+    return load_scenario(file, set=[*SHORT, *more], policy="signs")
+
+
+def module(beside: Path, old: str, new: str) -> None:
+    file = beside.with_suffix(".py")
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+
+
+def test_it_is_the_class_that_it_is_in_python(beside: Path) -> None:
+    """The scenario's training has the bits of one whose reducer was made by hand; its module is known by its content."""
+    asked = scenario(beside, "training.reducer.ratio=0.1")
+    data = data_of(asked.training)
+    named = trainer_of(asked, data)
+    own = sys.modules[type(named.exchange.reducer.reducer.reducer).__mro__[1].__module__].LargestSigns
+    by_hand = trainer_of(asked, data)
+    by_hand.exchange.reducer = ErrorFeedback(reducer=own(ratio=0.1))
+    for _ in range(4):
+        one, other = named.step(), by_hand.step()
+        assert one == other and one.sent_bytes > 0
+    assert all(torch.equal(a, b) for a, b in zip(named.model.parameters(), by_hand.model.parameters(), strict=True))
+    before = input_digests(asked)
+    assert set(before) == {"training.reducer"}
+    module(beside, "0.05", "0.07")
+    assert input_digests(asked) != before
+
+
+def test_the_example_decodes_whatever_arrives(beside: Path) -> None:
+    """Of a tensor worked out by hand: the two largest, their signs, and their mean size; what is missing is zero."""
+    reducer = trainer_of(scenario(beside, "training.reducer.ratio=0.5"), data_of(scenario(beside).training)).exchange.reducer
+    info, x = TensorInfo("w", (4,), 4, "float32", 0), torch.tensor([1.0, -5.0, 3.0, 0.5])
+    encoded = reducer.reducer.compress(x, info, State(0, 0, 0))
+    assert encoded.nbytes() == 2 * 5 + 4
+    assert reducer.decode(encoded, info).tolist() == [0, -4, 4, 0]
+    assert reducer.decode(encoded, info, torch.tensor([True, False])).tolist() == [0, -4, 0, 0]
+
+
+def test_it_is_gone_on_with(beside: Path, tmp_path: Path) -> None:
+    whole = train(scenario(beside, "training.score_every=2"), tmp_path / "whole")
+
+    def stop(share: float, words: str) -> None:
+        if "step 3" in words:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(scenario(beside, "training.score_every=2"), tmp_path / "parts", progress=stop)
+    again = train(load_scenario(tmp_path / "parts" / "scenario.toml", policy="signs"), tmp_path / "parts")
+    assert again.steps == whole.steps and again.scores == whole.scores
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("class LargestSigns(Reducer)", "class LargestSigns", r"'largest_signs:LargestSigns' is no reducer; expected a class derived from"),
+        ("class LargestSigns", "class Other", "there is no LargestSigns in .*largest_signs.py"),
+        ("def decode", "def decoded", r"largest_signs.py: LargestSigns has no decode"),
+        ("ratio: Ratio", "share: Ratio", r"training.reducer.ratio: unknown key; expected one of share"),
+        ("import torch\n", "import torch\nraise OSError('no')\n", r"cannot be loaded: .*largest_signs.py:\d+: OSError: no"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_told_by_a_check(beside: Path, old: str, new: str, words: str) -> None:
+    module(beside, old, new)
+    with pytest.raises(ScenarioError, match=words):
+        check_trainings([scenario(beside)])
+
+
+def test_parameters_are_checked(beside: Path) -> None:
+    with pytest.raises(ScenarioError, match=r"training.reducer.ratio: is out of range \(got 3\)"):
+        check_trainings([scenario(beside, "training.reducer.ratio=3")])
+    with pytest.raises(ScenarioError, match=r"kind: is unknown \(got \"mine\"\); expected dgc, .*my_module:MyClass"):
+        scenario(beside, 'training.reducer={kind="mine"}')
+
+
+def test_it_may_have_a_name_of_its_own(beside: Path) -> None:
+    module(beside, "    ratio: Ratio", '    kind: Literal["signs"] = "signs"\n    ratio: Ratio')
+    module(beside, "import torch\n", "from typing import Literal\n\nimport torch\n")
+    check_trainings([scenario(beside)])
+
+
+@pytest.mark.parametrize(
+    ("old", "line"), [("        chosen = values[indices]\n", 22), ("        indices, signs = encoded.fields\n", 27)],
+    ids=["compress", "decode"],
+)  # fmt: skip
+def test_what_stops_it_is_one_line(beside: Path, old: str, line: int) -> None:
+    module(beside, old, "        raise ValueError('of mine')\n")
+    trainer = trainer_of(scenario(beside), data_of(scenario(beside).training))
+    with pytest.raises(ScenarioError, match=rf"^training.reducer: (compress|decode) of LargestSigns stopped: .*largest_signs.py:{line}: ValueError: of mine$"):
+        trainer.step()
+
+
+def test_error_feedback_asks_what_is_inside(beside: Path) -> None:
+    """A class that remembers by itself what it did not send."""
+    assert not Reducer.remembers_error
+    module(beside, "    ratio: Ratio", "    remembers_error = True\n    ratio: Ratio")
+    module(beside, "class LargestSigns", "from typing import ClassVar\n\n\nclass LargestSigns")
+    module(beside, "    remembers_error = True", "    remembers_error: ClassVar[bool] = True")
+    with pytest.raises(ScenarioError, match="remembers by itself what it does not send"):
+        check_trainings([scenario(beside)])

@@ -1,0 +1,77 @@
+"""What a scenario asks of a training, and whether there is such a thing, as far as that is known without torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gradwire.scenarios.errors import ScenarioError, TraceError
+from gradwire.scenarios.schema.training import Training
+from gradwire.traces.models import ModelKind, find_model
+
+if TYPE_CHECKING:
+    from gradwire.scenarios.schema.job import Job
+    from gradwire.scenarios.schema.scenario import Scenario
+
+EXCHANGES = ("parameter_server", "ring", "overlapped")
+"""Exchanges by which models are trained; simulated jobs have more."""
+
+
+def table_of(scenario: Scenario) -> Training:
+    """The table [training] of a scenario with one job.
+
+    Raises
+    ------
+    ScenarioError
+        There is no such table, or other than one job.
+    """
+    if scenario.training is None:
+        raise ScenarioError("says nothing of training", scenario.called, "a table [training] (docs/training.md)")
+    if len(scenario.job) != 1:
+        raise ScenarioError(
+            f"has {len(scenario.job)} jobs", f"{scenario.called}: job", expected="one, whose workers train the model"
+        )
+    return scenario.training
+
+
+def model_kind(table: Training) -> ModelKind:
+    """The model that is trained.
+
+    Raises
+    ------
+    ScenarioError
+        There is none of that name, or it learns something else than pictures or texts.
+    """
+    try:
+        kind = find_model(table.model)
+    except TraceError as error:
+        raise ScenarioError(error.what, "training.model", error.expected) from None
+    if kind.task not in ("images", "next"):
+        raise ScenarioError(f"{table.model} learns {kind.task}", "training.model", "a model of pictures or texts")
+    return kind
+
+
+def exchanged(job: Job) -> None:
+    """Raise ScenarioError for exchanges of simulated jobs that trainings have not got."""
+    exchange = job.exchange
+    if exchange.kind not in EXCHANGES:
+        raise ScenarioError(f"{exchange.kind} cannot be trained", "job.exchange", f"{', '.join(EXCHANGES)}")
+    for name in ("asynchronous", "staleness"):
+        if getattr(exchange, name, 0):
+            what = "is how a simulated job waits; of a training its system says it"
+            raise ScenarioError(what, f"job.exchange.{name}", 'training.system = "asynchronous", with its staleness')
+    if job.accumulate > 1:
+        what = f"{job.accumulate} micro-batches are not accumulated in a training"
+        raise ScenarioError(what, "job.accumulate", "1, and a larger training.batch")
+
+
+def served_by(system: Any, table: Training, job: Job) -> None:
+    """Systems have servers, and what these send back arrives."""
+    if job.exchange.kind != "parameter_server":
+        raise ScenarioError(f"{job.exchange.kind} has no place in {system.kind}", "job.exchange", "parameter_server")
+    if job.pull_bound:
+        raise ScenarioError(
+            f"{job.pull_bound} would lose what servers send back", "job.pull_bound", f"0: {system.kind} needs all of it"
+        )
+    for name, unset in (("resync", 0), ("encode_time", "none")):
+        if getattr(table, name) != unset:
+            raise ScenarioError(f"is not known to {system.kind}", f"training.{name}", "none with training.system")
