@@ -33,7 +33,9 @@ def pick_device(name: str, where: str = "capture", error: type[GradwireError] = 
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as failed:
         reason = str(failed).splitlines()[0]
-        raise error(f"device {name!r} cannot be used ({reason})", where, "auto, cpu or cuda") from None
+        there = ", ".join(f"cuda:{number}" for number in range(torch.cuda.device_count()))
+        wanted = f"cpu, auto or one of {there}" if there else "cpu, or auto: there is no GPU that torch can use"
+        raise error(f"device {name!r} cannot be used ({reason})", where, wanted) from None
     return device
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from gradwire.scenarios.schema.base import Count, Flag, Natural, Table, refuse
 from gradwire.scenarios.schema.chosen import Chosen
@@ -91,12 +91,28 @@ def _tag(value: Any) -> str:
     return "rule" if isinstance(value, (dict, RandomLoss)) else "name"
 
 
+def _network(value: object) -> object:
+    if _tag(value) == "name" and value not in ("simulated", "emulated", "ideal"):
+        tables = "or a table such as { loss = 0.01 } or { replay = FOLDER }"
+        raise refuse("", "is no network", value, f'"simulated", "emulated" or "ideal", {tables}')
+    return value
+
+
 AnyNetwork = Annotated[
     Annotated[Literal["simulated", "emulated", "ideal"], Tag("name")] | Annotated[RandomLoss, Tag("rule")]
     | Annotated[Replayed, Tag("replay")],
-    Discriminator(_tag),
+    Discriminator(_tag), BeforeValidator(_network),
 ]
 """The name of a network, a rule of loss, or what was lost before."""
+
+
+def _encode_time(value: object) -> object:
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else -1
+    if value not in ("none", "measured") and not 0 <= number <= 1e9:
+        raise refuse("", "is no time of encoding", value, '"none", "measured", or nanoseconds for each element, from 0')
+    return value
+
+
 DEVICES = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
 """What `training.device` may be."""
 PLAYED = ("simulated", "emulated")
@@ -151,7 +167,7 @@ class Training(Table):
     of this model; none: no time."""
     encode_time: Annotated[
         Literal["none", "measured"] | Annotated[float, Field(ge=0, le=1e9, strict=True)],
-        Field(union_mode="left_to_right"),
+        Field(union_mode="left_to_right"), BeforeValidator(_encode_time),
     ] = "none"
     """How long encoding and decoding take on the clock: none; measured: the processor time that they take here, which
     no two runs have alike; or so many nanoseconds for each element of a tensor."""

@@ -398,7 +398,10 @@ def test_arguments_are_refused_in_words(make: Callable[[], object], words: str) 
 
 @pytest.mark.parametrize(("setting", "words"), [
     ("training.network={loss=2}", "training.network.loss"), ("training.network={loss=0.1, burst=0.5}", "training.network.burst"),
-    ("training.network=fake", "training.network: is unknown"), ("training.size=100000", "training.size"),
+    ("training.network=fake", "training.network: is no network (got \"fake\"); expected \"simulated\", \"emulated\" or \"ideal\", or a table such as"),
+    ("training.network=0.1", "training.network: is no network (got 0.1)"), ("training.size=100000", "training.size"),
+    ("training.encode_time=-1", "is no time of encoding (got -1)"), ("training.encode_time=true", "is no time of encoding (got true)"),
+    ("training.encode_time=some", "expected \"none\", \"measured\", or nanoseconds"),
 ])  # fmt: skip
 def test_what_is_wrong_is_said_once(setting: str, words: str) -> None:
     with pytest.raises(ScenarioError, match="is no valid scenario, 1 mistake") as caught:
