@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 
-from gradwire.scenarios.errors import TraceError  # noqa: E402
+from gradwire import cli  # noqa: E402
+from gradwire.scenarios.errors import ScenarioError, TraceError  # noqa: E402
+from gradwire.scenarios.load import load_scenario  # noqa: E402
+from gradwire.traces.models import MODELS  # noqa: E402
+from gradwire.training.build import data_of  # noqa: E402
 from gradwire.training.data import images  # noqa: E402
 from tests.support.picture_cases import write_parquet, write_picture  # noqa: E402
+
+
+def table(**keys: Any) -> Any:
+    return load_scenario("train-tiny", set=[f"training.{key}={value}" for key, value in keys.items()], policy="dctcp").training
 
 
 def folders(root: Path, **inside: str) -> None:
@@ -67,3 +77,31 @@ def test_classes_that_train_skips(tmp_path: Path) -> None:
 def test_limits(limit: Any, source: str) -> None:
     with pytest.raises(TraceError, match=rf"images\(limit\): is {limit}.*expected a whole number from 1"):
         images(source, 8, limit=limit)
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "words"),
+    [
+        ("alexnet", 16, "training.size: 16 pixels of a side are too few for alexnet; expected at least 63"),
+        ("inception-v3", 16, "training.size: 16 pixels of a side are too few for inception-v3; expected at least 75"),
+        ("googlenet", 8, "training.size: 8 pixels of a side are too few for googlenet; expected at least 32"),
+        ("vgg11-quarter", 4, "training.size: 4 pixels of a side are too few for vgg11-quarter; expected at least 32"),
+        ("char-gpt", 4096, "training.size: 4096 tokens are too many for char-gpt; expected at most 256"),
+    ],
+)
+def test_sizes_that_a_model_cannot_take(model: str, size: int, words: str, tmp_path: Path) -> None:
+    """Said before data is read, and nothing is left."""
+    with pytest.raises(ScenarioError, match=f"^{re.escape(words)}$"):
+        data_of(table(model=model, size=size, data='"nowhere"'))
+    settings = [word for each in (f"model={model}", f"size={size}") for word in ("--set", f"training.{each}")]
+    done = CliRunner().invoke(cli.app, ["train", "train-tiny", "--policy", "dctcp", *settings, "--out", str(tmp_path / "out")])
+    assert done.exit_code == 2 and words in done.stderr and "Traceback" not in done.output + done.stderr
+
+
+def test_sizes_that_it_takes_draw_nothing() -> None:
+    """Smaller ones than a model is meant for among them, where they go through it."""
+    before = torch.get_rng_state()
+    for model, size in (("resnet8", 4), ("googlenet", 16), ("alexnet", 63), ("char-gpt", 256), ("char-lstm", 4096)):
+        assert MODELS[model].takes(size), (model, size)
+    assert torch.equal(before, torch.get_rng_state())
+    assert not any(kind.takes(kind.sizes[1] + 1) for kind in MODELS.values() if kind.task != "images")
