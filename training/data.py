@@ -29,10 +29,16 @@ LARGEST = 4096
 
 @dataclass
 class Images:
-    """Pictures float32 [samples, 3, size, size], normalised by the training set's mean and deviation per channel.
+    """Samples with a class each. From `images` they are pictures float32 [samples, 3, size, size], normalised by the
+    training set's mean and deviation per channel.
 
+    Data of one's own can be anything that has a class: `Images((x, y), (x_test, y_test), classes, augment=False)`.
+
+    train, test : (x, y); x is any tensor whose first dimension is the samples, such as features float32 [samples, 20],
+        and the model is called with some of them; y are their classes, int64 [samples], from 0 to `classes` - 1.
+        Nothing is normalised or checked.
     augment : draw a shift of up to an eighth of the size and a mirroring for each picture of each step (He et al.,
-        2016).
+        2016); only for pictures [samples, channels, size, size].
     """
 
     train: tuple[Tensor, Tensor]

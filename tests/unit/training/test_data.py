@@ -12,12 +12,16 @@ from typer.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 
+from torch import nn  # noqa: E402
+
 from gradwire import cli  # noqa: E402
 from gradwire.scenarios.errors import ScenarioError, TraceError  # noqa: E402
 from gradwire.scenarios.load import load_scenario  # noqa: E402
 from gradwire.traces.models import MODELS  # noqa: E402
 from gradwire.training.build import data_of  # noqa: E402
-from gradwire.training.data import images  # noqa: E402
+from gradwire.training.data import Images, images  # noqa: E402
+from gradwire.training.network import Random  # noqa: E402
+from gradwire.training.trainer import Recipe, Score, Trainer  # noqa: E402
 from tests.support.picture_cases import write_parquet, write_picture  # noqa: E402
 
 
@@ -105,3 +109,16 @@ def test_sizes_that_it_takes_draw_nothing() -> None:
         assert MODELS[model].takes(size), (model, size)
     assert torch.equal(before, torch.get_rng_state())
     assert not any(kind.takes(kind.sizes[1] + 1) for kind in MODELS.values() if kind.task != "images")
+
+
+def test_features_are_learned_as_pictures_are() -> None:
+    """Vectors of 12 numbers, of which the first three say the class."""
+    draws = torch.Generator().manual_seed(3)
+    x = torch.randn(1200, 12, generator=draws)
+    y = x[:, :3].argmax(dim=1)
+    data = Images((x[:1000], y[:1000]), (x[1000:], y[1000:]), 3, augment=False)
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, data.classes))
+    trainer = Trainer(model, data, Recipe(workers=4, batch=10, steps=75, rate=0.1), network=Random(0.05))
+    *_, last = trainer.run()
+    assert isinstance(last, Score) and last.accuracy > 0.9
