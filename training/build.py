@@ -31,12 +31,25 @@ def data_of(table: Training) -> Images | Text:
     Raises
     ------
     ScenarioError, TraceError
-        There is no such model or data.
+        There is no such model or data, or the model takes no samples of that size.
     """
     kind = model_kind(table)
+    size = _size(table, kind)
     if kind.task == "images":
-        return images(table.data, table.size or kind.size, table.augment, table.samples)
-    return text(table.data, table.size or kind.size)
+        return images(table.data, size, table.augment, table.samples)
+    return text(table.data, size)
+
+
+def _size(table: Training, kind: ModelKind) -> int:
+    """Pixels of a side, or tokens of a sample; ScenarioError if the model cannot take them."""
+    size = table.size or kind.size
+    if kind.takes(size):
+        return size
+    if kind.task == "images":
+        what, expected = f"{size} pixels of a side are too few for {table.model}", f"at least {kind.sizes[0]}"
+    else:
+        what, expected = f"{size} tokens are too many for {table.model}", f"at most {kind.sizes[1]}"
+    raise ScenarioError(what, "training.size", expected)
 
 
 def device_of(table: Training) -> torch.device:

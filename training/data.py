@@ -17,22 +17,28 @@ from torch.nn.functional import interpolate, pad
 
 from gradwire.scenarios.errors import TraceError
 from gradwire.scenarios.given import whole_number
-from gradwire.traces.datasets.images import ImageDataset, load_images
+from gradwire.traces.datasets.images import ImageDataset, load_splits
 from gradwire.traces.datasets.text import TextDataset, load_text, synthetic_text
 from gradwire.training.devices import moved
 
 SYNTHETIC = "synthetic"
+"""The name of a data set that is made up: small, and yet something can be learned from it."""
 LARGEST = 4096
 """Pixels of a side, at most."""
-"""The name of a data set that is made up: small, and yet something can be learned from it."""
 
 
 @dataclass
 class Images:
-    """Pictures float32 [samples, 3, size, size], normalised by the training set's mean and deviation per channel.
+    """Samples with a class each. From `images` they are pictures float32 [samples, 3, size, size], normalised by the
+    training set's mean and deviation per channel.
 
+    Data of one's own can be anything that has a class: `Images((x, y), (x_test, y_test), classes, augment=False)`.
+
+    train, test : (x, y); x is any tensor whose first dimension is the samples, such as features float32 [samples, 20],
+        and the model is called with some of them; y are their classes, int64 [samples], from 0 to `classes` - 1.
+        Nothing is normalised or checked.
     augment : draw a shift of up to an eighth of the size and a mirroring for each picture of each step (He et al.,
-        2016).
+        2016); only for pictures [samples, channels, size, size].
     """
 
     train: tuple[Tensor, Tensor]
@@ -99,17 +105,34 @@ def images(source: str | Path, size: int, augment: bool = True, limit: int | Non
     Raises
     ------
     TraceError
-        There is no such data, or no such size.
+        There is no such data, size or limit; there is only one class to learn; or test has a class that train has not.
     """
     if whole_number(size, "images(size)", 1, TraceError) > LARGEST:
         raise TraceError(f"is {size}", "images(size)", f"at most {LARGEST} pixels of a side")
+    if limit is not None:
+        limit = whole_number(limit, "images(limit)", 1, TraceError)
     if str(source) == SYNTHETIC:
         return _patterns(size, limit or 4096, seed, augment)
-    splits = [_tensors(load_images(source, split), size, limit) for split in ("train", "test")]
+    found = load_splits(source)
+    classes = _classes([each.labels[:limit] for each in found], str(source), limit)
+    splits = [_tensors(each, size, limit) for each in found]
     mean = splits[0][0].mean(dim=(0, 2, 3), keepdim=True)
     deviation = splits[0][0].std(dim=(0, 2, 3), keepdim=True).clamp(min=1e-6)
     (train, labels), (test, answers) = [((pictures - mean) / deviation, given) for pictures, given in splits]
-    return Images((train, labels), (test, answers), int(labels.max()) + 1, augment)
+    return Images((train, labels), (test, answers), classes, augment)
+
+
+def _classes(labels: list[np.ndarray], source: str, limit: int | None) -> int:
+    """The classes of what is learned from, if there is something to tell apart, and test has no more of them."""
+    learned, asked = map(np.unique, labels)
+    those = "train" if limit is None else f"the first {limit} pictures of train"
+    more = "" if limit is None else ", or more of them"
+    if len(learned) < 2:
+        raise TraceError(f"there is one class only in {those}", source, f"at least two classes of pictures{more}")
+    if asked[-1] > learned[-1]:
+        what = f"class {asked[-1]} is in test and not in {those}"
+        raise TraceError(what, source, f"classes 0 to {learned[-1]}{more}")
+    return int(learned[-1]) + 1
 
 
 def text(source: str | Path, length: int, tokens: str = "char", vocabulary: int = 4096) -> Text:

@@ -8,7 +8,9 @@ Three layouts are recognised in the folder a user names, nothing is downloaded:
 * The classic pickles: `data_batch_1` .. `data_batch_5` and `test_batch` (CIFAR-10) or `train` and `test`
   (CIFAR-100), each a dictionary with `data` uint8 [N, 3072] (channel planes) and `labels` or `fine_labels`.
 * A folder of pictures with one folder per class, which may lie in `train` and `test` (or `val`); classes are
-  numbered in alphabetical order.
+  numbered in alphabetical order. What has a picture's name and is no file, a pipe for one, is refused.
+
+Which classes there are, and their numbers, the pictures in train decide; test may lack some, and has no others.
 
 Pictures come out as uint8 [N, H, W, 3]. They stay encoded until asked for, so that a capture of a few
 hundred steps does not pay for 50,000 decodes. This module needs numpy, pyarrow and pillow, not torch. Made-up
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +36,24 @@ _LAYOUTS = (
     "a folder with train-*.parquet (Hugging Face layout), CIFAR pickles (data_batch_1 ... or train), "
     "or a folder of pictures per class"
 )
+_BY_CLASS = "pictures in train/CLASS and in test/CLASS (or val/CLASS)"
+_TESTS = {
+    "parquet": "test-*.parquet beside those of train",
+    "pickle": "test or test_batch beside the pickles of train",
+    "folder": _BY_CLASS,
+}
+"""What would have been test pictures, by the layout of those in train."""
+MOST_CLASSES = 1_000_000
+"""A label beyond is none: each class is a row of the model's last matrix."""
+_SHOWN = 5  # names in a message
 _ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm"})
 
 
 class ImageDataset:
     """Pictures with integer labels; `name` and `layout` go into a trace's manifest.
 
-    `picture(i)` gives number i as uint8 [H, W, 3]; `classes` defaults to the largest label plus one.
+    `picture(i)` gives number i as uint8 [H, W, 3]; `classes` defaults to the largest label plus one. `names` are
+    those of the classes, where they have any.
     """
 
     def __init__(
@@ -50,11 +63,13 @@ class ImageDataset:
         labels: np.ndarray,
         picture: Callable[[int], np.ndarray],
         classes: int | None = None,
+        names: tuple[str, ...] = (),
     ) -> None:
         self.name = name
         self.layout = layout
         self.labels = labels
         self.classes = int(labels.max()) + 1 if classes is None else classes
+        self.names = names
         self._picture = picture
 
     def __len__(self) -> int:
@@ -88,25 +103,49 @@ def synthetic_images(classes: int, size: int, seed: int, count: int = 4096) -> I
 
 def load_images(folder: str | Path, split: str = "train") -> ImageDataset:
     """The `split` ("train" or "test") of the data set in `folder`; TraceError says what was looked for."""
-    folder = Path(folder)
+    return _split(Path(folder)) if split == "train" else load_splits(folder)[1]
+
+
+def load_splits(folder: str | Path) -> tuple[ImageDataset, ImageDataset]:
+    """(train, test) of the data set in `folder`, with the classes of train in both.
+
+    Raises
+    ------
+    TraceError
+        One of them is not there, or test has labels or classes that train has not.
+    """
+    train = _split(Path(folder))
+    test = _split(Path(folder), train)
+    if bool(train.names) != bool(test.names):  # names of one, numbers of the other
+        what = f"train is of layout {train.layout}, test of layout {test.layout}"
+        raise TraceError(what, str(folder), _TESTS[train.layout])
+    return train, test
+
+
+def _split(folder: Path, train: ImageDataset | None = None) -> ImageDataset:
+    """The pictures of train, or of test if given those of `train`, whose classes they have."""
+    split = "train" if train is None else "test"
     if not folder.is_dir():
         raise TraceError("no such data folder", str(folder), _LAYOUTS)
+    name, classes = folder.resolve().name, None if train is None else train.classes
     parquet = sorted(folder.glob(f"{split}-*.parquet")) or sorted(folder.glob(f"{split}.parquet"))
     if parquet:
-        return _from_parquet(folder.resolve().name, parquet)
-    names = ["train"] if split == "train" else ["test", "test_batch"]
-    if split == "train":
+        return _from_parquet(name, parquet, classes)
+    names = ["train"] if train is None else ["test", "test_batch"]
+    if train is None:
         names += [f"data_batch_{i}" for i in range(1, 6)]
     pickles = [folder / name for name in names if (folder / name).is_file()]
     if pickles:
-        return _from_pickles(folder.resolve().name, pickles)
-    inner = [folder / name for name in ([split] if split == "train" else [split, "val"])]
+        return _from_pickles(name, pickles, classes)
+    inner = [folder / name for name in ([split] if train is None else [split, "val"])]
     place = next((path for path in inner if path.is_dir()), folder)
-    if split == "train" or place != folder:
+    if train is None and place == folder:
+        _no_test_beside(folder)
+    if train is None or place != folder:
         pictures = _pictures_by_class(place)
         if pictures:
-            return _from_folder(folder.resolve().name, pictures)
-    raise TraceError(f"holds no {split} images", str(folder), _LAYOUTS)
+            return _from_folder(name, place, pictures, () if train is None else train.names)
+    raise TraceError(f"holds no {split} images", str(folder), _LAYOUTS if train is None else _TESTS[train.layout])
 
 
 def batches(
@@ -125,10 +164,12 @@ def batches(
             yield dataset.pictures(indices, side), dataset.labels[indices]
 
 
-def _from_parquet(name: str, files: list[Path]) -> ImageDataset:
+def _from_parquet(name: str, files: list[Path], classes: int | None) -> ImageDataset:
     encoded: list[pa.Array] = []
     labels: list[np.ndarray] = []
     for file in files:
+        if not (file.is_file() or file.is_dir()):  # reading a pipe would wait for ever
+            raise TraceError("is no file", str(file), "Parquet")
         try:
             table = pq.read_table(file)
             columns = table.column_names  # a damaged one need not be text
@@ -136,10 +177,10 @@ def _from_parquet(name: str, files: list[Path]) -> ImageDataset:
             raise TraceError(f"cannot be read as Parquet ({error})", str(file), _LAYOUTS) from error
         image = next((column for column in ("img", "image") if column in columns), None)
         label = next((column for column in ("label", "fine_label") if column in columns), None)
-        if image is None or label is None or not pa.types.is_struct(table.schema.field(image).type):
+        if image is None or label is None or not _encoded(table.schema.field(image).type):
             raise TraceError(f"columns {columns}", str(file), "img {bytes, path} and label")
         encoded.append(table[image].combine_chunks().field("bytes"))
-        labels.append(numpy_of(table[label]).astype(np.int64))
+        labels.append(_labels(numpy_of(table[label]), file, classes))
     pictures = pa.concat_arrays(encoded)
 
     def picture(i: int) -> np.ndarray:
@@ -148,7 +189,33 @@ def _from_parquet(name: str, files: list[Path]) -> ImageDataset:
             raise TraceError("holds no bytes", f"{name} image {i}", "a JPEG or PNG picture")
         return _decode(io.BytesIO(data), f"{name} image {i}")
 
-    return ImageDataset(name, "parquet", np.concatenate(labels), picture)
+    return ImageDataset(name, "parquet", _all(labels, files), picture, classes)
+
+
+def _encoded(kind: pa.DataType) -> bool:
+    """Whether a column of that type holds pictures as bytes."""
+    return pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
+
+
+def _labels(values: np.ndarray, file: Path, classes: int | None) -> np.ndarray:
+    """Labels as int64, if each is a whole number that a class can have: in test one of train's `classes`."""
+    most = (classes or MOST_CLASSES) - 1
+    expected = f"whole numbers from 0 to {most}" + (", the largest in train" if classes else "")
+    if values.dtype.kind not in "biuf":
+        raise TraceError(f"has labels of type {values.dtype}", str(file), expected)
+    with np.errstate(invalid="ignore"):
+        whole = values.astype(np.int64)
+    wrong = values[(whole != values) | (whole < 0) | (whole > most)]  # what is missing is nan
+    if len(wrong):
+        raise TraceError(f"has the label {wrong[0]}", str(file), expected)
+    return whole
+
+
+def _all(labels: list[np.ndarray], files: list[Path]) -> np.ndarray:
+    """Those of all files."""
+    if not any(map(len, labels)):
+        raise TraceError("holds no images", str(files[0]), "at least one picture with its label")
+    return np.concatenate(labels)
 
 
 def _pictures_by_class(folder: Path) -> dict[str, list[Path]]:
@@ -158,13 +225,36 @@ def _pictures_by_class(folder: Path) -> dict[str, list[Path]]:
         for inner in sorted(folder.iterdir())
         if inner.is_dir()
     }
+    for path in (path for paths in found.values() for path in paths):
+        if not path.is_file():  # opening a pipe would wait for ever
+            raise TraceError("has the name of a picture but is no file", str(path), "a JPEG or PNG picture")
     return {name: paths for name, paths in found.items() if paths}
 
 
-def _from_folder(name: str, found: dict[str, list[Path]]) -> ImageDataset:
+def _no_test_beside(folder: Path) -> None:
+    """Refuse classes beside a folder test: it would be one of them, and be learned from."""
+    for split in ("test", "val"):
+        if (folder / split).is_dir() and _pictures_by_class(folder / split):
+            raise TraceError(f"has {split}/CLASS but no folder train", str(folder), _BY_CLASS)
+
+
+def _from_folder(name: str, folder: Path, found: dict[str, list[Path]], known: tuple[str, ...]) -> ImageDataset:
+    """`known`: the classes of train, where this is test."""
+    names = known or tuple(found)
+    unknown = [each for each in found if each not in names]
+    if unknown:
+        what = f"has pictures of {_listed(unknown)}, of which train has none"
+        raise TraceError(what, str(folder), f"only {_listed(names)}")
     paths = [path for inside in found.values() for path in inside]
-    labels = np.repeat(np.arange(len(found), dtype=np.int64), [len(inside) for inside in found.values()])
-    return ImageDataset(name, "folder", labels, lambda i: _decode(paths[i], str(paths[i])), len(found))
+    numbers = np.array([names.index(each) for each in found], dtype=np.int64)
+    labels = np.repeat(numbers, [len(inside) for inside in found.values()])
+    return ImageDataset(name, "folder", labels, lambda i: _decode(paths[i], str(paths[i])), len(names), names)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The first of some names of classes."""
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _pillow() -> Any:
@@ -180,7 +270,7 @@ def _decode(source: io.BytesIO | Path, where: str) -> np.ndarray:
     try:
         with image.open(source) as picture:
             return np.asarray(picture.convert("RGB"))
-    except (OSError, ValueError, image.DecompressionBombError) as error:
+    except (OSError, ValueError, SyntaxError, image.DecompressionBombError) as error:  # SyntaxError: a chunk of PNG's
         raise TraceError(f"cannot be decoded ({error})", where, "a JPEG or PNG picture") from error
 
 
@@ -209,7 +299,7 @@ class _ArraysOnly(pickle.Unpickler):
         raise pickle.UnpicklingError(f"refers to {module}.{name}")
 
 
-def _from_pickles(name: str, files: list[Path]) -> ImageDataset:
+def _from_pickles(name: str, files: list[Path], classes: int | None) -> ImageDataset:
     pictures: list[np.ndarray] = []
     labels: list[np.ndarray] = []
     for file in files:
@@ -218,13 +308,13 @@ def _from_pickles(name: str, files: list[Path]) -> ImageDataset:
                 content = _ArraysOnly(stream, encoding="latin1").load()
             data = np.asarray(content["data"], dtype=np.uint8)
             key = "fine_labels" if "fine_labels" in content else "labels"
-            label = np.asarray(content[key], dtype=np.int64)
+            label = np.asarray(content[key])
         except Exception as error:  # a damaged pickle can raise nearly anything
             raise TraceError(f"is no CIFAR pickle ({error})", str(file), "data and labels") from error
-        if data.ndim != 2 or data.shape[1] != 3072 or len(data) != len(label):
-            found = f"data {data.shape}, {len(label)} labels"
+        if data.ndim != 2 or data.shape[1] != 3072 or label.shape != data.shape[:1]:
+            found = f"data {data.shape}, {len(label) if label.ndim == 1 else label.shape} labels"
             raise TraceError(found, str(file), "data [N, 3072] and N labels")
         pictures.append(data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
-        labels.append(label)
+        labels.append(_labels(label, file, classes))
     raw = np.ascontiguousarray(np.concatenate(pictures))
-    return ImageDataset(name, "pickle", np.concatenate(labels), raw.__getitem__)
+    return ImageDataset(name, "pickle", _all(labels, files), raw.__getitem__, classes)

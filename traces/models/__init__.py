@@ -52,6 +52,22 @@ class ModelKind:
         module, function = self.builder.split(":")
         return getattr(importlib.import_module(f"gradwire.traces.models.{module}"), function)(outputs or self.outputs)
 
+    def takes(self, size: int) -> bool:
+        """Whether samples of that size go through it in training. Many go that are smaller than `sizes`, which is what
+        the model is meant for, so one without pictures of the model without numbers, torch's "meta", is tried: it
+        computes nothing and draws nothing.
+        """
+        if self.task != "images":
+            return self.sizes[0] <= size <= self.sizes[1]
+        import torch
+
+        try:
+            with torch.device("meta"), torch.no_grad():
+                self.build().train()(torch.empty(2, 3, size, size))
+        except RuntimeError:  # a convolution or a pooling of nothing
+            return False
+        return True
+
 
 MANY = 4096  # no limit of the architecture: the side of a picture, or tokens at once, that we call enough
 

@@ -146,14 +146,23 @@ def load_predictor(kind: str, name: str | Path = "bundled") -> tuple[nn.Module, 
     place = Path(name) if shipped is None else BUNDLED / shipped
     expected = f"a file that `gradwire predictor {kind}` wrote"
     net = NETS[kind]()
+    arrays = _arrays(place, expected)
     try:
-        with np.load(place, allow_pickle=False) as found:
-            manifest = json.loads(str(found["manifest"]))
-            if manifest["kind"] != kind:
-                raise TraceError(f"is a predictor for {manifest['kind']}", str(place), expected)
-            net.load_state_dict({name: torch.from_numpy(found[name]) for name in found.files if name != "manifest"})
-    except OSError as error:
-        raise TraceError(f"cannot be read: {error.strerror or error}", str(place), expected) from None
-    except (KeyError, ValueError, RuntimeError) as error:
+        manifest = json.loads(str(arrays.pop("manifest")))
+        if manifest["kind"] != kind:
+            raise TraceError(f"is a predictor for {manifest['kind']}", str(place), expected)
+        net.load_state_dict({name: torch.from_numpy(found) for name, found in arrays.items()})
+    except (KeyError, ValueError, TypeError, RuntimeError) as error:
         raise TraceError(f"is no predictor ({str(error).splitlines()[0]})", str(place), expected) from None
     return net.eval(), manifest
+
+
+def _arrays(place: Path, expected: str) -> dict[str, np.ndarray]:
+    """The arrays of an `.npz` file by name."""
+    try:
+        with np.load(place, allow_pickle=False) as found:
+            return {name: found[name] for name in found.files}
+    except OSError as error:
+        raise TraceError(f"cannot be read: {error.strerror or error}", str(place), expected) from None
+    except Exception:  # a damaged file makes NumPy and zipfile raise almost anything, with advice that is not ours
+        raise TraceError("is no predictor (no .npz file of numbers)", str(place), expected) from None

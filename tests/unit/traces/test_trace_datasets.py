@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
 from pathlib import Path
+from struct import pack
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -15,25 +16,7 @@ import pytest
 
 from gradwire.scenarios.errors import TraceError
 from gradwire.traces.datasets.images import batches, load_images, synthetic_images
-
-
-def write_pickle(path: Path, count: int, key: str = "labels", seed: int = 0) -> np.ndarray:
-    """A CIFAR batch; returns its pictures [N, 32, 32, 3]."""
-    data = np.random.default_rng(seed).integers(0, 256, (count, 3, 32, 32), dtype=np.uint8)
-    with path.open("wb") as stream:
-        pickle.dump({"data": data.reshape(count, 3072), key: [n % 7 for n in range(count)]}, stream)
-    return data.transpose(0, 2, 3, 1)
-
-
-def write_parquet(path: Path, pictures: np.ndarray, labels: list[int], column: str = "img") -> None:
-    image = pytest.importorskip("PIL.Image", reason="pictures are encoded with pillow")
-    encoded = []
-    for picture in pictures:
-        stream = io.BytesIO()
-        image.fromarray(picture).save(stream, format="PNG")
-        encoded.append({"bytes": stream.getvalue(), "path": None})
-    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    pq.write_table(pa.table({column: pa.array(encoded, kind), "label": labels}), path)
+from tests.support.picture_cases import write_parquet, write_pickle, write_picture
 
 
 def test_cifar10_pickles_in_order(tmp_path: Path) -> None:
@@ -101,12 +84,6 @@ def test_damaged_picture(tmp_path: Path) -> None:
         dataset.pictures(np.array([1]))
 
 
-def write_picture(path: Path, colour: tuple[int, int, int], size: tuple[int, int] = (8, 8)) -> None:
-    image = pytest.importorskip("PIL.Image", reason="pictures are encoded with pillow")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    image.new("RGB", size, colour).save(path)
-
-
 @pytest.mark.parametrize("inside", ["", "train"])
 def test_folder_of_pictures(tmp_path: Path, inside: str) -> None:
     """Classes by name of their folder, pictures by name within; what is no picture does not count."""
@@ -126,10 +103,10 @@ def test_folder_of_pictures(tmp_path: Path, inside: str) -> None:
 
 def test_test_pictures_of_a_folder(tmp_path: Path) -> None:
     write_picture(tmp_path / "train" / "a" / "1.png", (1, 1, 1))
-    with pytest.raises(TraceError, match="holds no test images"):
+    with pytest.raises(TraceError, match=r"holds no test images; expected pictures in train/CLASS and in test/CLASS"):
         load_images(tmp_path, "test")
     write_picture(tmp_path / "val" / "a" / "1.png", (1, 1, 1))
-    write_picture(tmp_path / "val" / "b" / "1.png", (1, 1, 1))
+    write_picture(tmp_path / "val" / "a" / "2.png", (1, 1, 1))
     assert len(load_images(tmp_path, "test")) == 2
 
 
@@ -158,6 +135,17 @@ def test_damaged_picture_in_a_folder(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1.jpg").write_bytes(b"no picture")
     with pytest.raises(TraceError, match=r"1\.jpg: cannot be decoded"):
+        load_images(tmp_path).pictures(np.array([0]))
+
+
+def test_damaged_chunk_of_a_picture(tmp_path: Path) -> None:
+    """Half of the pixels, and then a chunk without a name: Pillow calls it an error of syntax."""
+    write_picture(tmp_path / "a" / "1.png", (1, 1, 1))
+    path = tmp_path / "a" / "1.png"
+    head, pixels = path.read_bytes().split(b"IDAT")
+    half = b"IDAT" + pixels[:8]
+    path.write_bytes(head[:-4] + pack(">I", 8) + half + pack(">II", crc32(half), 4) + b"\xb4\x00\xbcZ" + bytes(8))
+    with pytest.raises(TraceError, match=r"1\.png: cannot be decoded \(broken PNG file"):
         load_images(tmp_path).pictures(np.array([0]))
 
 

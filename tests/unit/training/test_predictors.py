@@ -192,6 +192,24 @@ def test_predictors_of_something_else_are_refused(tmp_path: Path) -> None:
             load_predictor("mp2", tmp_path / f"{name}.npz")
 
 
+def test_files_that_hold_no_arrays_are_refused_in_our_words(tmp_path: Path) -> None:
+    """Whatever NumPy makes of them, and without its advice to allow pickles."""
+    np.save(tmp_path / "one.npy", np.zeros(3))
+    np.savez(tmp_path / "objects", manifest=np.array([{}], dtype=object))
+    np.savez(tmp_path / "whole", manifest=np.zeros(3))
+    whole = (tmp_path / "whole.npz").read_bytes()
+    contents = {"text": b"mine", "empty": b"", "zip": b"PK\3\4 and no more", "cut": whole[:-30], "damaged": whole.replace(b"\x93NUMPY", b"NUMPY\x93")}
+    for name, content in contents.items():
+        (tmp_path / f"{name}.npz").write_bytes(content)
+    for name in ("one.npy", "objects.npz", *(f"{name}.npz" for name in contents)):
+        with pytest.raises(TraceError, match=r"is no predictor \(no \.npz file of numbers\); expected a file that `gradwire predictor mp2` wrote"):
+            load_predictor("mp2", tmp_path / name)
+    np.savez(tmp_path / "texts.npz", manifest=np.array(json.dumps({"kind": "mp2"})), x=np.array("words"))
+    for name in ("whole", "texts"):
+        with pytest.raises(TraceError, match="is no predictor"):
+            load_predictor("mp2", tmp_path / f"{name}.npz")
+
+
 @pytest.mark.slow
 def test_the_command(tmp_path: Path) -> None:
     """A predictor and its manifest, as JSON; and the same again, from what is there."""

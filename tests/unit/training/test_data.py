@@ -1,0 +1,124 @@
+"""Data for training: pictures of one's own, sizes that a model takes, and samples that are no pictures."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from gradwire import cli  # noqa: E402
+from gradwire.scenarios.errors import ScenarioError, TraceError  # noqa: E402
+from gradwire.scenarios.load import load_scenario  # noqa: E402
+from gradwire.traces.models import MODELS  # noqa: E402
+from gradwire.training.build import data_of  # noqa: E402
+from gradwire.training.data import Images, images  # noqa: E402
+from gradwire.training.network import Random  # noqa: E402
+from gradwire.training.trainer import Recipe, Score, Trainer  # noqa: E402
+from tests.support.picture_cases import write_parquet, write_picture  # noqa: E402
+
+
+def table(**keys: Any) -> Any:
+    return load_scenario("train-tiny", set=[f"training.{key}={value}" for key, value in keys.items()], policy="dctcp").training
+
+
+def folders(root: Path, **inside: str) -> None:
+    """Folders train and test with ten pictures in each of some classes, all of a colour."""
+    for split, names in inside.items():
+        for name in names:
+            for number in range(10):
+                write_picture(root / split / name / f"{number}.png", (50 * "abcd".index(name), 0, 0))
+
+
+def test_test_has_the_labels_of_train(tmp_path: Path) -> None:
+    """All of test are "c", which is 1 in train, and looks like it."""
+    folders(tmp_path, train="bc", test="c")
+    data = images(tmp_path, 8)
+    assert data.classes == 2 and data.test[1].tolist() == [1] * 10
+    assert torch.equal(data.test[0], data.train[0][data.train[1] == 1])
+    folders(tmp_path, test="a")
+    with pytest.raises(TraceError, match="has pictures of a, of which train has none"):
+        images(tmp_path, 8)
+
+
+def test_one_class_cannot_be_learned(tmp_path: Path) -> None:
+    folders(tmp_path, train="b", test="b")
+    with pytest.raises(TraceError, match=r"there is one class only in train; expected at least two classes of pictures$"):
+        images(tmp_path, 8)
+    folders(tmp_path, train="c")
+    assert images(tmp_path, 8).classes == 2
+    with pytest.raises(TraceError, match=r"one class only in the first 10 pictures of train; expected .* pictures, or more of them"):
+        images(tmp_path, 8, limit=10)
+
+
+def test_a_limit_that_leaves_test_a_class_more(tmp_path: Path) -> None:
+    folders(tmp_path, train="abc", test="abc")
+    assert images(tmp_path, 8, limit=21).classes == 3
+    for name in "ab":
+        for path in (tmp_path / "test" / name).iterdir():
+            path.unlink()
+    with pytest.raises(TraceError, match="class 2 is in test and not in the first 20 pictures of train; expected classes 0 to 1, or more"):
+        images(tmp_path, 8, limit=20)
+
+
+def test_classes_that_train_skips(tmp_path: Path) -> None:
+    """Numbers may have gaps: of ImageNet's, say, some."""
+    pictures = np.zeros((4, 8, 8, 3), dtype=np.uint8)
+    write_parquet(tmp_path / "train-0.parquet", pictures, [0, 3, 3, 7])
+    write_parquet(tmp_path / "test-0.parquet", pictures, [0, 3, 5, 7])
+    assert images(tmp_path, 8).classes == 8
+
+
+@pytest.mark.parametrize("limit", [-5, 0, 2.5, True])
+@pytest.mark.parametrize("source", ["synthetic", "."])
+def test_limits(limit: Any, source: str) -> None:
+    with pytest.raises(TraceError, match=rf"images\(limit\): is {limit}.*expected a whole number from 1"):
+        images(source, 8, limit=limit)
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "words"),
+    [
+        ("alexnet", 16, "training.size: 16 pixels of a side are too few for alexnet; expected at least 63"),
+        ("inception-v3", 16, "training.size: 16 pixels of a side are too few for inception-v3; expected at least 75"),
+        ("googlenet", 8, "training.size: 8 pixels of a side are too few for googlenet; expected at least 32"),
+        ("vgg11-quarter", 4, "training.size: 4 pixels of a side are too few for vgg11-quarter; expected at least 32"),
+        ("char-gpt", 4096, "training.size: 4096 tokens are too many for char-gpt; expected at most 256"),
+    ],
+)
+def test_sizes_that_a_model_cannot_take(model: str, size: int, words: str, tmp_path: Path) -> None:
+    """Said before data is read, and nothing is left."""
+    with pytest.raises(ScenarioError, match=f"^{re.escape(words)}$"):
+        data_of(table(model=model, size=size, data='"nowhere"'))
+    settings = [word for each in (f"model={model}", f"size={size}") for word in ("--set", f"training.{each}")]
+    done = CliRunner().invoke(cli.app, ["train", "train-tiny", "--policy", "dctcp", *settings, "--out", str(tmp_path / "out")])
+    assert done.exit_code == 2 and words in done.stderr and "Traceback" not in done.output + done.stderr
+
+
+def test_sizes_that_it_takes_draw_nothing() -> None:
+    """Smaller ones than a model is meant for among them, where they go through it."""
+    before = torch.get_rng_state()
+    for model, size in (("resnet8", 4), ("googlenet", 16), ("alexnet", 63), ("char-gpt", 256), ("char-lstm", 4096)):
+        assert MODELS[model].takes(size), (model, size)
+    assert torch.equal(before, torch.get_rng_state())
+    assert not any(kind.takes(kind.sizes[1] + 1) for kind in MODELS.values() if kind.task != "images")
+
+
+def test_features_are_learned_as_pictures_are() -> None:
+    """Vectors of 12 numbers, of which the first three say the class."""
+    draws = torch.Generator().manual_seed(3)
+    x = torch.randn(1200, 12, generator=draws)
+    y = x[:, :3].argmax(dim=1)
+    data = Images((x[:1000], y[:1000]), (x[1000:], y[1000:]), 3, augment=False)
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, data.classes))
+    trainer = Trainer(model, data, Recipe(workers=4, batch=10, steps=75, rate=0.1), network=Random(0.05))
+    *_, last = trainer.run()
+    assert isinstance(last, Score) and last.accuracy > 0.9
