@@ -114,8 +114,9 @@ def images(source: str | Path, size: int, augment: bool = True, limit: int | Non
     if str(source) == SYNTHETIC:
         return _patterns(size, limit or 4096, seed, augment)
     found = load_splits(source)
-    classes = _classes([each.labels[:limit] for each in found], str(source), limit)
-    splits = [_tensors(each, size, limit) for each in found]
+    taken = [_taken(each, limit) for each in found]
+    classes = _classes([each.labels[those] for each, those in zip(found, taken, strict=True)], str(source), limit)
+    splits = [_tensors(each, size, those) for each, those in zip(found, taken, strict=True)]
     mean = splits[0][0].mean(dim=(0, 2, 3), keepdim=True)
     deviation = splits[0][0].std(dim=(0, 2, 3), keepdim=True).clamp(min=1e-6)
     (train, labels), (test, answers) = [((pictures - mean) / deviation, given) for pictures, given in splits]
@@ -125,7 +126,7 @@ def images(source: str | Path, size: int, augment: bool = True, limit: int | Non
 def _classes(labels: list[np.ndarray], source: str, limit: int | None) -> int:
     """The classes of what is learned from, if there is something to tell apart, and test has no more of them."""
     learned, asked = map(np.unique, labels)
-    those = "train" if limit is None else f"the first {limit} pictures of train"
+    those = "train" if limit is None else f"{limit} pictures of train"
     more = "" if limit is None else ", or more of them"
     if len(learned) < 2:
         raise TraceError(f"there is one class only in {those}", source, f"at least two classes of pictures{more}")
@@ -184,16 +185,22 @@ class Dealer:
         return dealt if self.device is None else moved(dealt, self.device)
 
 
-def _tensors(dataset: ImageDataset, size: int, limit: int | None) -> tuple[Tensor, Tensor]:
+def _taken(dataset: ImageDataset, limit: int | None) -> np.ndarray:
+    """Numbers of the pictures that are taken: the first ones, or where these would be of the first classes only, ones
+    from all over the data."""
     count = min(limit or len(dataset), len(dataset))
+    return np.arange(count) * len(dataset) // count if dataset.names else np.arange(count)
+
+
+def _tensors(dataset: ImageDataset, size: int, chosen: np.ndarray) -> tuple[Tensor, Tensor]:
     parts = []
-    for first in range(0, count, 1000):
-        pictures = torch.from_numpy(dataset.pictures(np.arange(first, min(first + 1000, count)), size))
+    for first in range(0, len(chosen), 1000):
+        pictures = torch.from_numpy(dataset.pictures(chosen[first : first + 1000], size))
         scaled = pictures.permute(0, 3, 1, 2).float() / 255
         if scaled.shape[-1] != size:
             scaled = interpolate(scaled, (size, size), mode="bilinear", antialias=True, align_corners=False)
         parts.append(scaled)
-    return torch.cat(parts), torch.from_numpy(dataset.labels[:count].astype(np.int64))
+    return torch.cat(parts), torch.from_numpy(dataset.labels[chosen].astype(np.int64))
 
 
 def _patterns(size: int, count: int, seed: int, augment: bool) -> Images:
