@@ -24,6 +24,7 @@ from gradwire.training.trainer import Recipe, Trainer
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
+    from gradwire.traces.models import ModelKind
 
 def data_of(table: Training) -> Images | Text:
     """The data that is learned from.

@@ -129,7 +129,8 @@ class Training(Table):
     size: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
     """Pixels of a side, or tokens of a sample; what the model is meant for if absent."""
     samples: Count | None = None
-    """At most so many pictures of each split, the first ones, or of pictures by class from all over it; all if absent."""
+    """At most so many pictures of each split, the first ones, or of pictures by class from all over it; all if
+    absent."""
     augment: Flag = True
     """Shift and mirror pictures."""
     batch: Count = 16
