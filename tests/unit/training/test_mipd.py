@@ -170,6 +170,26 @@ def test_small_tensors_go_in_full_and_everything_at_first() -> None:
     assert seen == [[216, 8, 2880, 10]] * 2 + [[216, 8, 288, 10]] * 2
 
 
+@pytest.mark.parametrize(("warmup", "refresh"), [(1, 20), (5, 3), (3, 3), (0, 4), (7, 2)])
+def test_everything_is_sent_for_as_many_turns_as_said(warmup: int, refresh: int) -> None:
+    """Whenever significance is worked out anew; a new choice is told with its places."""
+    rules = Interpretable(ratio=0.1, warmup=warmup, refresh=refresh, floor=0.0)
+    trainer = Mipd(plain(), DATA, Recipe(workers=1, batch=8, steps=9), rules)
+    seen, told, encode = [], [], trainer.encode
+
+    def watched(worker, gradients):
+        found = encode(worker, gradients)
+        told.append(found[5].units > 0)
+        return found
+
+    trainer.encode = watched
+    for _ in range(9):
+        trainer.step()
+        seen.append(len(trainer.places[0][2]))
+    assert seen == [2880] * warmup + [288] * (9 - warmup)
+    assert told == [turn % refresh == 0 or turn == warmup for turn in range(9)]
+
+
 def test_old_significance_fades() -> None:
     rules = Interpretable(ratio=0.5, significance="magnitude", decay=0.5, refresh=1, bits=0)
     trainer = line(rules, [4.0, 0.0], rate=0.0001)
