@@ -183,21 +183,13 @@ def _served_by(system: System, table: Training, job: Job) -> None:
 def reducer_of(table: Training) -> Reducer:
     """What is sent instead of gradients, with error feedback and momentum correction around it.
 
-    Raises
-    ------
-    ScenarioError
-        Error feedback does not go around it.
+    The table has been checked: they go around it.
     """
     reducer: Reducer = table.reducer or Dense()  # type: ignore[assignment]
-    try:
-        if table.error_feedback:
-            reducer = ErrorFeedback(reducer=reducer)
-        if table.momentum_correction:
-            reducer = MomentumCorrection(reducer=reducer, momentum=table.momentum_correction)
-    except ValueError as error:
-        mistakes = [m for each in error.errors() for m in each["ctx"]["error"].mistakes]  # type: ignore[attr-defined]
-        said = "; ".join(mistake.what for mistake in mistakes)
-        raise ScenarioError(said, "training.error_feedback", "no error feedback around it") from None
+    if table.error_feedback:
+        reducer = ErrorFeedback(reducer=reducer)
+    if table.momentum_correction:
+        reducer = MomentumCorrection(reducer=reducer, momentum=table.momentum_correction)
     return reducer
 
 

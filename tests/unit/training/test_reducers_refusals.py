@@ -80,6 +80,30 @@ def test_nothing_is_done_twice(make, words: str) -> None:
         make()
 
 
+PLAIN = "training.optimizer.momentum=0.0"
+
+
+@pytest.mark.parametrize(("settings", "words"), [
+    (['training.reducer={kind="dgc"}', "training.error_feedback=true"], "training.error_feedback: dgc remembers by itself"),
+    (['training.reducer={kind="randomk", unbiased=true}', "training.error_feedback=true"], "randomk is unbiased"),
+    (['training.reducer={kind="dgc"}', PLAIN, "training.momentum_correction=0.5"], "momentum_correction: dgc has a momentum by"),
+    (['training.reducer={kind="dgc"}'], r"training.reducer.momentum: is momentum besides .*optimizer.momentum = 0"),
+    (["training.error_feedback=true"], "training.error_feedback: has nothing to feed back.*feed_back = true"),
+    (["training.error_feedback=true", 'training.reducer={kind="none"}'], "has nothing to feed back"),
+])  # fmt: skip
+def test_nothing_is_done_twice_or_for_nothing_in_a_scenario(settings: list[str], words: str) -> None:
+    with pytest.raises(ScenarioError, match=words):
+        tiny(*settings)
+
+
+@pytest.mark.parametrize("settings", [
+    ['training.reducer={kind="dgc"}', PLAIN], ['training.reducer={kind="dgc", momentum=0.0}'],
+    ["training.error_feedback=true", "training.feed_back=true"],
+])  # fmt: skip
+def test_what_makes_sense_is_not_refused(settings: list[str]) -> None:
+    assert tiny(*settings).training is not None
+
+
 # gradients and masks that do not fit
 
 
