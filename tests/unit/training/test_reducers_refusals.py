@@ -12,6 +12,7 @@ from reducer_cases import drawn, info_of, one  # noqa: E402
 
 from gradwire.scenarios.errors import ScenarioError  # noqa: E402
 from gradwire.scenarios.load import load_scenario  # noqa: E402
+from gradwire.training.build import data_of, trainer_of  # noqa: E402
 from gradwire.training.exchange import Exchange  # noqa: E402
 from gradwire.training.network import Random  # noqa: E402
 from gradwire.training.reducers.base import Reducer  # noqa: E402
@@ -102,6 +103,27 @@ def test_nothing_is_done_twice_or_for_nothing_in_a_scenario(settings: list[str],
 ])  # fmt: skip
 def test_what_makes_sense_is_not_refused(settings: list[str]) -> None:
     assert tiny(*settings).training is not None
+
+
+@pytest.mark.parametrize(("reducer", "fits", "words"), [
+    ('kind="qsgd", bucket=5000', "bucket=4092", r"qsgd: a unit of 5004 bytes .*at most 4096 bytes \(bucket \+ 4\)"),
+    ('kind="powersgd", rank=17', "rank=16", r"powersgd: a unit of 68 bytes .*at most 64 bytes \(4 rank\)"),
+])  # fmt: skip
+def test_units_larger_than_a_packet_are_refused_before_the_first_step(reducer: str, fits: str, words: str) -> None:
+    more = ['training.network="ideal"', f'transport.payload="{64 if "rank" in reducer else 4096}B"']
+    asked = tiny(f"training.reducer={{{reducer}}}", *more)
+    with pytest.raises(ScenarioError, match=f"training.reducer: {words}"):
+        trainer_of(asked, data_of(asked.training))
+    kind = reducer.split(",")[0]
+    asked = tiny(f"training.reducer={{{kind}, {fits}}}", *more)
+    trainer_of(asked, data_of(asked.training)).step()
+
+
+def test_units_are_refused_where_only_some_tensors_have_them() -> None:
+    """The largest tensor goes as it is, a smaller one as a product."""
+    with pytest.raises(ScenarioError, match="a unit of 8 bytes"):
+        Exchange(PowerSGD(rank=2), [info_of(1000), info_of(10, 10)], 1, payload=4)
+    Exchange(PowerSGD(rank=2), [info_of(1000), info_of(2, 2)], 1, payload=4)
 
 
 # gradients and masks that do not fit
