@@ -308,6 +308,20 @@ def test_bytes_are_those_of_the_serialised_packets() -> None:
     assert count == 3114 and trainer.pulled_bytes < 0.7 * 4 * 4 * 2 * count
 
 
+@pytest.mark.parametrize("bits", [4, 3, 0])
+def test_bytes_can_be_counted_by_hand(bits: int) -> None:
+    """As docs/training.md has it, also of turns in which everything is sent, and in full means in codes."""
+    rules = Interpretable(ratio=0.1, refresh=3, warmup=2, floor=0.0, bits=bits, update="all")
+    trainer = Mipd(plain(), DATA, Recipe(workers=1, batch=8, steps=5, payload=256), rules)
+    for turn in range(5):
+        row, expected = trainer.step(), 0
+        for places, info in zip(trainer.places[0], trainer.infos, strict=True):
+            units = -(-len(places) // 8)
+            expected += bits * units + 9 * -(-units // (247 // bits)) if bits else 4 * len(places)
+            expected += min(4 * len(places), -(-info.numel // 8)) if turn in (0, 2, 3) else 0
+        assert row.sent_bytes == expected and row.pulled_bytes == 4 * trainer.numel
+
+
 def test_lost_packets_are_dropped_gradients() -> None:
     """A unit has 8 codes; of 64 values in 8 units, packets of 15 bytes hold 6 = one unit of 4 bytes beside the head of 9."""
     rules = Interpretable(ratio=1.0, compensate=False, update="all", refresh=100)
