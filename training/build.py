@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.schema.base import Mistakes
 from gradwire.scenarios.schema.training import PLAYED, RandomLoss, Replayed, Training, UserReducer
 from gradwire.traces.devices import pick_device
 from gradwire.training.asked import exchanged, model_kind, served_by, table_of
@@ -137,20 +138,21 @@ def reducer_of(table: Training, folder: Path | None = None) -> Reducer:
     Raises
     ------
     ScenarioError
-        Error feedback does not go around it, or it is a class of the user's own that is no reducer.
+        It is a class of the user's own that is no reducer, or they do not go around it; of all others the table has
+        been checked.
     """
     reducer: Reducer = table.reducer or Dense()  # type: ignore[assignment]
     if isinstance(table.reducer, UserReducer):
         reducer = own_reducer(table.reducer, folder)
-    try:
-        if table.error_feedback:
-            reducer = ErrorFeedback(reducer=reducer)
-        if table.momentum_correction:
-            reducer = MomentumCorrection(reducer=reducer, momentum=table.momentum_correction)
-    except ValueError as error:
-        mistakes = [m for each in error.errors() for m in each["ctx"]["error"].mistakes]  # type: ignore[attr-defined]
-        said = "; ".join(mistake.what for mistake in mistakes)
-        raise ScenarioError(said, "training.error_feedback", "no error feedback around it") from None
+        try:
+            table.fits_reducer(reducer)
+        except Mistakes as error:
+            (wrong,) = error.mistakes
+            raise ScenarioError(wrong.what, f"training.{wrong.path}", wrong.expected) from None
+    if table.error_feedback:
+        reducer = ErrorFeedback(reducer=reducer)
+    if table.momentum_correction:
+        reducer = MomentumCorrection(reducer=reducer, momentum=table.momentum_correction)
     return reducer
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from gradwire.scenarios.errors import ScenarioError
 from gradwire.training.devices import CPU, Stopwatch
 from gradwire.training.encoded import PAYLOAD, Encoded
 from gradwire.training.network import Answer, Ideal, Network, Pushed
@@ -86,6 +87,13 @@ class Exchange:
     ----------
     in_rows : whether steps in which nothing can be lost are made for all workers and tensors at once, to the same bits:
         on a device that has to be handed its work, unless times count or what was received has to be kept.
+
+    Raises
+    ------
+    ValueError
+        `fill` wants what the reducer cannot say, or a ring is to add up what it cannot.
+    ScenarioError
+        A unit of what the reducer sends is larger than a packet.
     """
 
     reducer: Reducer
@@ -121,7 +129,7 @@ class Exchange:
         self.last = [{} for _ in range(self.workers)]
         self.in_rows = (
             self.device.type != "cpu" and self.collective != "ring" and self.reducer.in_rows and self.fill != "stale"
-            and self.encode_time == "none"
+            and self.encode_time == "none" and all(info.numel for info in self.infos)
         )  # fmt: skip
         if self.collective == "ring":
             if self.reducer.kind != "none" or self.workers < 2 or self.payload % VALUE:
@@ -130,6 +138,8 @@ class Exchange:
                     "expected two workers or more, packets of whole float32 values, and no reducer"
                 )
             self.ring = Ring(self.fill, self.pull_fill)
+        else:
+            check_units(self.reducer, self.infos, self.payload)
 
     def step(
         self, gradients: Sequence[Sequence[Tensor]], number: int, network: Network | None = None
@@ -322,6 +332,24 @@ class Exchange:
         sent.decode_ps += decoding
         sent.time_ps += decoding
         return shares, means
+
+
+def check_units(reducer: Reducer, infos: Sequence[TensorInfo], payload: int) -> None:
+    """Raise ScenarioError if a unit of what is sent of a tensor does not fit a packet.
+
+    Zeros are encoded, of each shape once: the largest unit need not be that of the largest tensor.
+    """
+    import torch
+
+    shapes = {info.shape: info for info in infos}.values()
+    for info in sorted(shapes, key=lambda info: info.numel, reverse=True):
+        encoded = reducer.compress(torch.zeros(info.shape), info, State(0, 0, 0))
+        try:
+            encoded.packets(payload)
+        except ValueError as error:
+            unit = f" ({reducer.unit})" if reducer.unit else ""
+            most = f"units of at most {payload - encoded.head_bytes} bytes{unit}, or a larger payload"
+            raise ScenarioError(f"{reducer.kind}: {error}", "training.reducer", most) from None
 
 
 def answer_bytes(mean: Tensor, encoded: Encoded, places: str) -> int:

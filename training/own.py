@@ -52,13 +52,13 @@ class Asked(Around):
     """A reducer of the user's own: what stops it is told with its file and line."""
 
     @property
-    def remembers_error(self) -> bool:  # type: ignore[override]
-        return self.reducer.remembers_error
+    def has_momentum(self) -> bool:  # type: ignore[override]
+        return self.reducer.has_momentum
 
     @property
-    def unbiased(self) -> bool:
-        """Whether error feedback has no place around it."""
-        return bool(getattr(self.reducer, "unbiased", False))
+    def momentum(self) -> float:
+        """That of the class, if it says that it has one."""
+        return float(getattr(self.reducer, "momentum", 0.0))
 
     def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
         with asked(self.reducer, "compress", PLACE):

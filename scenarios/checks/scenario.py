@@ -74,10 +74,6 @@ def remarks(scenario: Scenario) -> list[str]:
     if scenario.host.gpus == 1:
         said = scenario.host.model_fields_set
         found += [f"host.{key} has no effect with host.gpus = 1" for key in INSIDE if key in said]
-    training = scenario.training
-    if training is not None and training.reducer is None:
-        kept = [name for name in ("error_feedback", "momentum_correction") if getattr(training, name)]
-        found += [f"training.{name} has no effect without training.reducer" for name in kept]
     if scenario.switch.ecn_threshold is None:
         if any(job.tagging.magnitude for job in scenario.job):
             found.append("tagging by magnitude acts nowhere: switch.ecn_threshold is not set")

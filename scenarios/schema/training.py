@@ -200,11 +200,33 @@ class Training(Table):
             raise refuse("feed_back", "has no error feedback to go into", True, "error_feedback = true")
         if self.system is not None:
             self._with_a_system(self.system)
+        if not isinstance(self.reducer, UserReducer):  # whose class is not known here
+            self.fits_reducer(self.reducer)
         if isinstance(self.network, RandomLoss):
             most = self.network.burst / (self.network.burst + 1)
             if self.network.burst > 1 and self.network.loss >= most:
                 raise refuse("network.loss", "leaves no room between runs", self.network.loss, f"less than {most:.3g}")
         return self
+
+    def fits_reducer(self, reducer: Any) -> None:
+        """Raise `Mistakes` where what a reducer does by itself would be done around it, too."""
+        dense = reducer is None or reducer.kind == "none"
+        if self.error_feedback and dense and not self.feed_back:
+            what = "has nothing to feed back: all of a gradient is sent"
+            raise refuse("error_feedback", what, True, "a reducer, or feed_back = true for what the network loses")
+        if reducer is None:
+            return
+        for key, around, why in (
+            ("error_feedback", "error feedback", reducer.without_feedback()),
+            ("momentum_correction", "momentum correction", reducer.without_momentum()),
+        ):
+            if why and getattr(self, key):
+                raise refuse(key, f"{reducer.kind} {why}", getattr(self, key), f"no {around} around it")
+        if reducer.has_momentum and reducer.momentum and self.optimizer.momentum:
+            raise refuse(
+                "reducer.momentum", "is momentum besides that of the optimiser", reducer.momentum,
+                "optimizer.momentum = 0",
+            )  # fmt: skip
 
     def _with_a_system(self, system: Any) -> None:
         """A system says by itself what is sent, and some cannot be played packet by packet."""

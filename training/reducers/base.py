@@ -10,21 +10,49 @@ something in between (PowerSGD) has more: `follow` makes the next round's encodi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from pydantic import ValidationError
+
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.explain import explain
 from gradwire.scenarios.schema.base import Table
 from gradwire.training.encoded import Encoded
 
 if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
     from torch import Tensor
 
     from gradwire.traces.trace import TensorInfo
     from gradwire.training.reducers.state import State
     from gradwire.training.rows import Rows, Whole
+else:
+    ModelMetaclass = type(Table)  # which has no public name
 
 
-class Reducer(Table):
-    """Base of all reducers. A subclass has a literal `kind` and overrides `compress` and `decode`."""
+class Explained(ModelMetaclass):
+    """Of classes whose mistakes are explained where an object is made in Python, as a scenario's are when it is loaded.
+
+    Pydantic makes tables inside others without calling their class, and so without coming by here.
+    """
+
+    def __call__(cls, *arguments: Any, **keys: Any) -> Any:
+        try:
+            return super().__call__(*arguments, **keys)
+        except ValidationError as error:
+            mistakes = explain(error, keys, cls)  # type: ignore[arg-type]  # which is a Table
+        count = "1 mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
+        raise ScenarioError(f"cannot be made, {count}:", cls.__name__, mistakes=mistakes)
+
+
+class Reducer(Table, metaclass=Explained):
+    """Base of all reducers. A subclass has a literal `kind` and overrides `compress` and `decode`.
+
+    Raises
+    ------
+    ScenarioError
+        A parameter cannot be used.
+    """
 
     rounds: ClassVar[int] = 1
     """How often workers and server exchange something in a step."""
@@ -32,20 +60,37 @@ class Reducer(Table):
     """Whether a receiver knows which elements a packet is about that has not arrived, or these are sent along."""
     remembers_error: ClassVar[bool] = False
     """Whether it keeps by itself what it did not send, so that error feedback around it would count that twice."""
+    unit: ClassVar[str] = ""
+    """How large a unit is, in terms of its parameters, where these make it larger than any packet."""
+    has_momentum: ClassVar[bool] = False
+    """Whether it has a parameter `momentum`, of what it encodes, so that another one would come on top of it."""
     if TYPE_CHECKING:
 
         @property
         def kind(self) -> str:
             """By which it is chosen."""
 
+    def without_feedback(self) -> str:
+        """Why there is no error feedback around it; nothing if there can be."""
+        return "remembers by itself what it does not send" if self.remembers_error else ""
+
+    def without_momentum(self) -> str:
+        """Why there is no momentum correction around it; nothing if there can be."""
+        return "has a momentum by itself" if self.has_momentum else ""
+
     def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
-        """What a worker sends of its gradient, any shape, float32."""
+        """What a worker sends of its gradient, any shape, float32. What `flat` refuses is refused."""
         raise NotImplementedError
 
     def decode(self, encoded: Encoded, info: TensorInfo, arrived: Tensor | None = None) -> Tensor:
         """What a receiver makes of it, flat float32: (numel,) after the last round.
 
         arrived : which units are there, (units,) bool; all of them if absent. The others count as zero.
+
+        Raises
+        ------
+        ValueError
+            `arrived` is not of as many units.
         """
         raise NotImplementedError
 
@@ -90,12 +135,32 @@ class Reducer(Table):
 
 
 def scattered(values: Tensor, indices: Tensor, numel: int, arrived: Tensor | None) -> Tensor:
-    """Values at their places in a flat tensor (numel,) of zeros; those that have not arrived are left out."""
+    """Values at their places in a flat tensor (numel,) of zeros; those that have not arrived are left out.
+
+    A unit is a value, of which `arrived` is as in `Reducer.decode`.
+    """
     if arrived is not None:
+        _fit(arrived, len(values))
         values, indices = values[arrived], indices[arrived]
     dense = values.new_zeros(numel)
     dense[indices.long()] = values
     return dense
+
+
+def masked(values: Tensor, encoded: Encoded, arrived: Tensor | None, elements: int = 1) -> Tensor:
+    """Values, flat (numel,), and zero instead of those that have not arrived, `elements` to a unit.
+
+    `arrived` is as in `Reducer.decode`.
+    """
+    if arrived is None:
+        return values
+    _fit(arrived, encoded.units)
+    return values * per_element(arrived, elements, len(values))
+
+
+def _fit(arrived: Tensor, units: int) -> None:
+    if arrived.shape != (units,):
+        raise ValueError(f"a mask of {tuple(arrived.shape)} for {units} units")
 
 
 def per_element(arrived: Tensor, elements: int, numel: int) -> Tensor:

@@ -11,7 +11,7 @@ from gradwire.scenarios.schema.base import Flag, Natural
 from gradwire.training.encoded import Encoded
 from gradwire.training.reducers.base import Reducer, scattered
 from gradwire.training.reducers.fields import Ratio, kept
-from gradwire.training.reducers.state import State, flat
+from gradwire.training.reducers.state import State, finite, flat
 from gradwire.training.rows import Whole
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class DGC(Reducer):
     """
 
     remembers_error: ClassVar[bool] = True
+    has_momentum: ClassVar[bool] = True
 
     kind: Literal["dgc"] = "dgc"
     ratio: Ratio = 0.001
@@ -62,17 +63,17 @@ class DGC(Reducer):
     def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
         import torch
 
-        gradient = flat(tensor)
+        gradient = flat(tensor, info)
         if self.clip:
             gradient = gradient * min(1.0, self.clip / math.sqrt(state.workers) / max(float(gradient.norm()), 1e-30))
         momentum = state.values.get("momentum", torch.zeros_like(gradient)) * self.momentum + gradient
         total = state.values.get("total", torch.zeros_like(gradient)) + momentum
-        indices = self._chosen(total.abs(), self.ratio_at(state.step), state)
+        indices = self._chosen(_sizes(total), self.ratio_at(state.step), state)
         values = total[indices]
         total[indices] = 0
         if self.masking:
             momentum[indices] = 0
-        state.values.update(momentum=momentum, total=total)
+        state.values.update(momentum=finite(momentum), total=finite(total))
         return Encoded((values, indices.to(torch.int32)))
 
     def _chosen(self, sizes: Tensor, ratio: float, state: State) -> Tensor:
@@ -81,6 +82,8 @@ class DGC(Reducer):
 
         numel = len(sizes)
         wanted = kept(ratio, numel)
+        if not wanted:
+            return torch.empty(0, dtype=torch.long, device=sizes.device)
         count = self._sample(numel)
         sampled = sizes
         if count < numel:
@@ -113,10 +116,10 @@ class DGC(Reducer):
         nothing = torch.zeros_like(gradients)
         momentum = rows.values.get("momentum", nothing) * self.momentum + gradients
         total = rows.values.get("total", nothing) + momentum
-        chosen = self._chosen_of_all(total.abs(), rows)
+        chosen = self._chosen_of_all(_sizes(total), rows)
         sent = torch.where(chosen, total, 0.0)
         momentum = torch.where(chosen, 0.0, momentum) if self.masking else momentum
-        rows.values.update(momentum=momentum, total=torch.where(chosen, 0.0, total))
+        rows.values.update(momentum=finite(momentum), total=finite(torch.where(chosen, 0.0, total)))
         return Whole(sent, (2 * gradients.element_size() * chosen.sum(dim=1)).tolist())
 
     def _chosen_of_all(self, sizes: Tensor, rows: Rows) -> Tensor:
@@ -159,3 +162,8 @@ class DGC(Reducer):
     def _sample(self, numel: int) -> int:
         """How many elements the first threshold is taken from."""
         return max(min(numel, 1000), int(numel * self.sample))  # a handful says nothing of a tail
+
+
+def _sizes(total: Tensor) -> Tensor:
+    """Magnitudes. What is not a number is beyond any threshold, so that it is sent and seen."""
+    return total.abs().nan_to_num(math.inf, math.inf)

@@ -9,7 +9,7 @@ from pydantic import Field, SerializeAsAny, model_validator
 from gradwire.scenarios.schema.base import Flag, refuse
 from gradwire.training.encoded import Encoded
 from gradwire.training.reducers.base import Reducer
-from gradwire.training.reducers.state import State, flat
+from gradwire.training.reducers.state import State, finite, flat
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,8 +38,18 @@ class Around(Reducer):
         return self.reducer.places
 
     @property
+    def unit(self) -> str:  # type: ignore[override]
+        return self.reducer.unit
+
+    @property
     def in_rows(self) -> bool:
         return self.reducer.in_rows
+
+    def without_feedback(self) -> str:
+        return self.reducer.without_feedback()
+
+    def without_momentum(self) -> str:
+        return self.reducer.without_momentum()
 
     def settle_whole(self, sent: Tensor, rows: Rows) -> None:
         self.reducer.settle_whole(sent, rows)
@@ -64,7 +74,7 @@ class ErrorFeedback(Around):
     """What was not sent is added to the next gradient (Stich et al., NeurIPS '18; Karimireddy et al., ICML '19).
 
     A worker encodes x = g + e, and keeps e = x - (what was sent of it). In all steps together, what was sent and what
-    is kept is the sum of the gradients.
+    is kept is the sum of the gradients. What is no finite number is not kept.
     """
 
     decay: Annotated[float, Field(gt=0, le=1, strict=True)] = 1.0
@@ -72,13 +82,15 @@ class ErrorFeedback(Around):
 
     @model_validator(mode="after")
     def _once(self) -> ErrorFeedback:
-        if self.reducer.remembers_error or getattr(self.reducer, "unbiased", False):
-            what = "remembers by itself what it does not send" if self.reducer.remembers_error else "is unbiased"
-            raise refuse("error_feedback", f"{self.reducer.kind} {what}", True, "no error feedback")
+        if why := self.reducer.without_feedback():
+            raise refuse("reducer", f"{self.reducer.kind} {why}", None, "no error feedback around it")
         return self
 
+    def without_feedback(self) -> str:
+        return "has error feedback around it already"
+
     def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
-        return self.reducer.compress(self._corrected(flat(tensor), state.values), info, state)
+        return self.reducer.compress(self._corrected(flat(tensor, info), state.values), info, state)
 
     def whole(self, gradients: Tensor, rows: Rows) -> Whole:
         return self.reducer.whole(self._corrected(gradients, rows.values), rows)
@@ -99,14 +111,15 @@ class ErrorFeedback(Around):
         return gradient
 
     def _keep(self, sent: Tensor, remembered: dict[str, Tensor]) -> None:
-        remembered["residual"] = remembered.pop("corrected") - sent
+        remembered["residual"] = finite(remembered.pop("corrected") - sent)
 
 
 class MomentumCorrection(Around):
     """Momentum before the reduction instead of in the optimiser (Lin et al., ICLR '18, section 3.1).
 
     A worker encodes u = m u + g. Around error feedback, what is kept has its momentum in it; with `masking` the
-    momentum of sent elements is cleared (section 3.3). The optimiser must have no momentum of its own.
+    momentum of sent elements is cleared (section 3.3). The optimiser must have no momentum of its own. What is no
+    finite number is not kept.
     """
 
     momentum: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.9
@@ -114,8 +127,17 @@ class MomentumCorrection(Around):
     masking: Flag = False
     """Clear the momentum of elements that were sent."""
 
+    @model_validator(mode="after")
+    def _once(self) -> MomentumCorrection:
+        if why := self.reducer.without_momentum():
+            raise refuse("reducer", f"{self.reducer.kind} {why}", None, "no momentum correction around it")
+        return self
+
+    def without_momentum(self) -> str:
+        return "has momentum correction around it already"
+
     def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
-        return self.reducer.compress(self._moved(flat(tensor), state.values), info, state)
+        return self.reducer.compress(self._moved(flat(tensor, info), state.values), info, state)
 
     def whole(self, gradients: Tensor, rows: Rows) -> Whole:
         return self.reducer.whole(self._moved(gradients, rows.values), rows)
@@ -136,5 +158,5 @@ class MomentumCorrection(Around):
         return gradient
 
     def _mask(self, sent: Tensor, remembered: dict[str, Tensor]) -> None:
-        if self.masking:
-            remembered["momentum"] = remembered["momentum"] * (sent == 0)
+        momentum = remembered["momentum"]
+        remembered["momentum"] = finite(momentum * (sent == 0) if self.masking else momentum)

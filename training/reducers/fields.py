@@ -11,5 +11,5 @@ Ratio = Annotated[float, Field(gt=0, le=1, strict=True)]
 
 
 def kept(ratio: float, numel: int) -> int:
-    """How many of `numel` elements a share of them is: rounded down, at least one."""
-    return max(1, min(numel, int(numel * ratio)))
+    """How many of `numel` elements a share of them is: rounded down, at least one of any."""
+    return min(numel, max(1, int(numel * ratio)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from gradwire.training.encoded import Encoded
-from gradwire.training.reducers.base import Reducer
+from gradwire.training.reducers.base import Reducer, masked
 from gradwire.training.reducers.state import State, flat
 
 if TYPE_CHECKING:
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 class Half(Reducer):
     """Every element in 16 bits.
 
-    A value beyond the range of float16, 65504, becomes the largest one; below 6e-8 it becomes zero. bfloat16 has the
-    range of float32 and 8 bits of precision.
+    A value beyond the range of float16 becomes its largest one, 65504, and so does infinity, which hides that a
+    training diverges; NaN stays. Magnitudes of at most 2.98e-8, half of the smallest that there is, become zero.
+    bfloat16 has the range of float32 and 8 bits of precision, and hides infinity as well.
     """
 
     places: ClassVar[Literal["fixed", "sent"]] = "fixed"
@@ -32,8 +33,7 @@ class Half(Reducer):
 
         dtype = torch.float16 if self.format == "float16" else torch.bfloat16
         most = torch.finfo(dtype).max
-        return Encoded((flat(tensor).clamp(-most, most).to(dtype),))
+        return Encoded((flat(tensor, info).clamp(-most, most).to(dtype),))
 
     def decode(self, encoded: Encoded, info: TensorInfo, arrived: Tensor | None = None) -> Tensor:
-        values = encoded.fields[0].float()
-        return values if arrived is None else values * arrived
+        return masked(encoded.fields[0].float(), encoded, arrived)

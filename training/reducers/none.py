@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from gradwire.training.encoded import Encoded
-from gradwire.training.reducers.base import Reducer
+from gradwire.training.reducers.base import Reducer, masked
 from gradwire.training.reducers.state import State, flat
 from gradwire.training.rows import Whole
 
@@ -24,11 +24,11 @@ class Dense(Reducer):
     kind: Literal["none"] = "none"
 
     def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
-        return Encoded((flat(tensor),))
+        return Encoded((flat(tensor, info),))
 
     def decode(self, encoded: Encoded, info: TensorInfo, arrived: Tensor | None = None) -> Tensor:
         (values,) = encoded.fields
-        return values.clone() if arrived is None else values * arrived
+        return values.clone() if arrived is None else masked(values, encoded, arrived)
 
     @property
     def in_rows(self) -> bool:

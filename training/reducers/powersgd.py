@@ -8,7 +8,7 @@ from pydantic import Field
 
 from gradwire.scenarios.schema.base import Flag
 from gradwire.training.encoded import Encoded
-from gradwire.training.reducers.base import Reducer
+from gradwire.training.reducers.base import Reducer, masked
 from gradwire.training.reducers.state import State, flat
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ class PowerSGD(Reducer):
 
     rounds: ClassVar[int] = 2
     places: ClassVar[Literal["fixed", "sent"]] = "fixed"
+    unit: ClassVar[str] = "4 rank"
 
     kind: Literal["powersgd"] = "powersgd"
     rank: Annotated[int, Field(ge=1, le=1024, strict=True)] = 1
@@ -43,7 +44,7 @@ class PowerSGD(Reducer):
     def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
         import torch
 
-        values = flat(tensor)
+        values = flat(tensor, info)
         if not self.low_rank(info):
             return Encoded((values,))
         matrix = values.view(_sides(info))
@@ -64,12 +65,16 @@ class PowerSGD(Reducer):
     def restore(self, mean: Tensor, info: TensorInfo, state: State) -> Tensor:
         if not self.low_rank(info):
             return state.values.pop("raw")
-        state.values["q"] = mean.view(-1, self.rank)
-        return (state.values.pop("p") @ state.values["q"].T).reshape(-1)
+        q, p = mean.view(-1, self.rank), state.values.pop("p")
+        if bool(q.isfinite().all()):
+            state.values["q"] = q
+        else:  # nothing that starts from it would ever be finite again
+            state.values.pop("q", None)
+        return (p @ q.T).reshape(-1)
 
     def decode(self, encoded: Encoded, info: TensorInfo, arrived: Tensor | None = None) -> Tensor:
         (rows,) = encoded.fields
-        return (rows if arrived is None else rows * arrived.view(-1, *[1] * (rows.dim() - 1))).reshape(-1)
+        return masked(rows.reshape(-1), encoded, arrived, self.elements(encoded))
 
     def elements(self, encoded: Encoded) -> int:
         return encoded.fields[0][:1].numel() or 1
@@ -93,4 +98,4 @@ def orthonormal(matrix: Tensor) -> Tensor:
 
 def _sides(info: TensorInfo) -> tuple[int, int]:
     rows = info.shape[0] if info.shape else 1
-    return rows, info.numel // rows
+    return rows, info.numel // max(rows, 1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from gradwire.training.encoded import Encoded
-from gradwire.training.reducers.base import Reducer, grouped, per_element
+from gradwire.training.reducers.base import Reducer, grouped, masked
 from gradwire.training.reducers.state import State, flat
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ class QSGD(Reducer):
     """
 
     places: ClassVar[Literal["fixed", "sent"]] = "fixed"
+    unit: ClassVar[str] = "bucket + 4"
 
     kind: Literal["qsgd"] = "qsgd"
     levels: Annotated[int, Field(ge=1, le=127, strict=True)] = 127
@@ -36,8 +37,8 @@ class QSGD(Reducer):
     def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
         import torch
 
-        values = flat(tensor)
-        rows = grouped(values, min(self.bucket, len(values)))
+        values = flat(tensor, info)
+        rows = grouped(values, min(self.bucket, max(len(values), 1)))
         norms = rows.norm(dim=1, keepdim=True)
         scaled = rows.abs() * (self.levels / norms.clamp(min=torch.finfo(torch.float32).tiny))
         draws = torch.rand(rows.shape, generator=state.own(rows.device), device=rows.device)
@@ -47,7 +48,7 @@ class QSGD(Reducer):
     def decode(self, encoded: Encoded, info: TensorInfo, arrived: Tensor | None = None) -> Tensor:
         norms, levels = encoded.fields
         values = (levels.float() * (norms / self.levels)).view(-1)[: info.numel]
-        return values if arrived is None else values * per_element(arrived, levels.shape[1], info.numel)
+        return masked(values, encoded, arrived, levels.shape[1])
 
     def elements(self, encoded: Encoded) -> int:
         return encoded.fields[1].shape[1]

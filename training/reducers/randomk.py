@@ -34,10 +34,10 @@ class RandomK(Reducer):
     def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
         import torch
 
-        values = flat(tensor)
+        values = flat(tensor, info)
         count = kept(self.ratio, len(values))
         indices = torch.randperm(len(values), generator=state.shared(values.device), device=values.device)[:count]
-        chosen = values[indices] * (len(values) / count) if self.unbiased else values[indices]
+        chosen = values[indices] * (len(values) / count) if self.unbiased and count else values[indices]
         return Encoded((chosen,), known={"indices": indices})
 
     def decode(self, encoded: Encoded, info: TensorInfo, arrived: Tensor | None = None) -> Tensor:
@@ -47,6 +47,9 @@ class RandomK(Reducer):
         there = arrived.new_ones(info.numel)
         there[encoded.known["indices"][~arrived]] = False
         return there
+
+    def without_feedback(self) -> str:
+        return "is unbiased" if self.unbiased else ""
 
     @property
     def in_rows(self) -> bool:

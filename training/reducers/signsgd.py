@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from gradwire.training.encoded import Encoded
-from gradwire.training.reducers.base import Reducer, grouped, per_element
+from gradwire.training.reducers.base import Reducer, grouped, masked
 from gradwire.training.reducers.state import State, flat
 
 if TYPE_CHECKING:
@@ -19,7 +19,8 @@ class SignSGD(Reducer):
 
     With `scale = "mean"` signs are multiplied by the mean magnitude of the tensor, the head of every packet, which
     makes them a contraction as error feedback wants it (EF-signSGD). With `scale = "none"` they are plus and minus
-    one, as in signSGD, whose learning rate is smaller by as much. A unit is a byte of eight elements.
+    one, as in signSGD, whose learning rate is smaller by as much. A unit is a byte of eight elements. A bit cannot say
+    that an element is no number: without a scale one more unit says so of the tensor, all of which is NaN then.
     """
 
     places: ClassVar[Literal["fixed", "sent"]] = "fixed"
@@ -31,11 +32,13 @@ class SignSGD(Reducer):
     def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
         import torch
 
-        values = flat(tensor)
+        values = flat(tensor, info)
         bits = grouped((values >= 0).float(), 8).to(torch.uint8)
         shifts = torch.arange(8, dtype=torch.uint8, device=values.device)
-        head = (values.abs().mean().view(1),) if self.scale == "mean" else ()
-        return Encoded(((bits << shifts).sum(dim=1, dtype=torch.uint8),), head)
+        signs = (bits << shifts).sum(dim=1, dtype=torch.uint8)
+        if self.scale == "mean":
+            return Encoded((signs,), (values.abs().mean().view(1),))
+        return Encoded((torch.cat([signs, signs.new_zeros(1)]) if bool(values.isnan().any()) else signs,))
 
     def decode(self, encoded: Encoded, info: TensorInfo, arrived: Tensor | None = None) -> Tensor:
         import torch
@@ -45,7 +48,9 @@ class SignSGD(Reducer):
         values = ((packed[:, None] >> shifts) & 1).float().view(-1)[: info.numel] * 2 - 1
         if encoded.head:
             values = values * encoded.head[0]
-        return values if arrived is None else values * per_element(arrived, 8, info.numel)
+        values = masked(values, encoded, arrived, 8)
+        one_more = len(packed) > -(-info.numel // 8) and (arrived is None or bool(arrived[-1]))
+        return torch.full_like(values, torch.nan) if one_more else values
 
     def elements(self, encoded: Encoded) -> int:
         return 8

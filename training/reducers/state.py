@@ -6,8 +6,12 @@ import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from gradwire.scenarios.errors import ScenarioError
+
 if TYPE_CHECKING:
     from torch import Generator, Tensor
+
+    from gradwire.traces.trace import TensorInfo
 
 
 @dataclass
@@ -54,6 +58,24 @@ def _generator(device: Any, *numbers: int) -> Generator:
     return generator
 
 
-def flat(tensor: Tensor) -> Tensor:
-    """A tensor as one run of float32 values."""
+def flat(tensor: Tensor, info: TensorInfo | None = None) -> Tensor:
+    """A tensor as one run of float32 values.
+
+    info : what it should be, if it should be something.
+
+    Raises
+    ------
+    ScenarioError
+        It has other than as many elements, or complex ones, half of which would be lost.
+    """
+    where = f"gradient of {info.name}" if info is not None else "gradient"
+    if info is not None and tensor.numel() != info.numel:
+        raise ScenarioError(f"has {tensor.numel()} elements", where, f"{info.numel}")
+    if tensor.is_complex():
+        raise ScenarioError(f"has elements of {tensor.dtype}", where, "real ones, such as torch.view_as_real has")
     return tensor.detach().reshape(-1).float()
+
+
+def finite(remembered: Tensor) -> Tensor:
+    """What is remembered for the next step, with zero for what is no finite number, which would be in all that come."""
+    return remembered.nan_to_num(0.0, 0.0, 0.0)

@@ -27,7 +27,7 @@ class TopK(Reducer):
     def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
         import torch
 
-        values = flat(tensor)
+        values = flat(tensor, info)
         indices = values.abs().topk(kept(self.ratio, len(values)), sorted=False).indices
         return Encoded((values[indices], indices.to(torch.int32)))
 

@@ -95,7 +95,8 @@ class Mipd(Asynchronous):
 
     def encode(self, worker: int, gradients: list[Tensor]) -> list[Encoded]:
         """Codes of the elements that matter, and where these are whenever that is worked out anew."""
-        rules, anew = self.rules, self.turns[worker] % self.rules.refresh == 0
+        rules, turn = self.rules, self.turns[worker]
+        anew = turn % rules.refresh == 0 or turn == rules.warmup  # which ends then, whatever the rhythm
         gradients = clipped(gradients, self.recipe.clip)
         if anew:
             self._look(worker, gradients)

@@ -41,7 +41,8 @@ MODELS = {
 }
 RING = ['job.exchange={kind="ring"}', "job.servers=0", 'training.network={loss=0.2, way="both"}', "training.resync=3"]
 CASES = {
-    **{f"reducer {kind}": [f'training.reducer={{kind="{kind}"}}', LOSSY] for kind in components("reducer")},
+    **{f"reducer {kind}": [f'training.reducer={{kind="{kind}"}}', LOSSY,
+                           *["training.optimizer.momentum=0.0"][: kind == "dgc"]] for kind in components("reducer")},
     **{f"{kind}, fed back": [f'training.reducer={{kind="{kind}"}}', LOSSY, "training.error_feedback=true",
                              "training.feed_back=true", "training.momentum_correction=0.9",
                              "training.optimizer.momentum=0.0"] for kind in ("topk", "signsgd", "powersgd")},

@@ -170,6 +170,26 @@ def test_small_tensors_go_in_full_and_everything_at_first() -> None:
     assert seen == [[216, 8, 2880, 10]] * 2 + [[216, 8, 288, 10]] * 2
 
 
+@pytest.mark.parametrize(("warmup", "refresh"), [(1, 20), (5, 3), (3, 3), (0, 4), (7, 2)])
+def test_everything_is_sent_for_as_many_turns_as_said(warmup: int, refresh: int) -> None:
+    """Whenever significance is worked out anew; a new choice is told with its places."""
+    rules = Interpretable(ratio=0.1, warmup=warmup, refresh=refresh, floor=0.0)
+    trainer = Mipd(plain(), DATA, Recipe(workers=1, batch=8, steps=9), rules)
+    seen, told, encode = [], [], trainer.encode
+
+    def watched(worker, gradients):
+        found = encode(worker, gradients)
+        told.append(found[5].units > 0)
+        return found
+
+    trainer.encode = watched
+    for _ in range(9):
+        trainer.step()
+        seen.append(len(trainer.places[0][2]))
+    assert seen == [2880] * warmup + [288] * (9 - warmup)
+    assert told == [turn % refresh == 0 or turn == warmup for turn in range(9)]
+
+
 def test_old_significance_fades() -> None:
     rules = Interpretable(ratio=0.5, significance="magnitude", decay=0.5, refresh=1, bits=0)
     trainer = line(rules, [4.0, 0.0], rate=0.0001)
@@ -286,6 +306,20 @@ def test_bytes_are_those_of_the_serialised_packets() -> None:
     assert [trainer.step().sent_bytes for _ in range(4)] == [sum(seen[i : i + 2]) for i in (0, 2, 4, 6)]
     count = sum(info.numel for info in trainer.infos)
     assert count == 3114 and trainer.pulled_bytes < 0.7 * 4 * 4 * 2 * count
+
+
+@pytest.mark.parametrize("bits", [4, 3, 0])
+def test_bytes_can_be_counted_by_hand(bits: int) -> None:
+    """As docs/training.md has it, also of turns in which everything is sent, and in full means in codes."""
+    rules = Interpretable(ratio=0.1, refresh=3, warmup=2, floor=0.0, bits=bits, update="all")
+    trainer = Mipd(plain(), DATA, Recipe(workers=1, batch=8, steps=5, payload=256), rules)
+    for turn in range(5):
+        row, expected = trainer.step(), 0
+        for places, info in zip(trainer.places[0], trainer.infos, strict=True):
+            units = -(-len(places) // 8)
+            expected += bits * units + 9 * -(-units // (247 // bits)) if bits else 4 * len(places)
+            expected += min(4 * len(places), -(-info.numel // 8)) if turn in (0, 2, 3) else 0
+        assert row.sent_bytes == expected and row.pulled_bytes == 4 * trainer.numel
 
 
 def test_lost_packets_are_dropped_gradients() -> None:

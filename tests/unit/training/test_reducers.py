@@ -13,6 +13,7 @@ from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from reducer_cases import SHAPES, distance_after, drawn, info_of, one  # noqa: E402
 
+from gradwire.scenarios.errors import ScenarioError  # noqa: E402
 from gradwire.traces.trace import TensorInfo  # noqa: E402
 from gradwire.training.exchange import Exchange, answer_bytes  # noqa: E402
 from gradwire.training.network import Answer, Random, Replay  # noqa: E402
@@ -297,9 +298,9 @@ def test_momentum_around_feedback_is_dgc() -> None:
 
 
 def test_feedback_twice_is_refused() -> None:
-    with pytest.raises(ValueError, match="dgc remembers by itself"):
+    with pytest.raises(ScenarioError, match="dgc remembers by itself"):
         ErrorFeedback(reducer=DGC())
-    with pytest.raises(ValueError, match="randomk is unbiased"):
+    with pytest.raises(ScenarioError, match="randomk is unbiased"):
         ErrorFeedback(reducer=RandomK(unbiased=True))
 
 
