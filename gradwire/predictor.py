@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradwire.scenarios.errors import MissingExtraError, ResultError, ScenarioError
-from gradwire.scenarios.output import replaced
+from gradwire.scenarios.given import path_of
+from gradwire.scenarios.output import cannot_write, refuse_unwritable, replaced
 from gradwire.scenarios.record import command_line
 
 if TYPE_CHECKING:
@@ -67,7 +69,7 @@ def make_predictor(
     ScenarioError, TraceError
         There is no such kind, model or data, or there are not two seeds.
     ResultError
-        The folder has trainings of another plan, or cannot be written.
+        The file is a folder, or cannot be written; or the folder beside it has trainings of another plan.
     MissingExtraError
         torch is not installed.
     """
@@ -77,7 +79,7 @@ def make_predictor(
         raise MissingExtraError("torch", "capture") from error
     from gradwire.training.served.predictor import NETS, save_predictor
 
-    plan, place = plan or Plan(), Path(out)
+    plan, place = plan or Plan(), _file(out)
     if kind not in NETS:
         raise ScenarioError(f"{kind} has no predictor", "KIND", f"one of {', '.join(NETS)}")
     if len(set(plan.seeds)) < 2:
@@ -105,8 +107,11 @@ def make_predictor(
         "error_by_model": {name: _rounded(fitting.judge(net, each)) for name, each in unseen.items()},
         "torch": torch.__version__,
     }  # fmt: skip
-    with replaced(place) as partial:
-        save_predictor(partial, net, manifest)
+    try:
+        with replaced(place) as partial:
+            save_predictor(partial, net, manifest)
+    except OSError as error:
+        raise cannot_write(error, place) from None
     return manifest
 
 
@@ -166,6 +171,18 @@ def _fitted(kind: str, plan: Plan, folder: Path, samples: Sequence[tuple[int, An
         with replaced(file) as partial:
             torch.save(fitting.state_dict(), partial)
     return fitting
+
+
+def _file(out: str | Path) -> Path:
+    """Where the predictor is to be, which may be there; found out before anything is trained."""
+    place = path_of(out, "make_predictor(out)", "a file", ResultError)
+    if os.path.isdir(place):  # where a name is too long, Path's own raises
+        raise ResultError("is a folder", str(place), "a file in it, or beside it")
+    if not os.path.lexists(place):
+        refuse_unwritable(place, file=True)
+    elif not os.access(place.parent, os.W_OK | os.X_OK):
+        raise ResultError("may not be written there", str(place), "a folder that can be written to")
+    return place
 
 
 def _folder(place: Path, kind: str, plan: Plan) -> Path:

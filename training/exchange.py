@@ -21,6 +21,8 @@ from gradwire.training.reducers.base import Reducer, per_element
 from gradwire.training.reducers.state import State, flat
 from gradwire.training.ring import VALUE, Ring, RingLayout, buckets_of
 from gradwire.training.rows import Rows, Stacked, Whole, matrix_of
+from gradwire.training.seam import carried
+from gradwire.training.strangers import answering, check_decoded, check_encoded, is_own
 
 if TYPE_CHECKING:
     import torch
@@ -114,6 +116,8 @@ class Exchange:
     watch: Stopwatch = field(init=False)
     states: list[list[State]] = field(init=False)
     last: list[dict[int, Tensor]] = field(init=False)
+    _looks: bool = field(init=False, default=True)
+    """Whether what the reducer answers is looked at: in the first step, and always where it is not gradwire's."""
 
     def __post_init__(self) -> None:
         if self.fill != "zero" and self.reducer.places != "fixed":
@@ -149,6 +153,11 @@ class Exchange:
         gradients : N lists of T tensors.
         number : of the step, from 0.
         network : what carries it; nothing is lost if absent.
+
+        Raises
+        ------
+        ScenarioError
+            A network or a reducer that is not gradwire's answers with something that does not fit.
         """
         network = network or Ideal()
         if self.ring is not None:
@@ -160,7 +169,7 @@ class Exchange:
             for state in states:
                 state.step = number
         encoded, times = self._each(
-            lambda w, t: self.reducer.compress(gradients[w][t], self.infos[t], self.states[w][t]), sent
+            lambda w, t: self.reducer.compress(gradients[w][t], self.infos[t], self.states[w][t]), sent, "compress"
         )
         for round_ in range(self.reducer.rounds):
             shares, means = self._round(round_, number, encoded, times, network, sent)
@@ -169,10 +178,13 @@ class Exchange:
         whole = []
         for tensor, info in enumerate(self.infos):
             results = [self.reducer.restore(means[tensor], info, self.states[w][tensor]) for w in range(self.workers)]
+            if self._looks:
+                check_decoded(self.reducer, "restore", results[0], info)
             for worker, result in enumerate(results):
                 mine = shares[worker][tensor] if self.reducer.rounds == 1 else result
                 self.reducer.settle(mine, info, self.states[worker][tensor])
             whole.append(results[0].view(info.shape))
+        self._looks = not is_own(answering(self.reducer))
         return whole, sent
 
     def state_dict(self) -> dict[str, Any]:
@@ -235,7 +247,7 @@ class Exchange:
         numels = tuple(info.numel for info in self.infos)
         layout = RingLayout(numels, buckets_of(numels, self.bucket), self.workers, self.payload)
         encoded = [[Encoded((flat(each),)) for each in mine] for mine in gradients]
-        answer = network.carry(Pushed(number, 0, self.payload, self.infos, encoded, layout))
+        answer = carried(network, Pushed(number, 0, self.payload, self.infos, encoded, layout))
         masks: Sequence[Tensor | None] = [None] * len(layout.buckets)
         if answer.hops is not None:
             layout = replace(layout, buckets=answer.hops.buckets)
@@ -258,10 +270,12 @@ class Exchange:
         ]  # fmt: skip
 
     def _following(self, means: list[Tensor], sent: Sent) -> tuple[list[list[Encoded]], list[list[int]]]:
-        return self._each(lambda w, t: self.reducer.follow(means[t], self.infos[t], self.states[w][t]), sent)
+        return self._each(lambda w, t: self.reducer.follow(means[t], self.infos[t], self.states[w][t]), sent, "follow")
 
-    def _each(self, make: Callable[[int, int], Encoded], sent: Sent) -> tuple[list[list[Encoded]], list[list[int]]]:
-        """All encodings, and how long each took, in picoseconds."""
+    def _each(
+        self, make: Callable[[int, int], Encoded], sent: Sent, function: str
+    ) -> tuple[list[list[Encoded]], list[list[int]]]:
+        """All encodings, and how long each took, in picoseconds. `function`: of the reducer's, that makes them."""
         encoded: list[list[Encoded]] = []
         times: list[list[int]] = []
         for worker in range(self.workers):
@@ -272,7 +286,10 @@ class Exchange:
                 encoded[-1].append(make(worker, tensor))
                 took = self.watch() - began
                 sent.encode_ns += took
-                times[-1].append(self._counted(tensor, took))
+                if self._looks:
+                    check_encoded(self.reducer, function, encoded[-1][-1], self.infos[tensor], self.payload)
+                # nobody waits for what is not sent, as of vectors in the second round of PowerSGD
+                times[-1].append(self._counted(tensor, took) if encoded[-1][-1].units else 0)
         return encoded, times
 
     def _counted(self, tensor: int, took: int) -> int:
@@ -289,7 +306,7 @@ class Exchange:
     ) -> tuple[list[list[Tensor]], list[Tensor]]:  # fmt: skip
         """What each worker counts as sent, by tensor, and the mean of what has arrived."""
         counted = () if self.encode_time == "none" else times
-        answer = network.carry(Pushed(number, round_, self.payload, self.infos, encoded, encode_ps=counted))
+        answer = carried(network, Pushed(number, round_, self.payload, self.infos, encoded, encode_ps=counted))
         encoding, decoding = max(map(sum, times)), 0
         masks, sent.time_ps = answer.arrived, sent.time_ps + answer.time_ps
         sent.time_ps += 0 if answer.with_encoding else encoding
@@ -305,8 +322,10 @@ class Exchange:
                 began = self.watch()
                 got = self.reducer.decode(mine, info, there)
                 took = self.watch() - began
+                if self._looks and self.reducer.rounds == 1:
+                    check_decoded(self.reducer, "decode", got, info)
                 sent.server_ns += took
-                decoding += self._counted(tensor, took)
+                decoding += self._counted(tensor, took) if mine.units else 0
                 if there is not None and len(there):
                     loss = 1 - int(there.sum()) / len(there)
                     sent.lost[worker][tensor] = max(sent.lost[worker][tensor], loss)
@@ -341,9 +360,12 @@ def check_units(reducer: Reducer, infos: Sequence[TensorInfo], payload: int) -> 
     """
     import torch
 
-    shapes = {info.shape: info for info in infos}.values()
-    for info in sorted(shapes, key=lambda info: info.numel, reverse=True):
+    others = not is_own(answering(reducer))
+    shapes = list({info.shape: info for info in infos}.values())
+    for info in shapes if others else sorted(shapes, key=lambda info: info.numel, reverse=True):
         encoded = reducer.compress(torch.zeros(info.shape), info, State(0, 0, 0))
+        if others:
+            check_encoded(reducer, "compress", encoded, info, payload)
         try:
             encoded.packets(payload)
         except ValueError as error:

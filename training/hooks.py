@@ -21,14 +21,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.given import instance_of, whole_number
 from gradwire.training.encoded import Encoded
+from gradwire.training.parts import reducer_given
 from gradwire.training.reducers.base import Reducer
-from gradwire.training.reducers.feedback import Around
 from gradwire.training.reducers.fp16 import Half
 from gradwire.training.reducers.none import Dense
 from gradwire.training.reducers.powersgd import PowerSGD
 from gradwire.training.reducers.randomk import RandomK
 from gradwire.training.reducers.state import State
+from gradwire.training.strangers import innermost
 from gradwire.training.trainer import tensors_of
 
 SUMMED = (Dense, Half, RandomK, PowerSGD)
@@ -48,7 +51,15 @@ class Reduced:
         module : the model, or DDP around it.
         seed : what random draws hang on, the same in all processes.
         group : the process group; the default one if absent.
+
+        Raises
+        ------
+        ScenarioError
+            Something is none of these.
         """
+        instance_of(module, nn.Module, "Reduced(module)", "a torch.nn.Module", ScenarioError)
+        reducer_given(reducer, "Reduced(reducer)")
+        whole_number(seed, "Reduced(seed)", 0, ScenarioError)
         inner = module.module if isinstance(module, nn.parallel.DistributedDataParallel) else module
         self.reducer, self.group = reducer, group
         self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
@@ -56,10 +67,7 @@ class Reduced:
         self.number = {id(each): at for at, each in enumerate(inner.parameters())}
         self.states = [State(seed, self.rank, tensor, self.world) for tensor in range(len(self.infos))]
         self.step, self.sent_bytes = 0, 0
-        plain = reducer
-        while isinstance(plain, Around):
-            plain = plain.reducer
-        self.summed = isinstance(plain, SUMMED)
+        self.summed = isinstance(innermost(reducer), SUMMED)
 
     def hook(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         """What DDP calls for each bucket: the bucket's mean gradient, sooner or later."""
@@ -148,7 +156,17 @@ class Reduced:
 
 
 def register(ddp: nn.parallel.DistributedDataParallel, reducer: Reducer, seed: int = 0, group: Any = None) -> Reduced:
-    """Have DDP send what a reducer makes of gradients; before the first step. What comes back counts and remembers."""
+    """Have DDP send what a reducer makes of gradients; before the first step. What comes back counts and remembers.
+
+    Raises
+    ------
+    ScenarioError
+        It is no DistributedDataParallel, or no reducer, such as a reducer's name or class.
+    """
+    wanted = nn.parallel.DistributedDataParallel
+    instance_of(ddp, wanted, "register(ddp)", "a torch.nn.parallel.DistributedDataParallel", ScenarioError)
+    reducer_given(reducer, "register(reducer)")
+    whole_number(seed, "register(seed)", 0, ScenarioError)
     reduced = Reduced(ddp, reducer, seed, group)
     ddp.register_comm_hook(reduced, lambda state, bucket: state.hook(bucket))  # DDP refuses annotations in strings
     return reduced

@@ -14,22 +14,33 @@ lost.parquet in any case.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.arrow import numpy_of
-from gradwire.scenarios.errors import ResultError, ScenarioError
+from gradwire.scenarios.errors import GradwireError, ResultError, ScenarioError
+from gradwire.scenarios.given import path_of
+from gradwire.scenarios.learned import FORMAT, SCENARIO, SUMMARY
+from gradwire.scenarios.load import load_scenario
 from gradwire.scenarios.output import replaced
 from gradwire.training.network import Answer, Memoryless, Network, Pushed
+from gradwire.training.reducers.none import Dense
 from gradwire.training.ring import Hops
+from gradwire.training.seam import carried
+from gradwire.training.strangers import innermost
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from gradwire.traces.trace import TensorInfo
+    from gradwire.training.reducers.base import Reducer
 
 ROUNDS, MISSING = "rounds.parquet", "missing.parquet"
 WAYS = ("push", "pull", "hop")
@@ -37,6 +48,11 @@ COLUMNS = ("step", "round", "way", "hop", "worker", "tensor", "packet", "packets
 TIMES = ("step", "round", "time_ps", "with_encoding")
 BUCKETS = b"buckets"
 """Key of the file's metadata with the tensors of a ring's buckets."""
+REPLAY = "training.network.replay"
+EXPECTED = "a training of the same model, workers, payload, exchange and reducer, and of as many steps"
+TABLE = "a table of a training that was kept"
+PUSHED = b"pushed"
+"""Key of the file's metadata with what was pushed: workers, payload, exchange and tensors. Older files lack it."""
 
 
 class Kept:
@@ -47,10 +63,12 @@ class Kept:
         self._runs: list[Ints] = []
         self._times: list[tuple[int, int, int, int]] = []
         self._buckets: tuple[tuple[int, ...], ...] = ()
+        self._pushed: dict[str, Any] = {}
 
     def carry(self, pushed: Pushed) -> Answer:
         """As the other one does."""
-        answer = self.network.carry(pushed)
+        answer = carried(self.network, pushed)
+        self._pushed = self._pushed or _said(pushed)
         self._times.append((pushed.step, pushed.round, answer.time_ps, answer.with_encoding))
         for way, masks in (("push", answer.arrived), ("pull", answer.pulled)):
             for worker, row in enumerate(masks):
@@ -80,7 +98,7 @@ class Kept:
         runs = np.concatenate(self._runs) if self._runs else np.zeros((0, len(COLUMNS)), np.int64)
         missing = pyarrow.table(
             {name: _named(column) if name == "way" else column for name, column in zip(COLUMNS, runs.T, strict=True)},
-            metadata={BUCKETS: json.dumps(self._buckets).encode()},
+            metadata={BUCKETS: json.dumps(self._buckets).encode(), PUSHED: json.dumps(self._pushed).encode()},
         )
         times = np.array(self._times, dtype=np.int64).reshape(-1, len(TIMES))
         for name, table in ((MISSING, missing), (ROUNDS, pyarrow.table(dict(zip(TIMES, times.T, strict=True))))):
@@ -95,7 +113,7 @@ class Kept:
         ResultError
             They are not there, or damaged.
         """
-        runs, times, self._buckets = _read(folder)
+        runs, times, self._buckets, self._pushed = _read(folder)
         self._runs = [runs[runs[:, 0] < steps]]
         self._times = [tuple(row) for row in times[times[:, 0] < steps].tolist()]
 
@@ -117,15 +135,48 @@ class Again(Memoryless):
         Raises
         ------
         ResultError
-            It has not.
+            It has not, is not there, or damaged.
         """
-        self.folder = Path(folder)
-        runs, times, self._buckets = _read(self.folder)
+        self.folder = path_of(folder, "Again(folder)", "the folder of a training", ResultError)
+        runs, times, self._buckets, self._pushed = _read(self.folder)
         self._times = {(row[0], row[1]): row[2:] for row in times.tolist()}
         self._runs: dict[tuple[int, int], list[list[int]]] = {}
         for row in runs.tolist():
             self._runs.setdefault((row[0], row[1]), []).append(row[2:])
         self.steps = 1 + max((step for step, _ in self._times), default=-1)
+
+    def compare(
+        self, workers: int, payload: int, collective: Literal["parameter_server", "ring"], steps: int,
+        infos: Sequence[TensorInfo], reducer: Reducer,
+    ) -> None:  # fmt: skip
+        """Whether what it lost can be lost by a training of so many workers and steps, as far as its folder says.
+
+        Seeds, data, optimiser, precision, fill, and what is around a reducer may be others.
+
+        Raises
+        ------
+        ScenarioError
+            It cannot; with all that differs.
+        ResultError
+            What the folder says is damaged.
+        """
+        summary, then = _summary(self.folder), _scenario(self.folder)
+        kept = ("workers", "parameters", "tensors")
+        found: dict[str, Any] = {name: summary[name] for name in kept if name in summary}
+        if then is not None:
+            job, table = then.job[0], then.training
+            found["payload"] = int((job.transport or then.transport).payload)
+            found["exchange"] = "ring" if job.exchange.kind == "ring" else "parameter_server"
+            found["reducer"] = table.reducer or Dense()
+        here = {
+            "workers": workers, "payload": payload, "exchange": collective, "tensors": [info.name for info in infos],
+            "parameters": sum(info.numel for info in infos), "reducer": innermost(reducer),
+        }  # fmt: skip
+        differing = list(_differing(found, here))
+        if steps > self.steps:
+            differing.append(f"{self.steps} steps there, {steps} here")
+        if differing:
+            raise self._another(differing)
 
     def carry(self, pushed: Pushed) -> Answer:
         """What became of that round then.
@@ -135,6 +186,8 @@ class Again(Memoryless):
         ScenarioError
             That training had no such step, worker, tensor or packet.
         """
+        if differing := list(_differing(self._pushed, _said(pushed))) if not pushed.step else ():
+            raise self._another(differing)
         at = pushed.step, pushed.round
         if at not in self._times:
             raise self._other(f"has no step {pushed.step}, round {pushed.round}, but {self.steps} steps")
@@ -161,6 +214,10 @@ class Again(Memoryless):
         if worker >= len(pushed.encoded) or (WAYS[way] == "hop") is not (pushed.layout is not None):
             raise self._other(f"had other workers than {len(pushed.encoded)}, or another exchange")
         if pushed.layout is not None:
+            if tensor >= len(hops) or not 0 <= hop < 2 * len(pushed.encoded) - 2:
+                raise self._other(f"lost something in hop {hop} of bucket {tensor}, of {len(hops)} buckets")
+            if sorted(each for bucket in self._buckets for each in bucket) != list(range(len(pushed.infos))):
+                raise self._other(f"had buckets of other tensors than {len(pushed.infos)}")
             if hops[tensor] is None:
                 layout, count = replace(pushed.layout, buckets=self._buckets), len(pushed.encoded)
                 hops[tensor] = torch.ones(2 * count - 2, count, layout.packets(tensor), dtype=torch.bool)
@@ -176,7 +233,10 @@ class Again(Memoryless):
         return mask
 
     def _other(self, what: str) -> ScenarioError:
-        return ScenarioError(what, str(self.folder), "a training of the same model, workers, payload and steps")
+        return ScenarioError(what, str(self.folder), EXPECTED)
+
+    def _another(self, differing: Sequence[str]) -> ScenarioError:
+        return ScenarioError(f"{self.folder} is of another training: {'; '.join(differing)}", REPLAY, EXPECTED)
 
 
 def _named(ways: Ints) -> Any:
@@ -185,23 +245,114 @@ def _named(ways: Ints) -> Any:
     return pyarrow.array([WAYS[each] for each in ways.tolist()], pyarrow.string())
 
 
-def _read(folder: Path) -> tuple[Ints, Ints, tuple[tuple[int, ...], ...]]:
-    """(runs, times, buckets) of a training's folder."""
+def _said(pushed: Pushed) -> dict[str, Any]:
+    """What `PUSHED` keeps."""
+    return {
+        "workers": len(pushed.encoded), "payload": pushed.payload,
+        "exchange": "parameter_server" if pushed.layout is None else "ring",
+        "tensors": [[info.name, info.numel] for info in pushed.infos],
+    }  # fmt: skip
+
+
+def _differing(there: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[str]:
+    """What two trainings say of themselves and differ in, in words."""
+    for name, mine in here.items():
+        theirs = there.get(name, mine)
+        if theirs == mine:
+            continue
+        if name == "tensors":
+            count = len(theirs) if isinstance(theirs, list) else 0
+            pairs = zip(theirs if count else (), mine, strict=False)
+            other = next((f", such as {_tensor(one)} for {_tensor(two)}" for one, two in pairs if one != two), "")
+            yield f"{count} tensors there, {len(mine)} here{other}"
+        elif name in ("workers", "parameters"):
+            yield f"{theirs} {name} there, {mine} here"
+        else:
+            yield f"{name} {_told(theirs, mine)} there, {_told(mine, theirs)} here"
+
+
+def _tensor(said: Any) -> str:
+    """A tensor's name, with its size where that is known."""
+    return "{} of {} elements".format(*said) if isinstance(said, list) and len(said) == 2 else str(said)
+
+
+def _told(value: Any, other: Any) -> str:
+    """A value; of a reducer its kind, or in what it differs from another one of that kind."""
+    kind = getattr(value, "kind", None)
+    if kind is None or kind != getattr(other, "kind", None):
+        return str(kind or value)
+    rest = other.model_dump()
+    return ", ".join(f"{name} = {each}" for name, each in value.model_dump().items() if rest.get(name) != each) or kind
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    """What the folder's training.json says; nothing where only tables were kept."""
+    place = folder / SUMMARY
+    try:
+        found = json.loads(place.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError):
+        raise ResultError("is damaged", str(place), "what the training left there") from None
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise ResultError("is of another format", str(place), f"format {FORMAT}")
+    return found
+
+
+def _scenario(folder: Path) -> Any:
+    """The folder's scenario; None where there is none, or it needs what is not here any more."""
+    place = folder / SCENARIO
+    try:
+        tables = tomllib.loads(place.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        tables = {}
+    if not ("training" in tables and tables.get("job")):
+        raise ResultError("is damaged", str(place), "what the training left there")
+    try:
+        (found,) = load_scenario(place).variants()
+    except (GradwireError, ValueError):
+        return None
+    return found
+
+
+def _read(folder: Path) -> tuple[Ints, Ints, tuple[tuple[int, ...], ...], dict[str, Any]]:
+    """(runs, times, buckets, what was pushed) of a training's folder."""
+    if not os.path.isdir(folder):  # where a name is too long, Path's own raises
+        what = "is a file" if os.path.lexists(folder) else "is not there"
+        raise ResultError(what, str(folder), "the folder of a training")
+    if not (folder / MISSING).exists() and not (folder / ROUNDS).exists():
+        what = "has not kept which packets were lost"
+        raise ResultError(what, str(folder), "a training with training.keep_missing = true")
+    missing, runs = _table(folder / MISSING, COLUMNS)
+    _, times = _table(folder / ROUNDS, TIMES)
+    try:
+        buckets = tuple(tuple(map(int, each)) for each in json.loads(missing[BUCKETS]))
+        pushed = dict(json.loads(missing.get(PUSHED, b"{}")))
+    except (KeyError, ValueError, TypeError):
+        raise ResultError("is damaged", str(folder / MISSING), TABLE) from None
+    return runs, times, buckets, pushed
+
+
+def _table(place: Path, columns: Sequence[str]) -> tuple[Mapping[bytes, bytes], Ints]:
+    """(metadata, columns as numbers) of a table in which only a hop may be negative."""
     import pyarrow
     import pyarrow.parquet
 
     try:
-        missing = pyarrow.parquet.read_table(folder / MISSING)
-        times = pyarrow.parquet.read_table(folder / ROUNDS)
-        ways = [WAYS.index(each) for each in missing["way"].to_pylist()]
-        columns = [ways if name == "way" else numpy_of(missing[name]) for name in COLUMNS]
-        buckets = json.loads(missing.schema.metadata[BUCKETS])
-        return (
-            np.column_stack(columns).astype(np.int64), np.column_stack([numpy_of(times[name]) for name in TIMES]),
-            tuple(tuple(each) for each in buckets),
-        )  # fmt: skip
+        table = pyarrow.parquet.read_table(place)
+        found = [
+            [WAYS.index(each) for each in table[name].to_pylist()] if name == "way" else numpy_of(table[name])
+            for name in columns
+        ]
+        rows = np.column_stack(found).astype(np.int64)
     except FileNotFoundError:
-        what = "has not kept which packets were lost"
-        raise ResultError(what, str(folder), "a training with training.keep_missing = true") from None
+        raise ResultError("is not there", str(place), TABLE) from None
     except (OSError, KeyError, ValueError, TypeError, pyarrow.ArrowException):
-        raise ResultError("is damaged", str(folder / MISSING), "tables of a training") from None
+        raise ResultError("is damaged", str(place), TABLE) from None
+    for name, column in zip(columns, rows.T, strict=True):
+        least = {"hop": -1, "packets": 1}.get(name, 0)
+        if len(column) and (lowest := int(column.min())) < least:
+            raise ResultError(f"is damaged: {name} is {lowest}", str(place), f"{name} from {least}")
+    return table.schema.metadata or {}, rows

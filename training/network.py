@@ -1,7 +1,6 @@
-"""The network seam: what a trainer asks of a network, and networks that need no simulator.
+"""Networks that need no simulator, and the seam that all networks are asked through (`gradwire.training.seam`).
 
-In every step a trainer hands over what all workers send, and hears which packets arrived and how long it took. Who
-answers is exchangeable: nobody loses anything (`Ideal`), a rule does (`Random`), or a run did (`Replay`).
+Who answers a trainer is exchangeable: nobody loses anything (`Ideal`), a rule does (`Random`), or a run did (`Replay`).
 """
 
 from __future__ import annotations
@@ -9,114 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.scenarios.given import number_within, one_of
+from gradwire.scenarios.given import instance_of, number_within, one_of, whole_number
 from gradwire.training.ring import VALUE, Hops, RingLayout
+from gradwire.training.seam import Answer, Memoryless, Network, Pushed, carried
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from gradwire.traces.trace import TensorInfo
-    from gradwire.training.encoded import Encoded
-
-
-@dataclass(frozen=True)
-class Pushed:
-    """What the workers send in one round of a step; N workers, T tensors.
-
-    step, round : numbers, from 0.
-    payload : bytes of payload of a packet.
-    infos : the tensors, T of them.
-    encoded : what is sent, N x T.
-    layout : of a ring, if it is one; a network that knows better says so in its answer.
-    encode_ps : how long encoding takes, by worker and tensor, of which a worker does one after the other; no time if
-        absent.
-    back : bytes that come back from servers for each that is pushed, where these send something else than a sum as long
-        as what they got.
-    """
-
-    step: int
-    round: int
-    payload: int
-    infos: Sequence[TensorInfo]
-    encoded: Sequence[Sequence[Encoded]]
-    layout: RingLayout | None = None
-    encode_ps: Sequence[Sequence[int]] = ()
-    back: float = 1.0
-
-    def pull_packets(self, tensor: int) -> int:
-        """How many packets a tensor takes on the way back from the servers, where all of it is float32."""
-        return -(-self.infos[tensor].numel * VALUE // self.payload)
-
-    def packets(self, worker: int, tensor: int) -> int:
-        """How many packets a tensor takes."""
-        return self.encoded[worker][tensor].packets(self.payload)
-
-    def magnitudes(self, worker: int, tensor: int) -> Tensor:
-        """The mean magnitude of each packet's values, (packets,), as a sender can work it out for its tags; where they
-        are."""
-        import torch
-
-        mine = self.encoded[worker][tensor]
-        values = mine.fields[0].float().abs().reshape(mine.units, -1).mean(dim=1)
-        step = mine.units_per_packet(self.payload)
-        short = -len(values) % step
-        rows = torch.nn.functional.pad(values, (0, short)).view(-1, step)
-        counts = values.new_full((len(rows),), float(step))
-        if short:
-            counts[-1] -= short
-        return rows.sum(dim=1) / counts
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What became of a round.
-
-    arrived : for each worker and tensor which packets have arrived, (packets,) bool on the CPU, wherever the training
-        is; None where all have.
-    time_ps : how long it took, from the first gradient's readiness until everybody has the mean.
-    pulled : the same for what came back from the servers; nothing where all of it has.
-    hops : of a ring, instead of both; None where nothing was lost.
-    with_encoding : whether `time_ps` holds the time of encoding, so that computing and sending may overlap with it;
-        else it is added.
-    """
-
-    arrived: Sequence[Sequence[Tensor | None]]
-    time_ps: int = 0
-    pulled: Sequence[Sequence[Tensor | None]] = ()
-    hops: Hops | None = None
-    with_encoding: bool = False
-
-
-class Network(Protocol):
-    """What a trainer asks. Rounds come in order; the same network serves one training only."""
-
-    def carry(self, pushed: Pushed) -> Answer:
-        """Carry one round of a step."""
-        ...
-
-    def state_dict(self) -> dict[str, object]:
-        """What it has to remember for a checkpoint."""
-        ...
-
-    def load_state_dict(self, saved: Mapping[str, object]) -> None:
-        """Go on from a checkpoint."""
-        ...
-
-
-class Memoryless:
-    """Base of networks that remember nothing."""
-
-    def state_dict(self) -> dict[str, object]:
-        """Nothing."""
-        return {}
-
-    def load_state_dict(self, saved: Mapping[str, object]) -> None:
-        """Nothing."""
+__all__ = ["Answer", "Ideal", "Memoryless", "Network", "Pushed", "Random", "Recorded", "Replay", "Spread"]
 
 
 class Ideal(Memoryless):
@@ -160,6 +64,11 @@ class Random(Memoryless):
     def __post_init__(self) -> None:
         number_within(self.loss, "Random(loss)", 0, 1, ScenarioError)
         number_within(self.burst, "Random(burst)", 1, 1e4, ScenarioError)
+        whole_number(self.seed, "Random(seed)", 0, ScenarioError)
+        for name in ("quota", "last"):
+            instance_of(getattr(self, name), (bool, np.bool_), f"Random({name})", "True or False", ScenarioError)
+        if self.worker is not None:
+            whole_number(self.worker, "Random(worker)", 0, ScenarioError)
         for name, words in (
             ("layers", ("all", "front", "back")),
             ("magnitudes", ("all", "small", "large")),
@@ -173,7 +82,16 @@ class Random(Memoryless):
             )  # fmt: skip
 
     def carry(self, pushed: Pushed) -> Answer:
-        """Some of it arrives."""
+        """Some of it arrives.
+
+        Raises
+        ------
+        ScenarioError
+            `worker` is none of those that push.
+        """
+        if self.worker is not None and self.worker >= (count := len(pushed.encoded)):
+            what = f"is {self.worker}, of which nothing is lost where {count} push together"
+            raise ScenarioError(what, "Random(worker)", f"below {count}, or None for all")
         nothing: list[list[Tensor | None]] = [[None] * len(pushed.infos) for _ in pushed.encoded]
         if pushed.layout is not None:
             return Answer(nothing, hops=self._hops(pushed.step, pushed.layout))
@@ -259,7 +177,7 @@ class Spread:
 
     def carry(self, pushed: Pushed) -> Answer:
         """As many arrive."""
-        answer = self.network.carry(pushed)
+        answer = carried(self.network, pushed)
         draws = np.random.default_rng([self.seed, pushed.step, pushed.round, 3])
         if answer.hops is not None and pushed.layout is not None:
             count = pushed.layout.workers
@@ -383,7 +301,7 @@ class Recorded:
 
     def carry(self, pushed: Pushed) -> Answer:
         """As the other one does."""
-        answer = self.network.carry(pushed)
+        answer = carried(self.network, pushed)
         while len(self.answers) <= pushed.step:
             self.answers.append([])
         self.answers[pushed.step].append(answer)

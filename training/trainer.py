@@ -18,14 +18,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.errors import GradwireError, ScenarioError
 from gradwire.scenarios.given import instance_of, number_within, one_of, unfit, whole_number
 from gradwire.traces.trace import TensorInfo
 from gradwire.training.data import Dealer, Images, Text
 from gradwire.training.devices import CPU, Stopwatch, moved
 from gradwire.training.exchange import Exchange, Fill, Sent
 from gradwire.training.gradients import gradients_of
+from gradwire.training.kept import Again
 from gradwire.training.network import Ideal, Network
+from gradwire.training.parts import model_given, network_given, reducer_given
 from gradwire.training.precision import Loss, Precision, in_precision
 from gradwire.training.reducers.base import Reducer
 from gradwire.training.reducers.none import Dense
@@ -96,11 +98,12 @@ class Recipe:
             number_within(self.encode_time, "Recipe(encode_time)", 0, 1e9, ScenarioError)
 
     def rate_at(self, step: int) -> float:
-        """The learning rate of a step, counted from 0."""
+        """The learning rate of a step, counted from 0. Beyond `steps` a triangle stays at zero, and others at what they
+        had last."""
         share = step / max(self.steps, 1)
         if self.schedule == "triangle":
             up, down = (step + 1) / max(self.rise * self.steps, 1), (1 - share) / max(1 - self.rise, 1e-9)
-            return self.rate * min(up, down, 1.0)
+            return self.rate * max(min(up, down, 1.0), 0.0)
         if self.schedule == "steps":
             return self.rate * (1.0 if share < 0.5 else 0.1 if share < 0.75 else 0.01)
         return self.rate
@@ -178,13 +181,24 @@ class Trainer:
         network: Network | None = None, loss: Loss = losses_of, recorded: bool = False,
     ) -> None:  # fmt: skip
         """`recorded`: on a GPU, replay what was done first (`gradwire.training.recorded`); for models and losses in
-        which Python decides nothing from step to step."""
-        self.model, self.data, self.recipe = model, data, recipe
-        self.network = network or Ideal()
-        instance_of(model, nn.Module, "Trainer(model)", "a torch.nn.Module", ScenarioError)
-        if not (hasattr(data, "batch") and hasattr(data, "__len__")):  # a user's own may be of any type
+        which Python decides nothing from step to step.
+
+        Raises
+        ------
+        ScenarioError
+            Something is none of these; a model has no parameters, frozen ones, or others than float32; the network is
+            `gradwire.training.kept.Again` of a training of something else.
+        ValueError
+            They do not go together.
+        """
+        self.model = model_given(model, "Trainer(model)")
+        if isinstance(data, type) or not (hasattr(data, "batch") and hasattr(data, "__len__")):  # anybody's
             raise unfit(data, "Trainer(data)", "what gradwire.training.data reads", ScenarioError)
-        instance_of(recipe, Recipe, "Trainer(recipe)", "a Recipe", ScenarioError)
+        self.data, self.recipe = data, instance_of(recipe, Recipe, "Trainer(recipe)", "a Recipe", ScenarioError)
+        reducer = Dense() if reducer is None else reducer_given(reducer, "Trainer(reducer)")
+        self.network = Ideal() if network is None else network_given(network, "Trainer(network)")
+        if not callable(loss):
+            raise unfit(loss, "Trainer(loss)", "a function of (model, inputs, targets)", ScenarioError)
         self.device = next((each.device for each in model.parameters()), CPU)
         """Where everything is but what goes to the network: that of the model's parameters."""
         self.loss = in_precision(loss, recipe.precision, self.device)
@@ -192,7 +206,7 @@ class Trainer:
         self.dealer = Dealer(data, recipe.workers, recipe.batch, recipe.data_seed, self.device)
         self.infos = tensors_of(model)
         self.exchange = Exchange(
-            reducer or Dense(), self.infos, recipe.workers, recipe.seed, recipe.fill, recipe.payload, recipe.feed_back,
+            reducer, self.infos, recipe.workers, recipe.seed, recipe.fill, recipe.payload, recipe.feed_back,
             recipe.collective, recipe.bucket, recipe.pull_fill, recipe.encode_time, self.device,
         )  # fmt: skip
         self.gradients = gradients_of(model, recipe.workers, recorded)
@@ -205,9 +219,19 @@ class Trainer:
         no part of what is repeatable."""
         self.lost: list[list[float]] = []
         """Of the last step, for each worker and tensor, the share that did not arrive."""
+        if isinstance(self.network, Again):
+            self.network.compare(
+                recipe.workers, recipe.payload, recipe.collective, recipe.steps, self.infos, self.exchange.reducer
+            )
 
     def step(self) -> StepRow:
-        """One step of all workers."""
+        """One step of all workers. It may be one beyond `Recipe.steps`, where `run` ends; see `Recipe.rate_at`.
+
+        Raises
+        ------
+        ScenarioError
+            A network or a reducer of the user's own answers with something that does not fit.
+        """
         number, recipe = self.done, self.recipe
         self.model.train()
         inputs, targets = self.dealer.step(number)
@@ -330,17 +354,31 @@ class Trainer:
 
         Raises
         ------
+        ScenarioError
+            It is nothing that `state_dict` gave of a trainer like this one. Some of it may have been taken over: make a
+            new trainer.
         ValueError
             It is of another recipe.
         """
-        self.take_over(moved(saved, self.device))
-
-    def take_over(self, saved: dict[str, Any]) -> None:
-        """`load_state_dict` of what is on this device already; what systems override."""
+        where, expected = f"{type(self).__name__}.load_state_dict(saved)", "what state_dict gave of such a trainer"
+        if not isinstance(saved, dict) or not isinstance(saved.get("recipe"), dict):
+            raise unfit(saved, where, expected, ScenarioError)
         before = asdict(Recipe()) | saved["recipe"]  # what was not there yet was as it is by default
         differing = [name for name, value in asdict(self.recipe).items() if before[name] != value]
         if differing:
             raise ValueError(f"the checkpoint is of another recipe: {', '.join(differing)}")
+        try:
+            self.take_over(moved(saved, self.device))
+        except GradwireError:
+            raise
+        except KeyError as error:
+            raise ScenarioError(f"lacks {error}", where, expected) from error
+        except Exception as error:  # other shapes, other types: torch raises almost anything
+            said = (str(error).splitlines() or [type(error).__name__])[0]
+            raise ScenarioError(f"does not fit ({said})", where, expected) from error
+
+    def take_over(self, saved: dict[str, Any]) -> None:
+        """`load_state_dict` of what is on this device already; what systems override."""
         self.done, self.clock_ps, self.sent_bytes = saved["done"], saved["clock_ps"], saved["sent_bytes"]
         self.pulled_bytes, self.encode_ns, self.server_ns = (
             saved[name] for name in ("pulled_bytes", "encode_ns", "server_ns")

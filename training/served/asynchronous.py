@@ -26,6 +26,7 @@ from gradwire.training.encoded import Encoded
 from gradwire.training.gradients import Loss, of_one
 from gradwire.training.network import Network, Pushed
 from gradwire.training.reducers.base import Reducer
+from gradwire.training.seam import carried
 from gradwire.training.served.pace import Pace
 from gradwire.training.trainer import Recipe, StepRow, Trainer, losses_of
 
@@ -190,7 +191,7 @@ class Asynchronous(Trainer):
         encoded = self.encode(worker, gradients)
         self.encode_ns += time.thread_time_ns() - began
         payload = self.recipe.payload
-        answer = self.network.carry(Pushed(self.batches[worker], 0, payload, self.messages, [encoded]))
+        answer = carried(self.network, Pushed(self.batches[worker], 0, payload, self.messages, [encoded]))
         nbytes = sum(each.nbytes(payload) for each in encoded)
         began = time.thread_time_ns()
         got = self.received(worker, encoded, answer.arrived[0])

@@ -22,6 +22,7 @@ from gradwire.training.data import Images, Text
 from gradwire.training.encoded import Encoded
 from gradwire.training.gradients import Loss
 from gradwire.training.network import Network, Pushed
+from gradwire.training.seam import carried
 from gradwire.training.served.asynchronous import lost_of
 from gradwire.training.served.predictor import BLOCK, PERIOD, features, kinds_of, load_predictor
 from gradwire.training.served.rows import counted
@@ -95,7 +96,7 @@ class Mp2Trainer(Trainer):
             self.encode_ns += time.thread_time_ns() - began
         sent = sum(each.nbytes(recipe.payload) for row in pushed for each in row)
         pulled = 4 * sum(info.numel for info in self.infos) * recipe.workers if self.rules.pull == "full" else sent
-        answer = self.network.carry(Pushed(number, 0, recipe.payload, self.infos, pushed, back=pulled / sent))
+        answer = carried(self.network, Pushed(number, 0, recipe.payload, self.infos, pushed, back=pulled / sent))
         began = time.thread_time_ns()
         averages = self._averages(before, places, pushed, answer.arrived)
         self._move(before, averages, places, whole, number)

@@ -22,6 +22,7 @@ from gradwire.training.encoded import Encoded
 from gradwire.training.gradients import Loss, of_one
 from gradwire.training.network import Network, Pushed
 from gradwire.training.reducers.state import State
+from gradwire.training.seam import carried
 from gradwire.training.served.asynchronous import lost_of
 from gradwire.training.served.rows import counted
 from gradwire.training.served.sgd import moves
@@ -94,7 +95,7 @@ class SlimTrainer(Trainer):
             sets.append(self._chosen(worker, number))
             pushed.append(self._pushed(worker, sets[worker], number))
             self.encode_ns += time.thread_time_ns() - began
-        answer = self.network.carry(Pushed(number, 0, recipe.payload, self.messages, pushed))
+        answer = carried(self.network, Pushed(number, 0, recipe.payload, self.messages, pushed))
         began = time.thread_time_ns()
         self._merge(sets, pushed, answer.arrived)
         pulled = sum(self._pull(worker, sets[worker]) for worker in range(recipe.workers))

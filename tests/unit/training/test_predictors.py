@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 from warm import Warm
 
 torch = pytest.importorskip("torch")
 
 import numpy as np  # noqa: E402
 
+from gradwire import cli  # noqa: E402
 from gradwire.predictor import Plan, make_predictor  # noqa: E402
 from gradwire.scenarios.errors import ResultError, ScenarioError, TraceError  # noqa: E402
 from gradwire.training.data import images  # noqa: E402
@@ -208,6 +211,42 @@ def test_files_that_hold_no_arrays_are_refused_in_our_words(tmp_path: Path) -> N
     for name in ("whole", "texts"):
         with pytest.raises(TraceError, match="is no predictor"):
             load_predictor("mp2", tmp_path / f"{name}.npz")
+
+
+def test_files_that_cannot_be_are_refused_before_anything_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder; a place in something that is no folder, or in a folder that cannot be written to; nothing is left there."""
+    monkeypatch.setattr("gradwire.predictor._trainers", lambda *_: pytest.fail("data is read"))
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    for name, words in (
+        ("folder", "folder: is a folder; expected a file"), ("full", "full: is a folder"), ("file/new.npz", "lies inside of something that is no folder"),
+        ("", r"make_predictor\(out\): is empty"), ("n" * 300, "the name is too long"), ("folder/a\0b", "zero byte"),
+    ):  # fmt: skip
+        with pytest.raises(ResultError, match=words):
+            make_predictor("mp2", f"{tmp_path / name}" if name else "", PLAN)
+    for refused in ("folder", "full"):
+        done = CliRunner().invoke(cli.app, ["predictor", "mp2", "--out", str(tmp_path / refused)])
+        assert done.exit_code == 2 and "is a folder" in done.stderr
+    monkeypatch.setattr("gradwire.predictor.os.access", lambda *_: False)  # root may write anywhere
+    with pytest.raises(ResultError, match="file: may not be written there"):
+        make_predictor("mp2", tmp_path / "file", PLAN)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_predictor_for_which_there_is_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was there stays, and what was trained: the same command goes on from it."""
+    def full(path: Path, *_: object) -> None:
+        path.write_text("half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (tmp_path / "old.npz").write_text("mine")
+    monkeypatch.setattr("gradwire.training.served.predictor.save_predictor", full)
+    with pytest.raises(ResultError, match=r"old\.npz: there is no room left"):
+        make_predictor("wnn", tmp_path / "old.npz", replace(PLAN, epochs=1))
+    assert (tmp_path / "old.npz").read_text() == "mine" and {each.name for each in tmp_path.iterdir()} == {"old.npz", "old.npz.work"}
 
 
 @pytest.mark.slow

@@ -317,6 +317,22 @@ def test_encoding_overlaps_with_sending() -> None:
         assert other.encode_ps < other.time_ps - other.decode_ps <= free.time_ps + other.encode_ps, "no computing, nor scaled like it"
 
 
+def test_what_is_not_sent_is_not_waited_for() -> None:
+    """In the second round of PowerSGD only matrices are sent: encoding them again and decoding is all that the clock has besides the
+    network."""
+    def run(how) -> list:
+        torch.manual_seed(1)
+        session = Session(scenario("dctcp", job={"push_bound": 0.0}, switch={"queues": 8, "buffer": "16MiB", "ecn_threshold": "16KiB"}))
+        recipe = Recipe(workers=4, batch=4, steps=1, encode_time=how, momentum=0.0)
+        return Trainer(CifarResNet(1, 10), images("synthetic", 8, limit=200), recipe, PowerSGD(rank=1), Simulated(session)).step()
+
+    busy = run(100.0)
+    matrices = sum(p.numel() for p in CifarResNet(1, 10).parameters() if p.dim() > 1)
+    vectors = sum(p.numel() for p in CifarResNet(1, 10).parameters() if p.dim() == 1)
+    assert busy.encode_ps == 100_000 * (2 * matrices + vectors)
+    assert busy.encode_ps + busy.decode_ps < busy.time_ps < busy.encode_ps + busy.decode_ps + run("none").time_ps
+
+
 def test_nothing_to_send_takes_no_time() -> None:
     assert Simulated(Session(scenario())).carry(pushed(torch.zeros(0))).time_ps == 0
 

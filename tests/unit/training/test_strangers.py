@@ -1,0 +1,306 @@
+"""Networks, reducers, models and checkpoints that do not fit: one message, with class, file and line of whose they are."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gradwire.scenarios.errors import ScenarioError  # noqa: E402
+from gradwire.training.data import images  # noqa: E402
+from gradwire.training.encoded import Encoded  # noqa: E402
+from gradwire.training.exchange import Exchange  # noqa: E402
+from gradwire.training.hooks import Reduced, register  # noqa: E402
+from gradwire.training.kept import Kept  # noqa: E402
+from gradwire.training.network import Answer, Ideal, Random, Recorded, Spread  # noqa: E402
+from gradwire.training.reducers.base import Reducer  # noqa: E402
+from gradwire.training.reducers.feedback import ErrorFeedback, MomentumCorrection  # noqa: E402
+from gradwire.training.reducers.none import Dense  # noqa: E402
+from gradwire.training.reducers.topk import TopK  # noqa: E402
+from gradwire.training.ring import Hops  # noqa: E402
+from gradwire.training.systems.slimdp import SlimDP  # noqa: E402
+from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
+from tests.support.training_cases import plain  # noqa: E402
+
+HERE = Path(__file__).resolve()
+DATA = images("synthetic", 8, limit=200)
+RECIPE = Recipe(workers=2, batch=4, steps=3, payload=400)
+ROWS = [[None] * 4] * 2
+
+
+def trainer(*arguments: Any, **more: Any) -> Trainer:
+    return Trainer(plain(), DATA, RECIPE, *arguments, **more)
+
+
+class Mine:
+    """A network that answers whatever it is told to."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def carry(self, pushed):
+        return self.answer(pushed) if callable(self.answer) else self.answer
+
+
+CARRY = f"carry of Mine ({HERE}:{Mine.carry.__code__.co_firstlineno})"
+
+
+def masks(mask: Any) -> list[list[Any]]:
+    return [[mask, None, None, None], [None] * 4]
+
+
+WRONG = [
+    (None, "answers None; expected a gradwire.training.network.Answer"),
+    ((ROWS, 0), "answers a tuple of 2;"),
+    (3, "answers 3;"),
+    (Answer, "answers something of type type;"),
+    (Answer(None), "answers with arrived = None; expected a row of masks for each of 2 workers"),
+    (Answer([[None] * 4]), "answers with arrived = a list of 1; expected a row of masks for each of 2 workers"),
+    (Answer([[None] * 3] * 2), "answers with arrived[0] = a list of 3; expected a mask, or None, for each of 4 tensors"),
+    (Answer(masks(torch.ones(2, dtype=torch.bool))), "answers with arrived[0][0] = a tensor of bool, (2,); expected None, or a tensor of bool, (3,)"),
+    (Answer(masks(torch.ones(3))), "answers with arrived[0][0] = a tensor of float32, (3,);"),
+    (Answer(masks(np.ones(3, bool))), "answers with arrived[0][0] = something of type ndarray;"),
+    (Answer(masks([True] * 3)), "answers with arrived[0][0] = a list of 3;"),
+    (Answer(ROWS, -1), "answers with time_ps = -1; expected picoseconds, a whole number from 0"),
+    (Answer(ROWS, math.nan), "answers with time_ps = nan;"),
+    (Answer(ROWS, math.inf), "answers with time_ps = inf;"),
+    (Answer(ROWS, "1ms"), "answers with time_ps = something of type str;"),
+    (Answer(ROWS, None), "answers with time_ps = None;"),
+    (Answer(ROWS, pulled=[[None] * 4]), "answers with pulled = a list of 1;"),
+    (Answer(ROWS, pulled=masks(torch.ones(9, dtype=torch.bool))), "answers with pulled[0][0] = a tensor of bool, (9,);"),
+    (Answer(ROWS, hops=Hops(((0, 1, 2, 3),), [None])), "answers with hops of a ring, and this is none;"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("answer", "words"), WRONG, ids=[words for _, words in WRONG])
+def test_answers_of_networks_are_looked_at(answer: Any, words: str) -> None:
+    """Of one that is asked by the trainer, and of one in another network; nothing is trained."""
+    given = (lambda pushed: answer) if callable(answer) else answer
+    for wrapped in (lambda each: each, Kept, Recorded, Spread):
+        made = trainer(network=wrapped(Mine(given)))
+        with pytest.raises(ScenarioError) as caught:
+            made.step()
+        assert str(caught.value).startswith(f"Trainer(network): {CARRY} {words}")
+        assert made.done == 0 and made.clock_ps == 0
+
+
+@pytest.mark.parametrize(("hops", "words"), [
+    (7, "answers with hops = 7; expected gradwire.training.ring.Hops"),
+    (Hops(((0,),), [None]), "answers with hops.buckets = a tuple of 1; expected each of 4 tensors once"),
+    (Hops(5, [None]), "answers with hops.buckets = 5;"),
+    (Hops(((0, 1, 2, 3),), []), "answers with hops.masks = a list of 0; expected a mask, or None, for each of 1 buckets"),
+    (Hops(((0, 1, 2, 3),), [torch.ones(2, 2, 3, dtype=torch.bool)]), "answers with hops.masks[0] = a tensor of bool, (2, 2, 3); expected None, or a tensor of bool, (2, 2, 16)"),
+])  # fmt: skip
+def test_answers_of_networks_of_a_ring(hops: Any, words: str) -> None:
+    ring = Recipe(workers=2, batch=4, steps=3, payload=400, collective="ring")
+    with pytest.raises(ScenarioError) as caught:
+        Trainer(plain(), DATA, ring, network=Mine(Answer(ROWS, hops=hops))).step()
+    assert str(caught.value).startswith(f"Trainer(network): {CARRY} {words}")
+
+
+def test_a_network_that_stops_says_where() -> None:
+    def answer(pushed):
+        return pushed.nothing
+
+    with pytest.raises(ScenarioError, match=rf"carry of Mine stopped: {HERE}:\d+: AttributeError: 'Pushed' object") as caught:
+        trainer(network=Mine(answer)).step()
+    assert f":{answer.__code__.co_firstlineno + 1}:" in str(caught.value)
+    with pytest.raises(ScenarioError, match="carry of Mine"):
+        SlimDP().trainer(plain(), DATA, RECIPE, Dense(), Mine(None)).step()
+
+
+def test_a_network_that_answers_well_is_what_it_says() -> None:
+    """The bits of gradwire's own, whatever number its time is."""
+    rule = Random(0.3)
+    theirs, ours = trainer(network=Mine(rule.carry)), trainer(network=rule)
+    assert [theirs.step() for _ in range(3)] == [ours.step() for _ in range(3)]
+    made = trainer(network=Mine(Answer(ROWS, np.int64(5))))
+    assert [made.step().clock_ps for _ in range(2)] == [5, 10]
+
+
+@pytest.mark.parametrize(("more", "words"), [
+    ({"worker": -3}, r"Random\(worker\): is -3; expected a whole number from 0"),
+    ({"worker": 0.5}, r"Random\(worker\)"), ({"worker": True}, r"Random\(worker\)"), ({"worker": "1"}, r"Random\(worker\)"),
+    ({"seed": -1}, r"Random\(seed\): is -1"), ({"seed": 1.5}, r"Random\(seed\)"), ({"seed": None}, r"Random\(seed\): is None"),
+    ({"quota": "no"}, r"Random\(quota\): is 'no'.*expected True or False"), ({"last": 1}, r"Random\(last\)"),
+    ({"loss": -0.1}, r"Random\(loss\)"), ({"loss": math.nan}, r"Random\(loss\): is nan"), ({"loss": "much"}, r"Random\(loss\)"),
+    ({"burst": 0.5}, r"Random\(burst\)"), ({"burst": math.nan}, r"Random\(burst\): is nan"), ({"burst": None}, r"Random\(burst\)"),
+    ({"layers": "middle"}, r"Random\(layers\)"), ({"magnitudes": None}, r"Random\(magnitudes\)"), ({"way": "there"}, r"Random\(way\)"),
+])  # fmt: skip
+def test_arguments_of_losses_at_random(more: dict[str, Any], words: str) -> None:
+    with pytest.raises(ScenarioError, match=words):
+        Random(**{"loss": 0.5, **more})
+
+
+@pytest.mark.parametrize("collective", ["parameter_server", "ring"])
+def test_losses_of_a_worker_that_is_not_there(collective: Any) -> None:
+    recipe = Recipe(workers=2, batch=4, steps=3, payload=400, collective=collective)
+    with pytest.raises(ScenarioError, match=r"Random\(worker\): is 2, .*where 2 push together; expected below 2"):
+        Trainer(plain(), DATA, recipe, network=Random(0.5, worker=2)).step()
+    assert Trainer(plain(), DATA, recipe, network=Random(0.5, worker=1)).step().lost > 0
+
+
+def frozen() -> torch.nn.Module:
+    model = plain()
+    model[0].requires_grad_(False)
+    return model
+
+
+@pytest.mark.parametrize(("given", "words"), [
+    ({"reducer": "topk"}, r"Trainer\(reducer\): is 'topk', of type str; expected a reducer, such as TopK\(ratio=0.01\)"),
+    ({"reducer": TopK}, r"Trainer\(reducer\): is the class TopK; .*make one: TopK\(\.\.\.\)"),
+    ({"reducer": ""}, r"Trainer\(reducer\)"),
+    ({"network": Ideal}, r"Trainer\(network\): is the class Ideal; .*make one: Ideal\(\.\.\.\)"),
+    ({"network": "ideal"}, r"Trainer\(network\): is 'ideal'.*an object with carry"),
+    ({"network": 0}, r"Trainer\(network\): is 0"),
+    ({"model": torch.nn.Sequential(torch.nn.Flatten())}, r"Trainer\(model\): is a Sequential without parameters"),
+    ({"model": torch.nn.Linear}, r"Trainer\(model\)"),
+    ({"model": frozen()}, r"Trainer\(model\): has frozen parameters, 0\.weight, 0\.bias; expected parameters that all require"),
+    ({"model": frozen().requires_grad_(False)}, r"has frozen parameters, 0\.weight, 0\.bias, 3\.weight and 1 more"),
+    ({"model": plain().double()}, r"Trainer\(model\): has parameters of float64, 0\.weight, .*expected float32"),
+    ({"data": type(DATA)}, r"Trainer\(data\)"),
+    ({"loss": 3}, r"Trainer\(loss\)"),
+])  # fmt: skip
+def test_parts_of_a_trainer(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ScenarioError, match=words):
+        Trainer(**{"model": plain(), "data": DATA, "recipe": RECIPE, **given})
+
+
+class Odd(Dense):
+    """A reducer that answers whatever it is told to."""
+
+    kind: Literal["odd"] = "odd"  # type: ignore[assignment]
+    sends: Any = None
+    makes: Any = None
+    late: int = 0
+
+    def compress(self, tensor, info, state):
+        return self.sends(tensor) if self.sends and state.step >= self.late else super().compress(tensor, info, state)
+
+    def decode(self, encoded, info, arrived=None):
+        return self.makes(info) if self.makes else super().decode(encoded, info, arrived)
+
+
+SENDS = [
+    (lambda x: None, "answers None for 0.weight; expected a gradwire.training.encoded.Encoded"),
+    (lambda x: 3, "answers 3 for 0.weight;"),
+    (lambda x: x.view(-1), "answers a tensor of float32, (216,) for 0.weight;"),
+    (lambda x: Encoded((torch.ones(3), torch.ones(4))), "answers with fields (3,), (4,) for 0.weight; expected fields of equally many units"),
+    (lambda x: Encoded(()), "answers with fields none for 0.weight;"),
+    (lambda x: Encoded((torch.tensor(1.0),)), "answers with fields () for 0.weight;"),
+    (lambda x: Encoded(x.view(-1)), "answers with fields = a tensor of float32, (216,) for 0.weight; expected a tuple of tensors"),
+    (lambda x: Encoded(([1.0],)), "answers with fields = a tuple of 1 for 0.weight;"),
+    (lambda x: Encoded((x.view(-1),), (1.0,)), "answers with head = a tuple of 1 for 0.weight;"),
+    (lambda x: Encoded((x.view(-1),), known=None), "answers with known = None for 0.weight;"),
+    (lambda x: Encoded((x.view(2, -1),)), "answers for 0.weight what cannot be sent: a unit of 432 bytes"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sends", "words"), SENDS, ids=[words for _, words in SENDS])
+def test_what_reducers_send_is_looked_at(sends: Any, words: str) -> None:
+    """In error feedback and momentum correction, too, and in a later step."""
+    expected = f"Trainer(reducer): compress of Odd ({HERE}:{Odd.compress.__code__.co_firstlineno}) {words}"
+    for wrapped in (lambda each: each, lambda each: MomentumCorrection(reducer=ErrorFeedback(reducer=each))):
+        with pytest.raises(ScenarioError) as caught:
+            trainer(wrapped(Odd(sends=sends))).step()
+        assert str(caught.value).startswith(expected)
+    made = trainer(Odd(sends=sends, late=1))
+    made.step()
+    with pytest.raises(ScenarioError):
+        made.step()
+
+
+@pytest.mark.parametrize(("makes", "words"), [
+    (lambda info: None, "answers None for 0.weight; expected a tensor of float32, (216,)"),
+    (lambda info: torch.ones(info.numel + 1), "answers a tensor of float32, (217,) for 0.weight;"),
+    (lambda info: torch.ones(info.numel, dtype=torch.float64), "answers a tensor of float64, (216,) for 0.weight;"),
+    (lambda info: [0.0] * info.numel, "answers a list of 216 for 0.weight;"),
+])  # fmt: skip
+def test_what_reducers_make_of_it_is_looked_at(makes: Any, words: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        trainer(ErrorFeedback(reducer=Odd(makes=makes))).step()
+    assert str(caught.value).startswith(f"Trainer(reducer): decode of Odd ({HERE}:{Odd.decode.__code__.co_firstlineno}) {words}")
+
+
+def test_what_reducers_restore_is_looked_at() -> None:
+    class Short(Dense):
+        def restore(self, mean, info, state):
+            return mean[:1]
+
+    with pytest.raises(ScenarioError, match=r"restore of Short \(.*test_strangers.py:\d+\) answers a tensor of float32, \(1,\)"):
+        trainer(Short()).step()
+
+
+def test_gradwires_own_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the first step; one of somebody else's in every step."""
+    seen: list[Reducer] = []
+    monkeypatch.setattr("gradwire.training.exchange.check_encoded", lambda reducer, *_: seen.append(reducer))
+    for reducer, counts in ((ErrorFeedback(reducer=TopK(ratio=0.1)), [8, 8]), (Odd(), [8, 16])):
+        made = trainer(reducer)
+        seen.clear()
+        for count in counts:
+            made.step()
+            assert len(seen) == count
+    assert isinstance(made.exchange, Exchange)
+
+
+def test_steps_beyond_the_recipe() -> None:
+    """A triangle's rate stays at zero: parameters stay what they are; that of other schedules stays what it was."""
+    made = trainer()
+    rates = [made.step().rate for _ in range(3)]
+    assert rates == [made.recipe.rate_at(step) for step in range(3)] and min(rates) > 0
+    before = [each.detach().clone() for each in made.model.parameters()]
+    assert [made.step().rate for _ in range(3)] == [0, 0, 0]
+    assert all(torch.equal(a, b) for a, b in zip(before, made.model.parameters(), strict=True))
+    assert not list(made.run())
+    assert Recipe(steps=4, schedule="constant").rate_at(9) == 0.1 and Recipe(steps=4, schedule="steps").rate_at(9) == pytest.approx(0.001)
+    assert Recipe(steps=4, rise=1.0).rate_at(9) == 0 == Recipe(steps=4, rise=0.0).rate_at(4)
+
+
+@pytest.mark.parametrize(("saved", "words"), [
+    ({}, r"Trainer.load_state_dict\(saved\): is \{\}, of type dict; expected what state_dict gave"),
+    (None, "is None"), ([1], r"is \[1\]"), ({"recipe": 3}, "is {'recipe': 3}"),
+    ({"recipe": {}}, "of another recipe"),
+])  # fmt: skip
+def test_what_is_no_state_is_refused(saved: Any, words: str) -> None:
+    made = trainer()
+    with pytest.raises((ScenarioError, ValueError), match=words):
+        made.load_state_dict(saved)
+    assert made.done == 0 and made.step().step == 0
+
+
+@pytest.mark.parametrize("name", ["done", "model", "optimizer", "exchange", "network", "replicas"])
+def test_states_of_which_something_lacks_are_refused(name: str) -> None:
+    made = trainer()
+    made.step()
+    saved = made.state_dict()
+    with pytest.raises(ScenarioError, match=rf"load_state_dict\(saved\): lacks '{name}'; expected"):
+        trainer().load_state_dict({key: value for key, value in saved.items() if key != name})
+    if name not in ("done", "network"):
+        with pytest.raises(ScenarioError, match=r"load_state_dict\(saved\): (does not fit|lacks)"):
+            trainer().load_state_dict({**saved, name: {"a": 1}})
+    again = trainer()
+    again.load_state_dict(saved)
+    assert again.step() == made.step()
+
+
+@pytest.mark.parametrize(("reducer", "words"), [
+    (None, r"register\(reducer\): is None"), ("topk", r"register\(reducer\): is 'topk'"), (TopK, r"register\(reducer\): is the class TopK"),
+])  # fmt: skip
+def test_hooks_are_refused_at_once(reducer: Any, words: str) -> None:
+    """Before anything is asked of a process group, and before DDP has a hook."""
+    wanted = torch.nn.parallel.DistributedDataParallel
+    ddp = wanted.__new__(wanted)
+    with pytest.raises(ScenarioError, match=words):
+        register(ddp, reducer)
+    with pytest.raises(ScenarioError, match=r"register\(ddp\): is Linear"):
+        register(torch.nn.Linear(4, 2), Dense())
+    with pytest.raises(ScenarioError, match=r"register\(seed\): is 'one'"):
+        register(ddp, Dense(), seed="one")
+    with pytest.raises(ScenarioError, match=r"Reduced\(reducer\)"):
+        Reduced(torch.nn.Linear(4, 2), reducer)
