@@ -6,14 +6,11 @@ or a function that is not compiled, is told with the file and line, and so is wh
 
 from __future__ import annotations
 
-import dataclasses
 import dis
 import inspect
 import operator
 import re
-import typing
 from collections.abc import Iterable, Sequence
-from functools import cache
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,7 +19,7 @@ from gradwire.components.layout import PARAM_WORDS
 from gradwire.scenarios.asked import asked, file_of
 from gradwire.scenarios.components import component, components
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.scenarios.modules import user_class
+from gradwire.scenarios.user_classes import user_class
 from gradwire.scenarios.wire import WIRES
 
 if TYPE_CHECKING:
@@ -118,41 +115,6 @@ def resolve(place: str, name: str, folder: Path | None = None) -> Any:
     owner = user_class(name, folder, where)
     check_contract(owner, name, where)
     return owner
-
-
-def table_for(owner: type[A], table: A, where: str = "transport") -> A:
-    """A table of the scenario as its component has it: where the class of a user's own has fields, these check it and
-    fill in their defaults; else the table as it is.
-
-    Raises
-    ------
-    ScenarioError
-        With every mistake in it.
-    """
-    if not table.union_tag or not hasattr(owner, "model_validate"):
-        return table
-    from pydantic import ValidationError
-
-    from gradwire.scenarios.explain import explain, place
-
-    given = table.model_dump(mode="json", exclude_unset=True)
-    try:
-        return with_any_name(owner).model_validate(given)
-    except ValidationError as error:
-        mistakes = [dataclasses.replace(each, path=place(where, each.path)) for each in explain(error, given, owner)]
-        raise ScenarioError(f"is no valid table of {given['kind']}:", where, mistakes=mistakes) from None
-
-
-@cache
-def with_any_name(owner: type[A]) -> type[A]:
-    """The model of a class of the user's own, which goes by where it is: it may have no `kind`, one of its own, or as a
-    descendant of one of gradwire's that of it as the only one."""
-    from pydantic import create_model
-
-    kind = owner.model_fields.get("kind")
-    if kind is not None and typing.get_origin(kind.annotation) is not typing.Literal:
-        return owner
-    return create_model(owner.__name__, __base__=owner, __module__=owner.__module__, kind=(str, ...))
 
 
 def check_contract(owner: object, name: str, where: str) -> None:

@@ -8,21 +8,12 @@ file: its imports belong to the installation.
 from __future__ import annotations
 
 import ast
-import hashlib
 import importlib.util
 import site
-import sys
 import sysconfig
-import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
-
-from gradwire.scenarios.asked import stopped_at
-from gradwire.scenarios.errors import ScenarioError
-
-T = TypeVar("T")
 
 OWN = "gradwire"
 """Never a module from beside, wherever it lies."""
@@ -44,70 +35,6 @@ def user_module(name: str, folder: Path | None) -> Path:
         if spec is not None and spec.origin is not None and Path(spec.origin).is_file():
             return Path(spec.origin)
     return file
-
-
-def user_class(name: str, folder: Path | None, where: str) -> Any:
-    """What is behind "module:Class"; `where` is the path of what names it.
-
-    Raises
-    ------
-    ScenarioError
-        There is no such module or class, or it is stopped by an error; says where and why.
-    """
-    module_name, _, attribute = name.partition(":")
-    try:
-        module = _loaded(module_name, folder)
-        return getattr(module, attribute)
-    except AttributeError as error:
-        what = f"{name!r} cannot be loaded: there is no {attribute} in {getattr(module, '__file__', module_name)}"
-        raise ScenarioError(what, where, "an importable module:Class") from error
-    except ImportError as error:
-        raise ScenarioError(f"{name!r} cannot be loaded: {error}", where, "an importable module:Class") from error
-
-
-def _loaded(name: str, folder: Path | None) -> types.ModuleType:
-    """A module of the user's own: the file of that name in `folder` (by default the working directory), else whatever
-    Python finds. A file is known by its path and content, so two scenarios may name two files alike.
-
-    Raises
-    ------
-    ImportError
-        It cannot be imported, with the line that stopped it.
-    """
-    folder = folder or Path.cwd()
-    file = module_file(name, folder)
-    if not file.is_file():
-        return _stopped_by(lambda: importlib.import_module(name), name)
-    content = _stopped_by(file.read_bytes, str(file))
-    digest = hashlib.sha256(str(file).encode() + b"\0" + content).hexdigest()[:12]
-    unique = f"gradwire_user_{digest}"
-    if unique in sys.modules:
-        return sys.modules[unique]
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))  # for what it imports from beside it
-    spec = importlib.util.spec_from_file_location(unique, file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[unique] = module
-    loader = spec.loader
-    try:
-        _stopped_by(lambda: loader.exec_module(module), str(file))
-    except BaseException:
-        del sys.modules[unique]
-        raise
-    return module
-
-
-def _stopped_by(load: Callable[[], T], what: str) -> T:
-    """Load a module; whatever stops it - a mistake, a missing import, `sys.exit` - becomes one ImportError."""
-    try:
-        return load()
-    except KeyboardInterrupt:
-        raise
-    except ModuleNotFoundError as error:
-        raise ImportError(str(error) if str(error.name) in what else f"{error} ({what})") from error
-    except BaseException as error:
-        raise ImportError(stopped_at(error, what)) from error
 
 
 def root_of(name: str, file: Path) -> Path:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gradwire.components.find import resolve, table_for
+from gradwire.components.find import resolve
 from gradwire.components.transports.base import check_streams
 from gradwire.experiment.extent import MOST_NODES, Extent, extent_of
 from gradwire.experiment.needs import Needs, find_needs
@@ -22,6 +22,7 @@ from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.checks.switch import carriers, too_long
 from gradwire.scenarios.errors import Mistake, ScenarioError, names_scenario
 from gradwire.scenarios.inner_units import Bytes
+from gradwire.scenarios.user_classes import table_for
 from gradwire.scenarios.wire import MIN_FRAME, frame_bytes, speed_of
 from gradwire.sim.fabric.parameters import Bound, check_settings
 from gradwire.sim.fabric.room import link_room

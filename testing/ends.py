@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from gradwire.components import layout as at
-from gradwire.components.find import RECEIVER_SIDE, SENDER_SIDE, check_contract, parameters_of, with_any_name
+from gradwire.components.find import RECEIVER_SIDE, SENDER_SIDE, check_contract, parameters_of
 from gradwire.components.transports.base import Context
 from gradwire.scenarios.components import kind_of
 from gradwire.scenarios.errors import ScenarioError
@@ -22,6 +22,7 @@ from gradwire.scenarios.given import whole_number
 from gradwire.scenarios.inner_units import Bps, Bytes, Ps
 from gradwire.scenarios.schema.transport_base import Transport
 from gradwire.scenarios.units import NoUnit
+from gradwire.scenarios.user_classes import with_any_name
 from gradwire.scenarios.wire import speed_of
 from gradwire.sim.fabric.watched import check_returned
 from gradwire.testing.oracle.uncompiled import uncompiled

@@ -10,11 +10,10 @@ import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from gradwire.components.find import table_for
 from gradwire.scenarios.asked import asked, file_of
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.scenarios.modules import user_class
 from gradwire.scenarios.schema.training import UserReducer
+from gradwire.scenarios.user_classes import table_for, user_class
 from gradwire.training.encoded import Encoded
 from gradwire.training.reducers.base import Reducer
 from gradwire.training.reducers.feedback import Around

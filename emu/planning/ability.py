@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradwire.components.find import table_for
 from gradwire.components.transports.base import answers_late, persists, pulls, queues_at_nic, rides
 from gradwire.emu.transports.rules import MOST_FILL, transport_class
 from gradwire.scenarios.components import components
 from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.scenarios.schema.transport_base import Transport
+from gradwire.scenarios.user_classes import table_for
 from gradwire.scenarios.wire import ACK_BYTES, UDP_OVERHEAD
 
 WIDEST = UDP_OVERHEAD + MOST_FILL

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from gradwire.components.find import table_for
 from gradwire.components.transports.dlcp import Dlcp
 from gradwire.emu.planning.ability import available, lacking
 from gradwire.emu.planning.faults import changes_of, why_not
@@ -25,6 +24,7 @@ from gradwire.scenarios.json_data import Json, JsonView
 from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.scenarios.schema.transport_base import Tcp, Transport
 from gradwire.scenarios.units import format_rate
+from gradwire.scenarios.user_classes import table_for
 
 BALANCERS = tuple(sorted({name for each in components("switch").values() for name in each.balancers}))
 """Those that some switch backend has."""

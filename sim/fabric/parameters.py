@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gradwire.components import layout as at
-from gradwire.components.find import parameters_of, table_for
+from gradwire.components.find import parameters_of
 from gradwire.components.transports.base import (
     Context,
     answers_late,
@@ -31,6 +31,7 @@ from gradwire.scenarios.asked import asked
 from gradwire.scenarios.errors import GradwireError
 from gradwire.scenarios.inner_units import Bytes, Ps, PsPerByte
 from gradwire.scenarios.json_data import Json
+from gradwire.scenarios.user_classes import table_for
 from gradwire.scenarios.wire import speed_of
 from gradwire.sim.fabric.memory import Memory
 from gradwire.sim.fabric.regions import MOST_SETS

@@ -35,7 +35,6 @@ from gradwire.components.find import (
     functions_of,
     is_users,
     resolve,
-    table_for,
     type_check,
 )
 from gradwire.components.identity import digest_of, reachable
@@ -51,6 +50,7 @@ from gradwire.components.transports.base import (
 )
 from gradwire.scenarios.components import kind_of
 from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.user_classes import table_for
 from gradwire.sim.fabric.watched import watched
 
 if TYPE_CHECKING:

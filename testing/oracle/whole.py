@@ -8,7 +8,7 @@ from functools import partial
 
 from gradwire.components import layout as at
 from gradwire.components.draws import entropy_of
-from gradwire.components.find import parameters_of, resolve, table_for
+from gradwire.components.find import parameters_of, resolve
 from gradwire.components.layout import H_ENTROPIES, HEADER_WORDS
 from gradwire.components.transports.base import Context, carried_out_by, persists, shares
 from gradwire.experiment.routing import build_routing
@@ -16,6 +16,7 @@ from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.inner_units import Ps, PsPerByte
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.loss import Allowance
+from gradwire.scenarios.user_classes import table_for
 from gradwire.sim.fabric import records, streams
 from gradwire.testing.oracle.case import (
     Case,
