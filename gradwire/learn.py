@@ -112,12 +112,14 @@ def check_trainings(variants: Iterable[Scenario]) -> None:
     MissingExtraError
         torch is not installed, which knows.
     """
-    from gradwire.scenarios.schema.training import UserReducer
-    from gradwire.training.asked import model_kind
-
     for variant in variants:
         if (table := variant.training) is None:
             continue
+        from gradwire.scenarios.schema.training import UserReducer
+        from gradwire.training.asked import (
+            model_kind,  # nothing that a scenario without trainings should load
+        )
+
         model_kind(table)
         elsewhere, own = table.device not in ("cpu", "auto"), isinstance(table.reducer, UserReducer)
         if not (elsewhere or own):
