@@ -15,7 +15,8 @@ from gradwire.emu.agent.base import Carrier, MessageRow
 from gradwire.emu.planning.plan import Plan, TransportPlan
 
 if TYPE_CHECKING:
-    from gradwire.emu.transports.datagrams import DatagramCarrier, Endpoint, LoopingHost
+    from gradwire.emu.transports.datagrams import DatagramCarrier
+    from gradwire.emu.transports.endpoint import Endpoint, LoopingHost
     from gradwire.emu.transports.side import SideChannel
     from gradwire.scenarios.schema.transport_base import Transport
 
@@ -32,7 +33,7 @@ def make_carriers(plan: Plan, host: LoopingHost, rows: Iterable[MessageRow]) -> 
         A transport of the user's own is not to be found.
     """
     from gradwire.emu.agent.nic import AHEAD_NS
-    from gradwire.emu.transports.datagrams import Endpoint
+    from gradwire.emu.transports.endpoint import Endpoint
     from gradwire.emu.transports.side import SideChannel
 
     rows = list(rows)

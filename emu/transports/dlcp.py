@@ -18,7 +18,8 @@ from gradwire.components.transports.dlcp import ANSWER_WORDS, NUMBER_BITS, NUMBE
 from gradwire.emu.agent.base import MessageRow
 from gradwire.emu.agent.core import layout as at
 from gradwire.emu.planning.plan import TransportPlan
-from gradwire.emu.transports.datagrams import DatagramCarrier, Endpoint, LoopingHost, Outgoing
+from gradwire.emu.transports.datagrams import DatagramCarrier, Outgoing
+from gradwire.emu.transports.endpoint import Endpoint, LoopingHost
 from gradwire.emu.transports.rules import KIND_MASK, Answer, ReceivingEnd, SendingEnd
 from gradwire.emu.transports.side import SideChannel
 from gradwire.emu.wire.header import ACK, BITMAP, IMPORTANT, PROBE, STOP, Header

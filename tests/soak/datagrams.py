@@ -19,8 +19,9 @@ from gradwire.emu.agent.base import Arrival, MessageRow
 from gradwire.emu.agent.loop import EpollLoop
 from gradwire.emu.agent.words import Block
 from gradwire.emu.planning.plan import TransportPlan
-from gradwire.emu.transports.datagrams import DatagramCarrier, Endpoint
+from gradwire.emu.transports.datagrams import DatagramCarrier
 from gradwire.emu.transports.dlcp import Dlcp
+from gradwire.emu.transports.endpoint import Endpoint
 from gradwire.emu.transports.rules import transport_class
 from gradwire.emu.wire.header import HEADER
 from gradwire.scenarios.inner_units import Bps, Bytes, Ps, PsPerByte

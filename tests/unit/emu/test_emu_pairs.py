@@ -22,7 +22,8 @@ from gradwire.emu.agent.base import MessageRow
 from gradwire.emu.agent.core import layout as core
 from gradwire.emu.agent.loop import EpollLoop
 from gradwire.emu.planning.prepare import transport_plan
-from gradwire.emu.transports.datagrams import DatagramCarrier, Endpoint
+from gradwire.emu.transports.datagrams import DatagramCarrier
+from gradwire.emu.transports.endpoint import Endpoint
 from gradwire.emu.transports.pairs import Pairs
 from gradwire.emu.transports.rules import MUST, PULL_PROBE, ReceivingEnd, Rules, SendingEnd
 from gradwire.emu.wire.header import ACK, STOP
