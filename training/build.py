@@ -158,7 +158,7 @@ def reducer_of(table: Training, folder: Path | None = None) -> Reducer:
 
 def _network(table: Training, workers: int, collective: str) -> Network:
     if isinstance(table.network, Replayed):
-        return Again(table.network.replay)
+        return Again(table.network.replay, table)
     if not isinstance(table.network, RandomLoss):
         return Ideal()
     rule = table.network

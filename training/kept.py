@@ -39,6 +39,7 @@ from gradwire.training.strangers import innermost
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from gradwire.scenarios.schema.training import Training
     from gradwire.traces.trace import TensorInfo
     from gradwire.training.reducers.base import Reducer
 
@@ -129,8 +130,9 @@ class Kept:
 class Again(Memoryless):
     """Loses what an earlier training lost, step by step, and takes as long as that did."""
 
-    def __init__(self, folder: str | Path) -> None:
-        """Of the folder of a training that has kept it.
+    def __init__(self, folder: str | Path, asked: Training | None = None) -> None:
+        """Of the folder of a training that has kept it. `asked`: the table of the training that loses it again, where
+        there is one; it says by which system that trains.
 
         Raises
         ------
@@ -138,6 +140,7 @@ class Again(Memoryless):
             It has not, is not there, or damaged.
         """
         self.folder = path_of(folder, "Again(folder)", "the folder of a training", ResultError)
+        self.asked = asked
         runs, times, self._buckets, self._pushed = _read(self.folder)
         self._times = {(row[0], row[1]): row[2:] for row in times.tolist()}
         self._runs: dict[tuple[int, int], list[list[int]]] = {}
@@ -168,9 +171,12 @@ class Again(Memoryless):
             found["payload"] = int((job.transport or then.transport).payload)
             found["exchange"] = "ring" if job.exchange.kind == "ring" else "parameter_server"
             found["reducer"] = table.reducer or Dense()
+            if self.asked is not None:
+                found["system"] = table.system
         here = {
             "workers": workers, "payload": payload, "exchange": collective, "tensors": [info.name for info in infos],
             "parameters": sum(info.numel for info in infos), "reducer": innermost(reducer),
+            "system": self.asked and self.asked.system,
         }  # fmt: skip
         differing = list(_differing(found, here))
         if steps > self.steps:
@@ -280,7 +286,7 @@ def _told(value: Any, other: Any) -> str:
     """A value; of a reducer its kind, or in what it differs from another one of that kind."""
     kind = getattr(value, "kind", None)
     if kind is None or kind != getattr(other, "kind", None):
-        return str(kind or value)
+        return str(kind or value or "none")
     rest = other.model_dump()
     return ", ".join(f"{name} = {each}" for name, each in value.model_dump().items() if rest.get(name) != each) or kind
 

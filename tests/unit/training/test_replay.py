@@ -23,6 +23,7 @@ from tests.support.training_cases import plain, resnet  # noqa: E402
 
 SHORT = ["training.steps=3", "training.samples=200", "training.size=8", "training.batch=4", "job.workers=2"]
 TOPK = 'training.reducer={kind="topk", ratio=0.05}'
+SLIMDP = 'training.system={kind="slimdp"}'
 RING = ['job.exchange={kind="ring"}', "job.servers=0", "job.push_bound=0.0"]
 
 
@@ -33,7 +34,7 @@ def tiny(*more: str):
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("kept")
-    for name, more in (("dense", ()), ("topk", (TOPK, "training.error_feedback=true"))):
+    for name, more in (("dense", ()), ("topk", (TOPK, "training.error_feedback=true")), ("slimdp", (SLIMDP,))):
         train(tiny("training.keep_missing=true", 'training.network={loss=0.3}', *more), folder / name)
     return folder
 
@@ -51,6 +52,9 @@ def replay(folder: Path, *more: str):
     ("topk", ['training.reducer={kind="topk", ratio=0.1}'], r"reducer ratio = 0\.05 there, ratio = 0\.1 here"),
     ("dense", ['training.model="resnet20"'], r"\d+ parameters there, \d+ here"),
     ("dense", ['training.model="resnet20"'], "23 tensors there, 59 here, such as stages.1.0.conv1.weight for stages.0.1.conv1.weight"),
+    ("dense", [SLIMDP], "system none there, slimdp here"),
+    ("slimdp", [], "system slimdp there, none here"),
+    ("slimdp", ['training.system={kind="slimdp", alpha=0.4}'], r"system alpha = 0\.3 there, alpha = 0\.4 here"),
     ("dense", ["training.steps=4"], "3 steps there, 4 here"),
     ("dense", ["job.workers=3", "training.steps=5", TOPK], "2 workers there, 3 here; reducer none there, topk here; 3 steps there, 5 here;"),
 ])  # fmt: skip
@@ -65,6 +69,7 @@ def test_another_training_is_refused_before_a_step(
 @pytest.mark.parametrize(("name", "more"), [
     ("dense", ["seed=9", "training.data_seed=4", "training.model_seed=5", "training.batch=8", "training.steps=2"]),
     ("dense", ["training.optimizer.rate=0.01", 'job.fill="rescaled"', "link.rate=10Gbps"]),
+    ("slimdp", [SLIMDP, "seed=9"]),
     ("topk", ['training.reducer={kind="topk", ratio=0.05}']),  # without its error feedback
 ])  # fmt: skip
 def test_what_may_differ_may(kept: Path, name: str, more: list[str]) -> None:
