@@ -22,7 +22,7 @@ from gradwire.emu.planning.prepare import check_scenario
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.testbed import LIMIT_S, choose_backend, contents_wrong
 from gradwire.experiment.resolve import resolve, tagged
-from gradwire.experiment.stepwise import Played, Steps, played_scenario, workers_of
+from gradwire.experiment.stepwise import Back, Played, Steps, played_scenario, workers_of
 from gradwire.experiment.written import written_out
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.json_data import Json
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from gradwire.traces.trace import Trace
 
 SEEDS_APART = 1_000_003
+LENGTHS = "what servers send back is as long as what was pushed, where the training's would be longer or shorter"
 
 
 class Session:
@@ -78,7 +79,7 @@ class Session:
         self._clock = clock or self.scenario.emulation.clock
         self._switch = switch or self.scenario.emulation.switch
         self._limit_s, self._heard = limit_s, heard
-        self.built, self.disturbed = 0, list[str]()
+        self.built, self.disturbed, self._other_lengths = 0, list[str](), False
         self._held: Held | None = None
         self._chosen: Chosen | None = None
         self._resolved: Resolved | None = None
@@ -90,17 +91,21 @@ class Session:
         if self._chosen is not None:
             plan = self._chosen.plan
             found |= {"switch": plan.switch, "substitutions": list(self._chosen.substitutions)}
+            found["substitutions"] += [LENGTHS] if self._other_lengths else []
         return found
 
     def step(
-        self, trace: Trace, back: float = 1.0, contents: Sequence[Sequence[bytes]] = (), numbers: bool = True
-    ) -> Played:
+        self, trace: Trace, back: Back = 1.0, contents: Sequence[Sequence[bytes]] = (), numbers: bool = True,
+        kept: Sequence[int] = (),
+    ) -> Played:  # fmt: skip
         """Play one iteration, whose times and tags are those of the trace, called "step": of rank w for worker w.
 
-        back : bytes that come back from servers for each that is pushed: 1.
+        back : bytes that should come back from servers, for each that is pushed or of every tensor. They send as many
+            as they get, and `engine` says so where that is otherwise.
         contents : what workers send, by worker and tensor, in whole words of 4 bytes; numbers that are drawn to the
             trace's magnitudes, if absent.
         numbers : whether they are float32 values, which servers can add up.
+        kept : tensors of which nothing may be lost, whatever the job's bounds.
 
         Raises
         ------
@@ -109,16 +114,12 @@ class Session:
         TestbedError
             The testbed cannot run it, or failed; or what arrived is not what was sent.
         """
-        if back != 1:
-            raise ScenarioError(
-                f"sends back {back:g} bytes for each that is pushed, and the testbed's servers add up what they get",
-                "training", 'network = "simulated"',
-            )  # fmt: skip
+        self._other_lengths |= back != 1
         if self._held is None:
             self._make(trace)
         held, resolved = self._held, self._resolved
         assert held is not None and resolved is not None and self._chosen is not None
-        job = self._steps.job(trace, resolved.places[0], resolved.network.cards)
+        job = self._steps.job(trace, resolved.places[0], resolved.network.cards, kept=kept)
         program = tagged(written_out([job.part]), self.scenario)
         resolved = resolved._replace(traces=[trace], program=program)
         place = held.folder / f"values-{self._steps.done}"

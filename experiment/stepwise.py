@@ -6,6 +6,7 @@ which workers a message is between. Who plays it: `gradwire.sim.session` and `gr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 PLAYED = "step"
 """Name of the traces that are played."""
+Back = float | Sequence[int]
+"""Bytes that come back from servers: for each that is pushed, or of every tensor of the trace to each worker."""
 
 
 @dataclass(frozen=True)
@@ -100,25 +103,30 @@ class Steps:
         self.scenario, self.done = scenario, 0
         self._norms: list[float] | None = None
 
-    def job(self, trace: Trace, places: Places, cards: Cards, back: float = 1.0) -> Job:
+    def job(
+        self, trace: Trace, places: Places, cards: Cards, back: Back = 1.0, kept: Sequence[int] = ()
+    ) -> Job:
         """The job of the iteration that is to be played next.
 
-        back : bytes that come back from servers for each that is pushed, where they send something else than sums.
+        back : bytes that come back from servers, where they send something else than sums.
+        kept : tensors of which nothing may be lost.
 
         Raises
         ------
         TraceError, ScenarioError
-            It is none that the job can send, or something may be lost of what is not as long both ways.
+            It is none that the job can send, or something may be lost of what comes back in other lengths.
         """
         table = self.scenario.job[0]
+        if whole := len(set(kept)) == len(trace.tensors):
+            table = table.model_copy(update={"push_bound": 0.0, "pull_bound": 0.0})
         job = Job.of(
             table, trace, places, cards, seed=self.scenario.seed,
             payload=(table.transport or self.scenario.transport).payload, transport=self.scenario.transport_of(table),
             sums=self.scenario.switch.aggregation_slots > 0,
         )  # fmt: skip
         job.begin = self.done  # what rotates by iteration goes on
-        if back != 1:
-            self._answer(job, back)
+        if back != 1 or (kept and not whole):
+            self._exchange(job, back, kept)
         bounds = job.exchange.context.bounds
         bounds.before = self._norms or [0.0] * table.workers  # from nothing all is change: nobody knows
         if bounds.wants_norms:
@@ -129,17 +137,17 @@ class Steps:
         """Forget what lasts."""
         self._norms = None
 
-    def _answer(self, job: Job, back: float) -> None:
-        """Let servers answer with other lengths, which is told of messages only of which nothing is lost."""
-        table = self.scenario.job[0]
+    def _exchange(self, job: Job, back: Back, kept: Sequence[int]) -> None:
+        """Let servers answer with other lengths, of messages of which nothing is lost; and keep tensors whole."""
         if not isinstance(job.exchange, ParameterServers):
-            raise ScenarioError(f"has no way back of {back:g} bytes a byte", "job.exchange", "parameter_server")
-        if table.push_bound or table.pull_bound or table.tagging.magnitude:
+            what = "has no way back that is longer or shorter, and no tensors of which nothing is lost"
+            raise ScenarioError(what, "job.exchange", "parameter_server")
+        if back != 1 and (bound := self.scenario.job[0].pull_bound):
             raise ScenarioError(
-                f"may lose some of what comes back as {back:g} bytes for each", "job",
-                "no bounds and no tags by magnitude",
+                f"is {bound}: some may be lost of what comes back in other lengths than it is pushed in",
+                "job.pull_bound", "0",
             )  # fmt: skip
-        job.exchange.back = back
+        job.exchange.told(back, kept)
 
 
 def workers_of(job: Job, sent: Messages) -> Ints:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from math import ceil
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -81,13 +82,15 @@ def step_times(
     tables = {key: value for key, value in scenario.as_written().items() if key not in ("policy", "training")}
     infos, workers = spread(_tensors(scenario), pushed), scenario.job[0].workers
     encoded = [[Encoded((torch.ones(info.numel),)) for info in infos]] * workers
-    back = pulled / (4 * sum(info.numel for info in infos))
+    ratio = pulled / (4 * sum(info.numel for info in infos))
+    back = [4 * ceil(info.numel * ratio) for info in infos]
     found: dict[str, int] = {}
     for rate in rates:
         at = build_scenario({**tables, "link": {**tables.get("link", {}), "rate": rate}}, f"{scenario.name} at {rate}")
         session = Session(at)
         network = Simulated(session)
-        played = [network.carry(Pushed(step, 0, network.payload, infos, encoded, back=back)) for step in range(PLAYED)]
+        rounds = [Pushed(step, 0, network.payload, infos, encoded, back=lambda: back) for step in range(PLAYED)]
+        played = [network.carry(each) for each in rounds]
         found[rate] = computing_ps + round(fmean(each.time_ps for each in played))
         session.close()
     return found

@@ -10,13 +10,14 @@ which is as if it had rested for long: state of pairs is forgotten then.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gradwire.experiment.program import Messages
 from gradwire.experiment.routing import build_routing
-from gradwire.experiment.stepwise import Played, Steps, played_scenario, workers_of
+from gradwire.experiment.stepwise import Back, Played, Steps, played_scenario, workers_of
 from gradwire.scenarios.arrays import Flags, Ints
 from gradwire.scenarios.errors import GradwireError
 from gradwire.scenarios.inner_units import Ps
@@ -67,15 +68,17 @@ class Session:
     def now_ps(self) -> int:
         return 0 if self._coupling is None else self._coupling.now
 
-    def step(self, trace: Trace, back: float = 1.0) -> Played:
+    def step(self, trace: Trace, back: Back = 1.0, kept: Sequence[int] = ()) -> Played:
         """Play one iteration, whose gradients and times are those of the trace, called "step": of rank w for worker w.
 
-        back : bytes that come back from servers for each that is pushed, where they send something else than sums.
+        back : bytes that come back from servers, where they send something else than sums: for each that is pushed, or
+            of every tensor to each worker.
+        kept : tensors of which nothing may be lost, whatever the job's bounds.
 
         Raises
         ------
         TraceError, ScenarioError
-            It is none that the job can send, or something may be lost of what is not as long both ways.
+            It is none that the job can send, or something may be lost of what comes back in other lengths.
         GradwireError
             A message was delivered with more loss than its bound.
         StallError
@@ -85,7 +88,7 @@ class Session:
             self._build(trace)
         coupling = self._coupling
         assert coupling is not None
-        job = self._steps.job(trace, self._places, self._cards, back)
+        job = self._steps.job(trace, self._places, self._cards, back, kept)
         begin = coupling.now
         track = coupling.play(job.part)
         coupling.run(lambda: track.finished)

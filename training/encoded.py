@@ -47,6 +47,10 @@ class Encoded:
         """Bytes that every packet repeats."""
         return sum(each.numel() * each.element_size() for each in self.head)
 
+    def magnitudes(self) -> Tensor:
+        """The mean magnitude of each unit's first field, (units,) float32, for whose fields hold values."""
+        return self.fields[0].detach().float().abs().reshape(self.units, -1).mean(dim=1)
+
     def units_per_packet(self, payload: int = PAYLOAD) -> int:
         """How many whole units fit a packet of `payload` bytes beside the head.
 

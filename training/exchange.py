@@ -22,7 +22,7 @@ from gradwire.training.reducers.state import State, flat
 from gradwire.training.ring import VALUE, Ring, RingLayout, buckets_of
 from gradwire.training.rows import Rows, Stacked, Whole, matrix_of
 from gradwire.training.seam import carried
-from gradwire.training.strangers import answering, check_decoded, check_encoded, is_own
+from gradwire.training.strangers import answering, check_decoded, check_encoded, check_magnitudes, is_own
 
 if TYPE_CHECKING:
     import torch
@@ -244,10 +244,9 @@ class Exchange:
     def _round_the_ring(
         self, ring: Ring, gradients: Sequence[Sequence[Tensor]], number: int, network: Network
     ) -> tuple[list[Tensor], Sent]:
-        numels = tuple(info.numel for info in self.infos)
-        layout = RingLayout(numels, buckets_of(numels, self.bucket), self.workers, self.payload)
-        encoded = [[Encoded((flat(each),)) for each in mine] for mine in gradients]
-        answer = carried(network, Pushed(number, 0, self.payload, self.infos, encoded, layout))
+        pushed = self._around(gradients, number, 0)
+        answer, layout = carried(network, pushed), pushed.layout
+        assert layout is not None
         masks: Sequence[Tensor | None] = [None] * len(layout.buckets)
         if answer.hops is not None:
             layout = replace(layout, buckets=answer.hops.buckets)
@@ -261,6 +260,19 @@ class Exchange:
         sent.views = shaped if len(shaped) > 1 else []
         return shaped[0], sent
 
+    def _around(self, values: Sequence[Sequence[Tensor]], number: int, round_: int, kept: Sequence[int] = ()) -> Pushed:
+        """What goes around a ring, N lists of T tensors."""
+        numels = tuple(info.numel for info in self.infos)
+        layout = RingLayout(numels, buckets_of(numels, self.bucket), self.workers, self.payload)
+        encoded = [[Encoded((flat(each),)) for each in mine] for mine in values]
+        return Pushed(number, round_, self.payload, self.infos, encoded, layout, kept=kept)
+
+    def all_reduced(self, values: Sequence[Sequence[Tensor]], number: int, network: Network | None) -> int:
+        """Picoseconds that a ring takes for values of all workers, N lists of T tensors, of which nothing is lost: the
+        second round of a step."""
+        pushed = self._around(values, number, 1, range(len(self.infos)))
+        return carried(network or Ideal(), pushed).time_ps
+
     def _pulled(self, answer: Answer) -> list[list[Tensor | None]]:
         elements = self.payload // VALUE
         return [
@@ -268,6 +280,28 @@ class Exchange:
              for mask, info in zip(row, self.infos, strict=True)]
             for row in answer.pulled
         ]  # fmt: skip
+
+    def _sizes(self, encoded: Encoded, info: TensorInfo) -> Tensor:
+        """Mean magnitudes of what its units stand for."""
+        found = self.reducer.magnitudes(encoded, info)
+        if self._looks:
+            check_magnitudes(self.reducer, found, encoded.units, info)
+        return found
+
+    def _back(self, encoded: Sequence[Sequence[Encoded]]) -> list[int]:
+        """Bytes with which servers answer a worker, of every tensor, when all has arrived."""
+        found = []
+        for tensor, info in enumerate(self.infos):
+            first, total = encoded[0][tensor], None
+            if self.reducer.places == "sent" and not first.known:  # how many elements are in it hangs on all workers'
+                for row in encoded:
+                    got = self.reducer.decode(row[tensor], info)
+                    if self._looks and self.reducer.rounds == 1:
+                        check_decoded(self.reducer, "decode", got, info)
+                    total = got if total is None else total + got
+            size = self.reducer.decoded(first, info)
+            found.append(answer_bytes(size, first, None if total is None else int(total.count_nonzero())))
+        return found
 
     def _following(self, means: list[Tensor], sent: Sent) -> tuple[list[list[Encoded]], list[list[int]]]:
         return self._each(lambda w, t: self.reducer.follow(means[t], self.infos[t], self.states[w][t]), sent, "follow")
@@ -306,7 +340,11 @@ class Exchange:
     ) -> tuple[list[list[Tensor]], list[Tensor]]:  # fmt: skip
         """What each worker counts as sent, by tensor, and the mean of what has arrived."""
         counted = () if self.encode_time == "none" else times
-        answer = carried(network, Pushed(number, round_, self.payload, self.infos, encoded, encode_ps=counted))
+        pushed = Pushed(
+            number, round_, self.payload, self.infos, encoded, encode_ps=counted,
+            back=lambda: self._back(encoded), sizes=lambda w, t: self._sizes(encoded[w][t], self.infos[t]),
+        )  # fmt: skip
+        answer = carried(network, pushed)
         encoding, decoding = max(map(sum, times)), 0
         masks, sent.time_ps = answer.arrived, sent.time_ps + answer.time_ps
         sent.time_ps += 0 if answer.with_encoding else encoding
@@ -346,7 +384,8 @@ class Exchange:
                 sent.server_ns += self.watch() - began
             assert total is not None
             means.append(total / (self.workers if count is None else count.clamp(min=1)))
-            sent.pulled_bytes += self.workers * answer_bytes(means[-1], encoded[0][tensor], self.reducer.places)
+            filled = int(means[-1].count_nonzero()) if self.reducer.places == "sent" else None
+            sent.pulled_bytes += self.workers * answer_bytes(means[-1].numel(), encoded[0][tensor], filled)
         sent.encode_ps += encoding
         sent.decode_ps += decoding
         sent.time_ps += decoding
@@ -374,20 +413,21 @@ def check_units(reducer: Reducer, infos: Sequence[TensorInfo], payload: int) -> 
             raise ScenarioError(f"{reducer.kind}: {error}", "training.reducer", most) from None
 
 
-def answer_bytes(mean: Tensor, encoded: Encoded, places: str) -> int:
+def answer_bytes(numel: int, encoded: Encoded, filled: int | None = None) -> int:
     """Bytes with which a server answers one worker: a tensor's mean in the shortest form that keeps it as it is.
 
     That is float32, or half of it where that is what was pushed; where workers send places, the elements that are not
     zero with theirs, if that is shorter; where everybody knows the places, the elements alone. Our choice: papers on
     reducers count what is pushed.
 
-    encoded : what the first worker has pushed of it. places : of the reducer.
+    numel : elements of the mean. encoded : what the first worker has pushed of it. filled : how many of them are not
+    zero, where workers send places.
     """
     if encoded.known:
         return VALUE * encoded.units
     half = len(encoded.fields) == 1 and encoded.fields[0].is_floating_point() and encoded.fields[0].element_size() == 2
-    whole = mean.numel() * (2 if half else VALUE)
-    return shorter(whole, int(mean.count_nonzero())) if places == "sent" else whole
+    whole = numel * (2 if half else VALUE)
+    return whole if filled is None else shorter(whole, filled)
 
 
 def shorter(whole: int, elements: int) -> int:

@@ -94,7 +94,7 @@ class Random(Memoryless):
             raise ScenarioError(what, "Random(worker)", f"below {count}, or None for all")
         nothing: list[list[Tensor | None]] = [[None] * len(pushed.infos) for _ in pushed.encoded]
         if pushed.layout is not None:
-            return Answer(nothing, hops=self._hops(pushed.step, pushed.layout))
+            return Answer(nothing, hops=None if pushed.kept else self._hops(pushed.step, pushed.layout))
         depth, tensors = max(info.layer for info in pushed.infos) + 1, range(len(pushed.infos))
         pushes, pulls = nothing, [list(row) for row in nothing]
         for worker in range(len(pushed.encoded)):
@@ -133,6 +133,8 @@ class Random(Memoryless):
         return Hops(layout.buckets, masks)
 
     def _spared(self, pushed: Pushed, tensor: int, depth: int) -> bool:
+        if tensor in pushed.kept:
+            return True
         front = pushed.infos[tensor].layer < depth / 2
         return (self.layers == "front" and not front) or (self.layers == "back" and front)
 
@@ -187,7 +189,11 @@ class Spread:
             hops = [np.broadcast_to(each, (2 * count - 2, count, len(each))) for each in messages]
             masks = _anywhere(answer.hops.masks, hops, draws)
             return replace(answer, hops=Hops(answer.hops.buckets, masks))
-        sizes = [[_packet_sizes(mine.nbytes(pushed.payload), pushed.payload) for mine in row] for row in pushed.encoded]
+        sizes = [
+            [_packet_sizes(0 if tensor in pushed.kept else mine.nbytes(pushed.payload), pushed.payload)
+             for tensor, mine in enumerate(row)]
+            for row in pushed.encoded
+        ]  # fmt: skip
         whole = [_packet_sizes(info.numel * VALUE, pushed.payload) for info in pushed.infos]
         back = [whole] * len(answer.pulled)
         return replace(answer, arrived=_rows(answer.arrived, sizes, draws), pulled=_rows(answer.pulled, back, draws))

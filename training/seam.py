@@ -7,7 +7,7 @@ before anything is made of it (`carried`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Protocol
@@ -38,8 +38,12 @@ class Pushed:
     layout : of a ring, if it is one; a network that knows better says so in its answer.
     encode_ps : how long encoding takes, by worker and tensor, of which a worker does one after the other; no time if
         absent.
-    back : bytes that come back from servers for each that is pushed, where these send something else than a sum as long
-        as what they got.
+    back : tells the bytes with which servers answer each worker, of every tensor, int[T], where these send something
+        else than as much as they got. Asked by networks whose time depends on it: it may take some.
+    kept : numbers of tensors of which nothing may be lost, such as where other tensors' elements belong; of a ring all
+        or none.
+    sizes : tells the mean magnitude of the elements that each unit of a worker's tensor stands for, (units,); those of
+        the first field, if absent.
     """
 
     step: int
@@ -49,7 +53,9 @@ class Pushed:
     encoded: Sequence[Sequence[Encoded]]
     layout: RingLayout | None = None
     encode_ps: Sequence[Sequence[int]] = ()
-    back: float = 1.0
+    back: Callable[[], Sequence[int]] | None = None
+    kept: Collection[int] = ()
+    sizes: Callable[[int, int], Tensor] | None = None
 
     def pull_packets(self, tensor: int) -> int:
         """How many packets a tensor takes on the way back from the servers, where all of it is float32."""
@@ -60,12 +66,12 @@ class Pushed:
         return self.encoded[worker][tensor].packets(self.payload)
 
     def magnitudes(self, worker: int, tensor: int) -> Tensor:
-        """The mean magnitude of each packet's values, (packets,), as a sender can work it out for its tags; where they
-        are."""
+        """The mean magnitude of each packet's elements, (packets,), as a sender can work it out for its tags; where
+        they are."""
         import torch
 
         mine = self.encoded[worker][tensor]
-        values = mine.fields[0].float().abs().reshape(mine.units, -1).mean(dim=1)
+        values = self.unit_magnitudes(worker, tensor)
         step = mine.units_per_packet(self.payload)
         short = -len(values) % step
         rows = torch.nn.functional.pad(values, (0, short)).view(-1, step)
@@ -73,6 +79,12 @@ class Pushed:
         if short:
             counts[-1] -= short
         return rows.sum(dim=1) / counts
+
+    def unit_magnitudes(self, worker: int, tensor: int) -> Tensor:
+        """The mean magnitude of what each unit stands for, (units,)."""
+        if self.sizes is not None:
+            return self.sizes(worker, tensor)
+        return self.encoded[worker][tensor].magnitudes()
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 4 * CHUNK_ELEMENTS
 
+Back = float | Sequence[int]
+"""Bytes that come back from servers: for each that is pushed, or of every tensor to each worker."""
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
@@ -59,9 +61,10 @@ class Plays(Protocol):
     scenario: Scenario
     takes_contents: bool
 
-    def step(self, trace: Trace, back: float, *contents: Any) -> Any:
-        """Play an iteration in which so many bytes come back for each. If it wants to know: what workers send, by
-        worker and tensor, whole words of 4 bytes; and whether these are float32 values."""
+    def step(self, trace: Trace, back: Back, *contents: Any, **kept: Any) -> Any:
+        """Play an iteration in which so many bytes come back, of each tensor, or for each byte. If it wants to know:
+        what workers send, by worker and tensor, whole words of 4 bytes; and whether these are float32 values. And,
+        where there are any, as `kept` the tensors of which nothing may be lost."""
         ...
 
     def rest(self) -> tuple[int, int]:
@@ -78,12 +81,14 @@ class Layout:
     """Where the units of a step's encodings lie in their messages; C chunks of all tensors that are sent.
 
     sizes : int64[tensors], bytes of each message, whole float32 values; 0 for what is not sent.
+    units : int64[tensors], how many there are in each message.
     chunk : int64[units of all], the chunk that each unit begins in, counted through the tensors.
     starts : int64[filled], the first unit of every chunk in which one begins, and `filled`, which chunks these are.
     chunks : C.
     """
 
     sizes: Ints
+    units: Ints
     starts: Ints
     filled: Ints
     chunks: int
@@ -158,13 +163,19 @@ class Simulated:
             return Answer([[None] * len(pushed.infos)] * self.workers)
         sent = np.flatnonzero(layout.sizes)
         contents = (_contents(pushed, layout, sent), _numbers(pushed)) if self.plays.takes_contents else ()
-        played = self.plays.step(self._trace(pushed, layout, sent), pushed.back, *contents)
+        back: float | list[int] = 1.0
+        if pushed.back is not None:
+            answers = 4 * -(-np.array(pushed.back(), dtype=np.int64)[sent] // 4)
+            back = back if (answers == layout.sizes[sent]).all() else answers.tolist()
+        kept = [at for at, tensor in enumerate(sent.tolist()) if tensor in pushed.kept]
+        told = {"kept": kept} if kept else {}
+        played = self.plays.step(self._trace(pushed, layout, sent), back, *contents, **told)
         if pushed.layout is not None:
             nothing: list[list[Tensor | None]] = [[None] * len(pushed.infos)] * self.workers
             return Answer(nothing, int(played.time_ps), hops=_hops(pushed.layout, sent, played))
         pushes, pulls = self._masks(pushed, sent, played)
-        back = pulls if self.lossy_back else ()
-        return Answer(pushes, int(played.time_ps), back, with_encoding=bool(pushed.encode_ps and self.scale))
+        pulled = pulls if self.lossy_back else ()
+        return Answer(pushes, int(played.time_ps), pulled, with_encoding=bool(pushed.encode_ps and self.scale))
 
     def state_dict(self) -> dict[str, object]:
         """Where it is. The network rests for it, and forgets what transports remember of pairs: so whoever goes on from
@@ -188,7 +199,8 @@ class Simulated:
 
     def _trace(self, pushed: Pushed, layout: Layout, sent: Ints) -> Trace:
         infos, layers = self._model(pushed)
-        means, largest = zip(*[self._magnitudes(row, layout) for row in pushed.encoded], strict=True)
+        found = [self._magnitudes(pushed, worker, layout) for worker in range(self.workers)]
+        means, largest = zip(*found, strict=True)
         mean, most = np.stack(means), np.stack(largest)  # [workers, chunks]
         counts = -(-layout.sizes[sent] // CHUNK_BYTES)
         first = np.cumsum(counts) - counts
@@ -215,21 +227,18 @@ class Simulated:
             raise TraceError("has other tensors than the trained model", times.name, "a trace of this model")
         return times.tensors, times.layers
 
-    def _magnitudes(self, encoded: Sequence[Encoded], layout: Layout) -> tuple[Floats, Floats]:
-        """(mean, largest) magnitude of each chunk's units, (C,) each."""
-        sizes = _unit_magnitudes([each for each in encoded if each.units])
+    def _magnitudes(self, pushed: Pushed, worker: int, layout: Layout) -> tuple[Floats, Floats]:
+        """(mean, largest) magnitude of each chunk's units, (C,) each. Those that a shorter message than others' has not
+        got are nothing."""
+        sizes = _unit_magnitudes(pushed, worker, layout.units)
         mean, most = np.zeros(layout.chunks), np.zeros(layout.chunks)
-        if len(sizes):
-            starts = layout.starts[layout.starts < len(sizes)]
-            filled = layout.filled[: len(starts)]
-            counts = np.diff(np.append(starts, len(sizes)))
-            mean[filled] = np.add.reduceat(sizes, starts) / counts
-            most[filled] = np.maximum.reduceat(sizes, starts)
-            last = np.zeros(layout.chunks, dtype=np.int64)
-            last[filled] = filled
-            last = np.maximum.accumulate(last)
-            mean, most = mean[last], most[last]  # a chunk inside of a long unit has that one's
-        return mean, most
+        filled, counts = layout.filled, np.diff(np.append(layout.starts, len(sizes)))
+        mean[filled] = np.add.reduceat(sizes, layout.starts) / counts
+        most[filled] = np.maximum.reduceat(sizes, layout.starts)
+        last = np.zeros(layout.chunks, dtype=np.int64)
+        last[filled] = filled
+        last = np.maximum.accumulate(last)
+        return mean[last], most[last]  # a chunk inside of a long unit has that one's
 
     def _iteration(self, pushed: Pushed, worker: int, layers: int, sent: Ints) -> Iteration:
         nothing = np.zeros(layers, dtype=np.int64)
@@ -327,7 +336,8 @@ def _laid_out(encoded: Sequence[Encoded], payload: int) -> Layout:
         sizes.append(size)
     chunk = np.concatenate(places) if places else np.zeros(0, dtype=np.int64)
     filled, starts = np.unique(chunk, return_index=True)
-    return Layout(np.array(sizes, dtype=np.int64), starts, filled, before)
+    units = np.array([each.units for each in encoded], dtype=np.int64)
+    return Layout(np.array(sizes, dtype=np.int64), units, starts, filled, before)
 
 
 def _contents(pushed: Pushed, layout: Layout, sent: Ints) -> list[list[bytes]]:
@@ -352,12 +362,19 @@ def _numbers(pushed: Pushed) -> bool:
     return all(not each.head and [field.dtype for field in each.fields] == [torch.float32] for each in every)
 
 
-def _unit_magnitudes(encoded: Sequence[Encoded]) -> Floats:
-    """The mean magnitude of each unit's first field, (units of all,); they leave the device at once."""
+def _unit_magnitudes(pushed: Pushed, worker: int, units: Ints) -> Floats:
+    """The mean magnitude of what each of a worker's units stands for, (units of all messages,), zero of those that only
+    others have; they leave the device at once."""
     import torch
 
-    means = [each.fields[0].detach().float().abs().reshape(each.units, -1).mean(dim=1) for each in encoded]
-    return torch.cat(means).cpu().numpy().astype(np.float64)
+    found = []
+    for tensor, count in enumerate(units.tolist()):
+        mine = pushed.encoded[worker][tensor]
+        if mine.units:
+            found.append(pushed.unit_magnitudes(worker, tensor))
+        if count > mine.units:
+            found.append(mine.fields[0].new_zeros(count - mine.units, dtype=torch.float32))
+    return torch.cat(found).cpu().numpy().astype(np.float64)
 
 
 def _halves(values: Floats, exponents: Ints) -> NDArray[np.float16]:

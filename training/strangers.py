@@ -107,6 +107,21 @@ def check_encoded(reducer: Reducer, function: str, found: Any, info: TensorInfo,
             raise Unfit(what, "smaller units, or larger packets") from None
 
 
+def check_magnitudes(reducer: Reducer, found: Any, units: int, info: TensorInfo) -> None:
+    """Look at what a reducer says of its units' magnitudes.
+
+    Raises
+    ------
+    ScenarioError
+        It is not a float for each.
+    """
+    import torch
+
+    with answers(answering(reducer), "magnitudes", REDUCER):
+        if not isinstance(found, torch.Tensor) or not found.is_floating_point() or found.shape != (units,):
+            raise Unfit(f"answers {shown(found)} for {info.name}", f"a tensor of float32, ({units},)")
+
+
 def check_decoded(reducer: Reducer, function: str, found: Any, info: TensorInfo) -> None:
     """Look at a gradient that a reducer's function has made of what arrived.
 

@@ -47,8 +47,8 @@ class Recipe:
     clip : norm that the mean gradient is scaled down to; 0 does not.
     fill, feed_back, payload, collective, bucket, encode_time : see `Exchange`.
     pull_fill : what stands for what is lost on the way back: what was there before, or zero.
-    resync : steps after which workers whose parameters differ are given the same ones, 0 for never. It takes no time on
-        the clock; in a ring it is another all-reduce of as many bytes.
+    resync : steps after which workers whose parameters differ are given the same ones, 0 for never. In a ring it is
+        another all-reduce of as many bytes, of which nothing is lost; servers take no time for it on the clock.
     precision : what the model computes with (`gradwire.training.precision`).
     data_seed, seed : what the order of samples hangs on, and what reducers draw from.
 
@@ -283,9 +283,10 @@ class Trainer:
             if self.replicas is not None:
                 self.replicas.pull(sent.pulled, recipe.pull_fill)
         if self.replicas is not None and recipe.resync and (number + 1) % recipe.resync == 0:
-            self.replicas.together()
             if ring:
                 sent.nbytes = [2 * each for each in sent.nbytes]
+                sent.time_ps += self.exchange.all_reduced(self.replicas.values, number, self.network)
+            self.replicas.together()
 
     def score(self, batch: int = 500) -> Score:
         """Loss and accuracy on held-out data."""

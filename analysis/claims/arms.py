@@ -139,6 +139,12 @@ SYSTEMS: dict[str, Arm] = {
     "slimdp-simulated": Arm(
         "Slim-DP, over the simulator", {"training": {"network": "simulated", "system": {"kind": "slimdp"}}}
     ),
+    "topk-simulated": Arm(
+        "Top-k, over the simulator", {"training": {"network": "simulated", "reducer": {"kind": "topk", "ratio": 0.01}}}
+    ),
+    "terngrad-simulated": Arm(
+        "TernGrad, over the simulator", {"training": {"network": "simulated", "reducer": {"kind": "terngrad"}}}
+    ),
 }
 """Systems and reducers at their defaults, and what they are beside; momentum and learning rate are those of dense
 training unless an arm says otherwise."""

@@ -22,6 +22,7 @@ in no time and without a message.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -34,10 +35,12 @@ from gradwire.experiment.collectives.setting import JobSetting
 from gradwire.experiment.program import Importance, Ints, Lists, Messages, Step
 from gradwire.experiment.scheduling import LAYER
 from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.loss import Allowance
 
 if TYPE_CHECKING:
     from gradwire.traces.trace import TensorInfo
 
+Floats = NDArray[np.float64]
 PS_PER_SECOND = 10**12
 HELD_BACK = "would wait for ever: a host holds back what other hosts' packets are to be added to"
 
@@ -89,11 +92,24 @@ class ParameterServers(Exchange):
         several = np.cumsum(self._local, axis=1)
         runs = (np.arange(len(workers))[:, None] * len(context.trace.tensors) + self._tensor) * (len(self._tensor) + 1)
         self._run = runs + several
-        self.back: float = 1.0
-        """Bytes that come back for each that is pushed, of every partition: for who knows that servers send something
-        else than what they add up."""
+        self._returned, self._kept = self._bytes, np.zeros(len(self._bytes), dtype=np.bool_)
         self._patterns = Patterns()
         self._layers = [(layer,) for layer in range(len(context.trace.layers))]
+
+    def told(self, back: float | Sequence[int], kept: Sequence[int] = ()) -> None:
+        """For who knows that servers send something else than what they add up, and what must not be lost.
+
+        back : bytes that come back, whole float32 values and at least one of each partition: for each byte that is
+            pushed, or of each tensor.
+        kept : tensors of which nothing is lost, either way.
+        """
+        if back != 1:
+            share: float | Floats = back  # type: ignore[assignment]
+            if not isinstance(back, float | int):
+                pushed = np.bincount(self._tensor, weights=self._bytes, minlength=len(back))
+                share = (np.asarray(back, dtype=np.float64) / pushed.clip(min=1))[self._tensor]
+            self._returned = np.maximum(4 * np.ceil(self._bytes * share / 4 - 1e-9), 4).astype(np.int64)
+        self._kept = np.isin(self._tensor, np.array(kept, dtype=np.int64))
 
     @property
     def unit_bytes(self) -> int:
@@ -220,7 +236,10 @@ class ParameterServers(Exchange):
     def _messages(self, iteration: int, worker: Ints, part: Ints, pushed: NDArray[np.bool_]) -> Messages:
         context = self.context
         captured = np.array([context.captured(each, iteration) for each in range(len(context.workers))])
-        own = self._own(part)
+        own, kept = self._own(part), self._kept[part]
+        loss = context.bounds.of(iteration, ~pushed, worker, self._layers, self._layer[part])
+        if kept.any():
+            loss = Allowance(*(np.where(kept, 0, each) for each in loss))
         ends = self._worker_node[worker, part], self._server_node[worker, part]
         return messages(
             context, np.where(pushed, "push", "pull"), self._importance(captured, worker, part, pushed),
@@ -228,18 +247,11 @@ class ParameterServers(Exchange):
             src=np.where(pushed, ends[0], ends[1]), dst=np.where(pushed, ends[1], ends[0]),
             nbytes=np.where(pushed, self._bytes[part], self._returned[part]),
             priority=np.array(context.priorities)[self._tensor[part]],
-            loss=context.bounds.of(iteration, ~pushed, worker, self._layers, self._layer[part]),
+            loss=loss,
             rank=self._ranks[(~pushed).astype(np.int64), self._layer[part]],
             captured=np.where(pushed, captured[worker], np.where(own >= 0, captured[own], -1)),
             first=self._first[part],
         )  # fmt: skip
-
-    @property
-    def _returned(self) -> Ints:
-        """Bytes of every partition on its way back, whole float32 values."""
-        if self.back == 1:
-            return self._bytes
-        return np.maximum(4 * np.ceil(self._bytes * self.back / 4), 4).astype(np.int64)
 
     def _own(self, part: Ints) -> Ints:
         """The worker on the server's host, -1 where there is none."""
@@ -251,7 +263,9 @@ class ParameterServers(Exchange):
         # The magnitudes of a sum were not captured; those of the first worker's gradient stand for them.
         whose = np.where(pushed, captured[worker], captured[0])
         keys = whose * len(self.partitions) + part
-        wanted = pushed if self.context.table.pull_important else np.ones(len(part), dtype=np.bool_)
+        # Of what comes back in other lengths than it was pushed in nobody knows which packets matter.
+        alike = not self.context.table.pull_important and self._returned is self._bytes
+        wanted = (pushed | alike) & ~self._kept[part]
         found, inverse = np.unique(keys[wanted], return_inverse=True)
         numbers = [self._pattern(*divmod(key, len(self.partitions))) for key in found.tolist()]
         pattern = np.full(len(part), Importance.ALL, dtype=np.int64)

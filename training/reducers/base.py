@@ -118,6 +118,24 @@ class Reducer(Table, metaclass=Explained):
         """How many elements a unit decodes to."""
         return 1
 
+    def magnitudes(self, encoded: Encoded, info: TensorInfo) -> Tensor:
+        """The mean magnitude of the elements that each unit stands for, (units,) float32: what a sender tags by.
+
+        Here the first field's, if that holds floats; else of what is decoded, if a unit is a run of elements; and if
+        neither is so, all are alike.
+        """
+        import torch
+
+        if encoded.fields[0].is_floating_point():
+            return encoded.magnitudes()
+        alike = torch.ones(encoded.units, device=encoded.fields[0].device)
+        if self.places != "fixed" or not encoded.units:
+            return alike
+        rows = grouped(self.decode(encoded, info).abs(), self.elements(encoded))
+        counts = rows.new_full((len(rows),), float(rows.shape[1]))
+        counts[-1] -= rows.numel() - self.decoded(encoded, info)
+        return rows.sum(dim=1) / counts if len(rows) == encoded.units else alike
+
     def decoded(self, encoded: Encoded, info: TensorInfo) -> int:
         """How many elements `decode` answers with."""
         return info.numel

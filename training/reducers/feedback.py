@@ -60,6 +60,15 @@ class Around(Reducer):
     def decode(self, encoded: Encoded, info: TensorInfo, arrived: Tensor | None = None) -> Tensor:
         return self.reducer.decode(encoded, info, arrived)
 
+    def magnitudes(self, encoded: Encoded, info: TensorInfo) -> Tensor:
+        return self.reducer.magnitudes(encoded, info)
+
+    def elements(self, encoded: Encoded) -> int:
+        return self.reducer.elements(encoded)
+
+    def decoded(self, encoded: Encoded, info: TensorInfo) -> int:
+        return self.reducer.decoded(encoded, info)
+
     def follow(self, mean: Tensor, info: TensorInfo, state: State) -> Encoded:
         return self.reducer.follow(mean, info, state)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,6 +90,8 @@ class Asynchronous(Trainer):
         self.copies = Copies(model, count)
         self.messages: Sequence[TensorInfo] = self.infos
         """What is pushed: a message for each tensor, or more."""
+        self.kept: Collection[int] = ()
+        """Messages of which nothing is lost."""
         self.version = 0
         """Updates that the server has made."""
         self.turns = [0] * count
@@ -157,6 +159,10 @@ class Asynchronous(Trainer):
             there = mine.arrived(mask, self.recipe.payload) if told and mask is not None else None
             reducer.settle(reducer.decode(mine, info, there), info, state)
 
+    def magnitudes(self, worker: int, encoded: Sequence[Encoded], message: int) -> Tensor:
+        """The mean magnitude of what each unit of a message of a worker's stands for, (units,)."""
+        return self.exchange.reducer.magnitudes(encoded[message], self.messages[message])
+
     def shares(self, lost: list[float]) -> list[float]:
         """What was lost of each tensor, given what was lost of each message."""
         return lost
@@ -191,7 +197,10 @@ class Asynchronous(Trainer):
         encoded = self.encode(worker, gradients)
         self.encode_ns += time.thread_time_ns() - began
         payload = self.recipe.payload
-        answer = carried(self.network, Pushed(self.batches[worker], 0, payload, self.messages, [encoded]))
+        answer = carried(self.network, Pushed(
+            self.batches[worker], 0, payload, self.messages, [encoded], kept=self.kept,
+            sizes=lambda _, message: self.magnitudes(worker, encoded, message),
+        ))  # fmt: skip
         nbytes = sum(each.nbytes(payload) for each in encoded)
         began = time.thread_time_ns()
         got = self.received(worker, encoded, answer.arrived[0])

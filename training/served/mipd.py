@@ -90,6 +90,7 @@ class Mipd(Asynchronous):
             for each in self.infos
             for what in ("values", "keys")
         ]
+        self.kept = range(1, len(self.messages), 2)
 
     # --- worker --------------------------------------------------------------------------------------------------
 
@@ -134,7 +135,7 @@ class Mipd(Asynchronous):
     # --- server --------------------------------------------------------------------------------------------------
 
     def received(self, worker: int, encoded: Sequence[Encoded], masks: Sequence[Tensor | None]) -> dict[str, Any]:
-        """Places in the vector and values. Keys are taken to arrive, as important packets do."""
+        """Places in the vector and values. Keys always arrive."""
         bits, payload, lost = self.rules.bits, self.recipe.payload, any(mask is not None for mask in masks[::2])
         sent, arrived = [], []
         for mine, mask, places in zip(encoded[::2], masks[::2], self.places[worker], strict=True):
@@ -151,6 +152,21 @@ class Mipd(Asynchronous):
 
     def settle(self, worker: int, encoded: Sequence[Encoded], masks: Sequence[Tensor | None]) -> None:
         """What was not sent is dropped; the server makes up for it."""
+
+    def magnitudes(self, worker: int, encoded: Sequence[Encoded], message: int) -> Tensor:
+        """Of codes, what they say; keys are all alike."""
+        mine, bits = encoded[message], self.rules.bits
+        if message in self.kept or not mine.units:
+            return torch.ones(mine.units, device=self.device)
+        if not bits:
+            return mine.magnitudes()
+        count = len(self.places[worker][message // 2])
+        values = restored(mine, bits, count).abs()
+        short = -count % TOGETHER
+        sums = torch.nn.functional.pad(values, (0, short)).view(-1, TOGETHER).sum(dim=1)
+        counts = torch.full_like(sums, float(TOGETHER))
+        counts[-1] -= short
+        return sums / counts
 
     def shares(self, lost: list[float]) -> list[float]:
         """Of the values."""

@@ -96,7 +96,8 @@ class Mp2Trainer(Trainer):
             self.encode_ns += time.thread_time_ns() - began
         sent = sum(each.nbytes(recipe.payload) for row in pushed for each in row)
         pulled = 4 * sum(info.numel for info in self.infos) * recipe.workers if self.rules.pull == "full" else sent
-        answer = carried(self.network, Pushed(number, 0, recipe.payload, self.infos, pushed, back=pulled / sent))
+        back = (lambda: [4 * info.numel for info in self.infos]) if self.rules.pull == "full" else None
+        answer = carried(self.network, Pushed(number, 0, recipe.payload, self.infos, pushed, back=back))
         began = time.thread_time_ns()
         averages = self._averages(before, places, pushed, answer.arrived)
         self._move(before, averages, places, whole, number)

@@ -53,8 +53,8 @@ class Slim:
 class SlimTrainer(Trainer):
     """Trains with Slim-DP. What the server has is what is scored.
 
-    A push that is lost is not added, and forgotten when the worker pulls; keys of a new core are taken to arrive, as
-    important packets do. With the simulator as network, what comes back is as long as what is pushed.
+    A push that is lost is not added, and forgotten when the worker pulls; keys of a new core are never lost. What comes
+    back is as long as what is pushed, but for them.
     """
 
     def __init__(
@@ -95,7 +95,10 @@ class SlimTrainer(Trainer):
             sets.append(self._chosen(worker, number))
             pushed.append(self._pushed(worker, sets[worker], number))
             self.encode_ns += time.thread_time_ns() - began
-        answer = carried(self.network, Pushed(number, 0, recipe.payload, self.messages, pushed))
+        answer = carried(self.network, Pushed(
+            number, 0, recipe.payload, self.messages, pushed, back=lambda: self._back(pushed[0]),
+            kept=range(KEYS, len(self.messages), 3),
+        ))  # fmt: skip
         began = time.thread_time_ns()
         self._merge(sets, pushed, answer.arrived)
         pulled = sum(self._pull(worker, sets[worker]) for worker in range(recipe.workers))
@@ -174,6 +177,11 @@ class SlimTrainer(Trainer):
         drawn, known = (values[explorer],), {"indices": explorer}
         keyed = Encoded((*drawn, explorer.to(torch.int32))) if self.slim.keys else Encoded(drawn, known=known)
         return Encoded((values[core],), known={"indices": core}), keyed
+
+    def _back(self, pushed: Sequence[Encoded]) -> list[int]:
+        """Bytes that come back, of every message: no keys of a core, which the worker has chosen."""
+        payload = self.recipe.payload
+        return [0 if at % 3 == KEYS else each.nbytes(payload) for at, each in enumerate(pushed)]
 
     def _pull(self, worker: int, sets: Sequence[tuple[Tensor, Tensor]]) -> int:
         """Give a worker what the server has in T_C; the bytes."""

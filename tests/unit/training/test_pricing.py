@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 from gradwire.pricing import spread, step_times, turn_times  # noqa: E402
 from gradwire.scenarios.errors import ScenarioError  # noqa: E402
 from gradwire.scenarios.load import build_scenario  # noqa: E402
+from gradwire.scenarios.result import KINDS  # noqa: E402
 from gradwire.sim.session import Session  # noqa: E402
 from gradwire.traces.trace import TensorInfo  # noqa: E402
 from gradwire.training.build import data_of, trainer_of  # noqa: E402
@@ -62,8 +63,10 @@ def test_what_comes_back_may_be_of_another_length() -> None:
     pushes, pulls = ([int(b) for b, w in zip(played.messages.nbytes, played.workers[:, way], strict=True) if w >= 0] for way in (0, 1))
     assert sorted(set(pushes)) == [24, 4004] and sorted(set(pulls)) == [12, 2004]
     assert session.step(trace, 4.0).time_ps > session.step(trace).time_ps > 0
-    with pytest.raises(ScenarioError, match="no bounds and no tags"):
-        Session(scenario()).step(made_trace(), 0.5)
+    by_tensor = Session(scenario("dctcp", job=plain)).step(trace, [40, 5000]).messages
+    assert {int(t): int(n) for t, n, k in zip(by_tensor.tensor, by_tensor.nbytes, by_tensor.kind, strict=True) if KINDS[k] == "pull"} == {0: 40, 1: 5000}
+    with pytest.raises(ScenarioError, match=r"job\.pull_bound: is 0\.1: some may be lost of what comes back in other lengths"):
+        Session(scenario(job={"pull_bound": 0.1})).step(made_trace(), 0.5)
     ring = scenario("dctcp", job={**plain, "servers": 0, "exchange": {"kind": "ring"}})
     with pytest.raises(ScenarioError, match="parameter_server"):
         Session(ring).step(made_trace(), 0.5)

@@ -371,8 +371,8 @@ def test_what_servers_answer_by_hand() -> None:
         _, sent = Exchange(reducer, info, 2).step([[dense[0]], [dense[1]]], 0)
         assert sent.pulled_bytes == 2 * each, reducer.kind
         assert sent.encode_ns > 0 and sent.server_ns > 0
-    mean, pair = torch.tensor([0.0, 1.0, 0.0]), Encoded((torch.ones(1), torch.zeros(1, dtype=torch.int32)))
-    assert answer_bytes(mean, pair, "sent") == 8 and answer_bytes(mean, pair, "fixed") == 12
+    pair = Encoded((torch.ones(1), torch.zeros(1, dtype=torch.int32)))
+    assert answer_bytes(3, pair, 1) == 8 and answer_bytes(3, pair, 2) == 12 == answer_bytes(3, pair)
     matrix = [TensorInfo("m", (40, 25), 1000, "float32", 0)]
     _, sent = Exchange(PowerSGD(rank=1), matrix, 2).step([[torch.randn(40, 25)], [torch.randn(40, 25)]], 0)
     assert sent.pulled_bytes == 2 * 4 * (40 + 25) == sum(sent.nbytes), "both factors, as long as they were pushed"

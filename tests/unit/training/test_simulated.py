@@ -288,6 +288,30 @@ def test_training_with_loss_on_the_way_back_can_be_replayed(job) -> None:
         assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
 
 
+def test_bringing_workers_together_takes_the_time_of_another_all_reduce() -> None:
+    """Of which nothing is lost, and which no bound by phase takes for a change of gradients."""
+    calls = []
+
+    class Seen(Recorded):
+        def carry(self, pushed):
+            answer = super().carry(pushed)
+            lossy = any(mask is not None for mask in answer.hops.masks)
+            calls.append((pushed.step, pushed.round, len(pushed.kept), answer.time_ps, lossy))
+            return answer
+
+    recipe = Recipe(workers=4, batch=4, steps=6, payload=4096, collective="ring", resync=3)
+    network = Seen(Simulated(Session(scenario(job=RING, link=LOSSY))))
+    model, data = CifarResNet(1, 10), images("synthetic", 8, limit=200)
+    rows = [one for each in [Trainer(model, data, recipe, network=network)] for one in (each.step() for _ in range(6))]
+    again = [(step, round_) for step, round_, *_ in calls]
+    assert again == [(0, 0), (1, 0), (2, 0), (2, 1), (3, 0), (4, 0), (5, 0), (5, 1)]
+    assert all(kept == len(network.answers[0][0].arrived[0]) * round_ for _, round_, kept, _, _ in calls)
+    assert {lossy for _, round_, _, _, lossy in calls if round_} == {False} and any(lossy for *_, lossy in calls)
+    for step in (2, 5):
+        times = [time for number, _, _, time, _ in calls if number == step]
+        assert rows[step].time_ps == sum(times) and min(times) > max(times) / 4 > 0
+
+
 def test_a_worker_encodes_one_after_the_other() -> None:
     """Of two that are ready at 0 the last first: 7, then 5 more; the third is ready at 100 and takes 9."""
     sent = dataclasses.replace(pushed(torch.zeros(1)), encode_ps=[[5, 7, 9]] * 4)
