@@ -10,7 +10,7 @@ by a rule, in a simulated fabric, those of an earlier run.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from gradwire.scenarios.errors import ScenarioError
@@ -18,10 +18,11 @@ from gradwire.training.devices import CPU, Stopwatch
 from gradwire.training.encoded import PAYLOAD, Encoded
 from gradwire.training.network import Answer, Ideal, Network, Pushed
 from gradwire.training.reducers.base import Reducer, per_element
-from gradwire.training.reducers.state import State, flat
-from gradwire.training.ring import VALUE, Ring, RingLayout, buckets_of
+from gradwire.training.reducers.state import State
+from gradwire.training.ring import VALUE, Ring
 from gradwire.training.rows import Rows, Stacked, Whole, matrix_of
 from gradwire.training.seam import carried
+from gradwire.training.sent import Sent
 from gradwire.training.strangers import answering, check_decoded, check_encoded, check_magnitudes, is_own
 
 if TYPE_CHECKING:
@@ -36,35 +37,6 @@ arrived; or what that worker sent there last."""
 
 
 @dataclass
-class Sent:
-    """What a step's exchange came to.
-
-    nbytes : bytes of payload that each worker sent, all rounds.
-    lost : share of its packets' content that did not arrive, for each worker and tensor, of the round that lost most.
-    time_ps : how long the network took, encoding and decoding included where these count.
-    encode_ps, decode_ps : how long these took; see `Exchange`.
-    pulled : of what comes back from servers, by worker and tensor which elements arrived, (numel,) bool, None where all
-        did; nothing where all of it did.
-    views : the means that the workers have after a ring that gave them different ones, N lists of T tensors; else
-        nothing.
-    pulled_bytes : payload that servers sent back to all workers (`answer_bytes`); a ring's is all in `nbytes`.
-    encode_ns, server_ns : time of encoding, all workers together, and of decoding and adding up, as measured here
-        (`gradwire.training.devices.Stopwatch`): the only thing that does not repeat.
-    """
-
-    nbytes: list[int]
-    lost: list[list[float]]
-    time_ps: int = 0
-    pulled: list[list[Tensor | None]] = field(default_factory=list)
-    views: list[list[Tensor]] = field(default_factory=list)
-    encode_ps: int = 0
-    decode_ps: int = 0
-    pulled_bytes: int = 0
-    encode_ns: int = 0
-    server_ns: int = 0
-
-
-@dataclass
 class Exchange:
     """Carries the gradients of N workers and T tensors, step after step.
 
@@ -76,13 +48,13 @@ class Exchange:
     payload : bytes of payload of a packet.
     feed_back : whether error feedback counts what the network lost as not sent, as a sender can whose receiver tells
         it.
-    collective : whether servers add up, or a ring, which adds up float32 only.
+    collective : whether servers add up, or a ring, of reducers that add up (`gradwire.training.collective`).
     bucket : bytes of a ring's buckets.
     pull_fill : what stands for what a ring lost in all-gather; see `Ring`.
     encode_time : how long encoding and decoding take on the clock: nothing; as long as they take here ("measured"), as
         processor time of one thread, or on a GPU, which is waited for, as time on the wall; or so many nanoseconds for
         each element of a tensor. Every worker encodes by itself, tensor after tensor; one server decodes what all have
-        sent, one after the other [ours]. A ring encodes nothing.
+        sent, one after the other [ours], and in a ring every worker the mean.
     device : where gradients are.
 
     Attributes
@@ -110,13 +82,14 @@ class Exchange:
     pull_fill: Literal["stale", "zero"] = "stale"
     encode_time: Literal["none", "measured"] | float = "none"
     device: torch.device = CPU
-    ring: Ring | None = field(init=False, default=None)
+    rings: list[Ring] = field(init=False, default_factory=list)
+    """Of a ring one for each round."""
     in_rows: bool = field(init=False)
     rows: Rows | None = field(init=False, default=None)
     watch: Stopwatch = field(init=False)
     states: list[list[State]] = field(init=False)
     last: list[dict[int, Tensor]] = field(init=False)
-    _looks: bool = field(init=False, default=True)
+    looks: bool = field(init=False, default=True)
     """Whether what the reducer answers is looked at: in the first step, and always where it is not gradwire's."""
 
     def __post_init__(self) -> None:
@@ -136,12 +109,10 @@ class Exchange:
             and self.encode_time == "none" and all(info.numel for info in self.infos)
         )  # fmt: skip
         if self.collective == "ring":
-            if self.reducer.kind != "none" or self.workers < 2 or self.payload % VALUE:
-                raise ValueError(
-                    f"a ring of {self.workers} with packets of {self.payload} bytes adds up no {self.reducer.kind}; "
-                    "expected two workers or more, packets of whole float32 values, and no reducer"
-                )
-            self.ring = Ring(self.fill, self.pull_fill)
+            from gradwire.training.collective import check_ring
+
+            check_ring(self)
+            self.rings = [Ring(self.fill, self.pull_fill) for _ in range(self.reducer.rounds)]
         else:
             check_units(self.reducer, self.infos, self.payload)
 
@@ -160,15 +131,17 @@ class Exchange:
             A network or a reducer that is not gradwire's answers with something that does not fit.
         """
         network = network or Ideal()
-        if self.ring is not None:
-            return self._round_the_ring(self.ring, gradients, number, network)
+        if self.rings:
+            from gradwire.training.collective import reduced
+
+            whole, sent = reduced(self, self.rings, gradients, number, network)
+            self.looks = not is_own(answering(self.reducer))
+            return whole, sent
         if self.in_rows and type(network) is Ideal:
             return self._at_once(gradients, number)
-        sent = self._nothing_sent()
-        for states in self._remembered():
-            for state in states:
-                state.step = number
-        encoded, times = self._each(
+        sent = self.nothing_sent()
+        self.begins(number)
+        encoded, times = self.each(
             lambda w, t: self.reducer.compress(gradients[w][t], self.infos[t], self.states[w][t]), sent, "compress"
         )
         for round_ in range(self.reducer.rounds):
@@ -178,13 +151,13 @@ class Exchange:
         whole = []
         for tensor, info in enumerate(self.infos):
             results = [self.reducer.restore(means[tensor], info, self.states[w][tensor]) for w in range(self.workers)]
-            if self._looks:
+            if self.looks:
                 check_decoded(self.reducer, "restore", results[0], info)
             for worker, result in enumerate(results):
                 mine = shares[worker][tensor] if self.reducer.rounds == 1 else result
                 self.reducer.settle(mine, info, self.states[worker][tensor])
             whole.append(results[0].view(info.shape))
-        self._looks = not is_own(answering(self.reducer))
+        self.looks = not is_own(answering(self.reducer))
         return whole, sent
 
     def state_dict(self) -> dict[str, Any]:
@@ -192,7 +165,7 @@ class Exchange:
         return {
             "states": [[state.state_dict() for state in states] for states in self._remembered()],
             "last": [{tensor: value.clone() for tensor, value in each.items()} for each in self.last],
-            "ring": None if self.ring is None else self.ring.state_dict(),
+            "rings": [each.state_dict() for each in self.rings],
         }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
@@ -202,11 +175,18 @@ class Exchange:
             for state, their in zip(states, theirs, strict=True):
                 state.load_state_dict(their)
         self.last = [{tensor: value.clone() for tensor, value in each.items()} for each in saved["last"]]
-        if self.ring is not None:
-            self.ring.load_state_dict(saved["ring"])
+        for ring, theirs in zip(self.rings, saved["rings"], strict=True):
+            ring.load_state_dict(theirs)
 
-    def _nothing_sent(self) -> Sent:
+    def nothing_sent(self) -> Sent:
+        """What a step has come to before anything is sent."""
         return Sent([0] * self.workers, [[0.0] * len(self.infos) for _ in range(self.workers)])
+
+    def begins(self, number: int) -> None:
+        """Tell what reducers remember that a step begins."""
+        for states in self._remembered():
+            for state in states:
+                state.step = number
 
     def _remembered(self) -> list[list[State]]:
         """What reducers remember, worker by worker and tensor by tensor, N x T."""
@@ -221,7 +201,7 @@ class Exchange:
             self.rows = Rows(self.infos, self.workers, self.seed, self.device)
             self.rows.take(self.states)
         self.rows.step = number
-        sent, began = self._nothing_sent(), self.watch()
+        sent, began = self.nothing_sent(), self.watch()
         whole = self.reducer.whole(matrix_of(gradients), self.rows)
         sent.encode_ns, began = self.watch() - began, self.watch()
         total = whole.sent[0].clone()
@@ -241,38 +221,6 @@ class Exchange:
         found = rows.counts((mean != 0)[None])[0].tolist()
         return sum(shorter(VALUE * info.numel, each) for info, each in zip(self.infos, found, strict=True))
 
-    def _round_the_ring(
-        self, ring: Ring, gradients: Sequence[Sequence[Tensor]], number: int, network: Network
-    ) -> tuple[list[Tensor], Sent]:
-        pushed = self._around(gradients, number, 0)
-        answer, layout = carried(network, pushed), pushed.layout
-        assert layout is not None
-        masks: Sequence[Tensor | None] = [None] * len(layout.buckets)
-        if answer.hops is not None:
-            layout = replace(layout, buckets=answer.hops.buckets)
-            layout.check(answer.hops)
-            masks = answer.hops.masks
-        means = ring.reduce(layout, gradients, masks)
-        shaped = [
-            [each.view(info.shape) for each, info in zip(mine, self.infos, strict=True)] for mine in means
-        ]
-        sent = Sent([layout.nbytes] * self.workers, layout.lost(masks), answer.time_ps)
-        sent.views = shaped if len(shaped) > 1 else []
-        return shaped[0], sent
-
-    def _around(self, values: Sequence[Sequence[Tensor]], number: int, round_: int, kept: Sequence[int] = ()) -> Pushed:
-        """What goes around a ring, N lists of T tensors."""
-        numels = tuple(info.numel for info in self.infos)
-        layout = RingLayout(numels, buckets_of(numels, self.bucket), self.workers, self.payload)
-        encoded = [[Encoded((flat(each),)) for each in mine] for mine in values]
-        return Pushed(number, round_, self.payload, self.infos, encoded, layout, kept=kept)
-
-    def all_reduced(self, values: Sequence[Sequence[Tensor]], number: int, network: Network | None) -> int:
-        """Picoseconds that a ring takes for values of all workers, N lists of T tensors, of which nothing is lost: the
-        second round of a step."""
-        pushed = self._around(values, number, 1, range(len(self.infos)))
-        return carried(network or Ideal(), pushed).time_ps
-
     def _pulled(self, answer: Answer) -> list[list[Tensor | None]]:
         elements = self.payload // VALUE
         return [
@@ -284,7 +232,7 @@ class Exchange:
     def _sizes(self, encoded: Encoded, info: TensorInfo) -> Tensor:
         """Mean magnitudes of what its units stand for."""
         found = self.reducer.magnitudes(encoded, info)
-        if self._looks:
+        if self.looks:
             check_magnitudes(self.reducer, found, encoded.units, info)
         return found
 
@@ -296,7 +244,7 @@ class Exchange:
             if self.reducer.places == "sent" and not first.known:  # how many elements are in it hangs on all workers'
                 for row in encoded:
                     got = self.reducer.decode(row[tensor], info)
-                    if self._looks and self.reducer.rounds == 1:
+                    if self.looks and self.reducer.rounds == 1:
                         check_decoded(self.reducer, "decode", got, info)
                     total = got if total is None else total + got
             size = self.reducer.decoded(first, info)
@@ -304,9 +252,9 @@ class Exchange:
         return found
 
     def _following(self, means: list[Tensor], sent: Sent) -> tuple[list[list[Encoded]], list[list[int]]]:
-        return self._each(lambda w, t: self.reducer.follow(means[t], self.infos[t], self.states[w][t]), sent, "follow")
+        return self.each(lambda w, t: self.reducer.follow(means[t], self.infos[t], self.states[w][t]), sent, "follow")
 
-    def _each(
+    def each(
         self, make: Callable[[int, int], Encoded], sent: Sent, function: str
     ) -> tuple[list[list[Encoded]], list[list[int]]]:
         """All encodings, and how long each took, in picoseconds. `function`: of the reducer's, that makes them."""
@@ -320,13 +268,13 @@ class Exchange:
                 encoded[-1].append(make(worker, tensor))
                 took = self.watch() - began
                 sent.encode_ns += took
-                if self._looks:
+                if self.looks:
                     check_encoded(self.reducer, function, encoded[-1][-1], self.infos[tensor], self.payload)
                 # nobody waits for what is not sent, as of vectors in the second round of PowerSGD
-                times[-1].append(self._counted(tensor, took) if encoded[-1][-1].units else 0)
+                times[-1].append(self.counted(tensor, took) if encoded[-1][-1].units else 0)
         return encoded, times
 
-    def _counted(self, tensor: int, took: int) -> int:
+    def counted(self, tensor: int, took: int) -> int:
         """Picoseconds on the clock of what took so many nanoseconds here with a tensor."""
         if self.encode_time == "none":
             return 0
@@ -360,10 +308,10 @@ class Exchange:
                 began = self.watch()
                 got = self.reducer.decode(mine, info, there)
                 took = self.watch() - began
-                if self._looks and self.reducer.rounds == 1:
+                if self.looks and self.reducer.rounds == 1:
                     check_decoded(self.reducer, "decode", got, info)
                 sent.server_ns += took
-                decoding += self._counted(tensor, took) if mine.units else 0
+                decoding += self.counted(tensor, took) if mine.units else 0
                 if there is not None and len(there):
                     loss = 1 - int(there.sum()) / len(there)
                     sent.lost[worker][tensor] = max(sent.lost[worker][tensor], loss)

@@ -14,7 +14,7 @@ import numpy as np
 
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.given import instance_of, number_within, one_of, whole_number
-from gradwire.training.ring import VALUE, Hops, RingLayout
+from gradwire.training.ring import VALUE, Hops
 from gradwire.training.seam import Answer, Memoryless, Network, Pushed, carried
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Random(Memoryless):
             raise ScenarioError(what, "Random(worker)", f"below {count}, or None for all")
         nothing: list[list[Tensor | None]] = [[None] * len(pushed.infos) for _ in pushed.encoded]
         if pushed.layout is not None:
-            return Answer(nothing, hops=None if pushed.kept else self._hops(pushed.step, pushed.layout))
+            return Answer(nothing, hops=None if pushed.kept else self._hops(pushed))
         depth, tensors = max(info.layer for info in pushed.infos) + 1, range(len(pushed.infos))
         pushes, pulls = nothing, [list(row) for row in nothing]
         for worker in range(len(pushed.encoded)):
@@ -113,9 +113,11 @@ class Random(Memoryless):
         draws = np.random.default_rng([self.seed, pushed.step, pushed.round, worker, tensor, 1])
         return self._drawn(np.ones(pushed.pull_packets(tensor), bool), draws)
 
-    def _hops(self, step: int, layout: RingLayout) -> Hops:
+    def _hops(self, pushed: Pushed) -> Hops:
         import torch
 
+        layout = pushed.layout
+        assert layout is not None
         if self.layers != "all" or self.magnitudes != "all":
             raise ValueError("a ring's packets are of no one layer, nor of one worker's magnitudes; expected all")
         count = layout.workers
@@ -125,7 +127,8 @@ class Random(Memoryless):
             mask = torch.ones(2 * count - 2, count, layout.packets(bucket), dtype=torch.bool)
             for hop in ways[self.way]:
                 for worker in range(count) if self.worker is None else (self.worker,):
-                    draws = np.random.default_rng([self.seed, step, bucket, hop, worker, 2])
+                    later = [pushed.round] if pushed.round else []
+                    draws = np.random.default_rng([self.seed, pushed.step, bucket, hop, worker, 2, *later])
                     found = self._drawn(np.ones(layout.packets(bucket), bool), draws)
                     if found is not None:
                         mask[hop, worker] = found

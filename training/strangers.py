@@ -107,6 +107,22 @@ def check_encoded(reducer: Reducer, function: str, found: Any, info: TensorInfo,
             raise Unfit(what, "smaller units, or larger packets") from None
 
 
+def check_values(reducer: Reducer, found: Encoded, info: TensorInfo) -> None:
+    """Look at what a reducer that says that its encodings add up has made of a tensor.
+
+    Raises
+    ------
+    ScenarioError
+        It is not one field of float32, and no head.
+    """
+    import torch
+
+    with answers(answering(reducer), "compress", REDUCER):
+        if found.head or [each.dtype for each in found.fields] != [torch.float32]:
+            said = ", ".join(str(each.dtype).removeprefix("torch.") for each in (*found.fields, *found.head))
+            raise Unfit(f"adds up, and answers with {said} for {info.name}", "one field of float32, and no head")
+
+
 def check_magnitudes(reducer: Reducer, found: Any, units: int, info: TensorInfo) -> None:
     """Look at what a reducer says of its units' magnitudes.
 

@@ -21,6 +21,7 @@ from torch.nn.functional import cross_entropy
 from gradwire.scenarios.errors import GradwireError, ScenarioError
 from gradwire.scenarios.given import instance_of, number_within, one_of, unfit, whole_number
 from gradwire.traces.trace import TensorInfo
+from gradwire.training.collective import all_reduced
 from gradwire.training.data import Dealer, Images, Text
 from gradwire.training.devices import CPU, Stopwatch, moved
 from gradwire.training.exchange import Exchange, Fill, Sent
@@ -284,8 +285,9 @@ class Trainer:
                 self.replicas.pull(sent.pulled, recipe.pull_fill)
         if self.replicas is not None and recipe.resync and (number + 1) % recipe.resync == 0:
             if ring:
-                sent.nbytes = [2 * each for each in sent.nbytes]
-                sent.time_ps += self.exchange.all_reduced(self.replicas.values, number, self.network)
+                nbytes, time_ps = all_reduced(self.exchange, self.replicas.values, number, self.network)
+                sent.nbytes = [each + nbytes for each in sent.nbytes]
+                sent.time_ps += time_ps
             self.replicas.together()
 
     def score(self, batch: int = 500) -> Score:

@@ -58,6 +58,9 @@ class Reducer(Table, metaclass=Explained):
     """How often workers and server exchange something in a step."""
     places: ClassVar[Literal["fixed", "sent"]] = "sent"
     """Whether a receiver knows which elements a packet is about that has not arrived, or these are sent along."""
+    adds_up: ClassVar[bool] = False
+    """Whether a ring can add its encodings up: float32 values alone, one field and no head, at places that all workers
+    know, whose mean decodes to the mean."""
     remembers_error: ClassVar[bool] = False
     """Whether it keeps by itself what it did not send, so that error feedback around it would count that twice."""
     unit: ClassVar[str] = ""

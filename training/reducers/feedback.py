@@ -38,6 +38,10 @@ class Around(Reducer):
         return self.reducer.places
 
     @property
+    def adds_up(self) -> bool:  # type: ignore[override]
+        return self.reducer.adds_up
+
+    @property
     def unit(self) -> str:  # type: ignore[override]
         return self.reducer.unit
 

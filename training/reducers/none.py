@@ -20,6 +20,7 @@ class Dense(Reducer):
     """Every element as float32."""
 
     places: ClassVar[Literal["fixed", "sent"]] = "fixed"
+    adds_up: ClassVar[bool] = True
 
     kind: Literal["none"] = "none"
 

@@ -28,6 +28,7 @@ class PowerSGD(Reducer):
 
     rounds: ClassVar[int] = 2
     places: ClassVar[Literal["fixed", "sent"]] = "fixed"
+    adds_up: ClassVar[bool] = True
     unit: ClassVar[str] = "4 rank"
 
     kind: Literal["powersgd"] = "powersgd"

@@ -23,6 +23,7 @@ class RandomK(Reducer):
     index."""
 
     places: ClassVar[Literal["fixed", "sent"]] = "fixed"
+    adds_up: ClassVar[bool] = True
 
     kind: Literal["randomk"] = "randomk"
     ratio: Ratio = 0.01

@@ -1,0 +1,230 @@
+"""Reduced gradients around a ring: what servers would make of them where nothing is lost, by hand where something is."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gradwire.learn import train  # noqa: E402
+from gradwire.scenarios.errors import ScenarioError  # noqa: E402
+from gradwire.scenarios.load import load_scenario  # noqa: E402
+from gradwire.sim.session import Session  # noqa: E402
+from gradwire.traces.trace import TensorInfo  # noqa: E402
+from gradwire.training.collective import all_reduced  # noqa: E402
+from gradwire.training.encoded import Encoded  # noqa: E402
+from gradwire.training.exchange import Exchange  # noqa: E402
+from gradwire.training.network import Answer, Memoryless, Random, Recorded, Replay  # noqa: E402
+from gradwire.training.reducers.base import Reducer  # noqa: E402
+from gradwire.training.reducers.feedback import ErrorFeedback  # noqa: E402
+from gradwire.training.reducers.powersgd import PowerSGD, orthonormal  # noqa: E402
+from gradwire.training.reducers.qsgd import QSGD  # noqa: E402
+from gradwire.training.reducers.randomk import RandomK  # noqa: E402
+from gradwire.training.reducers.topk import TopK  # noqa: E402
+from gradwire.training.ring import Hops  # noqa: E402
+from gradwire.training.simulated import Simulated  # noqa: E402
+from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
+from tests.support.training_cases import resnet  # noqa: E402
+from tests.unit.training.test_asynchronous import DATA  # noqa: E402
+from tests.unit.training.test_simulated import LOSSY, RING, scenario  # noqa: E402
+
+INFOS = [TensorInfo("m", (12, 10), 120, "float32", 0), TensorInfo("b", (7,), 7, "float32", 1)]
+EVERY = [
+    RandomK(ratio=0.25), PowerSGD(rank=2), ErrorFeedback(reducer=RandomK(ratio=0.25)),
+    ErrorFeedback(reducer=PowerSGD(rank=1)),
+]  # fmt: skip
+NAMES = [f"{type(each).__name__}-{each.kind}" for each in EVERY]
+ZERO = {"collective": "ring", "pull_fill": "zero", "payload": 16}
+
+
+def gradients(workers: int, seed: int = 0) -> list[list[torch.Tensor]]:
+    draws = torch.Generator().manual_seed(seed)
+    return [[torch.randn(info.shape, generator=draws) for info in INFOS] for _ in range(workers)]
+
+
+class Loses(Memoryless):
+    """Loses what a function says, by round and bucket."""
+
+    def __init__(self, lost) -> None:
+        self.lost, self.pushed = lost, []
+
+    def carry(self, pushed) -> Answer:
+        self.pushed.append(pushed)
+        layout, masks = pushed.layout, []
+        for bucket in range(len(layout.buckets)):
+            mask = torch.ones(2 * layout.workers - 2, layout.workers, layout.packets(bucket), dtype=torch.bool)
+            self.lost(pushed.round, mask)
+            masks.append(None if bool(mask.all()) else mask)
+        return Answer([[None] * len(pushed.infos)] * layout.workers, hops=Hops(layout.buckets, masks))
+
+
+@pytest.mark.parametrize("reducer", EVERY, ids=NAMES)
+def test_where_nothing_is_lost_a_ring_has_what_servers_have(reducer) -> None:
+    """To the bit, over several steps with what is remembered; bytes are those of a ring of as many values."""
+    servers, ring = Exchange(reducer, INFOS, 4, payload=16), Exchange(reducer, INFOS, 4, **ZERO)
+    for step in range(3):
+        (expected, theirs), (found, sent) = (each.step(gradients(4, step), step) for each in (servers, ring))
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+        assert not sent.views and sent.lost == theirs.lost and sent.pulled_bytes == 0
+        values = theirs.nbytes[0] // 4
+        assert 2 * 3 / 4 * 4 * values <= sent.nbytes[0] <= 2 * 3 * 4 * (values / 4 + 2 * reducer.rounds)
+    assert servers.state_dict()["states"][1][0]["values"].keys() == ring.state_dict()["states"][1][0]["values"].keys()
+
+
+def test_what_a_worker_lacks_of_the_mean_is_at_its_own_places() -> None:
+    """Of Random-k, where what worker 2 sends worker 3 in the first hop of the all-gather is lost, segment 3 of the values: who is
+    behind has no better one."""
+    def lost(round_: int, mask: torch.Tensor) -> None:
+        mask[3, 2] = False
+
+    reducer, mine = RandomK(ratio=0.25), gradients(4)
+    network = Loses(lost)
+    found, sent = Exchange(reducer, INFOS, 4, **ZERO).step(mine, 0, network)
+    whole, _ = Exchange(reducer, INFOS, 4, payload=16).step(mine, 0)
+    (pushed,) = network.pushed
+    first, second = (each.known["indices"] for each in pushed.encoded[0])
+    assert [each.fields[0].numel() for each in pushed.encoded[0]] == [30, 1] == list(pushed.layout.numels)
+    order = torch.cat([second, first])  # the last tensor is first in a bucket
+    gone = order[pushed.layout.segment(0) * 3 :]
+    for worker in range(4):
+        expected = [each.clone() for each in whole]
+        if worker != 2:
+            expected[0].view(-1)[gone] = 0.0
+        assert all(torch.equal(a, b) for a, b in zip(sent.views[worker], expected, strict=True)), worker
+    assert sent.lost[2][0] > 0 == sent.lost[0][0] and torch.equal(found[0], sent.views[0][0])
+
+
+def test_a_mean_over_those_that_are_in_it() -> None:
+    """Worker 0's first packets are lost in the first hop of reduce-scatter: its values are missing from segment 0's mean."""
+    def lost(round_: int, mask: torch.Tensor) -> None:
+        mask[0, 0] = False
+
+    mine = gradients(3)
+    for fill in ("zero", "rescaled"):
+        network = Loses(lost)
+        found, sent = Exchange(RandomK(ratio=1.0), INFOS, 3, fill=fill, **ZERO).step(mine, 0, network)
+        (pushed,) = network.pushed
+        indices = pushed.encoded[0][0].known["indices"]
+        size = pushed.layout.segment(0)
+        places = indices[: size - 7]  # in segment 0, behind the seven values of the bias
+        total = sum(each[0].view(-1) for each in mine)
+        expected = total / 3
+        expected[places] = (total - mine[0][0].view(-1))[places] / (3 if fill == "zero" else 2)
+        torch.testing.assert_close(found[0].view(-1), expected)
+        assert not sent.views, "all have the same"
+
+
+def test_factors_that_differ_are_each_workers_own() -> None:
+    """Of PowerSGD, where workers 1 and 2 lack a part of P: they go on with another P, and everybody with the sum of all Q."""
+    def lost(round_: int, mask: torch.Tensor) -> None:
+        if round_ == 0:
+            mask[2, 0, :1] = False  # of three workers: the first hop of the all-gather, to worker 1
+
+    mine, network = gradients(3), Loses(lost)
+    exchange = Exchange(PowerSGD(rank=2), INFOS, 3, **ZERO)
+    found, sent = exchange.step(mine, 0, network)
+    first, second = network.pushed
+    p = sum(each[0].fields[0] for each in first.encoded) / 3
+    segment = first.layout.segment(0)
+    theirs = torch.cat([sum(each[1].fields[0] for each in first.encoded) / 3, p.reshape(-1)])
+    theirs = torch.nn.functional.pad(theirs, (0, 3 * segment - len(theirs))).view(3, -1).clone()
+    theirs[1, : 16 // 4] = 0.0  # worker 0 has finished segment 1, and sends it
+    lacking = theirs.view(-1)[7 : 7 + 24].view(12, 2)
+    views = [orthonormal(p), orthonormal(lacking), orthonormal(lacking)]
+    q = sum(each[0].T @ view for each, view in zip(mine, views, strict=True)) / 3
+    for worker, view in enumerate(views):
+        torch.testing.assert_close(sent.views[worker][0], view @ q.T)
+        torch.testing.assert_close(exchange.states[worker][0].values["q"], q)
+    assert second.layout.numels == (20, 0), "the bias has been sent"
+    torch.testing.assert_close(found[0], views[0] @ q.T)
+
+
+@pytest.mark.parametrize("reducer", EVERY, ids=NAMES)
+def test_trainings_go_on_and_are_replayed(reducer, tmp_path) -> None:
+    """With losses both ways, to the bit, and with what the workers' reducers remember by themselves."""
+    recipe = Recipe(workers=4, batch=4, steps=6, payload=64, collective="ring", pull_fill="zero", resync=4)
+    make = lambda network: Trainer(resnet(), DATA, recipe, reducer, network)  # noqa: E731
+    recorded = Recorded(Random(0.05, way="both"))
+    whole, first, second = make(recorded), make(Random(0.05, way="both")), make(Random(0.05, way="both"))
+    rows = [whole.step() for _ in range(6)]
+    assert whole.replicas is not None and rows[-1].apart_rms > 0 == rows[3].apart_rms
+    for _ in range(3):
+        first.step()
+    torch.save(first.state_dict(), tmp_path / "checkpoint.pt")
+    second.load_state_dict(torch.load(tmp_path / "checkpoint.pt", weights_only=True))
+    assert [second.step() for _ in range(3)] == rows[3:]
+    again = make(Replay(recorded.answers))
+    assert [again.step() for _ in range(6)] == rows
+    for other in (second, again):
+        assert all(torch.equal(a, b) for a, b in zip(whole.model.parameters(), other.model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("reducer", EVERY, ids=NAMES)
+def test_the_simulator_carries_them(reducer) -> None:
+    """In less time than gradients take; and what is lost there on either half is lost here."""
+    def made(reducer=None, **more):
+        recipe = Recipe(workers=4, batch=4, steps=3, payload=128, collective="ring", pull_fill="zero")
+        asked = scenario(job=RING, transport={"kind": "dlcp", "payload": "128B"}, **more)
+        return Trainer(resnet(), DATA, recipe, reducer, Simulated(Session(asked)))
+
+    dense, mine = made(), made(reducer)
+    for _ in range(3):
+        row = mine.step()
+        assert 0 < row.time_ps < dense.step().time_ps
+    assert row.sent_bytes < 0.4 * 4 * 4 * 2 * sum(info.numel for info in mine.infos)
+    lossy = made(reducer, link={**LOSSY, "loss": 0.2})
+    rows = [lossy.step() for _ in range(3)]
+    assert max(each.lost for each in rows) > 0 and lossy.replicas is not None and rows[-1].apart_rms > 0
+
+
+def test_bringing_together_sends_parameters_and_not_what_is_reduced() -> None:
+    exchange = Exchange(RandomK(ratio=0.25), INFOS, 4, **ZERO)
+    nbytes, time_ps = all_reduced(exchange, gradients(4), 0, None)
+    assert (nbytes, time_ps) == (2 * 3 * 4 * 32, 0)  # of 127 values, a quarter each
+    recipe = Recipe(workers=4, batch=4, steps=2, payload=64, collective="ring", pull_fill="zero", resync=2)
+    trainer = Trainer(resnet(), DATA, recipe, RandomK(ratio=0.1), Random(0.3, way="pull"))
+    rows = [trainer.step() for _ in range(2)]
+    assert rows[1].sent_bytes > 8 * rows[0].sent_bytes and rows[1].apart_max == 0
+
+
+def test_encoding_has_its_time() -> None:
+    """A nanosecond for each element, at a worker that encodes, and once for the mean that all decode at a time."""
+    exchange = Exchange(RandomK(ratio=0.25), INFOS, 4, encode_time=1.0, **ZERO)
+    _, sent = exchange.step(gradients(4), 0)
+    assert (sent.encode_ps, sent.decode_ps, sent.time_ps) == (127_000, 127_000, 254_000)
+
+
+class Claims(Reducer):
+    """Says that it adds up, and sends bytes."""
+
+    adds_up = True
+    kind: str = "claims"
+
+    def compress(self, tensor, info, state):
+        return Encoded((torch.zeros(info.numel, dtype=torch.uint8),))
+
+    def decode(self, encoded, info, arrived=None):
+        return encoded.fields[0].float()
+
+
+def test_what_does_not_add_up_is_refused() -> None:
+    for reducer in (TopK(), QSGD(), ErrorFeedback(reducer=TopK())):
+        with pytest.raises(ValueError, match=f"adds up no {reducer.kind}; expected .* or one whose values can be added up"):
+            Exchange(reducer, INFOS, 4, **ZERO)
+    for more in ({"pull_fill": "stale"}, {"fill": "stale"}):
+        with pytest.raises(ValueError, match=r"what randomk sent of other elements .* expected job\.pull_fill = \"zero\""):
+            Exchange(RandomK(), INFOS, 4, **{**ZERO, **more})
+    with pytest.raises(ScenarioError, match="adds up, and answers with uint8 for m; expected one field of float32, and no head"):
+        Exchange(Claims(), INFOS, 4, **ZERO).step(gradients(4), 0)
+
+
+def test_a_scenario_trains_so() -> None:
+    more = (
+        "training.steps=3", "training.samples=200", "training.size=8", "training.batch=4", "job.workers=2", "job.servers=0",
+        'job.exchange={kind="ring"}', 'job.pull_fill="zero"', "job.push_bound=0.1", 'training.reducer={kind="powersgd", rank=2}',
+        "training.error_feedback=true",
+    )  # fmt: skip
+    learned = train(load_scenario("train-tiny", set=more, policy="dlcp"))
+    dense = train(load_scenario("train-tiny", set=[*more[:9]], policy="dlcp"))
+    assert learned.steps[-1]["sent_bytes"] < dense.steps[-1]["sent_bytes"] / 4
+    assert learned.steps[-1]["clock_ps"] < dense.steps[-1]["clock_ps"]
