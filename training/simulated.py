@@ -374,7 +374,11 @@ def _unit_magnitudes(pushed: Pushed, worker: int, units: Ints) -> Floats:
             found.append(pushed.unit_magnitudes(worker, tensor))
         if count > mine.units:
             found.append(mine.fields[0].new_zeros(count - mine.units, dtype=torch.float32))
-    return torch.cat(found).cpu().numpy().astype(np.float64)
+    sizes = torch.cat(found).cpu().numpy().astype(np.float64)
+    known = np.isfinite(sizes)
+    if not known.all():  # of a training that diverges: more than any packet's numbers together
+        sizes[~known] = 2**20 * sizes[known].max(initial=1.0)
+    return sizes
 
 
 def _halves(values: Floats, exponents: Ints) -> NDArray[np.float16]:

@@ -239,3 +239,21 @@ def test_a_plain_trainer_keeps_nothing() -> None:
     heard = Heard()
     Trainer(plain(), DATA, Recipe(workers=2, batch=4, steps=1), TernGrad(), heard).step()
     assert tuple(heard.pushed.kept) == ()
+
+
+def test_a_training_that_diverges_is_carried_to_its_end() -> None:
+    """What is no number is more than any: its packets are important, and all others go as before."""
+    values = torch.ones(40 * 1024)
+    values.view(40, 1024)[::2] *= 0.01
+    values[5], values[3 * 1024] = torch.nan, torch.inf
+    network = Simulated(Session(scenario()))
+    for step in range(3):
+        answer = network.carry(Pushed(step, 0, 4096, [one(40 * 1024)], [[Encoded((values,))]] * 4))
+        masks = [row[0] for row in answer.arrived if row[0] is not None]
+        assert all(mask[0] and mask[1::2].all() for mask in masks)
+    assert masks and answer.time_ps > 0
+    trainer = Trainer(plain(), DATA, Recipe(workers=4, batch=4, steps=6), None, Simulated(Session(scenario())))
+    with torch.no_grad():
+        next(iter(trainer.model.parameters())).fill_(torch.nan)
+    rows = [trainer.step() for _ in range(3)]
+    assert np.isnan(rows[-1].loss) and all(row.time_ps > 0 for row in rows)
