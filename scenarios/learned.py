@@ -1,7 +1,8 @@
 """What a training left behind: its steps, its scores, and what was lost, as tables in a folder.
 
-A training is gone on with, so its folder fills while it runs: every file is replaced as a whole at each checkpoint,
-and the checkpoint last, so that tables never lack steps that it has behind it, whenever the training is killed.
+A training is gone on with, so its folder fills while it runs: every file is replaced as a whole at each look at
+held-out data and each checkpoint, and the checkpoint last, so that tables never lack steps that it has behind it,
+whenever the training is killed. They may have more: what goes on from the checkpoint makes these again.
 
     scenario.toml       what was trained, with everything laid over
     training.json       how far it is, on which devices, versions, and the command
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -117,8 +118,9 @@ class Learned:
         """The first step whose loss is no number, if any."""
         return next((int(row["step"]) for row in self.steps if not math.isfinite(row["loss"])), None)
 
-    def write(self, folder: Path, scenario: str) -> None:
-        """Write or replace everything but the checkpoint, file by file: first what was trained, last how far it is.
+    def write(self, folder: Path, scenario: str, more: Callable[[Path], object] | None = None) -> None:
+        """Write or replace everything but the checkpoint, file by file: first what was trained, last how far it is, so
+        that all there is is as far. `more` writes what else there is into the folder.
 
         Raises
         ------
@@ -135,6 +137,8 @@ class Learned:
             place = folder / f"{name}.parquet"
             with replaced(place) as partial:
                 pyarrow.parquet.write_table(table, partial)
+        if more is not None:
+            more(folder)
         with replaced(folder / SUMMARY) as partial:
             partial.write_text(json.dumps({"format": FORMAT, **self.summary}, indent=1) + "\n", encoding="utf-8")
 

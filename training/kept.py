@@ -1,6 +1,6 @@
 """Which packets of a training were lost, kept beside it, and lost again in another one.
 
-Two tables in the folder of a training, written at every checkpoint:
+Two tables in the folder of a training, written with its other ones:
 
     rounds.parquet    a row per round of a step: how long the network took
     missing.parquet   a row per run of packets that did not arrive: step, round, way ("push", "pull", or "hop" of a
@@ -243,6 +243,14 @@ class Again(Memoryless):
 
     def _another(self, differing: Sequence[str]) -> ScenarioError:
         return ScenarioError(f"{self.folder} is of another training: {'; '.join(differing)}", REPLAY, EXPECTED)
+
+
+def remembers(network: Network) -> bool:
+    """Whether what a network answers hangs on what it carried before, so that it has to rest for a checkpoint; of what
+    is around another one: whether that does."""
+    while (inner := getattr(network, "network", None)) is not None:
+        network = inner
+    return not isinstance(network, Memoryless)
 
 
 def _named(ways: Ints) -> Any:

@@ -330,11 +330,15 @@ class Trainer:
             if progress is not None:
                 left = (time.monotonic() - began) / (self.done - first) * (self.recipe.steps - self.done)
                 progress(self.done / self.recipe.steps, f"step {self.done}, loss {row.loss:.3f}, {left:.0f} s left")
-            if self.done == self.recipe.steps or (score_every and self.done % score_every == 0):
+            if self.due(score_every):
                 score = self.score()
                 yield score
                 if until is not None and score.accuracy >= until:
                     return
+
+    def due(self, every: int) -> bool:
+        """Whether what is done every so many steps (0 for never) and at the end is to be done now."""
+        return self.done == self.recipe.steps or (every > 0 and self.done % every == 0)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a later process needs to go on as if nothing had been, tensors copied."""
