@@ -197,7 +197,7 @@ def _trained(
                 tables["steps"].append(asdict(row))
                 tables["lost"] += [
                     {"step": row.step, "worker": worker, "tensor": tensor, "lost": share}
-                    for worker, shares in enumerate(trainer.lost)
+                    for worker, shares in zip(trainer.senders, trainer.lost, strict=True)
                     for tensor, share in enumerate(shares)
                     if share
                 ]

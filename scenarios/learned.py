@@ -8,7 +8,8 @@ whenever the training is killed. They may have more: what goes on from the check
     training.json       how far it is, on which devices, versions, and the command
     steps.parquet       a row per step
     scores.parquet      a row per look at data that is not learned from
-    lost.parquet        per step, worker and tensor what did not arrive, where anything was lost
+    lost.parquet        per step, worker and tensor what did not arrive, where anything was lost; of a worker that
+                        pushed several times in a step, push by push
     checkpoint.pt       what torch needs to go on
     prices.json         what a step would take at other rates, where that has been asked (`gradwire.pricing`)
 """
