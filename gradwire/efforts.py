@@ -101,7 +101,7 @@ def _kind(run: Run) -> str:
     """What trainings have in common of which one takes as long for a step as another."""
     tables = _tables(run.scenario)
     training = tables["training"]
-    for name in ("steps", "epochs", "samples", "data", "score_every", "model_seed", "data_seed"):
+    for name in ("steps", "epochs", "samples", "data", "score_every", "checkpoint_every", "model_seed", "data_seed"):
         training.pop(name, None)
     if isinstance(training.get("network"), dict):
         training["network"].pop("seed", None)

@@ -2,7 +2,9 @@
 
 It takes a trainer (`gradwire.training`), and hands it the network that the scenario asks for, which may be the
 simulator's (`gradwire.sim.session`) or the testbed's (`gradwire.emu.session`). What has been trained is in a folder at
-every checkpoint, and is gone on with from there.
+every look at held-out data and every checkpoint, and is gone on with from the last checkpoint. A network that remembers
+what it carried rests where the scenario has checkpoints, with a folder or without: so neither looking nor keeping
+changes what is trained.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from gradwire.training.trainer import Trainer
 
 SCORES = 10
-"""Looks at data that is not learned from in a training, unless the scenario says how often."""
+"""Looks at data that is not learned from in a training, and rests of its network, unless the scenario says."""
 
 
 def train(
@@ -82,7 +84,7 @@ def train(
     table, text = table_of(scenario), scenario_text(scenario)
     device = device_of(table)
     place = None if out is None else _place(path_of(out, "train(out)", "a folder", ResultError), text)
-    if place is not None and (kept := _over(place)) is not None:
+    if place is not None and (kept := _over(place, until)) is not None:
         return kept
     torch.set_num_threads(threads)
     with ExitStack() as stack:
@@ -146,10 +148,10 @@ def _trained(
     scenario: Scenario, trainer: Trainer, place: Path | None, text: str, until: float | None,
     told: Callable[[float, str], object] | None, ran_on: Callable[[], dict[str, Any]],
 ) -> Learned:  # fmt: skip
-    """Train, from where its folder is, and keep at every score. `ran_on`: device and engine."""
+    """Train, from where its folder is, and keep at every score and every rest. `ran_on`: device and engine."""
     import torch
 
-    from gradwire.training.kept import Kept
+    from gradwire.training.kept import Kept, remembers
     from gradwire.training.trainer import Score
 
     table = scenario.training
@@ -161,7 +163,9 @@ def _trained(
         if isinstance(trainer.network, Kept):
             trainer.network.resume(place, trainer.done)
     first = trainer.done
-    every = table.score_every or max(1, -(-trainer.recipe.steps // SCORES))
+    tenth = max(1, -(-trainer.recipe.steps // SCORES))
+    every = table.score_every or tenth
+    rest = (table.checkpoint_every or tenth) if remembers(trainer.network) else every
 
     def learned() -> Learned:
         ran = ran_on()
@@ -169,36 +173,39 @@ def _trained(
         cpu_s = float(before.get("cpu_s", 0.0)) + time.process_time() - began
         return Learned({**_summary(scenario, trainer), "cpu_s": cpu_s, "devices": devices, **ran}, tables)
 
-    def keep() -> Learned:
+    def keep(rests: bool) -> Learned:
         made = learned()
         if place is None:
+            if rests:  # as for a checkpoint
+                trainer.network.state_dict()
             return made
         try:
-            made.write(place, text)
-            if isinstance(trainer.network, Kept):
-                trainer.network.write(place)
-            with replaced(place / CHECKPOINT) as partial:  # last: what is gone on with has all of its rows
-                torch.save(trainer.state_dict(), partial)
+            made.write(place, text, trainer.network.write if isinstance(trainer.network, Kept) else None)
+            if rests:
+                with replaced(place / CHECKPOINT) as partial:  # last: what is gone on with has all of its rows
+                    torch.save(trainer.state_dict(), partial)
         except OSError as error:
             raise ResultError(f"cannot be written: {error.strerror}", str(place), "a folder with room") from None
         return made
 
     made = None
-    if until is not None and any(row["accuracy"] >= until for row in tables["scores"]):
-        return learned()
     with heard(f"train {scenario.name} {scenario.policy_name}", told) as hears:
         for row in trainer.run(every, until, hears):
             if isinstance(row, Score):
                 tables["scores"].append(asdict(row))
-                made = keep()
-                continue
-            tables["steps"].append(asdict(row))
-            tables["lost"] += [
-                {"step": row.step, "worker": worker, "tensor": tensor, "lost": share}
-                for worker, shares in enumerate(trainer.lost)
-                for tensor, share in enumerate(shares)
-                if share
-            ]
+            else:
+                tables["steps"].append(asdict(row))
+                tables["lost"] += [
+                    {"step": row.step, "worker": worker, "tensor": tensor, "lost": share}
+                    for worker, shares in zip(trainer.senders, trainer.lost, strict=True)
+                    for tensor, share in enumerate(shares)
+                    if share
+                ]
+                if trainer.due(every):
+                    continue  # its score comes next, and is kept with it
+            rests = trainer.due(rest)
+            if rests or isinstance(row, Score):
+                made = keep(rests)
     return made or learned()  # what is in the folder, to the last digit
 
 
@@ -260,7 +267,9 @@ def _anywhere(text: str) -> dict[str, Any]:
 
 
 def _devices(before: Sequence[dict[str, Any]], first: int, now: dict[str, Any]) -> list[dict[str, Any]]:
-    """On what a training's steps were made, in order: those that it has been on, and from step `first` on this one."""
+    """On what a training's steps were made, in order: those that it has been on, and from step `first` on this one,
+    also where another one had made some that no checkpoint has behind it."""
+    before = [each for each in before if each["from_step"] < first]
     *others, last = before or [{}]
     if (last.get("device"), last.get("name")) != (now["device"], now["name"]):
         return [*before, {"from_step": first, **now}]
@@ -268,12 +277,18 @@ def _devices(before: Sequence[dict[str, Any]], first: int, now: dict[str, Any]) 
     return [*others, {"from_step": last["from_step"], **now, "not_deterministic": sorted(unlike)}]
 
 
-def _over(place: Path) -> Learned | None:
-    """A training that is over and whose checkpoint is gone, or was never written."""
-    if (place / CHECKPOINT).is_file() or not (place / SUMMARY).is_file():
+def _over(place: Path, until: float | None) -> Learned | None:
+    """A training that is over: one whose checkpoint is gone after its last step, or one that is as good as is asked."""
+    checkpoint = (place / CHECKPOINT).is_file()
+    if not (place / SUMMARY).is_file() or (checkpoint and until is None):
         return None
     kept = Learned.read(place)
-    return kept if kept.summary["steps_done"] == kept.summary["steps"] else None
+    done = kept.summary["steps_done"]
+    if not checkpoint and done == kept.summary["steps"]:
+        return kept
+    tables = _until(kept, done)  # of a later step there may be some, if it was killed
+    good = until is not None and any(row["accuracy"] >= until for row in tables["scores"])
+    return Learned(kept.summary, tables) if good else None
 
 
 def _resumed(place: Path, trainer: Trainer) -> tuple[dict[str, list[dict[str, Any]]], dict[str, Any]]:
@@ -291,12 +306,16 @@ def _resumed(place: Path, trainer: Trainer) -> tuple[dict[str, list[dict[str, An
     if len(kept.steps) < trainer.done:
         what = f"has {len(kept.steps)} of the {trainer.done} steps that its checkpoint has behind it"
         raise ResultError(what, str(place), "a new folder, or what the training left there")
-    until = {"scores": trainer.done}  # a score is taken after its step
-    rows = {
-        name: [dict(row) for row in table if row["step"] <= until.get(name, trainer.done - 1)]
+    return _until(kept, trainer.done), dict(kept.summary)
+
+
+def _until(kept: Learned, done: int) -> dict[str, list[dict[str, Any]]]:
+    """The rows of so many steps."""
+    last = {"scores": done}  # a score is taken after its step
+    return {
+        name: [dict(row) for row in table if row["step"] <= last.get(name, done - 1)]
         for name, table in kept.tables.items()
     }
-    return rows, dict(kept.summary)
 
 
 def _summary(scenario: Scenario, trainer: Trainer) -> dict[str, Any]:

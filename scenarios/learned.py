@@ -1,13 +1,15 @@
 """What a training left behind: its steps, its scores, and what was lost, as tables in a folder.
 
-A training is gone on with, so its folder fills while it runs: every file is replaced as a whole at each checkpoint,
-and the checkpoint last, so that tables never lack steps that it has behind it, whenever the training is killed.
+A training is gone on with, so its folder fills while it runs: every file is replaced as a whole at each look at
+held-out data and each checkpoint, and the checkpoint last, so that tables never lack steps that it has behind it,
+whenever the training is killed. They may have more: what goes on from the checkpoint makes these again.
 
     scenario.toml       what was trained, with everything laid over
     training.json       how far it is, on which devices, versions, and the command
     steps.parquet       a row per step
     scores.parquet      a row per look at data that is not learned from
-    lost.parquet        per step, worker and tensor what did not arrive, where anything was lost
+    lost.parquet        per step, worker and tensor what did not arrive, where anything was lost; of a worker that
+                        pushed several times in a step, push by push
     checkpoint.pt       what torch needs to go on
     prices.json         what a step would take at other rates, where that has been asked (`gradwire.pricing`)
 """
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -117,8 +119,9 @@ class Learned:
         """The first step whose loss is no number, if any."""
         return next((int(row["step"]) for row in self.steps if not math.isfinite(row["loss"])), None)
 
-    def write(self, folder: Path, scenario: str) -> None:
-        """Write or replace everything but the checkpoint, file by file: first what was trained, last how far it is.
+    def write(self, folder: Path, scenario: str, more: Callable[[Path], object] | None = None) -> None:
+        """Write or replace everything but the checkpoint, file by file: first what was trained, last how far it is, so
+        that all there is is as far. `more` writes what else there is into the folder.
 
         Raises
         ------
@@ -135,6 +138,8 @@ class Learned:
             place = folder / f"{name}.parquet"
             with replaced(place) as partial:
                 pyarrow.parquet.write_table(table, partial)
+        if more is not None:
+            more(folder)
         with replaced(folder / SUMMARY) as partial:
             partial.write_text(json.dumps({"format": FORMAT, **self.summary}, indent=1) + "\n", encoding="utf-8")
 

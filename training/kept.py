@@ -1,6 +1,6 @@
 """Which packets of a training were lost, kept beside it, and lost again in another one.
 
-Two tables in the folder of a training, written at every checkpoint:
+Two tables in the folder of a training, written with its other ones:
 
     rounds.parquet    a row per round of a step: how long the network took
     missing.parquet   a row per run of packets that did not arrive: step, round, way ("push", "pull", or "hop" of a
@@ -52,6 +52,7 @@ BUCKETS = b"buckets"
 REPLAY = "training.network.replay"
 EXPECTED = "a training of the same model, workers, payload, exchange and reducer, and of as many steps"
 TABLE = "a table of a training that was kept"
+KEEPING = "the folder of a training with training.keep_missing = true"
 PUSHED = b"pushed"
 """Key of the file's metadata with what was pushed: workers, payload, exchange and tensors. Older files lack it."""
 
@@ -245,6 +246,14 @@ class Again(Memoryless):
         return ScenarioError(f"{self.folder} is of another training: {'; '.join(differing)}", REPLAY, EXPECTED)
 
 
+def remembers(network: Network) -> bool:
+    """Whether what a network answers hangs on what it carried before, so that it has to rest for a checkpoint; of what
+    is around another one: whether that does."""
+    while (inner := getattr(network, "network", None)) is not None:
+        network = inner
+    return not isinstance(network, Memoryless)
+
+
 def _named(ways: Ints) -> Any:
     import pyarrow
 
@@ -328,9 +337,11 @@ def _read(folder: Path) -> tuple[Ints, Ints, tuple[tuple[int, ...], ...], dict[s
     if not os.path.isdir(folder):  # where a name is too long, Path's own raises
         what = "is a file" if os.path.lexists(folder) else "is not there"
         raise ResultError(what, str(folder), "the folder of a training")
+    if (folder / "result.json").is_file() and not (folder / ROUNDS).exists():  # its missing.parquet is another
+        raise ResultError("is the Result of a simulated or emulated run, not of a training", str(folder), KEEPING)
     if not (folder / MISSING).exists() and not (folder / ROUNDS).exists():
         what = "has not kept which packets were lost"
-        raise ResultError(what, str(folder), "a training with training.keep_missing = true")
+        raise ResultError(what, str(folder), KEEPING)
     missing, runs = _table(folder / MISSING, COLUMNS)
     _, times = _table(folder / ROUNDS, TIMES)
     try:

@@ -10,7 +10,7 @@ differ in one thing are paired in everything else.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -116,7 +116,7 @@ class StepRow:
 
     loss : mean of the workers.
     sent_bytes : payload that all workers sent.
-    lost : share of it that did not arrive, mean over workers and tensors by what they hold; `lost_back` the same of
+    lost : share of it that did not arrive, mean over pushes and tensors by what these hold; `lost_back` the same of
         what servers sent back (a ring's hops are all in `lost`).
     encode_ps, decode_ps : of `time_ps`, what encoding and decoding took, if that counts (`Exchange.encode_time`); the
         network may do its part during the first.
@@ -219,7 +219,10 @@ class Trainer:
         """Time of all workers' encoding, and of the server's own work, as `gradwire.training.devices.Stopwatch` has it:
         no part of what is repeatable."""
         self.lost: list[list[float]] = []
-        """Of the last step, for each worker and tensor, the share that did not arrive."""
+        """Of the last step, for each push and tensor, the share that did not arrive; the mean is `StepRow.lost`."""
+        self.senders: Sequence[int] = range(recipe.workers)
+        """Whose push each row of `lost` is of. All workers push once in a step, one after the other, unless a system
+        says otherwise."""
         if isinstance(self.network, Again):
             self.network.compare(
                 recipe.workers, recipe.payload, recipe.collective, recipe.steps, self.infos, self.exchange.reducer
@@ -333,11 +336,15 @@ class Trainer:
             if progress is not None:
                 left = (time.monotonic() - began) / (self.done - first) * (self.recipe.steps - self.done)
                 progress(self.done / self.recipe.steps, f"step {self.done}, loss {row.loss:.3f}, {left:.0f} s left")
-            if self.done == self.recipe.steps or (score_every and self.done % score_every == 0):
+            if self.due(score_every):
                 score = self.score()
                 yield score
                 if until is not None and score.accuracy >= until:
                     return
+
+    def due(self, every: int) -> bool:
+        """Whether what is done every so many steps (0 for never) and at the end is to be done now."""
+        return self.done == self.recipe.steps or (every > 0 and self.done % every == 0)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a later process needs to go on as if nothing had been, tensors copied."""

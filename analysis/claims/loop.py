@@ -31,17 +31,17 @@ _BASE: Json = {
     "job": {"servers": 2},
     "training": {
         "network": "simulated", "batch": 16, "augment": True, "optimizer": {"rate": 0.2}, "model": "resnet8",
-        "size": 16, "samples": 10_000, "epochs": 2.0, "score_every": 26,
+        "size": 16, "samples": 10_000, "epochs": 2.0, "score_every": 26, "checkpoint_every": 26,
     },
 }  # fmt: skip
-_LONG: Json = {"training": {"samples": 50_000, "epochs": 20.0, "score_every": 400}}
+_LONG: Json = {"training": {"samples": 50_000, "epochs": 20.0, "score_every": 400, "checkpoint_every": 400}}
 
 BASE = "dctcp-2ms"
 ARMS = ("dctcp-2ms", "dlcp", "dlcp-phases", "dlcp-spread")
 LOSSLESS = ("dctcp-kept-2ms", "dctcp-priority-2ms")
 """Arms that learn what DCTCP's learns, bit by bit: some steps of theirs say how long all of them take."""
 CLOCK = "ResNet-8 over two spines, 40 steps"
-_CLOCK: Json = {"training": {"steps": 40, "score_every": 1_000_000}}
+_CLOCK: Json = {"training": {"steps": 40, "score_every": 1_000_000, "checkpoint_every": 1_000_000}}
 
 
 def _settings(names: tuple[str, str], arms: tuple[str, ...], baseline: str) -> tuple[Setting, ...]:

@@ -36,9 +36,10 @@ _BASE: Json = {
     },
 }  # fmt: skip
 _LONG: Json = overlay(_BASE, {"training": {"samples": 50_000, "epochs": 20.0, "score_every": 400}})
-_CHECK: Json = overlay(
-    _BASE, {"training": {"data": "synthetic", "samples": 400, "epochs": 1.0, "steps": 20, "score_every": 1_000_000}}
-)
+_CHECK: Json = overlay(_BASE, {"training": {
+    "data": "synthetic", "samples": 400, "epochs": 1.0, "steps": 20, "score_every": 1_000_000,
+    "checkpoint_every": 1_000_000,
+}})  # fmt: skip
 
 REDUCERS = ("dense", "topk-ef", "dgc", "qsgd", "terngrad", "powersgd")
 

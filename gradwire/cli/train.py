@@ -106,7 +106,7 @@ def cmd_train(
 def _stopped(trainings: Sequence[Learned], of: int, out: Path | None) -> None:
     """What there is of a command that was stopped."""
     over = f"{len(trainings)} of {of} trainings were over" if of > 1 else ""
-    kept = f"what was trained until the last look at held-out data is in {out}; the same command goes on from there"
+    kept = f"what was trained until the last checkpoint is in {out}; the same command goes on from there"
     words = [over, kept if out is not None else "nothing is kept without --out"]
     typer.echo("; ".join(each for each in words if each), err=True)
 

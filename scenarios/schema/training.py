@@ -180,6 +180,10 @@ class Training(Table):
     float32 in any case."""
     score_every: Natural = 0
     """Steps between two looks at data that is not learned from; ten in a training if 0."""
+    checkpoint_every: Count | None = None
+    """Steps after which the simulated or the emulated network rests, and what it remembers of connections and pairs is
+    gone, so that a checkpoint can be gone on from; ten times in a training if absent. Checkpoints of other networks,
+    which remember nothing, are written when data is looked at that is not learned from."""
     model_seed: Natural = 1
     """Of the initial parameters."""
     data_seed: Natural = 0

@@ -41,6 +41,7 @@ class Turn:
     number, worker : which one it is of all, and whose.
     time_ps : when it was merged.
     stale : updates that others made between this worker's pull and its push.
+    lost, by_tensor : share of it that did not arrive, and of each tensor.
     """
 
     number: int
@@ -51,6 +52,7 @@ class Turn:
     sent_bytes: int
     pulled_bytes: int
     lost: float
+    by_tensor: tuple[float, ...]
 
 
 class Asynchronous(Trainer):
@@ -111,13 +113,12 @@ class Asynchronous(Trainer):
         self._dealt: dict[int, Any] = {}
 
     def step(self) -> StepRow:
-        """As many turns as there are workers."""
+        """As many turns as there are workers; some of these may have several, and some none. What was lost is said turn
+        by turn (`lost`, `senders`)."""
         before = self.clock_ps
-        self.log = []
-        self.lost = [[0.0] * len(self.infos) for _ in range(self.recipe.workers)]
         rate = self.recipe.rate_at(self.done)
-        for _ in range(self.recipe.workers):
-            self.log.append(self.turn())
+        self.log = [self.turn() for _ in range(self.recipe.workers)]
+        self.lost, self.senders = [list(each.by_tensor) for each in self.log], [each.worker for each in self.log]
         number, count = self.done, len(self.log)
         self.done += 1
         return StepRow(
@@ -223,11 +224,9 @@ class Asynchronous(Trainer):
         pulled = self._go_on()
         self.sent_bytes += mine["bytes"]
         self.pulled_bytes += pulled
-        if self.lost:
-            self.lost[worker] = mine["lost"]
-        numel = sum(info.numel for info in self.infos)
-        lost = sum(share * info.numel for share, info in zip(mine["lost"], self.infos, strict=True)) / numel
-        return Turn(number, worker, self.clock_ps, stale, mine["loss"], mine["bytes"], pulled, lost)
+        numel, shares = sum(info.numel for info in self.infos), tuple(mine["lost"])
+        lost = sum(share * info.numel for share, info in zip(shares, self.infos, strict=True)) / numel
+        return Turn(number, worker, self.clock_ps, stale, mine["loss"], mine["bytes"], pulled, lost, shares)
 
     def _go_on(self) -> int:
         """Whoever waits and may go on pulls and begins its next turn; the bytes of all of these."""

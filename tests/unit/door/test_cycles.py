@@ -19,6 +19,8 @@ FOR_TYPES = {
     ("scenarios.schema.exchange", "scenarios.schema.job", "scenarios.schema.scheduler"),
     # cables and cards of a network are made by what a network is made of
     ("experiment.topology.cables", "experiment.topology.cards", "experiment.topology.network"),
+    # the sockets of a host hand what arrives to the transports that send by them
+    ("emu.transports.datagrams", "emu.transports.endpoint"),
     # a fan has flows, and a flow is of a fan
     ("testing.oracle.fans", "testing.oracle.flows"),
 }

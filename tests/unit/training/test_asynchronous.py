@@ -10,12 +10,16 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+from gradwire.learn import train  # noqa: E402
+from gradwire.scenarios.load import load_scenario  # noqa: E402
+from gradwire.training.build import trainer_of  # noqa: E402
 from gradwire.training.data import images  # noqa: E402
 from gradwire.training.network import Answer, Random, Replay  # noqa: E402
 from gradwire.training.reducers.feedback import ErrorFeedback  # noqa: E402
 from gradwire.training.reducers.powersgd import PowerSGD  # noqa: E402
 from gradwire.training.reducers.topk import TopK  # noqa: E402
 from gradwire.training.served.asynchronous import Asynchronous, Pace  # noqa: E402
+from gradwire.training.served.mipd import Mipd  # noqa: E402
 from gradwire.training.trainer import Recipe, Score, Trainer  # noqa: E402
 from tests.support.training_cases import plain, resnet, same  # noqa: E402
 
@@ -135,6 +139,38 @@ def test_it_goes_on_from_a_checkpoint(tmp_path) -> None:
     second.load_state_dict(torch.load(tmp_path / "checkpoint.pt", weights_only=True))
     assert [second.step() for _ in range(2)] == rows[4:]
     assert same(whole.model, second.model) and whole.log == second.log
+
+
+@pytest.mark.parametrize("make", [
+    lambda *given: Asynchronous(*given, pace=Pace((10**9, 10**11))),
+    lambda model, data, recipe, _, network: Mipd(model, data, recipe, network=network, pace=Pace((10**9, 10**11))),
+], ids=["asynchronous", "mipd"])  # fmt: skip
+def test_what_was_lost_is_said_turn_by_turn(make) -> None:
+    """Workers 0 and 2 are a hundred times faster: all turns of the first steps are theirs, two each. A row of `lost` is of a
+    turn, `senders` says whose, and the mean by what tensors hold is the step's."""
+    trainer = make(resnet(), DATA, Recipe(workers=4, batch=2, steps=9, payload=512), None, Random(0.2))
+    numels = [info.numel for info in trainer.infos]
+    for number in range(3):
+        row = trainer.step()
+        assert list(trainer.senders) == [each.worker for each in trainer.log] == [0, 2, 0, 2]
+        mean = sum(share * numel for shares in trainer.lost for share, numel in zip(shares, numels, strict=True))
+        assert row.lost == pytest.approx(mean / 4 / sum(numels)) and row.lost > 0.05, number
+        assert len({tuple(shares) for shares in trainer.lost}) == 4
+    assert trainer.turn().worker == 0, "turns alone leave what is said of the step"
+    assert len(trainer.lost) == 4
+
+
+def test_the_table_agrees_with_the_steps(tmp_path) -> None:
+    scenario = load_scenario("train-tiny", policy="dlcp", set=[
+        "training.steps=3", "training.samples=200", "training.size=8", "training.batch=4", "job.workers=4",
+        "training.network={loss=0.2}", 'training.system={kind="asynchronous", computing=["1ms","100ms"]}',
+    ])  # fmt: skip
+    learned = train(scenario)
+    numels = [info.numel for info in trainer_of(scenario, DATA).infos]
+    for row in learned.steps:
+        mine = [each for each in learned.tables["lost"] if each["step"] == row["step"]]
+        assert sum(each["lost"] * numels[each["tensor"]] for each in mine) / 4 / sum(numels) == pytest.approx(row["lost"])
+        assert {each["worker"] for each in mine} == {0, 2} and max(each["lost"] for each in mine) <= 1
 
 
 def test_bytes_both_ways() -> None:

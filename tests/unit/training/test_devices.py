@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -165,7 +166,7 @@ def test_over_the_simulator_and_on_another_device_from_a_checkpoint_on(policy: s
         if "step 3" in words:
             raise KeyboardInterrupt
 
-    asked = ("training.keep_missing=true",)
+    asked = ("training.keep_missing=true", "training.checkpoint_every=2")
     whole = train(scenario(*asked, policy=policy), tmp_path / "whole")
     with SecondDevice(), pytest.raises(KeyboardInterrupt):
         train(scenario(*asked, 'training.device="cuda"', policy=policy), tmp_path / "part", progress=stop)
@@ -178,6 +179,26 @@ def test_over_the_simulator_and_on_another_device_from_a_checkpoint_on(policy: s
     assert [(each["from_step"], each["device"]) for each in learned.summary["devices"]] == [(0, "cuda"), (2, "cpu")]
     assert [each["deterministic_algorithms"] for each in learned.summary["devices"]] == [True, False]
     assert [(each["from_step"], each["device"]) for each in whole.summary["devices"]] == [(0, "cpu")]
+
+
+def test_steps_that_are_made_again_are_of_who_makes_them_again(tmp_path: Path) -> None:
+    """Two steps on the CPU, one on a second device that no checkpoint has behind it, and that one and the rest on the CPU."""
+    def stop(number: int) -> Callable[[float, str], None]:
+        def hears(share: float, words: str) -> None:
+            if f"step {number}" in words:
+                raise KeyboardInterrupt
+        return hears
+
+    asked = ("training.score_every=1", "training.checkpoint_every=2")
+    with pytest.raises(KeyboardInterrupt):
+        train(scenario(*asked), tmp_path / "one", progress=stop(3))
+    with SecondDevice(), pytest.raises(KeyboardInterrupt):
+        train(scenario(*asked, 'training.device="cuda"'), tmp_path / "one", progress=stop(4))
+    meanwhile = Learned.read(tmp_path / "one").summary
+    assert meanwhile["steps_done"] == 3
+    assert [(each["from_step"], each["device"]) for each in meanwhile["devices"]] == [(0, "cpu"), (2, "cuda")]
+    learned = train(scenario(*asked), tmp_path / "one")
+    assert [(each["from_step"], each["device"]) for each in learned.summary["devices"]] == [(0, "cpu")]
 
 
 def test_a_training_of_another_scenario_is_still_refused(tmp_path: Path) -> None:

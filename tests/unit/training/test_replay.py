@@ -9,9 +9,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as parquet
 import pytest
+from typer.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 
+import gradwire  # noqa: E402
+from gradwire import cli  # noqa: E402
 from gradwire.learn import train  # noqa: E402
 from gradwire.scenarios.errors import GradwireError, ResultError, ScenarioError  # noqa: E402
 from gradwire.scenarios.load import load_scenario  # noqa: E402
@@ -115,6 +118,21 @@ def test_folders_that_are_none(tmp_path: Path) -> None:
     for wrong in (3, None):
         with pytest.raises(ResultError, match=r"Again\(folder\)"):
             Again(wrong)
+
+
+@pytest.mark.parametrize("missing", ["true", "false"])
+def test_a_run_is_no_training(tmp_path: Path, missing: str) -> None:
+    """It may have a table of what was missing, with other columns; the command says so in one line, and leaves nothing."""
+    run = load_scenario("train-tiny", set=["job.iterations=1", f"output.missing={missing}"], policy="dlcp")
+    gradwire.simulate(run).write(tmp_path / "run")
+    words = "run: is the Result of a simulated or emulated run, not of a training; expected the folder of a training with training.keep_missing = true"
+    with pytest.raises(ResultError, match=f"{words}$"):
+        Again(tmp_path / "run")
+    asked = ["train", "train-tiny", "--policy", "dlcp", "--out", str(tmp_path / "out")]
+    for each in (*SHORT, f'training.network={{replay="{tmp_path / "run"}"}}'):
+        asked += ["--set", each]
+    done = CliRunner().invoke(cli.app, asked)
+    assert done.exit_code == 2 and words in " ".join(done.output.split()) and not (tmp_path / "out").exists()
 
 
 def test_tables_alone_say_what_was_pushed(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from gradwire.training.build import data_of, trainer_of  # noqa: E402
 
 SHORT = [
     "training.steps=6", "training.samples=200", "training.size=8", "training.batch=4", "job.workers=2",
-    "training.score_every=2",
+    "training.score_every=2", "training.checkpoint_every=2",
 ]  # fmt: skip
 IDEAL = 'training.network="ideal"'
 CASES = {

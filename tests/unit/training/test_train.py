@@ -30,6 +30,7 @@ from gradwire.training.network import Random  # noqa: E402
 from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
 
 SHORT = ["training.steps=6", "training.samples=200", "training.size=8", "training.batch=4", "job.workers=2"]
+RESTS = ["training.score_every=2", "training.checkpoint_every=2"]
 
 
 def tiny(*more: str, policy: str = "dlcp"):
@@ -62,7 +63,7 @@ def test_epochs_become_steps() -> None:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Learned]:
     """A training in one go."""
     folder = tmp_path_factory.mktemp("whole") / "new" / "dlcp"
-    return folder, train(tiny("training.score_every=2"), folder)
+    return folder, train(tiny(*RESTS), folder)
 
 
 def test_a_folder_has_everything(whole: tuple[Path, Learned]) -> None:
@@ -83,9 +84,9 @@ def test_it_goes_on_after_it_was_killed(whole: tuple[Path, Learned], tmp_path: P
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(tiny("training.score_every=2"), tmp_path / "dlcp", progress=stop)
+        train(tiny(*RESTS), tmp_path / "dlcp", progress=stop)
     assert Learned.read(tmp_path / "dlcp").summary["steps_done"] == 4
-    learned = train(tiny("training.score_every=2"), tmp_path / "dlcp")
+    learned = train(tiny(*RESTS), tmp_path / "dlcp")
     assert learned.steps == whole[1].steps and learned.scores == whole[1].scores
     assert learned.tables["lost"] == whole[1].tables["lost"]
     one, two = (torch.load(folder / "checkpoint.pt", weights_only=True) for folder in (whole[0], tmp_path / "dlcp"))
@@ -195,7 +196,7 @@ def test_what_was_lost_of_something_else_is_refused(tmp_path: Path, whole: tuple
 
 
 def test_what_is_done_is_not_done_again(whole: tuple[Path, Learned]) -> None:
-    again = train(tiny("training.score_every=2"), whole[0])
+    again = train(tiny(*RESTS), whole[0])
     assert again.steps == whole[1].steps and again.scores == whole[1].scores
 
 
@@ -224,7 +225,7 @@ def test_damaged_folders_are_refused(whole: tuple[Path, Learned], tmp_path: Path
         shutil.copytree(whole[0], folder)
         (folder / name).write_bytes(b"\x80rubbish")
         with pytest.raises(ResultError, match=words):
-            train(tiny("training.score_every=2"), folder)
+            train(tiny(*RESTS), folder)
 
 
 @pytest.mark.parametrize(("settings", "words"), [
