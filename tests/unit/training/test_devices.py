@@ -59,6 +59,12 @@ CASES = {
        for fill in ("stale", "zero")},
     **{f"ring {fill}": [*RING, f'job.fill="{fill}"', "training.optimizer.clip=1.0"]
        for fill in ("zero", "rescaled", "stale")},
+    **{f"ring, {kind}": [*RING, f'training.reducer={{kind="{kind}"}}', 'job.pull_fill="zero"', "training.error_feedback=true"]
+       for kind in ("randomk", "powersgd")},
+    **{f"{words} magnitudes, {kind}": [f'training.reducer={{kind="{kind}"}}', f'training.network={{loss=0.5, magnitudes="{words}"}}']
+       for words, kind in (("small", "terngrad"), ("large", "qsgd"))},
+    "small magnitudes, mipd": ['training.system={kind="mipd", refresh=2, warmup=1, small=16}',
+                               'training.network={loss=0.5, magnitudes="small"}'],
     "large magnitudes": ['training.network={loss=0.5, magnitudes="large", quota=true}'],
     "overlapped": ['job.exchange={kind="overlapped", batch=4}', "job.servers=0", IDEAL],
     "asynchronous": ['training.system={kind="asynchronous", staleness=1, computing=["1ms","3ms"]}', LOSSY],
