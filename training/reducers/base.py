@@ -139,6 +139,11 @@ class Reducer(Table, metaclass=Explained):
         counts[-1] -= rows.numel() - self.decoded(encoded, info)
         return rows.sum(dim=1) / counts if len(rows) == encoded.units else alike
 
+    def answered(self, encoded: Encoded, info: TensorInfo) -> int | None:
+        """Bytes with which a server answers one worker, given what the first has pushed; None where that is the mean in
+        the shortest form that keeps it as it is (`gradwire.training.exchange.answer_bytes`)."""
+        return None
+
     def decoded(self, encoded: Encoded, info: TensorInfo) -> int:
         """How many elements `decode` answers with."""
         return info.numel

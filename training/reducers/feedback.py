@@ -70,6 +70,9 @@ class Around(Reducer):
     def elements(self, encoded: Encoded) -> int:
         return self.reducer.elements(encoded)
 
+    def answered(self, encoded: Encoded, info: TensorInfo) -> int | None:
+        return self.reducer.answered(encoded, info)
+
     def decoded(self, encoded: Encoded, info: TensorInfo) -> int:
         return self.reducer.decoded(encoded, info)
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from pydantic import model_validator
+
+from gradwire.scenarios.schema.base import Flag, refuse
 from gradwire.training.encoded import Encoded
 from gradwire.training.reducers.base import Reducer, grouped, masked
 from gradwire.training.reducers.state import State, flat
@@ -21,6 +24,10 @@ class SignSGD(Reducer):
     makes them a contraction as error feedback wants it (EF-signSGD). With `scale = "none"` they are plus and minus
     one, as in signSGD, whose learning rate is smaller by as much. A unit is a byte of eight elements. A bit cannot say
     that an element is no number: without a scale one more unit says so of the tensor, all of which is NaN then.
+
+    The mean of the workers' signs is what everybody gets, or with `vote` what most of them say, plus or minus one again
+    (algorithm 3 of the paper), which comes back as one bit an element. A tie is plus, as zero is where it is encoded;
+    and so is what no worker's vote has arrived of.
     """
 
     places: ClassVar[Literal["fixed", "sent"]] = "fixed"
@@ -28,6 +35,14 @@ class SignSGD(Reducer):
     kind: Literal["signsgd"] = "signsgd"
     scale: Literal["mean", "none"] = "mean"
     """What signs are multiplied by."""
+    vote: Flag = False
+    """Take the majority's sign instead of the mean of signs; with `scale = "none"`."""
+
+    @model_validator(mode="after")
+    def _of_signs_alone(self) -> SignSGD:
+        if self.vote and self.scale != "none":
+            raise refuse("vote", "is of signs alone, and these have a scale", self.scale, 'scale = "none"')
+        return self
 
     def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
         import torch
@@ -51,6 +66,16 @@ class SignSGD(Reducer):
         values = masked(values, encoded, arrived, 8)
         one_more = len(packed) > -(-info.numel // 8) and (arrived is None or bool(arrived[-1]))
         return torch.full_like(values, torch.nan) if one_more else values
+
+    def restore(self, mean: Tensor, info: TensorInfo, state: State) -> Tensor:
+        import torch
+
+        if not self.vote:
+            return mean
+        return torch.where(mean.isnan(), mean, torch.where(mean >= 0, 1.0, -1.0))
+
+    def answered(self, encoded: Encoded, info: TensorInfo) -> int | None:
+        return -(-info.numel // 8) if self.vote else None
 
     def elements(self, encoded: Encoded) -> int:
         return 8

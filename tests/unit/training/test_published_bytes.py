@@ -18,8 +18,12 @@ from gradwire.traces.models import find_model  # noqa: E402
 from gradwire.training.exchange import Exchange  # noqa: E402
 from gradwire.training.reducers.base import Reducer  # noqa: E402
 from gradwire.training.reducers.dgc import DGC  # noqa: E402
+from gradwire.training.reducers.fp16 import Half  # noqa: E402
 from gradwire.training.reducers.none import Dense  # noqa: E402
+from gradwire.training.reducers.qsgd import QSGD  # noqa: E402
 from gradwire.training.reducers.randomk import RandomK  # noqa: E402
+from gradwire.training.reducers.signsgd import SignSGD  # noqa: E402
+from gradwire.training.reducers.terngrad import TernGrad  # noqa: E402
 from gradwire.training.reducers.topk import TopK  # noqa: E402
 from gradwire.training.trainer import tensors_of  # noqa: E402
 
@@ -90,3 +94,17 @@ def test_dgcs_published_bytes_are_within_what_its_threshold_leaves_open() -> Non
     aimed = [max(1, n // 100) for n in by_hand()]
     least, most = sum(8 * math.ceil(0.8 * n) for n in aimed), sum(8 * math.floor(1.3 * n) for n in aimed)
     assert least <= 23_909 <= most and least <= sent_by(DGC(ratio=0.01)) <= most
+
+
+@pytest.mark.parametrize(("reducer", "expected"), [
+    (Half(), 538_804), (SignSGD(scale="none"), 33_676), (SignSGD(), 33_900), (TernGrad(), 67_599), (QSGD(), 277_994),
+], ids=lambda each: getattr(each, "kind", ""))  # fmt: skip
+def test_bytes_of_the_others_are_those_by_hand(reducer: Reducer, expected: int) -> None:
+    """Of their network with our ten outputs, as the page has them: two bytes, bits, two bits and a scale a packet, a byte and a norm for 128."""
+    sizes = [*theirs_by_hand()[:-2], 640, 10]
+    packets = lambda n, per: -(-n // (4096 - per))  # noqa: E731
+    of = {
+        "fp16": lambda n: 2 * n, "signsgd": lambda n: -(-n // 8) + (4 * packets(-(-n // 8), 4) if reducer.scale == "mean" else 0),
+        "terngrad": lambda n: -(-n // 4) + 4 * packets(-(-n // 4), 4), "qsgd": lambda n: -(-n // min(n, 128)) * (min(n, 128) + 4),
+    }[reducer.kind]  # fmt: skip
+    assert sent_by(reducer, "resnet20-v2") == expected == sum(map(of, sizes))

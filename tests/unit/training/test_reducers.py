@@ -177,6 +177,24 @@ def test_signs_by_hand() -> None:
     assert one(SignSGD(), x).tolist() == pytest.approx([mean, -mean, mean, -mean, mean, mean, mean, mean, -mean])
 
 
+def test_most_votes_win() -> None:
+    """Three workers and four: the majority's sign, a tie is plus; a bit comes back for each; what is no number stays so."""
+    info = [TensorInfo("t", (9,), 9, "float32", 0)]
+    votes = [[1, 1, -1, -1, 1, -1, 1, -1, -1], [1, -1, 1, -1, 1, -1, 1, -1, 1], [1, -1, -1, 1, 1, -1, -1, -1, 1], [1, 1, 1, 1, 1, 1, 1, 1, -1]]
+    gradients = [[torch.tensor([0.1 * each for each in row])] for row in votes]
+    for count, expected in ((3, [1, -1, -1, -1, 1, -1, 1, -1, 1]), (4, [1, 1, 1, 1, 1, -1, 1, -1, 1])):
+        (found,), sent = Exchange(SignSGD(scale="none", vote=True), info, count).step(gradients[:count], 0)
+        assert found.tolist() == expected
+        assert sent.pulled_bytes == sum(sent.nbytes) == 2 * count
+    mean, sent = Exchange(SignSGD(scale="none"), info, 4).step(gradients, 0)
+    assert mean[0].tolist()[:2] == [1, 0] and sent.pulled_bytes == 4 * 36
+    gradients[1][0][3] = torch.nan
+    (found,), _ = Exchange(SignSGD(scale="none", vote=True), info, 4).step(gradients, 0)
+    assert found.isnan().all()
+    with pytest.raises(ScenarioError, match=r'vote: is of signs alone.*expected scale = "none"'):
+        SignSGD(vote=True)
+
+
 def test_powersgd_keeps_a_matrix_of_its_rank() -> None:
     """Exactly, from the first step on; vectors always."""
     u, v = drawn((20, 2), 1), drawn((30, 2), 2)

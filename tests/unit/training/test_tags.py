@@ -152,7 +152,7 @@ def test_messages_that_are_shorter_than_others_have_their_own_magnitudes() -> No
     assert trace.magnitudes(1, 0)[0].tolist() == [8.0] * 3 + [8.0 * 232 / 256] + [0.0] * 12
 
 
-@pytest.mark.parametrize("reducer", [*EVERY[:9], QSGD(), PowerSGD(rank=1)], ids=lambda each: f"{type(each).__name__}-{each.kind}")
+@pytest.mark.parametrize("reducer", [*EVERY[:9], QSGD(), PowerSGD(rank=1), SignSGD(scale="none", vote=True)], ids=lambda each: f"{type(each).__name__}-{each.kind}")
 def test_what_comes_back_is_as_long_on_the_network_as_it_is_counted(reducer) -> None:
     """Bytes of the simulator's pulls, where nothing is lost; whole values of 4 bytes."""
     played = []
