@@ -16,6 +16,7 @@ from gradwire.training.asked import exchanged, model_kind, served_by, table_of
 from gradwire.training.data import Dealer, Images, Text, images, text
 from gradwire.training.kept import Again
 from gradwire.training.network import Ideal, Network, Random
+from gradwire.training.of_run import OfRun
 from gradwire.training.own import own_reducer
 from gradwire.training.reducers.base import Reducer
 from gradwire.training.reducers.feedback import ErrorFeedback, MomentumCorrection
@@ -156,9 +157,29 @@ def reducer_of(table: Training, folder: Path | None = None) -> Reducer:
     return reducer
 
 
+def replayed(table: Training) -> Again | OfRun:
+    """What an earlier training lost, or a run.
+
+    Raises
+    ------
+    ResultError
+        The folder is neither's, or damaged.
+    ScenarioError
+        It is a run's, and the training has a system.
+    """
+    assert isinstance(table.network, Replayed)
+    folder = Path(table.network.replay)
+    if not (folder / "result.json").is_file():
+        return Again(folder, table)
+    if table.system is not None:
+        what = f"{folder} is of a run, in which gradients were sent, and no {getattr(table.system, 'kind', 'system')}"
+        raise ScenarioError(what, "training.network.replay", "the folder of a training, or no training.system")
+    return OfRun(folder)
+
+
 def _network(table: Training, workers: int, collective: str) -> Network:
     if isinstance(table.network, Replayed):
-        return Again(table.network.replay, table)
+        return replayed(table)
     if not isinstance(table.network, RandomLoss):
         return Ideal()
     rule = table.network

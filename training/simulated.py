@@ -15,17 +15,16 @@ A tensor's message is as long as the longest of the workers' encodings, where th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.scenarios.errors import ScenarioError, TraceError
-from gradwire.scenarios.result import KINDS
 from gradwire.traces.trace import CHUNK_ELEMENTS, Iteration, TensorInfo, Trace, scale_exponents
 from gradwire.training.network import Answer, Pushed
-from gradwire.training.ring import Hops, RingLayout
+from gradwire.training.played import hops_of, masks_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,17 +38,6 @@ Back = float | Sequence[int]
 """Bytes that come back from servers: for each that is pushed, or of every tensor to each worker."""
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-
-
-class Outcome(Protocol):
-    """What became of an iteration: `gradwire.experiment.stepwise.Played`."""
-
-    time_ps: int
-    messages: Any
-    missing: dict[int, NDArray[np.bool_]]
-    workers: Ints
-    buckets: tuple[tuple[int, ...], ...]
-    segments: int
 
 
 class Plays(Protocol):
@@ -172,8 +160,8 @@ class Simulated:
         played = self.plays.step(self._trace(pushed, layout, sent), back, *contents, **told)
         if pushed.layout is not None:
             nothing: list[list[Tensor | None]] = [[None] * len(pushed.infos)] * self.workers
-            return Answer(nothing, int(played.time_ps), hops=_hops(pushed.layout, sent, played))
-        pushes, pulls = self._masks(pushed, sent, played)
+            return Answer(nothing, int(played.time_ps), hops=hops_of(pushed.layout, sent, played))
+        pushes, pulls = masks_of(pushed, sent, played)
         pulled = pulls if self.lossy_back else ()
         return Answer(pushes, int(played.time_ps), pulled, with_encoding=bool(pushed.encode_ps and self.scale))
 
@@ -253,56 +241,6 @@ class Simulated:
             worker, "train", pushed.step, 0.0, then.forward_start_ps, then.forward_end_ps, ready,
             then.backward_end_ps + late, then.optimizer_ps, then.end_ps + late, worker,
         )  # fmt: skip
-
-    # --- from what was played to masks --------------------------------------------------------------------------
-
-    def _masks(
-        self, pushed: Pushed, sent: Ints, played: Outcome
-    ) -> tuple[list[list[Tensor | None]], list[list[Tensor | None]]]:
-        """Of what went to the servers, and of what came back."""
-        import torch
-
-        ways: list[list[list[Tensor | None]]] = [
-            [[None] * len(pushed.infos) for _ in range(self.workers)] for _ in range(2)
-        ]
-        rows = played.messages
-        for index, missing in played.missing.items():
-            sender, receiver = played.workers[index].tolist()
-            back = sender < 0
-            masks, worker, tensor = ways[back], max(sender, receiver), int(sent[rows.tensor[index]])
-            mask = masks[worker][tensor]
-            if mask is None:
-                count = pushed.pull_packets(tensor) if back else pushed.packets(worker, tensor)
-                mask = masks[worker][tensor] = torch.ones(count, dtype=torch.bool)
-            begin = int(rows.first[index]) * 4 // self.payload
-            there = torch.from_numpy(~missing)[: max(len(mask) - begin, 0)]
-            mask[begin : begin + len(there)] = there
-        return ways[0], ways[1]
-
-
-def _hops(layout: RingLayout, sent: Ints, played: Outcome) -> Hops:
-    """Which packets of a ring arrived: who sends a segment in which half of the hops says in which hop."""
-    import torch
-
-    count = layout.workers
-    if played.segments != count:
-        raise ScenarioError(
-            f"has rings side by side, {played.segments // count} of them", "topology", "hosts with one network card"
-        )
-    buckets = tuple(tuple(sent[list(each)].tolist()) for each in played.buckets)
-    layout = replace(layout, buckets=buckets)
-    masks: list[Tensor | None] = [None] * len(buckets)
-    rows = played.messages
-    for index, missing in played.missing.items():
-        bucket, segment = divmod(int(rows.part[index]), count)
-        sender = int(played.workers[index, 0])
-        gathering = KINDS[int(rows.kind[index])] == "all_gather"
-        hop = count - 1 + (sender + 1 - segment) % count if gathering else (sender - segment) % count
-        mask = masks[bucket]
-        if mask is None:
-            mask = masks[bucket] = torch.ones(2 * count - 2, count, layout.packets(bucket), dtype=torch.bool)
-        mask[hop, sender] = torch.from_numpy(~missing)
-    return Hops(buckets, masks)
 
 
 def _encoded_by(pushed: Pushed, worker: int, sent: Ints, ready: Ints, scale: float = 1.0) -> Ints:

@@ -28,6 +28,7 @@ from gradwire.training.exchange import Exchange, Fill, Sent
 from gradwire.training.gradients import gradients_of
 from gradwire.training.kept import Again
 from gradwire.training.network import Ideal, Network
+from gradwire.training.of_run import OfRun
 from gradwire.training.parts import model_given, network_given, reducer_given
 from gradwire.training.precision import Loss, Precision, in_precision
 from gradwire.training.reducers.base import Reducer
@@ -223,7 +224,7 @@ class Trainer:
         self.senders: Sequence[int] = range(recipe.workers)
         """Whose push each row of `lost` is of. All workers push once in a step, one after the other, unless a system
         says otherwise."""
-        if isinstance(self.network, Again):
+        if isinstance(self.network, Again | OfRun):
             self.network.compare(
                 recipe.workers, recipe.payload, recipe.collective, recipe.steps, self.infos, self.exchange.reducer
             )

@@ -82,7 +82,7 @@ class Replayed(Table):
 
     replay: Annotated[str, Field(min_length=1)]
     """Folder of that training, relative to where one stands; it has to have `keep_missing`, the same model, workers and
-    payload, and as many steps."""
+    payload, and as many steps. Or of a run with `output.missing`, whose iterations begin again after the last."""
 
 
 def _tag(value: Any) -> str:
