@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 FORMAT = 2
 SUMMARY, CHECKPOINT, SCENARIO, PRICES = "training.json", "checkpoint.pt", "scenario.toml", "prices.json"
+TRAININGS = "trainings.txt"
+"""By which a folder of several is known; says in which order they are."""
+ORDER = "In the order of their scenario:"
 
 TABLES: Mapping[str, Mapping[str, str]] = {
     "steps": {
@@ -167,6 +170,22 @@ class Learned:
             except (OSError, KeyError, pyarrow.ArrowException):
                 raise ResultError("is damaged", str(place / f"{name}.parquet"), "a table of a training") from None
         return cls({key: value for key, value in summary.items() if key != "format"}, tables)
+
+
+def say_order(folder: Path, names: Sequence[str]) -> None:
+    """Write into the file by which a folder of trainings is known in which order these are."""
+    if names:
+        with (folder / TRAININGS).open("a", encoding="utf-8") as file:
+            file.write("\n".join([ORDER, *names, ""]))
+
+
+def trainings_in(folder: Path) -> list[Path]:
+    """The trainings in a folder of several, in the order that it says; others behind them, by name."""
+    said = (folder / TRAININGS).read_text(encoding="utf-8", errors="replace").splitlines()
+    names = said[said.index(ORDER) + 1 :] if ORDER in said else []
+    place = {name: number for number, name in enumerate(names)}
+    found = sorted(each.parent for each in folder.glob(f"*/{SUMMARY}"))
+    return sorted(found, key=lambda each: place.get(each.name, len(names)))
 
 
 def _table(rows: Rows, columns: Mapping[str, str]) -> pyarrow.Table:
