@@ -79,10 +79,12 @@ class Learned:
 
     def _repr_html_(self) -> str:
         """What notebooks show: how far it is, and the scores."""
-        head = "".join(f"<th>{each}</th>" for each in ("step", "accuracy", "loss", "simulated ms", "sent MB"))
+        timed = ["simulated ms"] if self.timed else []
+        head = "".join(f"<th>{each}</th>" for each in ("step", "accuracy", "loss", *timed, "sent MiB"))
         lines = "".join(
             f"<tr><td>{row['step']:,}</td><td>{accuracy_text(row['accuracy'])}</td><td>{row['loss']:.4f}</td>"
-            f"<td>{row['clock_ps'] / 1e9:,.1f}</td><td>{row['sent_bytes'] / 1e6:,.1f}</td></tr>"
+            + (f"<td>{row['clock_ps'] / 1e9:,.1f}</td>" if timed else "")
+            + f"<td>{row['sent_bytes'] / 2**20:,.1f}</td></tr>"
             for row in self.scores
         )
         return f"<p><b>Learned</b>: {escape(self._what())}</p><table><tr>{head}</tr>{lines}</table>"
@@ -114,6 +116,11 @@ class Learned:
     def scores(self) -> Rows:
         """See `TABLES`."""
         return self.tables.get("scores", ())
+
+    @property
+    def timed(self) -> bool:
+        """Whether its network took any time."""
+        return bool(self.steps and self.steps[-1]["clock_ps"])
 
     @property
     def diverged(self) -> int | None:

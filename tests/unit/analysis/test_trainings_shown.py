@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 
 from gradwire import cli
 from gradwire.analysis.html.given import report
+from gradwire.analysis.learning import MEASURES, draw_learned, rows_of
 from gradwire.scenarios.learned import TRAININGS, Learned, say_order, trainings_in
 from gradwire.scenarios.toml import write_toml
 
@@ -21,6 +23,13 @@ from gradwire.scenarios.toml import write_toml
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return page_cases.trainings(tmp_path / "cmp")
+
+
+def untimed(one: Learned) -> Learned:
+    """As over a network that takes no time."""
+    nothing = {"time_ps": 0, "clock_ps": 0}
+    tables = {name: [{key: nothing.get(key, value) for key, value in row.items()} for row in rows] for name, rows in one.tables.items()}
+    return replace(one, tables=tables)
 
 
 def page_of(*sources: Any, out: Path) -> str:
@@ -77,3 +86,24 @@ def test_arguments_keep_their_order_and_sections_have_names_of_their_own(folder:
     assert made.sections == [f"cmp ({folder}) (2 trainings)", "tiny (2 trainings)", "second (2 trainings)", f"cmp ({twin}) (2 trainings)"]
     text = page_of(folder / "dlcp", twin / "dlcp", folder / "dctcp", out=tmp_path / "alike.html")
     assert series(text) == [f"DLCP ({folder / 'dlcp'})", f"DLCP ({twin / 'dlcp'})", "DCTCP"]
+
+
+def test_plots_have_the_unit_of_tables(folder: Path, tmp_path: Path) -> None:
+    words, unit = next((words, unit) for column, words, unit in MEASURES if column == "sent_bytes")
+    assert words == "what all workers sent, MiB" and unit == 2**20
+    text = page_of(folder, out=tmp_path / "page.html")
+    assert "sent, MiB" in text and " MB" not in text
+    one = Learned.read(folder / "dlcp")
+    assert "sent MiB" in one._repr_html_() and draw_learned([one]).axes[1].get_xlabel() == words
+
+
+def test_no_time_is_no_result(folder: Path, tmp_path: Path) -> None:
+    timed, none = Learned.read(folder / "dlcp"), untimed(Learned.read(folder / "dlcp"))
+    labels = lambda each: {row.label.strip(): row.cells for row in rows_of(each, 0.2)}  # noqa: E731
+    assert labels([timed, none])["simulated time"] == ["6.00 ms", "none"]
+    assert labels([timed, none])["per step, mean"] == ["1.00 ms", "none"]
+    assert labels([timed, none])["time to accuracy 0.2"] == ["4.00 ms", "none, after 4 steps"]
+    alone = labels([none])
+    assert not {"simulated time", "per step, mean"} & set(alone) and alone["time to accuracy 0.2"] == ["none, after 4 steps"]
+    assert "0 ps" not in page_of(none, out=tmp_path / "page.html")
+    assert "simulated" in timed._repr_html_() and "simulated" not in none._repr_html_()
