@@ -154,10 +154,9 @@ class Simulated:
         whole = all(each.nbytes(self.payload) == 4 * info.numel for row in pushed.encoded
                     for each, info in zip(row, pushed.infos, strict=True))  # fmt: skip
         if self.lossy_back and not whole:
-            raise ScenarioError(
-                f"is {self.plays.scenario.job[0].pull_bound:g}; with a reducer it is not said what comes back from servers",
-                "job.pull_bound", "0, or no reducer",
-            )  # fmt: skip
+            bound = self.plays.scenario.job[0].pull_bound
+            what = f"is {bound:g}; with a reducer it is not said what comes back from servers"
+            raise ScenarioError(what, "job.pull_bound", "0, or no reducer")
         longest = [max(column, key=lambda each: each.units) for column in zip(*pushed.encoded, strict=True)]
         layout = self._layout(longest)
         if not layout.sizes.any():
