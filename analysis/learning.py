@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 MEASURES = (
     ("step", "steps", 1.0),
-    ("sent_bytes", "what all workers sent, MB", 1e6),
+    ("sent_bytes", "what all workers sent, MiB", 2.0**20),
     ("clock_ps", "simulated time, ms", 1e9),
 )
 """What accuracy is drawn against: column of the scores, words, unit."""
@@ -37,13 +37,23 @@ def rows_of(trainings: Sequence[Learned], until: float | None = None) -> list[Ro
         ("sent by all workers", [size_text(sum(row["sent_bytes"] for row in each.steps)) for each in trainings]),
         *_pulled(trainings),
         ("lost of it, mean of the steps", [share_text(share) for share in lost]),
-        ("simulated time", [time_text(each.steps[-1]["clock_ps"]) if each.steps else "none" for each in trainings]),
-        *_coding(trainings),
-        ("  per step, mean", [time_text(_mean([row["time_ps"] for row in each.steps])) for each in trainings]),
+        *_time(trainings),
     ]
     if until is not None:
         found.append((f"time to accuracy {until:g}", [_reached(each, until) for each in trainings]))
     return [Row(label, cells) for label, cells in found]
+
+
+def _time(trainings: Sequence[Learned]) -> list[tuple[str, list[str]]]:
+    """How long it took, where the network of any of them takes time: by a rule, or with an ideal one, nothing does."""
+    if not any(each.timed for each in trainings):
+        return []
+    means = [_mean([row["time_ps"] for row in each.steps]) for each in trainings]
+    return [
+        ("simulated time", [time_text(each.steps[-1]["clock_ps"]) if each.timed else "none" for each in trainings]),
+        *_coding(trainings),
+        ("  per step, mean", [time_text(mean) if mean else "none" for mean in means]),
+    ]
 
 
 def _coding(trainings: Sequence[Learned]) -> list[tuple[str, list[str]]]:
@@ -76,7 +86,7 @@ def draw_learned(trainings: Sequence[Learned]) -> Figure:
     """Accuracy on data that is not learned from, against steps, bytes sent and simulated time where there is any."""
     from matplotlib.figure import Figure
 
-    timed = any(row["clock_ps"] for each in trainings for row in each.scores)
+    timed = any(each.timed for each in trainings)
     shown = [each for each in MEASURES if timed or each[0] != "clock_ps"]
     figure = Figure(figsize=(4.2 * len(shown), 3.6), layout="constrained")
     panels = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
@@ -114,5 +124,5 @@ def _mean(values: Sequence[float]) -> float:
 def _reached(training: Learned, until: float) -> str:
     for row in training.scores:
         if row["accuracy"] >= until:
-            return time_text(row["clock_ps"])
+            return time_text(row["clock_ps"]) if training.timed else f"none, after {row['step']:,} steps"
     return "not reached"

@@ -14,8 +14,9 @@ from gradwire.scenarios.errors import GradwireError, ScenarioError
 
 
 @contextmanager
-def asked(component: object, function: str, where: str = "") -> Iterator[None]:
-    """Ask a component (an object or its class) for what `function` gives; `where` is the path of what names it.
+def asked(component: object, function: str, where: str = "", at: str = "") -> Iterator[None]:
+    """Ask a component (an object or its class) for what `function` gives; `where` is the path of what names it, `at`
+    says of what and when it is asked, as in "in step 2 at fc.bias".
 
     Raises
     ------
@@ -28,7 +29,7 @@ def asked(component: object, function: str, where: str = "") -> Iterator[None]:
         raise
     except Exception as error:
         owner = component if isinstance(component, type) else type(component)
-        what = f"{function} of {owner.__name__} stopped"
+        what = f"{function} of {owner.__name__} stopped" + (f" {at}" if at else "")
         raise ScenarioError(f"{what}: {stopped_at(error, file_of(owner))}", where) from error
 
 

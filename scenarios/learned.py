@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 FORMAT = 2
 SUMMARY, CHECKPOINT, SCENARIO, PRICES = "training.json", "checkpoint.pt", "scenario.toml", "prices.json"
+TRAININGS = "trainings.txt"
+"""By which a folder of several is known; says in which order they are."""
+ORDER = "In the order of their scenario:"
 
 TABLES: Mapping[str, Mapping[str, str]] = {
     "steps": {
@@ -78,10 +81,12 @@ class Learned:
 
     def _repr_html_(self) -> str:
         """What notebooks show: how far it is, and the scores."""
-        head = "".join(f"<th>{each}</th>" for each in ("step", "accuracy", "loss", "simulated ms", "sent MB"))
+        timed = ["simulated ms"] if self.timed else []
+        head = "".join(f"<th>{each}</th>" for each in ("step", "accuracy", "loss", *timed, "sent MiB"))
         lines = "".join(
             f"<tr><td>{row['step']:,}</td><td>{accuracy_text(row['accuracy'])}</td><td>{row['loss']:.4f}</td>"
-            f"<td>{row['clock_ps'] / 1e9:,.1f}</td><td>{row['sent_bytes'] / 1e6:,.1f}</td></tr>"
+            + (f"<td>{row['clock_ps'] / 1e9:,.1f}</td>" if timed else "")
+            + f"<td>{row['sent_bytes'] / 2**20:,.1f}</td></tr>"
             for row in self.scores
         )
         return f"<p><b>Learned</b>: {escape(self._what())}</p><table><tr>{head}</tr>{lines}</table>"
@@ -113,6 +118,11 @@ class Learned:
     def scores(self) -> Rows:
         """See `TABLES`."""
         return self.tables.get("scores", ())
+
+    @property
+    def timed(self) -> bool:
+        """Whether its network took any time."""
+        return bool(self.steps and self.steps[-1]["clock_ps"])
 
     @property
     def diverged(self) -> int | None:
@@ -172,6 +182,22 @@ class Learned:
             except (OSError, KeyError, pyarrow.ArrowException):
                 raise ResultError("is damaged", str(place / f"{name}.parquet"), "a table of a training") from None
         return cls({key: value for key, value in summary.items() if key != "format"}, tables)
+
+
+def say_order(folder: Path, names: Sequence[str]) -> None:
+    """Write into the file by which a folder of trainings is known in which order these are."""
+    if names:
+        with (folder / TRAININGS).open("a", encoding="utf-8") as file:
+            file.write("\n".join([ORDER, *names, ""]))
+
+
+def trainings_in(folder: Path) -> list[Path]:
+    """The trainings in a folder of several, in the order that it says; others behind them, by name."""
+    said = (folder / TRAININGS).read_text(encoding="utf-8", errors="replace").splitlines()
+    names = said[said.index(ORDER) + 1 :] if ORDER in said else []
+    place = {name: number for number, name in enumerate(names)}
+    found = sorted(each.parent for each in folder.glob(f"*/{SUMMARY}"))
+    return sorted(found, key=lambda each: place.get(each.name, len(names)))
 
 
 def _table(rows: Rows, columns: Mapping[str, str]) -> pyarrow.Table:

@@ -56,7 +56,13 @@ def _loaded(name: str, folder: Path | None) -> types.ModuleType:
     folder = folder or Path.cwd()
     file = module_file(name, folder)
     if not file.is_file():
-        return _stopped_by(lambda: importlib.import_module(name), name)
+        try:
+            return _stopped_by(lambda: importlib.import_module(name), name)
+        except ImportError as error:
+            missing = error.__cause__
+            if isinstance(missing, ModuleNotFoundError) and str(missing.name) in name:
+                raise ImportError(f"{error} in {folder} (`modules`), nor where Python looks") from missing
+            raise
     content = _stopped_by(file.read_bytes, str(file))
     digest = hashlib.sha256(str(file).encode() + b"\0" + content).hexdigest()[:12]
     unique = f"gradwire_user_{digest}"

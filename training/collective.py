@@ -56,9 +56,7 @@ def reduced(
     reducer, infos, workers = exchange.reducer, exchange.infos, range(exchange.workers)
     sent = exchange.nothing_sent()
     exchange.begins(number)
-    encoded, times = exchange.each(
-        lambda w, t: reducer.compress(gradients[w][t], infos[t], exchange.states[w][t]), sent, "compress"
-    )
+    encoded, times = exchange.compressed(gradients, sent)
     first = encoded
     views: list[list[Tensor]] = []
     alike = True

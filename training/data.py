@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate, pad
 
 from gradwire.scenarios.errors import TraceError
-from gradwire.scenarios.given import whole_number
+from gradwire.scenarios.given import unfit, whole_number
 from gradwire.traces.datasets.images import ImageDataset, load_splits
 from gradwire.traces.datasets.text import TextDataset, load_text, synthetic_text
 from gradwire.training.devices import moved
@@ -36,15 +37,29 @@ class Images:
 
     train, test : (x, y); x is any tensor whose first dimension is the samples, such as features float32 [samples, 20],
         and the model is called with some of them; y are their classes, int64 [samples], from 0 to `classes` - 1.
-        Nothing is normalised or checked.
+        Nothing is normalised.
     augment : draw a shift of up to an eighth of the size and a mirroring for each picture of each step (He et al.,
         2016); only for pictures [samples, channels, size, size].
+
+    Raises
+    ------
+    TraceError
+        Samples and labels are not as many, or labels are no numbers of classes; or what is no picture would be shifted.
     """
 
     train: tuple[Tensor, Tensor]
     test: tuple[Tensor, Tensor]
     classes: int
     augment: bool = True
+
+    def __post_init__(self) -> None:
+        whole_number(self.classes, "Images(classes)", 1, TraceError)
+        for name in ("train", "test"):
+            _check_split(getattr(self, name), f"Images({name})", self.classes)
+        shape = tuple(self.train[0].shape)
+        if self.augment and (len(shape) != 4 or shape[2] != shape[3]):
+            expected = "pictures [samples, channels, size, size], or augment = False"
+            raise TraceError(f"is True with samples {shape}", "Images(augment)", expected)
 
     def __len__(self) -> int:
         return len(self.train[1])
@@ -60,6 +75,24 @@ class Images:
         if self.augment:
             pictures = _moved(pictures, draws)
         return (pictures,), labels
+
+
+def _check_split(given: Any, where: str, classes: int) -> None:
+    """Raise TraceError unless it is samples with a class each."""
+    both = isinstance(given, tuple | list) and len(given) == 2
+    if not both or not all(isinstance(each, Tensor) and each.dim() for each in given):
+        raise unfit(given, where, "(x, y), tensors of samples and of their classes", TraceError)
+    samples, labels = given
+    if len(samples) != len(labels):
+        raise TraceError(f"{len(samples)} samples and {len(labels)} labels", where, "a label for each sample")
+    if labels.dtype not in (torch.int64, torch.uint8):  # which is all that torch takes
+        kind = str(labels.dtype).removeprefix("torch.")
+        raise TraceError(f"has labels of {kind}", where, "numbers of classes, int64")
+    if labels.numel():
+        least, most = map(int, labels.aminmax())
+        if least < 0 or most >= classes:
+            wrong = least if least < 0 else most
+            raise TraceError(f"has a label {wrong}", where, f"classes 0 to {classes - 1}, of Images(classes)")
 
 
 @dataclass

@@ -13,17 +13,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from gradwire.scenarios.errors import ScenarioError
 from gradwire.training.devices import CPU, Stopwatch
 from gradwire.training.encoded import PAYLOAD, Encoded
 from gradwire.training.network import Answer, Ideal, Network, Pushed
+from gradwire.training.parts import check_units
 from gradwire.training.reducers.base import Reducer, per_element
 from gradwire.training.reducers.state import State
 from gradwire.training.ring import VALUE, Ring
 from gradwire.training.rows import Rows, Stacked, Whole, matrix_of
 from gradwire.training.seam import carried
 from gradwire.training.sent import Sent
-from gradwire.training.strangers import answering, check_decoded, check_encoded, check_magnitudes, is_own
+from gradwire.training.strangers import (
+    answering,
+    check_decoded,
+    check_encoded,
+    check_lost,
+    check_magnitudes,
+    check_unchanged,
+    is_own,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -91,6 +99,8 @@ class Exchange:
     last: list[dict[int, Tensor]] = field(init=False)
     looks: bool = field(init=False, default=True)
     """Whether what the reducer answers is looked at: in the first step, and always where it is not gradwire's."""
+    tried: bool = field(init=False, default=False)
+    """Whether there has been a step: in the first one a reducer that is not gradwire's is tried."""
 
     def __post_init__(self) -> None:
         if self.fill != "zero" and self.reducer.places != "fixed":
@@ -135,15 +145,15 @@ class Exchange:
             from gradwire.training.collective import reduced
 
             whole, sent = reduced(self, self.rings, gradients, number, network)
-            self.looks = not is_own(answering(self.reducer))
+            self._over()
             return whole, sent
         if self.in_rows and type(network) is Ideal:
             return self._at_once(gradients, number)
         sent = self.nothing_sent()
         self.begins(number)
-        encoded, times = self.each(
-            lambda w, t: self.reducer.compress(gradients[w][t], self.infos[t], self.states[w][t]), sent, "compress"
-        )
+        encoded, times = self.compressed(gradients, sent)
+        if self.tries:
+            check_lost(self.reducer, encoded[0], self.infos)
         for round_ in range(self.reducer.rounds):
             shares, means = self._round(round_, number, encoded, times, network, sent)
             if round_ + 1 < self.reducer.rounds:
@@ -157,7 +167,7 @@ class Exchange:
                 mine = shares[worker][tensor] if self.reducer.rounds == 1 else result
                 self.reducer.settle(mine, info, self.states[worker][tensor])
             whole.append(results[0].view(info.shape))
-        self.looks = not is_own(answering(self.reducer))
+        self._over()
         return whole, sent
 
     def state_dict(self) -> dict[str, Any]:
@@ -257,20 +267,41 @@ class Exchange:
     def _following(self, means: list[Tensor], sent: Sent) -> tuple[list[list[Encoded]], list[list[int]]]:
         return self.each(lambda w, t: self.reducer.follow(means[t], self.infos[t], self.states[w][t]), sent, "follow")
 
-    def each(
-        self, make: Callable[[int, int], Encoded], sent: Sent, function: str
+    @property
+    def tries(self) -> bool:
+        """Whether this is the first step, of a reducer that is not gradwire's."""
+        return not self.tried and not is_own(answering(self.reducer))
+
+    def _over(self) -> None:
+        """A step is."""
+        self.looks, self.tried = not is_own(answering(self.reducer)), True
+
+    def compressed(
+        self, gradients: Sequence[Sequence[Tensor]], sent: Sent
     ) -> tuple[list[list[Encoded]], list[list[int]]]:
-        """All encodings, and how long each took, in picoseconds. `function`: of the reducer's, that makes them."""
+        """What all workers send of their gradients, N lists of T tensors; see `each`."""
+        make = lambda w, t: self.reducer.compress(gradients[w][t], self.infos[t], self.states[w][t])  # noqa: E731
+        return self.each(make, sent, "compress", gradients if self.tries else None)
+
+    def each(
+        self, make: Callable[[int, int], Encoded], sent: Sent, function: str,
+        kept: Sequence[Sequence[Tensor]] | None = None,
+    ) -> tuple[list[list[Encoded]], list[list[int]]]:  # fmt: skip
+        """All encodings, and how long each took, in picoseconds. `function`: of the reducer's, that makes them; `kept`:
+        tensors that it has to leave as they are."""
         encoded: list[list[Encoded]] = []
         times: list[list[int]] = []
         for worker in range(self.workers):
             encoded.append([])
             times.append([])
             for tensor in range(len(self.infos)):
+                before = None if kept is None else kept[worker][tensor].clone()
                 began = self.watch()
                 encoded[-1].append(make(worker, tensor))
                 took = self.watch() - began
                 sent.encode_ns += took
+                if before is not None and kept is not None:
+                    check_unchanged(self.reducer, before, kept[worker][tensor], self.infos[tensor])
                 if self.looks:
                     check_encoded(self.reducer, function, encoded[-1][-1], self.infos[tensor], self.payload)
                 # nobody waits for what is not sent, as of vectors in the second round of PowerSGD
@@ -344,27 +375,6 @@ class Exchange:
         sent.decode_ps += decoding
         sent.time_ps += decoding
         return shares, means
-
-
-def check_units(reducer: Reducer, infos: Sequence[TensorInfo], payload: int) -> None:
-    """Raise ScenarioError if a unit of what is sent of a tensor does not fit a packet.
-
-    Zeros are encoded, of each shape once: the largest unit need not be that of the largest tensor.
-    """
-    import torch
-
-    others = not is_own(answering(reducer))
-    shapes = list({info.shape: info for info in infos}.values())
-    for info in shapes if others else sorted(shapes, key=lambda info: info.numel, reverse=True):
-        encoded = reducer.compress(torch.zeros(info.shape), info, State(0, 0, 0))
-        if others:
-            check_encoded(reducer, "compress", encoded, info, payload)
-        try:
-            encoded.packets(payload)
-        except ValueError as error:
-            unit = f" ({reducer.unit})" if reducer.unit else ""
-            most = f"units of at most {payload - encoded.head_bytes} bytes{unit}, or a larger payload"
-            raise ScenarioError(f"{reducer.kind}: {error}", "training.reducer", most) from None
 
 
 def answer_bytes(numel: int, encoded: Encoded, filled: int | None = None) -> int:

@@ -60,23 +60,27 @@ class Asked(Around):
         return float(getattr(self.reducer, "momentum", 0.0))
 
     def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
-        with asked(self.reducer, "compress", PLACE):
+        with asked(self.reducer, "compress", PLACE, _at(info, state)):
             return self.reducer.compress(tensor, info, state)
 
     def decode(self, encoded: Encoded, info: TensorInfo, arrived: Tensor | None = None) -> Tensor:
-        with asked(self.reducer, "decode", PLACE):
+        with asked(self.reducer, "decode", PLACE, _at(info)):
             return self.reducer.decode(encoded, info, arrived)
 
     def covered(self, encoded: Encoded, info: TensorInfo, arrived: Tensor) -> Tensor:
-        with asked(self.reducer, "covered", PLACE):
+        with asked(self.reducer, "covered", PLACE, _at(info)):
             return self.reducer.covered(encoded, info, arrived)
 
+    def magnitudes(self, encoded: Encoded, info: TensorInfo) -> Tensor:
+        with asked(self.reducer, "magnitudes", PLACE, _at(info)):
+            return self.reducer.magnitudes(encoded, info)
+
     def follow(self, mean: Tensor, info: TensorInfo, state: State) -> Encoded:
-        with asked(self.reducer, "follow", PLACE):
+        with asked(self.reducer, "follow", PLACE, _at(info, state)):
             return self.reducer.follow(mean, info, state)
 
     def restore(self, mean: Tensor, info: TensorInfo, state: State) -> Tensor:
-        with asked(self.reducer, "restore", PLACE):
+        with asked(self.reducer, "restore", PLACE, _at(info, state)):
             return self.reducer.restore(mean, info, state)
 
     def whole(self, gradients: Tensor, rows: Rows) -> Whole:
@@ -84,5 +88,10 @@ class Asked(Around):
             return self.reducer.whole(gradients, rows)
 
     def settle(self, sent: Tensor, info: TensorInfo, state: State) -> None:
-        with asked(self.reducer, "settle", PLACE):
+        with asked(self.reducer, "settle", PLACE, _at(info, state)):
             self.reducer.settle(sent, info, state)
+
+
+def _at(info: TensorInfo, state: State | None = None) -> str:
+    """Of which tensor it is asked, and when, where that is known."""
+    return f"at {info.name}" if state is None else f"in step {state.step} at {info.name}"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -11,6 +12,11 @@ from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.given import instance_of, unfit
 from gradwire.training.network import Network
 from gradwire.training.reducers.base import Reducer
+from gradwire.training.reducers.state import State
+from gradwire.training.strangers import answering, check_encoded, is_own
+
+if TYPE_CHECKING:
+    from gradwire.traces.trace import TensorInfo
 
 SHOWN = 3
 """Names in a message."""
@@ -52,6 +58,25 @@ def network_given(network: Any, where: str) -> Network:
     if not callable(getattr(network, "carry", None)):
         raise unfit(network, where, expected, ScenarioError)
     return _made(network, object, where, expected)
+
+
+def check_units(reducer: Reducer, infos: Sequence[TensorInfo], payload: int) -> None:
+    """Raise ScenarioError if a unit of what is sent of a tensor does not fit a packet.
+
+    Zeros are encoded, of each shape once: the largest unit need not be that of the largest tensor.
+    """
+    others = not is_own(answering(reducer))
+    shapes = list({info.shape: info for info in infos}.values())
+    for info in shapes if others else sorted(shapes, key=lambda info: info.numel, reverse=True):
+        encoded = reducer.compress(torch.zeros(info.shape), info, State(0, 0, 0))
+        if others:
+            check_encoded(reducer, "compress", encoded, info, payload)
+        try:
+            encoded.packets(payload)
+        except ValueError as error:
+            unit = f" ({reducer.unit})" if reducer.unit else ""
+            most = f"units of at most {payload - encoded.head_bytes} bytes{unit}, or a larger payload"
+            raise ScenarioError(f"{reducer.kind}: {error}", "training.reducer", most) from None
 
 
 def _made(value: Any, kind: type, where: str, expected: str) -> Any:

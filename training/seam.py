@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Real
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gradwire.scenarios.asked import asked
@@ -156,7 +156,7 @@ def _check(answer: Any, pushed: Pushed) -> None:
     if not isinstance(answer, Answer):
         raise Unfit(f"answers {shown(answer)}", "a gradwire.training.network.Answer")
     time_ps = answer.time_ps
-    if isinstance(time_ps, bool) or not isinstance(time_ps, Real) or not 0 <= time_ps < LONGEST:
+    if isinstance(time_ps, bool) or not isinstance(time_ps, Integral) or not 0 <= time_ps < LONGEST:
         raise Unfit(f"answers with time_ps = {shown(time_ps)}", "picoseconds, a whole number from 0")
     if pushed.layout is not None:
         _check_hops(answer.hops, pushed.layout)

@@ -130,21 +130,21 @@ class Simulated:
 
         Raises
         ------
-        ValueError
+        ScenarioError
             Workers or packets are not those of the scenario's job, or something may be lost on the way back that is
             not whole tensors.
         """
         if len(pushed.encoded) != self.workers or pushed.payload != self.payload:
-            raise ValueError(
-                f"{len(pushed.encoded)} workers with packets of {pushed.payload} bytes; the scenario's job has "
-                f"{self.workers} and {self.payload}"
-            )
+            raise ScenarioError(
+                f"{len(pushed.encoded)} workers with packets of {pushed.payload} bytes", "Simulated",
+                f"{self.workers} and {self.payload}, as the scenario's job has",
+            )  # fmt: skip
         whole = all(each.nbytes(self.payload) == 4 * info.numel for row in pushed.encoded
                     for each, info in zip(row, pushed.infos, strict=True))  # fmt: skip
         if self.lossy_back and not whole:
-            raise ValueError(
-                "with a reducer it is not said what comes back from servers; expected job.pull_bound = 0, or no reducer"
-            )
+            bound = self.plays.scenario.job[0].pull_bound
+            what = f"is {bound:g}; with a reducer it is not said what comes back from servers"
+            raise ScenarioError(what, "job.pull_bound", "0, or no reducer")
         longest = [max(column, key=lambda each: each.units) for column in zip(*pushed.encoded, strict=True)]
         layout = self._layout(longest)
         if not layout.sizes.any():

@@ -6,7 +6,7 @@ an exchange, or a clock that is no number.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,8 @@ from gradwire.training.encoded import Encoded
 from gradwire.training.reducers.feedback import Around
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from gradwire.traces.trace import TensorInfo
     from gradwire.training.reducers.base import Reducer
 
@@ -151,3 +153,46 @@ def check_decoded(reducer: Reducer, function: str, found: Any, info: TensorInfo)
     with answers(answering(reducer), function, REDUCER):
         if not isinstance(found, torch.Tensor) or found.dtype != torch.float32 or found.shape != (info.numel,):
             raise Unfit(f"answers {shown(found)} for {info.name}", f"a tensor of float32, ({info.numel},)")
+
+
+def check_lost(reducer: Reducer, encoded: Sequence[Encoded], infos: Sequence[TensorInfo]) -> None:
+    """Look at what a reducer makes of a tensor of which nothing has arrived: of the first one that has several units.
+    Where that is not nothing, losses would be counted and not felt.
+
+    Raises
+    ------
+    ScenarioError
+        It is something.
+    """
+    import torch
+
+    for mine, info in zip(encoded, infos, strict=True):
+        if mine.units < 2:
+            continue
+        nothing = torch.zeros(mine.units, dtype=torch.bool, device=mine.fields[0].device)
+        found = reducer.decode(mine, info, nothing)
+        if reducer.rounds == 1:
+            check_decoded(reducer, "decode", found, info)
+        with answers(answering(reducer), "decode", REDUCER):
+            # a gradient that is no number may show, arrived or not
+            if isinstance(found, torch.Tensor) and bool((found.isfinite() & (found != 0)).any()):
+                what = f"answers with values of units that have not arrived, of {info.name}"
+                raise Unfit(what, "zero instead of what has not arrived")
+        return
+
+
+def check_unchanged(reducer: Reducer, before: Tensor, gradient: Tensor, info: TensorInfo) -> None:
+    """Look whether a gradient, float32, is bit by bit what it was before a reducer was given it to compress: others,
+    such as error feedback around it, go on with it.
+
+    Raises
+    ------
+    ScenarioError
+        It is not.
+    """
+    import torch
+
+    if not torch.equal(before.view(torch.int32), gradient.view(torch.int32)):
+        with answers(answering(reducer), "compress", REDUCER):
+            what = f"changes the gradient of {info.name} that it is given"
+            raise Unfit(what, "one that stays as it is; a copy, tensor.clone(), may be changed")

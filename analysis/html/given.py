@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from gradwire.analysis.timeline import write_timeline
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.given import instance_of, path_of, unfit
 from gradwire.scenarios.json_data import Json
-from gradwire.scenarios.learned import SCENARIO, Learned
+from gradwire.scenarios.learned import SCENARIO, Learned, trainings_in
 from gradwire.scenarios.output import NEW_FILE, new_file, new_folder, refuse_existing
 from gradwire.scenarios.record import members
 from gradwire.scenarios.result import Result
@@ -36,6 +36,8 @@ KINDS = (
     ("reproduction.txt", "begun"),
 )  # fmt: skip
 KNOWN = "a folder of gradwire run, compare, sweep, reproduce, train or fidelity"
+SHARED = ("run", "training")
+"""What has one section together, however it is given."""
 TIMELINES = "-timelines"
 """What the folder of files for Perfetto is called, behind the name of the page."""
 
@@ -155,8 +157,7 @@ def _in_folder(folder: Path) -> Found:
     if kind == "training":
         return kind, Learned.read(folder), str(folder)
     if kind == "trainings":
-        places = sorted(each.parent for each in folder.glob("*/training.json"))
-        return kind, [(Learned.read(each), each) for each in places], str(folder)
+        return kind, [(Learned.read(each), each) for each in trainings_in(folder)], str(folder)
     if kind in ("claims", "fidelity"):
         return kind, _json(folder / f"{kind}.json"), str(folder)
     if kind == "begun":
@@ -176,31 +177,38 @@ def _json(path: Path) -> Json:
 
 
 def _sections(found: Sequence[Found], wanted: Wanted) -> tuple[list[Section], list[Again]]:
-    sections: list[Section] = []
+    """In the order of what was given; what shares a section is where the first of it was. Those of one title have
+    their folders as well."""
+    made: list[tuple[Section, str]] = []
     again: list[Again] = []
-    runs = [(result, where) for kind, result, where in found if kind == "run"]
-    if runs:
-        results = [result for result, _ in runs]
-        _add_runs(compare(results), [where for _, where in runs], wanted, sections, again)
-    alone = [each for each in found if each[0] == "training"]
-    if alone:
-        sections.append(_trainings([(read, Path(where) if where else None) for _, read, where in alone], ""))
-    for kind, read, where in found:
-        if kind == "comparison":
-            made = read if isinstance(read, Comparison) else compare([result for result, _ in read])
-            places = [""] * len(made.results) if isinstance(read, Comparison) else [place for _, place in read]
-            _add_runs(made, places, wanted, sections, again)
-        elif kind not in ("run", "training"):
-            sections.append(_other(kind, read, where))
-    return sections, again
+    kinds = [kind for kind, _, _ in found]
+    for number, (kind, read, where) in enumerate(found):
+        if kind in SHARED and kind in kinds[:number]:
+            continue
+        alike = [each for each in found if each[0] == kind] if kind in SHARED else []
+        if kind == "run":
+            section = _runs(compare([each for _, each, _ in alike]), [at for _, _, at in alike], wanted, again)
+        elif kind == "training":
+            section = _trainings([(each, Path(at) if at else None) for _, each, at in alike], "")
+        elif kind == "comparison":
+            comparison = read if isinstance(read, Comparison) else compare([result for result, _ in read])
+            places = [""] * len(comparison.results) if isinstance(read, Comparison) else [place for _, place in read]
+            section = _runs(comparison, places, wanted, again)
+        else:
+            section = _other(kind, read, where)
+        made.append((section, ", ".join(at for _, _, at in alike if at) or where))
+    titles = [section.title for section, _ in made]
+    for section, where in made:
+        if titles.count(section.title) > 1 and where:
+            section.title += f" ({where})"
+    return [section for section, _ in made], again
 
 
-def _add_runs(
-    comparison: Comparison, places: Sequence[str], wanted: Wanted, sections: list[Section], again: list[Again]
-) -> None:
+def _runs(comparison: Comparison, places: Sequence[str], wanted: Wanted, again: list[Again]) -> Section:
+    """A section of runs side by side; what can be shown of them again is added to `again`."""
     own, notes = made_again(comparison, wanted)
-    sections.append(run_section(comparison, places, own, notes))
     again += own
+    return run_section(comparison, places, own, notes)
 
 
 def _other(kind: str, read: Any, where: str) -> Section:
@@ -229,6 +237,12 @@ def _trainings(read: Sequence[tuple[Learned, Path | None]], title: str) -> Secti
 
     if not read:
         raise ResultError("holds no training yet", title, KNOWN)
-    given = [(each, (at / SCENARIO).read_text(encoding="utf-8") if at else "", at) for each, at in read]
+    called = [each.name for each, _ in read]
+    given = []
+    for each, at in read:
+        text = (at / SCENARIO).read_text(encoding="utf-8") if at else ""
+        if at and called.count(each.name) > 1:
+            each = replace(each, summary={**each.summary, "label": f"{each.name} ({at})"})
+        given.append((each, text, at))
     names = dict.fromkeys(str(each.summary.get("name", "")) for each, _ in read)
     return learned_section(given, title or ", ".join(names))

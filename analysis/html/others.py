@@ -70,7 +70,7 @@ def _learned_facts(trainings: Sequence[Learned]) -> Iterator[str]:
             yield f"{each.name}: {each.summary.get('steps_done', 0)} steps, and no look at other data yet."
             continue
         last, steps = each.scores[-1], each.steps
-        clock = f" and {time_text(steps[-1]['clock_ps'])} of simulated time" if steps[-1]["clock_ps"] else ""
+        clock = f" and {time_text(steps[-1]['clock_ps'])} of simulated time" if each.timed else ""
         lost = sum(row["lost"] for row in steps) / len(steps)
         yield (
             f"{each.name}: an accuracy of {accuracy_text(last['accuracy'])} after "
@@ -82,7 +82,7 @@ def _learned_facts(trainings: Sequence[Learned]) -> Iterator[str]:
 
 
 def _learned_charts(trainings: Sequence[Learned]) -> Iterator[Chart]:
-    timed = any(row["clock_ps"] for each in trainings for row in each.scores)
+    timed = any(each.timed for each in trainings)
     for column, words, unit in MEASURES:
         if column == "clock_ps" and not timed:
             continue

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from gradwire.scenarios.learned import Learned
 
 
-MARK = "trainings.txt"
-
-
 def register(app: typer.Typer) -> None:
     """Add the command to the door's."""
     example = "Example: gradwire train train-tiny --all --out results/tiny"
@@ -61,7 +58,8 @@ def cmd_train(
     from gradwire.learn import target_of, train
     from gradwire.scenarios.errors import ScenarioError
     from gradwire.scenarios.gone_on_with import gone_on_with
-    from gradwire.scenarios.load import load_scenario
+    from gradwire.scenarios.learned import TRAININGS, say_order
+    from gradwire.scenarios.load import load_scenario, load_tables
 
     known_format(plots)
     target = target_of(until)
@@ -70,7 +68,9 @@ def cmd_train(
     loaded = load_scenario(scenario, set=overrides_of(set_, trace, device=device), policy=policy)
     chosen = loaded.variants() if every else (loaded,)
     trainings: list[Learned] = []
-    with nullcontext() if out is None else gone_on_with(out, MARK, "trainings"):
+    with nullcontext() if out is None else gone_on_with(out, TRAININGS, "trainings"):
+        if out is not None:  # of all policies, whichever are trained now: the folder may have others
+            say_order(out, [str(each["name"]) for each in load_tables(scenario).get("policy", ()) if "name" in each])
         try:
             for each in chosen:
                 with progress(f"train {each.name} {each.policy_name}", as_json) as show:

@@ -123,3 +123,39 @@ def test_features_are_learned_as_pictures_are() -> None:
     trainer = Trainer(model, data, Recipe(workers=4, batch=10, steps=75, rate=0.1), network=Random(0.05))
     *_, last = trainer.run()
     assert isinstance(last, Score) and last.accuracy > 0.9
+
+
+X, Y = torch.randn(20, 5), torch.arange(20) % 2
+
+
+@pytest.mark.parametrize(("given", "words"), [
+    (((X, Y[:10]), (X, Y), 2), r"Images\(train\): 20 samples and 10 labels; expected a label for each sample"),
+    (((X, Y), (X[:9], Y), 2), r"Images\(test\): 9 samples and 20 labels"),
+    (((X, Y + 5), (X, Y), 2), r"Images\(train\): has a label 6; expected classes 0 to 1, of Images\(classes\)"),
+    (((X, Y), (X, Y - 1), 2), r"Images\(test\): has a label -1"),
+    (((X, Y.float()), (X, Y), 2), r"Images\(train\): has labels of float32; expected numbers of classes, int64"),
+    (((X, Y.int()), (X, Y), 2), r"Images\(train\): has labels of int32"),
+    (((X, Y > 0), (X, Y), 2), r"Images\(train\): has labels of bool"),
+    (((X.numpy(), Y.numpy()), (X, Y), 2), r"Images\(train\): is .* of type tuple; expected \(x, y\), tensors"),
+    ((X, (X, Y), 2), r"Images\(train\): is .* of type Tensor; expected"), (((X, Y), None, 2), r"Images\(test\): is None"),
+    (((X, Y), (X, torch.tensor(1)), 2), r"Images\(test\)"), (((X, Y), (X, Y), 2.0), r"Images\(classes\)"),
+])  # fmt: skip
+def test_data_that_does_not_fit_together(given: tuple[Any, ...], words: str) -> None:
+    """Said when it is made, and not by torch in some step, or never."""
+    with pytest.raises(TraceError, match=f"^{words}"):
+        Images(*given, augment=False)
+
+
+@pytest.mark.parametrize("shape", [(20, 5), (20, 8, 8), (20, 3, 8, 6)])
+def test_what_is_no_picture_is_not_moved(shape: tuple[int, ...]) -> None:
+    one = (torch.zeros(shape), Y)
+    with pytest.raises(TraceError, match=r"Images\(augment\): is True with samples \(\d.*\); expected pictures .*, or augment = False"):
+        Images(one, one, 2)
+    assert len(Images(one, one, 2, augment=False)) == 20
+
+
+def test_samples_may_be_anything() -> None:
+    """No samples, labels of a byte, a class for each place of a sequence."""
+    Images((X, Y), (X[:0], Y[:0]), 2, augment=False)
+    Images((X, Y.byte()), (X, Y), 2, augment=False)
+    Images((X, Y[:, None].expand(20, 3)), (X, Y), 2, augment=False)

@@ -114,14 +114,45 @@ def test_it_may_have_a_name_of_its_own(beside: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "line"), [("        chosen = values[indices]\n", 22), ("        indices, signs = encoded.fields\n", 27)],
+    ("old", "line", "where"),
+    [
+        ("        chosen = values[indices]\n", 22, r"compress of LargestSigns stopped in step 0 at conv1\.weight"),
+        ("        indices, signs = encoded.fields\n", 27, r"decode of LargestSigns stopped at conv1\.weight"),
+    ],
     ids=["compress", "decode"],
 )  # fmt: skip
-def test_what_stops_it_is_one_line(beside: Path, old: str, line: int) -> None:
+def test_what_stops_it_is_one_line(beside: Path, old: str, line: int, where: str) -> None:
     module(beside, old, "        raise ValueError('of mine')\n")
     data = data_of(scenario(beside).training)
-    with pytest.raises(ScenarioError, match=rf"^training.reducer: (compress|decode) of LargestSigns stopped: .*largest_signs.py:{line}: ValueError: of mine$"):
-        trainer_of(scenario(beside), data).step()  # compress is asked once before
+    with pytest.raises(ScenarioError, match=rf"^training.reducer: {where}: .*largest_signs.py:{line}: ValueError: of mine$"):
+        trainer_of(scenario(beside), data).step()
+
+
+def test_what_stops_it_later_says_when(beside: Path) -> None:
+    """And so does what is asked for tags, and when a step is over."""
+    old = "        values = flat(tensor)\n"
+    module(beside, old, f"{old}        if state.step == 2 and info.name == 'fc.bias': raise ValueError('of mine')\n")
+    with pytest.raises(ScenarioError, match=r"^training.reducer: compress of LargestSigns stopped in step 2 at fc\.bias: .*ValueError: of mine$"):
+        train(scenario(beside))
+    module(beside, "    def decode(", "    def settle(self, sent, info, state):\n        raise KeyError(info.numel)\n\n    def decode(")
+    with pytest.raises(ScenarioError, match=r"settle of LargestSigns stopped in step 0 at conv1\.weight: .*KeyError"):
+        train(scenario(beside))
+    module(beside, "    def decode(", "    def magnitudes(self, encoded, info):\n        return encoded.nothing\n\n    def decode(")
+    with pytest.raises(ScenarioError, match=r"magnitudes of LargestSigns stopped at conv1\.weight: .*AttributeError"):
+        train(scenario(beside, 'training.network={loss=0.2, magnitudes="small"}'))
+
+
+def test_a_module_that_is_not_there_is_told_with_where_it_was_looked_for(beside: Path, tmp_path: Path) -> None:
+    mine = 'training.reducer.kind="of_mine:Signs"'
+    words = rf"'of_mine:Signs' cannot be loaded: No module named 'of_mine' in {tmp_path} \(`modules`\), nor where Python looks;"
+    with pytest.raises(ScenarioError, match=words):
+        check_trainings([scenario(beside, mine)])
+    (tmp_path / "elsewhere").mkdir()
+    with pytest.raises(ScenarioError, match=rf"No module named 'of_mine' in {tmp_path / 'elsewhere'} "):
+        check_trainings([scenario(beside, mine, f'modules="{tmp_path}/elsewhere"')])
+    (tmp_path / "of_mine.py").write_text("import of_nobody\n")
+    with pytest.raises(ScenarioError, match=rf"cannot be loaded: No module named 'of_nobody' \({tmp_path}/of_mine.py\);"):
+        check_trainings([scenario(beside, mine)])
 
 
 def test_error_feedback_asks_what_is_inside(beside: Path) -> None:

@@ -362,7 +362,7 @@ def test_nothing_to_send_takes_no_time() -> None:
 
 
 def test_what_cannot_be_trained_over_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"job\.pull_bound = 0, or no reducer"):
+    with pytest.raises(ScenarioError, match=r"^job\.pull_bound: is 0\.1; with a reducer it is not said what .*; expected 0, or no reducer$"):
         trainer(Simulated(Session(scenario(job={"pull_bound": 0.1}))), TopK(ratio=0.3)).step()
     with pytest.raises(ScenarioError, match=r"payload.*multiple of 4 bytes"):
         Simulated(Session(scenario(transport={"kind": "dlcp", "payload": "1002B"}, job=RING)))
@@ -375,7 +375,7 @@ def test_what_cannot_be_trained_over_is_refused() -> None:
     with pytest.raises(ScenarioError, match="has 0 jobs"):
         Session(build_scenario({**scenario().model_dump(mode="json", exclude_unset=True), "job": [],
                                 "traffic": [{"kind": "incast", "name": "t", "fan_in": 2, "receiver": "h0", "size": "1kB"}]}))
-    with pytest.raises(ValueError, match="3 workers with packets of 4096 bytes; the scenario's job has 4 and 4096"):
+    with pytest.raises(ScenarioError, match=r"^Simulated: 3 workers with packets of 4096 bytes; expected 4 and 4096, as the scenario's job has$"):
         Simulated(Session(scenario())).carry(pushed(torch.ones(10), workers=3))
 
 

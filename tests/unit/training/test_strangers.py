@@ -67,6 +67,8 @@ WRONG = [
     (Answer(masks(np.ones(3, bool))), "answers with arrived[0][0] = something of type ndarray;"),
     (Answer(masks([True] * 3)), "answers with arrived[0][0] = a list of 3;"),
     (Answer(ROWS, -1), "answers with time_ps = -1; expected picoseconds, a whole number from 0"),
+    (Answer(ROWS, 1.5), "answers with time_ps = 1.5; expected picoseconds, a whole number from 0"),
+    (Answer(ROWS, 2.0), "answers with time_ps = 2.0;"), (Answer(ROWS, True), "answers with time_ps = True;"),
     (Answer(ROWS, math.nan), "answers with time_ps = nan;"),
     (Answer(ROWS, math.inf), "answers with time_ps = inf;"),
     (Answer(ROWS, "1ms"), "answers with time_ps = something of type str;"),
@@ -115,7 +117,7 @@ def test_a_network_that_stops_says_where() -> None:
 
 
 def test_a_network_that_answers_well_is_what_it_says() -> None:
-    """The bits of gradwire's own, whatever number its time is."""
+    """The bits of gradwire's own, whatever whole number its time is."""
     rule = Random(0.3)
     theirs, ours = trainer(network=Mine(rule.carry)), trainer(network=rule)
     assert [theirs.step() for _ in range(3)] == [ours.step() for _ in range(3)]

@@ -274,7 +274,7 @@ def test_targets() -> None:
 def test_the_picture_has_a_curve_per_training(whole: tuple[Path, Learned]) -> None:
     """Time only where there is any."""
     figure = draw_learned([whole[1], whole[1]])
-    assert [axes.get_xlabel() for axes in figure.axes] == ["steps", "what all workers sent, MB", "simulated time, ms"]
+    assert [axes.get_xlabel() for axes in figure.axes] == ["steps", "what all workers sent, MiB", "simulated time, ms"]
     assert all(len(axes.get_lines()) == 2 for axes in figure.axes)
     ideal = train(tiny('training.network="ideal"'))
     assert len(draw_learned([ideal]).axes) == 2
