@@ -25,7 +25,7 @@ from gradwire.scenarios.gone_on_with import folder_for
 from gradwire.scenarios.learned import CHECKPOINT, PRICES, SCENARIO, SUMMARY, TABLES, Learned
 from gradwire.scenarios.load import scenario_of
 from gradwire.scenarios.output import replaced
-from gradwire.scenarios.record import command_line, scenario_text
+from gradwire.scenarios.record import changed_inputs, command_line, input_digests, scenario_text
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
@@ -60,7 +60,7 @@ def train(
     ScenarioError, TraceError
         It cannot be trained; before anything is.
     ResultError
-        `out` holds something else, or cannot be written.
+        `out` holds something else, or a training by modules that have been edited since, or cannot be written.
     MissingExtraError
         torch is not installed.
     KeyboardInterrupt
@@ -84,8 +84,11 @@ def train(
     table, text = table_of(scenario), scenario_text(scenario)
     device = device_of(table)
     place = None if out is None else _place(path_of(out, "train(out)", "a folder", ResultError), text)
-    if place is not None and (kept := _over(place, until)) is not None:
-        return kept
+    if place is not None:
+        _refuse_edited(place, scenario)
+        if (kept := _over(place, until)) is not None:
+            return kept
+    inputs = input_digests(scenario)  # now: somebody may edit a module while it is trained by
     torch.set_num_threads(threads)
     with ExitStack() as stack:
         if place is not None:
@@ -98,7 +101,7 @@ def train(
             trainer.network = Kept(trainer.network)
 
         def ran_on() -> dict[str, Any]:
-            return {**engine(), "device": described(device, unlike)}
+            return {**engine(), "inputs": inputs, "device": described(device, unlike)}
 
         return _trained(scenario, trainer, place, text, until, progress, ran_on)
 
@@ -148,7 +151,8 @@ def _trained(
     scenario: Scenario, trainer: Trainer, place: Path | None, text: str, until: float | None,
     told: Callable[[float, str], object] | None, ran_on: Callable[[], dict[str, Any]],
 ) -> Learned:  # fmt: skip
-    """Train, from where its folder is, and keep at every score and every rest. `ran_on`: device and engine."""
+    """Train, from where its folder is, and keep at every score and every rest. `ran_on`: by which modules, on which
+    device and engine."""
     import torch
 
     from gradwire.training.kept import Kept, remembers
@@ -254,6 +258,16 @@ def _place(folder: Path, text: str) -> Path:
         if _anywhere(kept.read_text(encoding="utf-8", errors="replace")) != _anywhere(text):
             raise ResultError("holds the training of another scenario", str(folder), f"as {kept} says, or a new folder")
     return folder
+
+
+def _refuse_edited(place: Path, scenario: Scenario) -> None:
+    """Raise ResultError if a training was made with other modules, or other files that its scenario names, than are
+    there now. Of trainings from before these were noted nothing is known."""
+    from gradwire.training.kept import summary_of
+
+    for _, name, file, there in changed_inputs(scenario, summary_of(place).get("inputs", {})):
+        what = f"another {file.name} ({name})" if there else f"{file.name}, which is not there any more ({name})"
+        raise ResultError(f"was made with {what}", str(place), "the file as it was, or a new folder")
 
 
 def _anywhere(text: str) -> dict[str, Any]:

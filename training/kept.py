@@ -164,7 +164,7 @@ class Again(Memoryless):
         ResultError
             What the folder says is damaged.
         """
-        summary, then = _summary(self.folder), _scenario(self.folder)
+        summary, then = summary_of(self.folder), _scenario(self.folder)
         kept = ("workers", "parameters", "tensors")
         found: dict[str, Any] = {name: summary[name] for name in kept if name in summary}
         if then is not None:
@@ -300,7 +300,7 @@ def _told(value: Any, other: Any) -> str:
     return ", ".join(f"{name} = {each}" for name, each in value.model_dump().items() if rest.get(name) != each) or kind
 
 
-def _summary(folder: Path) -> dict[str, Any]:
+def summary_of(folder: Path) -> dict[str, Any]:
     """What the folder's training.json says; nothing where only tables were kept."""
     place = folder / SUMMARY
     try:
