@@ -107,12 +107,13 @@ def train(
 
 
 def check_trainings(variants: Iterable[Scenario]) -> None:
-    """Whether there are the models of trainings, what they are to compute on, and reducers of the user's own; torch is
-    asked only where it knows more: of devices that are not the CPU, and for such reducers.
+    """Whether there is what trainings are made from: models, data, predictors, the trainings that they replay, devices,
+    and reducers of the user's own. Torch is asked only where it knows more: of devices that are not the CPU, and for
+    such reducers; of data it is seen whether they are there.
 
     Raises
     ------
-    ScenarioError
+    ScenarioError, TraceError, ResultError
         There is not.
     MissingExtraError
         torch is not installed, which knows.
@@ -123,19 +124,20 @@ def check_trainings(variants: Iterable[Scenario]) -> None:
         from gradwire.scenarios.schema.training import UserReducer
         from gradwire.training.asked import (
             model_kind,  # nothing that a scenario without trainings should load
+            refuse_ahead,
         )
 
         model_kind(table)
         elsewhere, own = table.device not in ("cpu", "auto"), isinstance(table.reducer, UserReducer)
-        if not (elsewhere or own):
-            continue
-        try:
-            from gradwire.training.build import device_of, reducer_of
-        except ModuleNotFoundError as error:
-            raise MissingExtraError("torch", "capture") from error
-        if elsewhere:
-            device_of(table)
-        reducer_of(table, variant.folder)
+        if elsewhere or own:
+            try:
+                from gradwire.training.build import device_of, reducer_of
+            except ModuleNotFoundError as error:
+                raise MissingExtraError("torch", "capture") from error
+            if elsewhere:
+                device_of(table)
+            reducer_of(table, variant.folder)
+        refuse_ahead(variant)
 
 
 def auto_device() -> str:
@@ -247,7 +249,7 @@ def _place(folder: Path, text: str) -> Path:
     """The folder of a training, new or of the same scenario."""
     if folder.exists() and not folder.is_dir():
         raise ResultError("is a file", str(folder), "a folder")
-    from gradwire.training.kept import MISSING, ROUNDS
+    from gradwire.training.earlier import MISSING, ROUNDS
 
     own = {SCENARIO, SUMMARY, PRICES, MISSING, ROUNDS, *(f"{name}.parquet" for name in TABLES)}
     there = {each.name for each in folder.iterdir() if not each.name.startswith(".")} if folder.is_dir() else set()
@@ -263,7 +265,7 @@ def _place(folder: Path, text: str) -> Path:
 def _refuse_edited(place: Path, scenario: Scenario) -> None:
     """Raise ResultError if a training was made with other modules, or other files that its scenario names, than are
     there now. Of trainings from before these were noted nothing is known."""
-    from gradwire.training.kept import summary_of
+    from gradwire.training.earlier import summary_of
 
     for _, name, file, there in changed_inputs(scenario, summary_of(place).get("inputs", {})):
         what = f"another {file.name} ({name})" if there else f"{file.name}, which is not there any more ({name})"
