@@ -99,9 +99,10 @@ def train(
         trainer = trainer_of(scenario, data, network)
         if table.keep_missing:
             trainer.network = Kept(trainer.network)
+        read = {"inputs": inputs, **_replayed(scenario)}
 
         def ran_on() -> dict[str, Any]:
-            return {**engine(), "inputs": inputs, "device": described(device, unlike)}
+            return {**engine(), **read, "device": described(device, unlike)}
 
         return _trained(scenario, trainer, place, text, until, progress, ran_on)
 
@@ -153,8 +154,8 @@ def _trained(
     scenario: Scenario, trainer: Trainer, place: Path | None, text: str, until: float | None,
     told: Callable[[float, str], object] | None, ran_on: Callable[[], dict[str, Any]],
 ) -> Learned:  # fmt: skip
-    """Train, from where its folder is, and keep at every score and every rest. `ran_on`: by which modules, on which
-    device and engine."""
+    """Train, from where its folder is, and keep at every score and every rest. `ran_on`: device and engine, and what
+    was read."""
     import torch
 
     from gradwire.training.kept import Kept, remembers
@@ -213,6 +214,17 @@ def _trained(
             if rests or isinstance(row, Score):
                 made = keep(rests)
     return made or learned()  # what is in the folder, to the last digit
+
+
+def _replayed(scenario: Scenario) -> dict[str, Any]:
+    """Of a replay: what it is of, and what its scenario says in vain."""
+    from gradwire.scenarios.schema.training import Replayed
+    from gradwire.training.earlier import unheeded
+
+    network = None if scenario.training is None else scenario.training.network
+    if not isinstance(network, Replayed):
+        return {}
+    return {"replayed": {"folder": network.replay, "otherwise": unheeded(Path(network.replay), scenario)}}
 
 
 def network_of(scenario: Scenario, stack: ExitStack) -> tuple[Network | None, Callable[[], dict[str, Any]]]:

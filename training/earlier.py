@@ -118,6 +118,40 @@ def can_replay(folder: Path, scenario: Scenario) -> None:
     compare(folder, said_of(scenario), steps_of(times), scenario.training.steps)
 
 
+NETWORK = (
+    "duration", "topology", "link", "link_override", "switch", "host", "load_balancing", "transport", "job", "traffic",
+    "fault", "simulation", "emulation",
+)  # fmt: skip
+"""What a scenario says of its network, and of what goes over it."""
+TRAINED = frozenset({
+    "transport.payload", "job.transport.payload", "job.name", "job.workers", "job.fill", "job.pull_fill",
+    "job.exchange.kind", "job.exchange.bucket",
+})  # fmt: skip
+"""Of that, what is no matter of a network that answers as it did: compared, or heeded by the trainer."""
+
+
+def unheeded(folder: Path, scenario: Scenario) -> list[str]:
+    """What the scenario of a replay says of the network otherwise than the training in `folder`, and what makes no
+    difference therefore, by its place; nothing where that one's scenario is not known."""
+    if (then := _scenario(folder)) is None:
+        return []
+    there, here = (each.model_dump(mode="json", include=set(NETWORK)) for each in (then, scenario))
+    for each in (there, here):
+        (each["job"],) = each["job"]
+    return [each for name in NETWORK for each in _otherwise(name, there[name], here[name])]
+
+
+def _otherwise(place: str, there: Any, here: Any) -> Iterator[str]:
+    """The places at which two values differ, key by key where both are tables of one kind."""
+    if there == here or place in TRAINED:
+        return
+    if isinstance(there, dict) and isinstance(here, dict) and there.get("kind") == here.get("kind"):
+        for name in {**there, **here}:
+            yield from _otherwise(f"{place}.{name}", there.get(name), here.get(name))
+    else:
+        yield place
+
+
 def steps_of(times: Ints) -> int:
     """Steps that were kept, by the table of rounds."""
     return 1 + max(times[:, 0].tolist(), default=-1)

@@ -89,7 +89,8 @@ def cmd_train(
             from gradwire.analysis.learning import print_learned
 
             print_learned(trainings, target)
-        for words in dict.fromkeys(each for done in trainings for each in [*_engine_words(done), *_device_words(done)]):
+        said = (words(done) for done in trainings for words in (_replay_words, _engine_words, _device_words))
+        for words in dict.fromkeys(each for found in said for each in found):
             typer.echo(words, err=True)
         for done in trainings:
             if done.diverged is not None:
@@ -109,6 +110,17 @@ def _stopped(trainings: Sequence[Learned], of: int, out: Path | None) -> None:
     kept = f"what was trained until the last checkpoint is in {out}; the same command goes on from there"
     words = [over, kept if out is not None else "nothing is kept without --out"]
     typer.echo("; ".join(each for each in words if each), err=True)
+
+
+def _replay_words(done: Learned) -> list[str]:
+    """What a replay's scenario says of the network in vain."""
+    replayed = done.summary.get("replayed")
+    if not (replayed and replayed["otherwise"]):
+        return []
+    keys = ", ".join(replayed["otherwise"])
+    are = "are" if len(replayed["otherwise"]) > 1 else "is"
+    what = f"{keys} {are} otherwise there and {'make' if are == 'are' else 'makes'} no difference"
+    return [f"note: {done.summary['policy']}: times and losses are those of {replayed['folder']}; {what}"]
 
 
 def _engine_words(done: Learned) -> list[str]:
