@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import platform
 import time
-import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -22,10 +21,10 @@ from gradwire.notebook import heard
 from gradwire.scenarios.errors import GradwireError, MissingExtraError, ResultError, ScenarioError
 from gradwire.scenarios.given import number_within, path_of, unfit, whole_number
 from gradwire.scenarios.gone_on_with import folder_for
-from gradwire.scenarios.learned import CHECKPOINT, PRICES, SCENARIO, SUMMARY, TABLES, Learned
+from gradwire.scenarios.learned import CHECKPOINT, SUMMARY, Learned
 from gradwire.scenarios.load import scenario_of
 from gradwire.scenarios.output import replaced
-from gradwire.scenarios.record import changed_inputs, command_line, input_digests, scenario_text
+from gradwire.scenarios.record import command_line, input_digests, scenario_text
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
@@ -73,6 +72,7 @@ def train(
     from gradwire.training.asked import table_of
     from gradwire.training.build import data_of, device_of, trainer_of
     from gradwire.training.devices import described, repeatable
+    from gradwire.training.going_on import refuse_another
     from gradwire.training.kept import Kept
 
     scenario = scenario_of(scenario, "train(scenario)")
@@ -83,9 +83,9 @@ def train(
         raise unfit(progress, "train(progress)", "a function that is called, or None", ScenarioError)
     table, text = table_of(scenario), scenario_text(scenario)
     device = device_of(table)
-    place = None if out is None else _place(path_of(out, "train(out)", "a folder", ResultError), text)
+    place = None if out is None else path_of(out, "train(out)", "a folder", ResultError)
     if place is not None:
-        _refuse_edited(place, scenario)
+        refuse_another(place, scenario, text)
         if (kept := _over(place, until)) is not None:
             return kept
     inputs = input_digests(scenario)  # now: somebody may edit a module while it is trained by
@@ -255,43 +255,6 @@ def network_of(scenario: Scenario, stack: ExitStack) -> tuple[Network | None, Ca
         engine = dict
     network = Simulated(plays, times)
     return Spread(network, scenario.seed) if scenario.training.spread else network, engine
-
-
-def _place(folder: Path, text: str) -> Path:
-    """The folder of a training, new or of the same scenario."""
-    if folder.exists() and not folder.is_dir():
-        raise ResultError("is a file", str(folder), "a folder")
-    from gradwire.training.earlier import MISSING, ROUNDS
-
-    own = {SCENARIO, SUMMARY, PRICES, MISSING, ROUNDS, *(f"{name}.parquet" for name in TABLES)}
-    there = {each.name for each in folder.iterdir() if not each.name.startswith(".")} if folder.is_dir() else set()
-    if there:
-        kept = folder / SCENARIO
-        if not kept.is_file() or not (CHECKPOINT in there or there <= own):
-            raise ResultError("holds something else", str(folder), "a new folder, or that of a training")
-        if _anywhere(kept.read_text(encoding="utf-8", errors="replace")) != _anywhere(text):
-            raise ResultError("holds the training of another scenario", str(folder), f"as {kept} says, or a new folder")
-    return folder
-
-
-def _refuse_edited(place: Path, scenario: Scenario) -> None:
-    """Raise ResultError if a training was made with other modules, or other files that its scenario names, than are
-    there now. Of trainings from before these were noted nothing is known."""
-    from gradwire.training.earlier import summary_of
-
-    for _, name, file, there in changed_inputs(scenario, summary_of(place).get("inputs", {})):
-        what = f"another {file.name} ({name})" if there else f"{file.name}, which is not there any more ({name})"
-        raise ResultError(f"was made with {what}", str(place), "the file as it was, or a new folder")
-
-
-def _anywhere(text: str) -> dict[str, Any]:
-    """A scenario, whatever device it is trained on: it may be gone on with on another one."""
-    try:
-        tables = tomllib.loads(text)
-        tables.get("training", {}).pop("device", None)
-    except (tomllib.TOMLDecodeError, AttributeError):  # somebody has been at it
-        return {"": text}
-    return tables
 
 
 def _devices(before: Sequence[dict[str, Any]], first: int, now: dict[str, Any]) -> list[dict[str, Any]]:

@@ -34,6 +34,8 @@ REPLAY = "training.network.replay"
 EXPECTED = "a training of the same model, workers, payload, exchange and reducer, and of as many steps"
 TABLE = "a table of a training that was kept"
 KEEPING = "the folder of a training with training.keep_missing = true"
+SHOWN = 3
+"""Names, or keys, in a message."""
 PUSHED = b"pushed"
 """Key of the file's metadata with what was pushed: workers, payload, exchange and tensors. Older files lack it."""
 
@@ -248,8 +250,9 @@ def _refuse_other(folder: Path) -> None:
     if (folder / "result.json").is_file() and not (folder / ROUNDS).exists():  # its missing.parquet is another
         raise ResultError("is the Result of a simulated or emulated run, not of a training", str(folder), KEEPING)
     if not (folder / MISSING).exists() and not (folder / ROUNDS).exists():
-        what = "has not kept which packets were lost"
-        raise ResultError(what, str(folder), KEEPING)
+        inner = sorted(str(each.parent) for each in folder.glob(f"*/{ROUNDS}"))
+        such = f", such as {' or '.join(inner[:SHOWN])}" if inner else ""
+        raise ResultError("has not kept which packets were lost", str(folder), KEEPING + such)
 
 
 def _table(place: Path, columns: Sequence[str]) -> tuple[Mapping[bytes, bytes], Ints]:
