@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gradwire.scenarios.learned import Learned
 
 
-MARK = "trainings.txt"
+MARK, WHAT = "trainings.txt", "trainings"
 
 
 def register(app: typer.Typer) -> None:
@@ -70,7 +70,7 @@ def cmd_train(
     loaded = load_scenario(scenario, set=overrides_of(set_, trace, device=device), policy=policy)
     chosen = loaded.variants() if every else (loaded,)
     trainings: list[Learned] = []
-    with nullcontext() if out is None else gone_on_with(out, MARK, "trainings"):
+    with nullcontext() if out is None else gone_on_with(out, MARK, WHAT):
         try:
             for each in chosen:
                 with progress(f"train {each.name} {each.policy_name}", as_json) as show:
@@ -97,11 +97,24 @@ def cmd_train(
                 words = f"note: {done.summary['policy']}: the loss is no number from step {done.diverged} on"
                 typer.echo(words, err=True)
         if out is not None:
-            from gradwire.analysis.learning import save_learned
+            from gradwire.analysis.learning import save_learned, table_text
 
+            _keep_table(out, table_text(trainings, target))
             save_learned(trainings, out / f"accuracy.{plots}")
             if not as_json:
                 typer.echo(f"trainings and picture: {out}")
+
+
+def _keep_table(out: Path, table: str) -> None:
+    """Write the table into the file by which the folder is known."""
+    from gradwire.scenarios.gone_on_with import sentence_of
+    from gradwire.scenarios.output import cannot_write, replaced
+
+    try:
+        with replaced(out / MARK) as partial:
+            partial.write_text(f"{sentence_of(WHAT)}\n{table}", encoding="utf-8")
+    except OSError as error:
+        raise cannot_write(error, out / MARK) from None
 
 
 def _stopped(trainings: Sequence[Learned], of: int, out: Path | None) -> None:
