@@ -52,9 +52,11 @@ def said_of(scenario: Scenario) -> dict[str, Any]:
     }  # fmt: skip
     if isinstance(table.reducer, UserReducer):
         from gradwire.training.own import own_reducer
+        from gradwire.training.strangers import innermost
 
         try:
-            found["reducer"] = table_said(own_reducer(table.reducer, scenario.folder).reducer)  # with its defaults
+            own = innermost(own_reducer(table.reducer, scenario.folder))
+            found["reducer"] = table_said(own)  # with its defaults
         except GradwireError:
             del found["reducer"]
     return found

@@ -161,7 +161,7 @@ class Again(Memoryless):
         ResultError
             What the folder says is damaged.
         """
-        here = {
+        here: dict[str, Any] = {
             "workers": workers, "payload": payload, "exchange": collective, "tensors": [info.name for info in infos],
             "parameters": sum(info.numel for info in infos), "reducer": table_said(innermost(reducer)),
         }  # fmt: skip
@@ -177,8 +177,8 @@ class Again(Memoryless):
         ScenarioError
             That training had no such step, worker, tensor or packet.
         """
-        if found := list(differing(self._pushed, _said(pushed))) if not pushed.step else ():
-            raise another(self.folder, found)
+        if others := list(differing(self._pushed, _said(pushed))) if not pushed.step else ():
+            raise another(self.folder, others)
         at = pushed.step, pushed.round
         if at not in self._times:
             raise self._other(f"has no step {pushed.step}, round {pushed.round}, but {self.steps} steps")
