@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from gradwire.analysis.plots import look
 from gradwire.analysis.tables import Row, print_rows
@@ -77,9 +78,16 @@ def _pulled(trainings: Sequence[Learned]) -> list[tuple[str, list[str]]]:
     return [("sent back by servers", [size_text(each) if each else "not counted" for each in sums])]
 
 
-def print_learned(trainings: Sequence[Learned], until: float | None = None) -> None:
-    """The table, for people."""
-    print_rows([each.name for each in trainings], rows_of(trainings, until), "training")
+def print_learned(trainings: Sequence[Learned], until: float | None = None, file: TextIO | None = None) -> None:
+    """The table, for people, on stdout unless into a file."""
+    print_rows([each.name for each in trainings], rows_of(trainings, until), "training", file)
+
+
+def table_text(trainings: Sequence[Learned], until: float | None = None) -> str:
+    """The same as plain text."""
+    text = io.StringIO()
+    print_learned(trainings, until, text)
+    return text.getvalue()
 
 
 def draw_learned(trainings: Sequence[Learned]) -> Figure:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from html import escape
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from gradwire.analysis.metrics import DROPS, Metrics, Times
 from gradwire.scenarios.readable import change_text, count_text, share_text, time_text
@@ -226,13 +226,13 @@ def in_parts(names: Sequence[str], rows: Sequence[Row]) -> Iterator[tuple[list[s
         yield list(names[part]), [Row(row.label, row.cells[part], row.section) for row in rows]
 
 
-def print_rows(names: Sequence[str], rows: Sequence[Row], title: str) -> None:
-    """Print one table of runs, called `names`, to stdout; more than `PER_TABLE` below each other.
+def print_rows(names: Sequence[str], rows: Sequence[Row], title: str, file: TextIO | None = None) -> None:
+    """Print one table of runs, called `names`, to a file, or to stdout; more than `PER_TABLE` below each other.
 
     With lines and weight on a terminal, plain text of `WIDTH` characters elsewhere.
     """
     for part, lines in in_parts(names, rows):
-        console, table = _console_and_table(title)
+        console, table = _console_and_table(title, file or sys.stdout)
         table.add_column("", no_wrap=True, max_width=LABEL_WIDTH)
         for name in part:
             table.add_column(name, justify="right", overflow="fold")
@@ -244,7 +244,7 @@ def print_rows(names: Sequence[str], rows: Sequence[Row], title: str) -> None:
 
 def print_grid(grid: Grid) -> None:
     """Print a table with a line per thing to stdout."""
-    console, table = _console_and_table(grid.title)
+    console, table = _console_and_table(grid.title, sys.stdout)
     for number, name in enumerate(grid.head):
         table.add_column(name, justify="right" if number else "left", overflow="fold")
     for row in grid.rows:
@@ -252,12 +252,12 @@ def print_grid(grid: Grid) -> None:
     console.print(table)
 
 
-def _console_and_table(title: str) -> tuple[Console, RichTable]:
+def _console_and_table(title: str, file: TextIO) -> tuple[Console, RichTable]:
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    on_terminal = sys.stdout.isatty()
+    on_terminal = file.isatty()
     table = Table(
         title=title,
         title_justify="left",
@@ -266,7 +266,7 @@ def _console_and_table(title: str) -> tuple[Console, RichTable]:
         header_style="bold",
         pad_edge=False,
     )
-    return Console(file=sys.stdout, width=None if on_terminal else WIDTH, highlight=False), table
+    return Console(file=file, width=None if on_terminal else WIDTH, highlight=False), table
 
 
 def markdown_rows(names: Sequence[str], rows: Sequence[Row]) -> str:

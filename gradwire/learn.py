@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import platform
 import time
-import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -22,10 +21,10 @@ from gradwire.notebook import heard
 from gradwire.scenarios.errors import GradwireError, MissingExtraError, ResultError, ScenarioError
 from gradwire.scenarios.given import number_within, path_of, unfit, whole_number
 from gradwire.scenarios.gone_on_with import folder_for
-from gradwire.scenarios.learned import CHECKPOINT, PRICES, SCENARIO, SUMMARY, TABLES, Learned
+from gradwire.scenarios.learned import CHECKPOINT, SUMMARY, Learned
 from gradwire.scenarios.load import scenario_of
 from gradwire.scenarios.output import replaced
-from gradwire.scenarios.record import command_line, scenario_text
+from gradwire.scenarios.record import command_line, input_digests, scenario_text
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
@@ -60,7 +59,7 @@ def train(
     ScenarioError, TraceError
         It cannot be trained; before anything is.
     ResultError
-        `out` holds something else, or cannot be written.
+        `out` holds something else, or a training by modules that have been edited since, or cannot be written.
     MissingExtraError
         torch is not installed.
     KeyboardInterrupt
@@ -73,6 +72,7 @@ def train(
     from gradwire.training.asked import table_of
     from gradwire.training.build import data_of, device_of, trainer_of
     from gradwire.training.devices import described, repeatable
+    from gradwire.training.going_on import refuse_another
     from gradwire.training.kept import Kept
 
     scenario = scenario_of(scenario, "train(scenario)")
@@ -83,9 +83,12 @@ def train(
         raise unfit(progress, "train(progress)", "a function that is called, or None", ScenarioError)
     table, text = table_of(scenario), scenario_text(scenario)
     device = device_of(table)
-    place = None if out is None else _place(path_of(out, "train(out)", "a folder", ResultError), text)
-    if place is not None and (kept := _over(place, until)) is not None:
-        return kept
+    place = None if out is None else path_of(out, "train(out)", "a folder", ResultError)
+    if place is not None:
+        refuse_another(place, scenario, text)
+        if (kept := _over(place, until)) is not None:
+            return kept
+    inputs = input_digests(scenario)  # now: somebody may edit a module while it is trained by
     torch.set_num_threads(threads)
     with ExitStack() as stack:
         if place is not None:
@@ -96,20 +99,22 @@ def train(
         trainer = trainer_of(scenario, data, network)
         if table.keep_missing:
             trainer.network = Kept(trainer.network)
+        read = {"inputs": inputs, **_replayed(scenario)}
 
         def ran_on() -> dict[str, Any]:
-            return {**engine(), "device": described(device, unlike)}
+            return {**engine(), **read, "device": described(device, unlike)}
 
         return _trained(scenario, trainer, place, text, until, progress, ran_on)
 
 
 def check_trainings(variants: Iterable[Scenario]) -> None:
-    """Whether there are the models of trainings, what they are to compute on, and reducers of the user's own; torch is
-    asked only where it knows more: of devices that are not the CPU, and for such reducers.
+    """Whether there is what trainings are made from: models, data, predictors, the trainings that they replay, devices,
+    and reducers of the user's own. Torch is asked only where it knows more: of devices that are not the CPU, and for
+    such reducers; of data it is seen whether they are there.
 
     Raises
     ------
-    ScenarioError
+    ScenarioError, TraceError, ResultError
         There is not.
     MissingExtraError
         torch is not installed, which knows.
@@ -120,19 +125,20 @@ def check_trainings(variants: Iterable[Scenario]) -> None:
         from gradwire.scenarios.schema.training import UserReducer
         from gradwire.training.asked import (
             model_kind,  # nothing that a scenario without trainings should load
+            refuse_ahead,
         )
 
         model_kind(table)
         elsewhere, own = table.device not in ("cpu", "auto"), isinstance(table.reducer, UserReducer)
-        if not (elsewhere or own):
-            continue
-        try:
-            from gradwire.training.build import device_of, reducer_of
-        except ModuleNotFoundError as error:
-            raise MissingExtraError("torch", "capture") from error
-        if elsewhere:
-            device_of(table)
-        reducer_of(table, variant.folder)
+        if elsewhere or own:
+            try:
+                from gradwire.training.build import device_of, reducer_of
+            except ModuleNotFoundError as error:
+                raise MissingExtraError("torch", "capture") from error
+            if elsewhere:
+                device_of(table)
+            reducer_of(table, variant.folder)
+        refuse_ahead(variant)
 
 
 def auto_device() -> str:
@@ -148,7 +154,8 @@ def _trained(
     scenario: Scenario, trainer: Trainer, place: Path | None, text: str, until: float | None,
     told: Callable[[float, str], object] | None, ran_on: Callable[[], dict[str, Any]],
 ) -> Learned:  # fmt: skip
-    """Train, from where its folder is, and keep at every score and every rest. `ran_on`: device and engine."""
+    """Train, from where its folder is, and keep at every score and every rest. `ran_on`: device and engine, and what
+    was read."""
     import torch
 
     from gradwire.training.kept import Kept, remembers
@@ -209,6 +216,17 @@ def _trained(
     return made or learned()  # what is in the folder, to the last digit
 
 
+def _replayed(scenario: Scenario) -> dict[str, Any]:
+    """Of a replay: what it is of, and what its scenario says in vain."""
+    from gradwire.scenarios.schema.training import Replayed
+    from gradwire.training.earlier import unheeded
+
+    network = None if scenario.training is None else scenario.training.network
+    if not isinstance(network, Replayed):
+        return {}
+    return {"replayed": {"folder": network.replay, "otherwise": unheeded(Path(network.replay), scenario)}}
+
+
 def network_of(scenario: Scenario, stack: ExitStack) -> tuple[Network | None, Callable[[], dict[str, Any]]]:
     """The simulator's or the testbed's, if that is what is asked for, until `stack` closes; and what there is to say of
     what it runs on."""
@@ -237,33 +255,6 @@ def network_of(scenario: Scenario, stack: ExitStack) -> tuple[Network | None, Ca
         engine = dict
     network = Simulated(plays, times)
     return Spread(network, scenario.seed) if scenario.training.spread else network, engine
-
-
-def _place(folder: Path, text: str) -> Path:
-    """The folder of a training, new or of the same scenario."""
-    if folder.exists() and not folder.is_dir():
-        raise ResultError("is a file", str(folder), "a folder")
-    from gradwire.training.kept import MISSING, ROUNDS
-
-    own = {SCENARIO, SUMMARY, PRICES, MISSING, ROUNDS, *(f"{name}.parquet" for name in TABLES)}
-    there = {each.name for each in folder.iterdir() if not each.name.startswith(".")} if folder.is_dir() else set()
-    if there:
-        kept = folder / SCENARIO
-        if not kept.is_file() or not (CHECKPOINT in there or there <= own):
-            raise ResultError("holds something else", str(folder), "a new folder, or that of a training")
-        if _anywhere(kept.read_text(encoding="utf-8", errors="replace")) != _anywhere(text):
-            raise ResultError("holds the training of another scenario", str(folder), f"as {kept} says, or a new folder")
-    return folder
-
-
-def _anywhere(text: str) -> dict[str, Any]:
-    """A scenario, whatever device it is trained on: it may be gone on with on another one."""
-    try:
-        tables = tomllib.loads(text)
-        tables.get("training", {}).pop("device", None)
-    except (tomllib.TOMLDecodeError, AttributeError):  # somebody has been at it
-        return {"": text}
-    return tables
 
 
 def _devices(before: Sequence[dict[str, Any]], first: int, now: dict[str, Any]) -> list[dict[str, Any]]:
@@ -322,12 +313,14 @@ def _summary(scenario: Scenario, trainer: Trainer) -> dict[str, Any]:
     import torch
 
     from gradwire import __version__
+    from gradwire.training.served.mp2 import Mp2Trainer
 
     return {
         "name": scenario.name, "policy": scenario.policy_name, "label": scenario.policy_label,
         "steps_done": trainer.done, "steps": trainer.recipe.steps, "workers": trainer.recipe.workers,
         "parameters": sum(info.numel for info in trainer.infos),
         "encode_time": trainer.recipe.encode_time,
+        **({"pushed_in_full": trainer.full} if isinstance(trainer, Mp2Trainer) else {}),
         "tensors": [info.name for info in trainer.infos],
         "versions": {"gradwire": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "command": command_line(),

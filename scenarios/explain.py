@@ -58,7 +58,7 @@ def file_location(entry: ErrorDetails, tables: Any) -> Location:
         if entered and here.get("kind") == step:  # a kind first, and then its keys, of which one may have its name
             entered = False
             continue
-        inside = isinstance(here, Mapping) and step in here
+        inside = isinstance(here, Mapping) and step in here and not _is_member(here, location[position:])
         if inside or (isinstance(here, (list, tuple)) and isinstance(step, int) and step < len(here)):
             here = here[step]
             kept.append(step)
@@ -66,6 +66,12 @@ def file_location(entry: ErrorDetails, tables: Any) -> Location:
         elif entry["type"] == "missing" and position == len(location) - 1:
             kept.append(step)
     return tuple(kept)
+
+
+def _is_member(here: Mapping[str, Any], steps: Location) -> bool:
+    """Whether the first of the steps from a table is the name of a member of a union that has a key of its name: what
+    follows is a key of the same table then."""
+    return len(steps) > 1 and not isinstance(here[str(steps[0])], (Mapping, list, tuple)) and steps[1] in here
 
 
 def _text(location: Iterable[str | int]) -> str:
@@ -146,7 +152,9 @@ def _names(context: Mapping[str, Any], location: Location, root: type[Table]) ->
 
 def _nearest(key: str, known: list[str]) -> str:
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-    return f'"{near[0]}"' if near else "one of " + ", ".join(known)
+    if near:
+        return f'"{near[0]}"'
+    return f"no key but {known[0]}" if len(known) == 1 else "one of " + ", ".join(known)
 
 
 def _wanted(location: Location, root: type[Table]) -> str:

@@ -18,7 +18,7 @@ def gone_on_with(folder: str | Path, mark: str, what: str) -> Iterator[Path]:
     Parameters
     ----------
     mark : name of the file in it by which it is known.
-    what : what it holds, as in "a reproduction"; the file says so.
+    what : what it holds, as in "a reproduction"; the file says so, where it does not say something already.
 
     Raises
     ------
@@ -36,12 +36,18 @@ def gone_on_with(folder: str | Path, mark: str, what: str) -> Iterator[Path]:
             raise _unwritable(place, error) from None
         try:
             try:
-                (place / mark).write_text(f"This folder holds {what} by gradwire, which goes on with what is here.\n")
+                known = place / mark
+                known.write_bytes(known.read_bytes() if known.is_file() else sentence_of(what).encode())
             except OSError as error:
                 raise _unwritable(place, error) from None
             yield place
         finally:
             unlock_folder(lock)
+
+
+def sentence_of(what: str) -> str:
+    """What the file says by which a folder is known that holds `what`."""
+    return f"This folder holds {what} by gradwire, which goes on with what is here.\n"
 
 
 @contextmanager

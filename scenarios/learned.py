@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.given import path_of
-from gradwire.scenarios.output import replaced
+from gradwire.scenarios.output import cannot_write, replaced
 from gradwire.scenarios.readable import accuracy_text
 
 if TYPE_CHECKING:
@@ -186,15 +186,37 @@ class Learned:
 
 def say_order(folder: Path, names: Sequence[str]) -> None:
     """Write into the file by which a folder of trainings is known in which order these are."""
+    before, _ = _parts(folder)
     if names:
-        with (folder / TRAININGS).open("a", encoding="utf-8") as file:
-            file.write("\n".join([ORDER, *names, ""]))
+        _rewritten(folder, before, names)
+
+
+def say_table(folder: Path, table: str) -> None:
+    """Write a table of the trainings into the file by which their folder is known. ResultError if it cannot be."""
+    before, names = _parts(folder)
+    sentence = before.splitlines()[0] if before else ""
+    try:
+        _rewritten(folder, f"{sentence}\n\n{table}", names)
+    except OSError as error:
+        raise cannot_write(error, folder / TRAININGS) from None
+
+
+def _parts(folder: Path) -> tuple[str, list[str]]:
+    """(what is before the order, the names in it) of the file by which a folder of trainings is known."""
+    said = (folder / TRAININGS).read_text(encoding="utf-8", errors="replace")
+    before, _, names = said.partition(f"{ORDER}\n")
+    return before, names.splitlines()
+
+
+def _rewritten(folder: Path, before: str, names: Sequence[str]) -> None:
+    order = "\n".join([ORDER, *names, ""]) if names else ""
+    with replaced(folder / TRAININGS) as partial:
+        partial.write_text(f"{before.rstrip()}\n\n{order}" if order else before, encoding="utf-8")
 
 
 def trainings_in(folder: Path) -> list[Path]:
     """The trainings in a folder of several, in the order that it says; others behind them, by name."""
-    said = (folder / TRAININGS).read_text(encoding="utf-8", errors="replace").splitlines()
-    names = said[said.index(ORDER) + 1 :] if ORDER in said else []
+    _, names = _parts(folder)
     place = {name: number for number, name in enumerate(names)}
     found = sorted(each.parent for each in folder.glob(f"*/{SUMMARY}"))
     return sorted(found, key=lambda each: place.get(each.name, len(names)))

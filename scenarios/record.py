@@ -14,9 +14,9 @@ from __future__ import annotations
 import hashlib
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gradwire.scenarios.components import USER_CLASS
 from gradwire.scenarios.errors import ResultError
@@ -48,6 +48,26 @@ def input_digests(scenario: Scenario) -> dict[str, str]:
     from beside it. What is not there is left out."""
     files = {place: path for place, path in _inputs(scenario) if path.is_file()}
     return {place: hashlib.sha256(path.read_bytes()).hexdigest() for place, path in files.items()}
+
+
+class Changed(NamedTuple):
+    """A file that a scenario names, and that is not what it was: where it is named, by what name of a class if that is
+    what names it, and whether it is still there."""
+
+    place: str
+    name: str
+    file: Path
+    there: bool
+
+
+def changed_inputs(scenario: Scenario, digests: Mapping[str, str]) -> Iterator[Changed]:
+    """Of the files that had these `input_digests`, those that have others now."""
+    found, paths, classes = input_digests(scenario), dict(_inputs(scenario)), dict(_classes(scenario))
+    for place, digest in digests.items():
+        if found.get(place) != digest:
+            owner, _, other = place.partition(": ")
+            file = paths.get(place) or Path(other or place)
+            yield Changed(place, classes.get(owner, place), file, place in found)
 
 
 def asked(source: str, overrides: Sequence[str]) -> dict[str, Any]:
@@ -129,14 +149,13 @@ def _differences(summary: dict[str, Any]) -> Iterator[str]:
 
 def _check_inputs(recorded: Scenario, scenario: Scenario, digests: dict[str, str], where: str) -> None:
     """Raise ResultError unless every file that `scenario` still names is what it was."""
-    found, paths, now = input_digests(recorded), dict(_inputs(recorded)), dict(_inputs(scenario))
-    for place, digest in digests.items():
-        if paths.get(place) == now.get(place) and found.get(place) != digest:
-            state = "has changed since" if place in found else "is not there any more"
-            raise ResultError(
-                f"cannot be run again: {place} {state}", where,
-                f"the file {paths.get(place) or place} with SHA-256 {digest[:12]}...",
-            )  # fmt: skip
+    before, now = dict(_inputs(recorded)), dict(_inputs(scenario))
+    same = {place: digest for place, digest in digests.items() if before.get(place) == now.get(place)}
+    for place, _, file, there in changed_inputs(recorded, same):
+        raise ResultError(
+            f"cannot be run again: {place} {'has changed since' if there else 'is not there any more'}", where,
+            f"the file {file} with SHA-256 {digests[place][:12]}...",
+        )  # fmt: skip
 
 
 def _check_traces(scenario: Scenario, digests: list[str], recorded: str, where: str) -> None:

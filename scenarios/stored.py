@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.errors import ResultError, shorten
+from gradwire.scenarios.learned import SUMMARY as TRAINING
 from gradwire.scenarios.result import FORMAT
 from gradwire.scenarios.toml import SEVERAL
 
@@ -40,6 +41,8 @@ TIMING: Mapping[str, Shape] = {"hops_per_s": (int, float), "packet_hops_simulate
 def read_summary(folder: Path) -> dict[str, Any]:
     """What result.json says, without its format."""
     path = folder / "result.json"
+    if not path.exists():
+        _refuse_trainings(folder)
     summary = _read_json(path)
     found = summary.pop("format", None)
     if found != FORMAT:
@@ -48,6 +51,15 @@ def read_summary(folder: Path) -> dict[str, Any]:
         raise ResultError(f"says nothing of {', '.join(absent)}", str(path), WHOLE)
     _check(summary, SUMMARY, "", path)
     return summary
+
+
+def _refuse_trainings(folder: Path) -> None:
+    """Raise `ResultError` for a folder of `gradwire train`, with the commands that take one."""
+    one = (folder / TRAINING).is_file()
+    if one or any(folder.glob(f"*/{TRAINING}")):
+        what = "is a training, no Result" if one else "holds trainings, no Result"
+        expected = "a Result directory; trainings are shown by gradwire report, and gone on with by gradwire train"
+        raise ResultError(what, str(folder), expected)
 
 
 def read_timing(folder: Path) -> dict[str, Any]:

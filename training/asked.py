@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradwire.scenarios.errors import ScenarioError, TraceError
-from gradwire.scenarios.schema.training import Training
+from gradwire.scenarios.schema.training import Replayed, Training
 from gradwire.traces.models import ModelKind, find_model
 
 if TYPE_CHECKING:
@@ -48,6 +49,39 @@ def model_kind(table: Training) -> ModelKind:
     if kind.task not in ("images", "next"):
         raise ScenarioError(f"{table.model} learns {kind.task}", "training.model", "a model of pictures or texts")
     return kind
+
+
+def refuse_ahead(scenario: Scenario) -> None:
+    """Look for what a training needs besides its scenario: data, a predictor, the training that is replayed. Of data it
+    is seen whether they are there, and no more.
+
+    Raises
+    ------
+    ScenarioError, TraceError, ResultError
+        It is not there, or another one than is needed; as when it is trained.
+    """
+    table = table_of(scenario)
+    if table.data != "synthetic":
+        if model_kind(table).task == "images":
+            from gradwire.traces.datasets.images import find_images
+
+            find_images(table.data)
+        else:
+            from gradwire.traces.datasets.text import find_text
+
+            find_text(table.data)
+    system: Any = table.system
+    predictor = getattr(system, "predictor", None)
+    if predictor is not None:
+        from gradwire.training.served.predictor_file import read_predictor
+        from gradwire.training.systems.mp2 import UNPREDICTED
+
+        if predictor not in UNPREDICTED:
+            read_predictor(system.kind, predictor)
+    if isinstance(table.network, Replayed):
+        from gradwire.training.earlier import can_replay
+
+        can_replay(Path(table.network.replay), scenario)
 
 
 def exchanged(job: Job) -> None:

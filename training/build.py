@@ -14,6 +14,7 @@ from gradwire.scenarios.schema.training import PLAYED, RandomLoss, Replayed, Tra
 from gradwire.traces.devices import pick_device
 from gradwire.training.asked import exchanged, model_kind, served_by, table_of
 from gradwire.training.data import Dealer, Images, Text, images, text
+from gradwire.training.earlier import is_of_run
 from gradwire.training.kept import Again
 from gradwire.training.network import Ideal, Network, Random
 from gradwire.training.of_run import OfRun
@@ -169,7 +170,7 @@ def replayed(table: Training) -> Again | OfRun:
     """
     assert isinstance(table.network, Replayed)
     folder = Path(table.network.replay)
-    if not (folder / "result.json").is_file():
+    if not is_of_run(folder):
         return Again(folder, table)
     if table.system is not None:
         what = f"{folder} is of a run, in which gradients were sent, and no {getattr(table.system, 'kind', 'system')}"

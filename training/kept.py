@@ -14,9 +14,7 @@ lost.parquet in any case.
 from __future__ import annotations
 
 import json
-import os
-import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,14 +22,26 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from gradwire.scenarios.arrays import Ints
-from gradwire.scenarios.arrow import numpy_of
-from gradwire.scenarios.errors import GradwireError, ResultError, ScenarioError
+from gradwire.scenarios.errors import ResultError, ScenarioError
 from gradwire.scenarios.given import path_of
-from gradwire.scenarios.learned import FORMAT, SCENARIO, SUMMARY
-from gradwire.scenarios.load import load_scenario
 from gradwire.scenarios.output import replaced
+from gradwire.training.earlier import (
+    BUCKETS,
+    COLUMNS,
+    EXPECTED,
+    MISSING,
+    PUSHED,
+    ROUNDS,
+    TIMES,
+    WAYS,
+    another,
+    compare,
+    differing,
+    read_kept,
+    steps_of,
+    table_said,
+)
 from gradwire.training.network import Answer, Memoryless, Network, Pushed
-from gradwire.training.reducers.none import Dense
 from gradwire.training.ring import Hops
 from gradwire.training.seam import carried
 from gradwire.training.strangers import innermost
@@ -42,19 +52,6 @@ if TYPE_CHECKING:
     from gradwire.scenarios.schema.training import Training
     from gradwire.traces.trace import TensorInfo
     from gradwire.training.reducers.base import Reducer
-
-ROUNDS, MISSING = "rounds.parquet", "missing.parquet"
-WAYS = ("push", "pull", "hop")
-COLUMNS = ("step", "round", "way", "hop", "worker", "tensor", "packet", "packets")
-TIMES = ("step", "round", "time_ps", "with_encoding")
-BUCKETS = b"buckets"
-"""Key of the file's metadata with the tensors of a ring's buckets."""
-REPLAY = "training.network.replay"
-EXPECTED = "a training of the same model, workers, payload, exchange and reducer, and of as many steps"
-TABLE = "a table of a training that was kept"
-KEEPING = "the folder of a training with training.keep_missing = true"
-PUSHED = b"pushed"
-"""Key of the file's metadata with what was pushed: workers, payload, exchange and tensors. Older files lack it."""
 
 
 class Kept:
@@ -115,7 +112,7 @@ class Kept:
         ResultError
             They are not there, or damaged.
         """
-        runs, times, self._buckets, self._pushed = _read(folder)
+        runs, times, self._buckets, self._pushed = read_kept(folder)
         self._runs = [runs[runs[:, 0] < steps]]
         self._times = [tuple(row) for row in times[times[:, 0] < steps].tolist()]
 
@@ -142,12 +139,12 @@ class Again(Memoryless):
         """
         self.folder = path_of(folder, "Again(folder)", "the folder of a training", ResultError)
         self.asked = asked
-        runs, times, self._buckets, self._pushed = _read(self.folder)
+        runs, times, self._buckets, self._pushed = read_kept(self.folder)
         self._times = {(row[0], row[1]): row[2:] for row in times.tolist()}
         self._runs: dict[tuple[int, int], list[list[int]]] = {}
         for row in runs.tolist():
             self._runs.setdefault((row[0], row[1]), []).append(row[2:])
-        self.steps = 1 + max((step for step, _ in self._times), default=-1)
+        self.steps = steps_of(times)
 
     def compare(
         self, workers: int, payload: int, collective: Literal["parameter_server", "ring"], steps: int,
@@ -164,26 +161,13 @@ class Again(Memoryless):
         ResultError
             What the folder says is damaged.
         """
-        summary, then = _summary(self.folder), _scenario(self.folder)
-        kept = ("workers", "parameters", "tensors")
-        found: dict[str, Any] = {name: summary[name] for name in kept if name in summary}
-        if then is not None:
-            job, table = then.job[0], then.training
-            found["payload"] = int((job.transport or then.transport).payload)
-            found["exchange"] = "ring" if job.exchange.kind == "ring" else "parameter_server"
-            found["reducer"] = table.reducer or Dense()
-            if self.asked is not None:
-                found["system"] = table.system
-        here = {
+        here: dict[str, Any] = {
             "workers": workers, "payload": payload, "exchange": collective, "tensors": [info.name for info in infos],
-            "parameters": sum(info.numel for info in infos), "reducer": innermost(reducer),
-            "system": self.asked and self.asked.system,
+            "parameters": sum(info.numel for info in infos), "reducer": table_said(innermost(reducer)),
         }  # fmt: skip
-        differing = list(_differing(found, here))
-        if steps > self.steps:
-            differing.append(f"{self.steps} steps there, {steps} here")
-        if differing:
-            raise self._another(differing)
+        if self.asked is not None:
+            here |= {"model": self.asked.model, "system": table_said(self.asked.system)}
+        compare(self.folder, here, self.steps, steps)
 
     def carry(self, pushed: Pushed) -> Answer:
         """What became of that round then.
@@ -193,8 +177,8 @@ class Again(Memoryless):
         ScenarioError
             That training had no such step, worker, tensor or packet.
         """
-        if differing := list(_differing(self._pushed, _said(pushed))) if not pushed.step else ():
-            raise self._another(differing)
+        if others := list(differing(self._pushed, _said(pushed))) if not pushed.step else ():
+            raise another(self.folder, others)
         at = pushed.step, pushed.round
         if at not in self._times:
             raise self._other(f"has no step {pushed.step}, round {pushed.round}, but {self.steps} steps")
@@ -242,9 +226,6 @@ class Again(Memoryless):
     def _other(self, what: str) -> ScenarioError:
         return ScenarioError(what, str(self.folder), EXPECTED)
 
-    def _another(self, differing: Sequence[str]) -> ScenarioError:
-        return ScenarioError(f"{self.folder} is of another training: {'; '.join(differing)}", REPLAY, EXPECTED)
-
 
 def remembers(network: Network) -> bool:
     """Whether what a network answers hangs on what it carried before, so that it has to rest for a checkpoint; of what
@@ -267,109 +248,3 @@ def _said(pushed: Pushed) -> dict[str, Any]:
         "exchange": "parameter_server" if pushed.layout is None else "ring",
         "tensors": [[info.name, info.numel] for info in pushed.infos],
     }  # fmt: skip
-
-
-def _differing(there: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[str]:
-    """What two trainings say of themselves and differ in, in words."""
-    for name, mine in here.items():
-        theirs = there.get(name, mine)
-        if theirs == mine:
-            continue
-        if name == "tensors":
-            count = len(theirs) if isinstance(theirs, list) else 0
-            pairs = zip(theirs if count else (), mine, strict=False)
-            other = next((f", such as {_tensor(one)} for {_tensor(two)}" for one, two in pairs if one != two), "")
-            yield f"{count} tensors there, {len(mine)} here{other}"
-        elif name in ("workers", "parameters"):
-            yield f"{theirs} {name} there, {mine} here"
-        else:
-            yield f"{name} {_told(theirs, mine)} there, {_told(mine, theirs)} here"
-
-
-def _tensor(said: Any) -> str:
-    """A tensor's name, with its size where that is known."""
-    return "{} of {} elements".format(*said) if isinstance(said, list) and len(said) == 2 else str(said)
-
-
-def _told(value: Any, other: Any) -> str:
-    """A value; of a reducer its kind, or in what it differs from another one of that kind."""
-    kind = getattr(value, "kind", None)
-    if kind is None or kind != getattr(other, "kind", None):
-        return str(kind or value or "none")
-    rest = other.model_dump()
-    return ", ".join(f"{name} = {each}" for name, each in value.model_dump().items() if rest.get(name) != each) or kind
-
-
-def _summary(folder: Path) -> dict[str, Any]:
-    """What the folder's training.json says; nothing where only tables were kept."""
-    place = folder / SUMMARY
-    try:
-        found = json.loads(place.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError):
-        raise ResultError("is damaged", str(place), "what the training left there") from None
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise ResultError("is of another format", str(place), f"format {FORMAT}")
-    return found
-
-
-def _scenario(folder: Path) -> Any:
-    """The folder's scenario; None where there is none, or it needs what is not here any more."""
-    place = folder / SCENARIO
-    try:
-        tables = tomllib.loads(place.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError):
-        tables = {}
-    if not ("training" in tables and tables.get("job")):
-        raise ResultError("is damaged", str(place), "what the training left there")
-    try:
-        (found,) = load_scenario(place).variants()
-    except (GradwireError, ValueError):
-        return None
-    return found
-
-
-def _read(folder: Path) -> tuple[Ints, Ints, tuple[tuple[int, ...], ...], dict[str, Any]]:
-    """(runs, times, buckets, what was pushed) of a training's folder."""
-    if not os.path.isdir(folder):  # where a name is too long, Path's own raises
-        what = "is a file" if os.path.lexists(folder) else "is not there"
-        raise ResultError(what, str(folder), "the folder of a training")
-    if (folder / "result.json").is_file() and not (folder / ROUNDS).exists():  # its missing.parquet is another
-        raise ResultError("is the Result of a simulated or emulated run, not of a training", str(folder), KEEPING)
-    if not (folder / MISSING).exists() and not (folder / ROUNDS).exists():
-        what = "has not kept which packets were lost"
-        raise ResultError(what, str(folder), KEEPING)
-    missing, runs = _table(folder / MISSING, COLUMNS)
-    _, times = _table(folder / ROUNDS, TIMES)
-    try:
-        buckets = tuple(tuple(map(int, each)) for each in json.loads(missing[BUCKETS]))
-        pushed = dict(json.loads(missing.get(PUSHED, b"{}")))
-    except (KeyError, ValueError, TypeError):
-        raise ResultError("is damaged", str(folder / MISSING), TABLE) from None
-    return runs, times, buckets, pushed
-
-
-def _table(place: Path, columns: Sequence[str]) -> tuple[Mapping[bytes, bytes], Ints]:
-    """(metadata, columns as numbers) of a table in which only a hop may be negative."""
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        table = pyarrow.parquet.read_table(place)
-        found = [
-            [WAYS.index(each) for each in table[name].to_pylist()] if name == "way" else numpy_of(table[name])
-            for name in columns
-        ]
-        rows = np.column_stack(found).astype(np.int64)
-    except FileNotFoundError:
-        raise ResultError("is not there", str(place), TABLE) from None
-    except (OSError, KeyError, ValueError, TypeError, pyarrow.ArrowException):
-        raise ResultError("is damaged", str(place), TABLE) from None
-    for name, column in zip(columns, rows.T, strict=True):
-        least = {"hop": -1, "packets": 1}.get(name, 0)
-        if len(column) and (lowest := int(column.min())) < least:
-            raise ResultError(f"is damaged: {name} is {lowest}", str(place), f"{name} from {least}")
-    return table.schema.metadata or {}, rows

@@ -8,7 +8,7 @@ the trace's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,8 +23,10 @@ from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.errors import GradwireError, ResultError, ScenarioError
 from gradwire.scenarios.load import load_scenario
 from gradwire.scenarios.result import KINDS, SCENARIO_FILE, Result
+from gradwire.training.earlier import REPLAY, table_said
 from gradwire.training.network import Answer, Memoryless, Pushed
 from gradwire.training.played import hops_of, masks_of
+from gradwire.training.reducers.none import Dense
 from gradwire.training.strangers import innermost
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 
 WANTED = "the Result of a run with one job, with servers or around a ring, and output.missing = true"
 FITTING = "a run of the trained model's trace, with as many workers, the same payload and exchange, and no reducer"
-REPLAY = "training.network.replay"
+NO_SYSTEM = table_said(None)
 
 
 @dataclass(frozen=True)
@@ -82,21 +84,27 @@ class OfRun(Memoryless):
         ScenarioError
             It cannot; with all that differs.
         """
+        self.fits({
+            "workers": workers, "payload": payload, "exchange": collective, "reducer": table_said(innermost(reducer)),
+            "tensors": [info.numel for info in infos],
+        })  # fmt: skip
+
+    def fits(self, here: Mapping[str, Any]) -> None:
+        """Whether what it lost can be lost by a training of which that is known; ScenarioError as `compare` has it."""
         there = {
-            "workers": self.workers, "payload": self.payload, "exchange": self.exchange,
-            "tensors": [info.numel for info in self.infos], "reducer": "none",
+            "workers": self.workers, "payload": self.payload, "exchange": self.exchange, "reducer": table_said(Dense()),
+            "tensors": [info.numel for info in self.infos],
         }  # fmt: skip
-        here = {
-            "workers": workers, "payload": payload, "exchange": collective, "tensors": [info.numel for info in infos],
-            "reducer": innermost(reducer).kind,
-        }  # fmt: skip
-        differing = [
-            f"{name} of other sizes" if name == "tensors" else f"{name} {there[name]} there, {mine} here"
+        if here.get("system", NO_SYSTEM) != NO_SYSTEM:
+            what = f"{self.folder} is of a run, in which gradients were sent, and no {here['system']['kind']}"
+            raise ScenarioError(what, REPLAY, "the folder of a training, or no training.system")
+        found = [
+            f"{name} of other sizes" if name == "tensors" else f"{name} {_word(there[name])} there, {_word(mine)} here"
             for name, mine in here.items()
-            if there[name] != mine
+            if name in there and there[name] != mine
         ]
-        if differing:
-            raise ScenarioError(f"{self.folder} is of another training: {'; '.join(differing)}", REPLAY, FITTING)
+        if found:
+            raise ScenarioError(f"{self.folder} is of another training: {'; '.join(found)}", REPLAY, FITTING)
 
     def carry(self, pushed: Pushed) -> Answer:
         """What became of an iteration's gradients.
@@ -116,6 +124,10 @@ class OfRun(Memoryless):
             return Answer(nothing, played.time_ps, hops=hops_of(pushed.layout, sent, played))
         pushes, pulls = masks_of(pushed, sent, played)
         return Answer(pushes, played.time_ps, pulls if self.pull_loss else ())
+
+
+def _word(said: Any) -> str:
+    return str(said["kind"]) if isinstance(said, dict) else str(said)
 
 
 def _told(folder: Path, result: Result) -> tuple[Scenario, Job, list[str], Trace]:

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from gradwire.scenarios.learned import Learned
 
 
+WHAT = "trainings"
+
+
 def register(app: typer.Typer) -> None:
     """Add the command to the door's."""
     example = "Example: gradwire train train-tiny --all --out results/tiny"
@@ -58,7 +61,7 @@ def cmd_train(
     from gradwire.learn import target_of, train
     from gradwire.scenarios.errors import ScenarioError
     from gradwire.scenarios.gone_on_with import gone_on_with
-    from gradwire.scenarios.learned import TRAININGS, say_order
+    from gradwire.scenarios.learned import TRAININGS, say_order, say_table
     from gradwire.scenarios.load import load_scenario, load_tables
 
     known_format(plots)
@@ -68,7 +71,7 @@ def cmd_train(
     loaded = load_scenario(scenario, set=overrides_of(set_, trace, device=device), policy=policy)
     chosen = loaded.variants() if every else (loaded,)
     trainings: list[Learned] = []
-    with nullcontext() if out is None else gone_on_with(out, TRAININGS, "trainings"):
+    with nullcontext() if out is None else gone_on_with(out, TRAININGS, WHAT):
         if out is not None:  # of all policies, whichever are trained now: the folder may have others
             say_order(out, [str(each["name"]) for each in load_tables(scenario).get("policy", ()) if "name" in each])
         try:
@@ -89,15 +92,17 @@ def cmd_train(
             from gradwire.analysis.learning import print_learned
 
             print_learned(trainings, target)
-        for words in dict.fromkeys(each for done in trainings for each in [*_engine_words(done), *_device_words(done)]):
+        said = (words(done) for done in trainings for words in (_replay_words, _engine_words, _device_words))
+        for words in dict.fromkeys(each for found in said for each in found):
             typer.echo(words, err=True)
         for done in trainings:
             if done.diverged is not None:
                 words = f"note: {done.summary['policy']}: the loss is no number from step {done.diverged} on"
                 typer.echo(words, err=True)
         if out is not None:
-            from gradwire.analysis.learning import save_learned
+            from gradwire.analysis.learning import save_learned, table_text
 
+            say_table(out, table_text(trainings, target))
             save_learned(trainings, out / f"accuracy.{plots}")
             if not as_json:
                 typer.echo(f"trainings and picture: {out}")
@@ -109,6 +114,17 @@ def _stopped(trainings: Sequence[Learned], of: int, out: Path | None) -> None:
     kept = f"what was trained until the last checkpoint is in {out}; the same command goes on from there"
     words = [over, kept if out is not None else "nothing is kept without --out"]
     typer.echo("; ".join(each for each in words if each), err=True)
+
+
+def _replay_words(done: Learned) -> list[str]:
+    """What a replay's scenario says of the network in vain."""
+    replayed = done.summary.get("replayed")
+    if not (replayed and replayed["otherwise"]):
+        return []
+    keys = ", ".join(replayed["otherwise"])
+    are = "are" if len(replayed["otherwise"]) > 1 else "is"
+    what = f"{keys} {are} otherwise there and {'make' if are == 'are' else 'makes'} no difference"
+    return [f"note: {done.summary['policy']}: times and losses are those of {replayed['folder']}; {what}"]
 
 
 def _engine_words(done: Learned) -> list[str]:

@@ -20,6 +20,7 @@ pictures, for measuring times only, come from `synthetic_images` and from nowher
 from __future__ import annotations
 
 import io
+import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -101,9 +102,18 @@ def synthetic_images(classes: int, size: int, seed: int, count: int = 4096) -> I
     return ImageDataset("synthetic", "synthetic", labels, picture, classes)
 
 
+def find_images(folder: str | Path) -> None:
+    """Look whether there is a folder that may hold a data set, without reading any of it. TraceError says what was
+    looked for."""
+    place = _folder(folder)
+    found = (*_parquet(place, "train"), *_pickles(place, "train"), *(each for each in place.iterdir() if each.is_dir()))
+    if not found:
+        raise TraceError("holds no train images", str(place), _LAYOUTS)
+
+
 def load_images(folder: str | Path, split: str = "train") -> ImageDataset:
     """The `split` ("train" or "test") of the data set in `folder`; TraceError says what was looked for."""
-    return _split(Path(folder)) if split == "train" else load_splits(folder)[1]
+    return _split(folder) if split == "train" else load_splits(folder)[1]
 
 
 def load_splits(folder: str | Path) -> tuple[ImageDataset, ImageDataset]:
@@ -114,28 +124,36 @@ def load_splits(folder: str | Path) -> tuple[ImageDataset, ImageDataset]:
     TraceError
         One of them is not there, or test has labels or classes that train has not.
     """
-    train = _split(Path(folder))
-    test = _split(Path(folder), train)
+    train = _split(folder)
+    test = _split(folder, train)
     if bool(train.names) != bool(test.names):  # names of one, numbers of the other
         what = f"train is of layout {train.layout}, test of layout {test.layout}"
         raise TraceError(what, str(folder), _TESTS[train.layout])
     return train, test
 
 
-def _split(folder: Path, train: ImageDataset | None = None) -> ImageDataset:
+def _folder(source: str | Path) -> Path:
+    if not os.path.isdir(source):  # where a name is too long, Path's own raises
+        raise TraceError("no such data folder", str(source), _LAYOUTS)
+    return Path(source)
+
+
+def _parquet(folder: Path, split: str) -> list[Path]:
+    return sorted(folder.glob(f"{split}-*.parquet")) or sorted(folder.glob(f"{split}.parquet"))
+
+
+def _pickles(folder: Path, split: str) -> list[Path]:
+    names = ["test", "test_batch"] if split == "test" else ["train", *(f"data_batch_{i}" for i in range(1, 6))]
+    return [folder / name for name in names if (folder / name).is_file()]
+
+
+def _split(source: str | Path, train: ImageDataset | None = None) -> ImageDataset:
     """The pictures of train, or of test if given those of `train`, whose classes they have."""
-    split = "train" if train is None else "test"
-    if not folder.is_dir():
-        raise TraceError("no such data folder", str(folder), _LAYOUTS)
+    split, folder = "train" if train is None else "test", _folder(source)
     name, classes = folder.resolve().name, None if train is None else train.classes
-    parquet = sorted(folder.glob(f"{split}-*.parquet")) or sorted(folder.glob(f"{split}.parquet"))
-    if parquet:
+    if parquet := _parquet(folder, split):
         return _from_parquet(name, parquet, classes)
-    names = ["train"] if train is None else ["test", "test_batch"]
-    if train is None:
-        names += [f"data_batch_{i}" for i in range(1, 6)]
-    pickles = [folder / name for name in names if (folder / name).is_file()]
-    if pickles:
+    if pickles := _pickles(folder, split):
         return _from_pickles(name, pickles, classes)
     inner = [folder / name for name in ([split] if train is None else [split, "val"])]
     place = next((path for path in inner if path.is_dir()), folder)

@@ -15,6 +15,7 @@ torch.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -83,6 +84,20 @@ def load_text(source: str | Path, tokens: str, vocabulary: int) -> TextDataset:
     return _numbered(name, tokens, list(text) if tokens == "char" else _WORD.findall(text), vocabulary)
 
 
+def find_text(source: str | Path) -> list[Path]:
+    """The files of a text, unread. TraceError says what was looked for."""
+    place = Path(source)
+    if os.path.isdir(source):  # where a name is too long, Path's own raises
+        files = sorted(path for path in place.rglob("*.txt") if path.is_file())
+    elif os.path.isfile(source):
+        files = [place]
+    else:
+        raise TraceError("no such text", str(source), _EXPECTED)
+    if not files:
+        raise TraceError("holds no text", str(source), _EXPECTED)
+    return files
+
+
 def synthetic_text(vocabulary: int, seed: int, length: int = 1_000_000) -> TextDataset:
     """Random tokens, all equally likely: gradients of no meaning, for measuring times without data."""
     ids = np.random.default_rng(seed).integers(0, vocabulary, length, dtype=np.int32)
@@ -90,14 +105,8 @@ def synthetic_text(vocabulary: int, seed: int, length: int = 1_000_000) -> TextD
 
 
 def _read(source: Path) -> bytes:
-    if source.is_dir():
-        files = sorted(path for path in source.rglob("*.txt") if path.is_file())
-    elif source.is_file():
-        files = [source]
-    else:
-        raise TraceError("no such text", str(source), _EXPECTED)
     try:
-        data = b"\n".join(file.read_bytes() for file in files)
+        data = b"\n".join(file.read_bytes() for file in find_text(source))
     except OSError as error:
         raise TraceError(f"cannot be read ({error})", str(source), _EXPECTED) from error
     if not data:

@@ -27,6 +27,7 @@ from gradwire.training.served.asynchronous import lost_of
 from gradwire.training.served.predictor import BLOCK, PERIOD, features, kinds_of, load_predictor
 from gradwire.training.served.rows import counted
 from gradwire.training.served.sgd import moves
+from gradwire.training.systems.mp2 import UNPREDICTED
 from gradwire.training.trainer import Recipe, StepRow, Trainer, losses_of
 
 WATCHED = 16
@@ -61,7 +62,7 @@ class Mp2Trainer(Trainer):
         super().__init__(model, data, recipe, None, network, loss)
         self.rules = rules or Predicted()
         self.predictor: nn.Module | None = None
-        if self.rules.predictor not in ("hold", "none"):
+        if self.rules.predictor not in UNPREDICTED:
             self.predictor = load_predictor("mp2", self.rules.predictor)[0].to(self.device)
         kinds = kinds_of(model)
         self.blocked = [at for at, kind in enumerate(kinds) if kind in ("conv", "fc")]

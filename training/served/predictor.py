@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from gradwire.scenarios.errors import TraceError
+from gradwire.training.served.predictor_file import expected_of, place_of, read_predictor
 
 BLOCK = 32
 """Parameters of a block."""
@@ -26,11 +27,6 @@ LAST = 3
 """Of a block's features (see `features`): how many there are, and which one says how far each parameter moved last."""
 KINDS = ("conv", "fc", "bias", "norm")
 """Types of layers' parameters: convolutions, matrices, biases, and what belongs to a normalisation."""
-BUNDLED = Path(__file__).resolve().parents[1] / "predictors"
-SHIPPED: Mapping[tuple[str, str], str] = {
-    ("mp2", "bundled"): "mp2.npz", ("mp2", "several"): "mp2-several.npz", ("wnn", "bundled"): "wnn.npz",
-}  # fmt: skip
-"""Files there, by what they predict for and what they are called: of one model's trainings, or of several models'."""
 
 
 class BlockPredictor(nn.Module):
@@ -142,27 +138,11 @@ def load_predictor(kind: str, name: str | Path = "bundled") -> tuple[nn.Module, 
     TraceError
         It is no such file.
     """
-    shipped = SHIPPED.get((kind, str(name)))
-    place = Path(name) if shipped is None else BUNDLED / shipped
-    expected = f"a file that `gradwire predictor {kind}` wrote"
     net = NETS[kind]()
-    arrays = _arrays(place, expected)
+    arrays, manifest = read_predictor(kind, name)
     try:
-        manifest = json.loads(str(arrays.pop("manifest")))
-        if manifest["kind"] != kind:
-            raise TraceError(f"is a predictor for {manifest['kind']}", str(place), expected)
         net.load_state_dict({name: torch.from_numpy(found) for name, found in arrays.items()})
-    except (KeyError, ValueError, TypeError, RuntimeError) as error:
-        raise TraceError(f"is no predictor ({str(error).splitlines()[0]})", str(place), expected) from None
+    except (ValueError, TypeError, RuntimeError) as error:
+        what = f"is no predictor ({str(error).splitlines()[0]})"
+        raise TraceError(what, str(place_of(kind, name)), expected_of(kind)) from None
     return net.eval(), manifest
-
-
-def _arrays(place: Path, expected: str) -> dict[str, np.ndarray]:
-    """The arrays of an `.npz` file by name."""
-    try:
-        with np.load(place, allow_pickle=False) as found:
-            return {name: found[name] for name in found.files}
-    except OSError as error:
-        raise TraceError(f"cannot be read: {error.strerror or error}", str(place), expected) from None
-    except Exception:  # a damaged file makes NumPy and zipfile raise almost anything, with advice that is not ours
-        raise TraceError("is no predictor (no .npz file of numbers)", str(place), expected) from None

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from gradwire.training.trainer import Trainer
 
 
+UNPREDICTED = ("hold", "none")
+"""What `predictor` is where no file is needed."""
+
+
 class MP2(System):
     """Workers push an eighth of their parameters, and the server predicts the others.
 

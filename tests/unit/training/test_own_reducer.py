@@ -90,7 +90,7 @@ def test_it_is_gone_on_with(beside: Path, tmp_path: Path) -> None:
         ("class LargestSigns(Reducer)", "class LargestSigns", r"'largest_signs:LargestSigns' is no reducer; expected a class derived from"),
         ("class LargestSigns", "class Other", "there is no LargestSigns in .*largest_signs.py"),
         ("def decode", "def decoded", r"largest_signs.py: LargestSigns has no decode"),
-        ("ratio: Ratio", "share: Ratio", r"training.reducer.ratio: unknown key; expected one of share"),
+        ("ratio: Ratio", "share: Ratio", r"training.reducer.ratio: unknown key; expected no key but share"),
         ("import torch\n", "import torch\nraise OSError('no')\n", r"cannot be loaded: .*largest_signs.py:\d+: OSError: no"),
     ],
 )  # fmt: skip

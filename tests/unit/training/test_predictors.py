@@ -23,9 +23,7 @@ from gradwire.training.served.fitting import Fitting, errors_blocks, seen_at  # 
 from gradwire.training.served.mp2 import Mp2Trainer, Predicted, places_at  # noqa: E402
 from gradwire.training.served.predictor import (  # noqa: E402
     BLOCK,
-    BUNDLED,
     PERIOD,
-    SHIPPED,
     BlockPredictor,
     ScalarPredictor,
     WeightNowcaster,
@@ -34,6 +32,7 @@ from gradwire.training.served.predictor import (  # noqa: E402
     nowcast,
     save_predictor,
 )
+from gradwire.training.served.predictor_file import BUNDLED, SHIPPED  # noqa: E402
 from gradwire.training.served.samples import LENGTH, of_blocks, of_scalars  # noqa: E402
 from gradwire.training.served.wnn import WnnTrainer  # noqa: E402
 from gradwire.training.trainer import Recipe, Trainer  # noqa: E402

@@ -1,0 +1,126 @@
+"""`gradwire check` of what `gradwire train` would refuse at once: paths, and replays of other trainings; nothing of it
+needs torch, and data are not read."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+torch = pytest.importorskip("torch")
+
+from gradwire import cli  # noqa: E402
+from gradwire.learn import check_trainings, train  # noqa: E402
+from gradwire.scenarios.errors import GradwireError  # noqa: E402
+from gradwire.scenarios.load import load_scenario  # noqa: E402
+
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "largest_signs.toml"
+SHORT = ["training.steps=3", "training.samples=200", "training.size=8", "training.batch=4", "job.workers=2"]
+KEEPING = ["training.keep_missing=true", "training.network={loss=0.3}"]
+TOPK = 'training.reducer={kind="topk", ratio=0.05}'
+SLIMDP = 'training.system={kind="slimdp"}'
+RING = ['job.exchange={kind="ring"}', "job.servers=0", "job.push_bound=0.0"]
+SIGNS = 'training.reducer={kind="largest_signs:LargestSigns", ratio=0.05}'
+
+
+def tiny(*more: str):
+    return load_scenario("train-tiny", set=[*SHORT, *more], policy="dlcp")
+
+
+def signs(*more: str):
+    return load_scenario(EXAMPLE, set=["training.samples=100", "training.steps=3", "training.batch=4", *more], policy="signs")
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("kept")
+    for name, more in (("dense", ()), ("topk", (TOPK,)), ("slimdp", (SLIMDP,))):
+        train(tiny(*KEEPING, *more), folder / name)
+    train(signs(*KEEPING), folder / "signs")
+    train(tiny("training.network={loss=0.3}"), folder / "unkept")
+    (folder / "empty").mkdir()
+    (folder / "file").write_text("mine")
+    (folder / "pipe.npz").write_bytes(b"nothing")
+    return folder
+
+
+def both(scenario, words: str) -> None:
+    """The check refuses it in the words of the training."""
+    said = []
+    for refused in (lambda: check_trainings([scenario]), lambda: train(scenario)):
+        with pytest.raises(GradwireError) as told:
+            refused()
+        said.append(str(told.value))
+    assert words in said[0] and said[0] == said[1], said
+
+
+@pytest.mark.parametrize(("more", "words"), [
+    (['training.data="{}/nope"'], "nope: no such data folder"),
+    (['training.data="{}/file"'], "file: no such data folder"),
+    (['training.data="{}/empty"'], "empty: holds no train images"),
+    (['training.data="{}/nope"', 'training.model="char-lstm"'], "nope: no such text"),
+    (['training.data="{}/empty"', 'training.model="char-lstm"'], "empty: holds no text"),
+    (['training.network={{replay="{}/nope"}}'], "nope: is not there"),
+    (['training.network={{replay="{}/file"}}'], "file: is a file"),
+    (['training.network={{replay="{}/unkept"}}'], "unkept: has not kept which packets were lost"),
+    (['training.system={{kind="mp2", predictor="{}/gone.npz"}}', "job.pull_bound=0"], "gone.npz: cannot be read: No such file"),
+    (['training.system={{kind="wnn", predictor="{}/gone.npz"}}', "job.pull_bound=0"], "gone.npz: cannot be read: No such file"),
+    (['training.system={{kind="mp2", predictor="{}/pipe.npz"}}'], "pipe.npz: is no predictor"),
+])  # fmt: skip
+def test_what_is_not_there(kept: Path, more: list[str], words: str) -> None:
+    both(tiny(*(each.format(kept) for each in more)), words)
+
+
+@pytest.mark.parametrize(("name", "more", "words"), [
+    ("dense", ["job.workers=3"], "2 workers there, 3 here"),
+    ("dense", ["transport.payload=512B"], "payload 4096 there, 512 here"),
+    ("dense", RING, "exchange parameter_server there, ring here"),
+    ("dense", [TOPK], "reducer none there, topk here"),
+    ("topk", ['training.reducer={kind="topk", ratio=0.1}'], "reducer ratio = 0.05 there, ratio = 0.1 here"),
+    ("dense", [SLIMDP], "system none there, slimdp here"),
+    ("slimdp", ['training.system={kind="slimdp", alpha=0.4}'], "system alpha = 0.3 there, alpha = 0.4 here"),
+    ("dense", ["training.steps=4"], "3 steps there, 4 here"),
+])  # fmt: skip
+def test_replays_of_another_training(kept: Path, name: str, more: list[str], words: str) -> None:
+    both(tiny(f'training.network={{replay="{kept / name}"}}', *more), words)
+
+
+def test_a_model_is_told_by_its_name(kept: Path) -> None:
+    asked = tiny(f'training.network={{replay="{kept / "dense"}"}}', 'training.model="resnet20"')
+    with pytest.raises(GradwireError, match="model resnet8 there, resnet20 here; expected"):
+        check_trainings([asked])
+
+
+def test_a_reducer_of_ones_own_is_replayed(kept: Path, tmp_path: Path) -> None:
+    """Also where its module lies somewhere else, and a default was written out; with other parameters it is another."""
+    again = f'training.network={{replay="{kept / "signs"}"}}'
+    for each in (EXAMPLE, EXAMPLE.with_suffix(".py")):
+        shutil.copy(each, tmp_path)
+    elsewhere = load_scenario(tmp_path / EXAMPLE.name, set=["training.samples=100", "training.steps=3", "training.batch=4", again], policy="signs")
+    first = train(signs(*KEEPING[1:]))
+    for asked in (signs(again), elsewhere, signs(again, 'training.reducer={kind="largest_signs:LargestSigns"}')):
+        check_trainings([asked])
+        assert [row["loss"] for row in train(asked).steps] == [row["loss"] for row in first.steps]
+    both(signs(again, "training.reducer.ratio=0.1"), "reducer ratio = 0.05 there, ratio = 0.1 here")
+
+
+def test_what_can_be_trained_is_valid(kept: Path) -> None:
+    for more in ([f'training.network={{replay="{kept / "dense"}"}}'], ['training.system={kind="mp2", predictor="several"}'],
+                 ['training.system={kind="mp2", predictor="hold"}'], ['training.system={kind="wnn"}']):  # fmt: skip
+        check_trainings([tiny(*more)])
+
+
+def test_the_command_says_it_without_torch(kept: Path) -> None:
+    done = CliRunner().invoke(cli.app, ["check", "train-tiny", "--set", 'training.data="/nope"'])
+    assert done.exit_code == 2 and "/nope: no such data folder" in " ".join(done.output.split())
+    program = (
+        "import sys; sys.modules['torch'] = None; from gradwire.cli import app; "
+        f"sys.argv = ['gradwire', 'check', 'train-tiny', '--policy', 'dlcp', '--set', 'job.workers=3', '--set', "
+        f"'training.network={{replay=\"{kept / 'dense'}\"}}']; app()"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert told.returncode == 2 and "2 workers there, 3 here" in " ".join(told.stderr.split()), told.stderr

@@ -1,0 +1,98 @@
+"""A training is gone on with by the modules that it was begun with: what was edited since is refused, and nothing is
+written."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+torch = pytest.importorskip("torch")
+
+from gradwire import cli  # noqa: E402
+from gradwire.learn import train  # noqa: E402
+from gradwire.scenarios.errors import ResultError  # noqa: E402
+from gradwire.scenarios.load import load_scenario  # noqa: E402
+from gradwire.scenarios.record import input_digests  # noqa: E402
+
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "largest_signs.toml"
+SHORT = ["training.samples=100", "training.steps=4", "training.batch=4", "training.network={loss=0.2}", "training.score_every=2"]
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> Path:
+    """The example in a folder of its own, whose module imports another one."""
+    for each in (EXAMPLE, EXAMPLE.with_suffix(".py")):
+        shutil.copy(each, tmp_path)
+    module = tmp_path / "largest_signs.py"
+    module.write_text(module.read_text().replace("import torch\n", "import torch\n\nimport shared_by_signs  # noqa\n", 1))
+    (tmp_path / "shared_by_signs.py").write_text("SIZE = 1\n")
+    return tmp_path / EXAMPLE.name
+
+
+def scenario(file: Path, *more: str):
+    return load_scenario(file, set=[*SHORT, *more], policy="signs")
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {each.name: each.read_bytes() for each in folder.iterdir()}
+
+
+def stop(share: float, words: str) -> None:
+    if "step 3" in words:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("finished", [True, False])
+@pytest.mark.parametrize("file", ["largest_signs.py", "shared_by_signs.py"])
+def test_an_edited_module_is_refused(beside: Path, tmp_path: Path, finished: bool, file: str) -> None:
+    out = tmp_path / "out"
+    if finished:
+        train(scenario(beside), out)
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            train(scenario(beside), out, progress=stop)
+    before = content(out)
+    module = beside.with_name(file)
+    text = module.read_text()
+    module.write_text(f"{text}\n# another one\n")
+    words = rf"^{out}: was made with another {file} \(largest_signs:LargestSigns\); expected the file as it was, or a new folder$"
+    for until in (None, 0.01):
+        with pytest.raises(ResultError, match=words):
+            train(scenario(beside), out, until=until)
+    if file.startswith("shared"):  # the other one may be found where Python looks, too
+        module.unlink()
+        with pytest.raises(ResultError, match=f"was made with {file}, which is not there any more"):
+            train(scenario(beside), out)
+    assert content(out) == before
+    module.write_text(text)
+    assert train(scenario(beside), out).summary["steps_done"] == 4
+
+
+def test_the_summary_says_what_was_read(beside: Path, tmp_path: Path) -> None:
+    asked = scenario(beside)
+    assert train(asked, tmp_path / "out").summary["inputs"] == input_digests(asked)
+    assert set(input_digests(asked)) == {"training.reducer", "training.reducer: shared_by_signs.py"}
+    place = tmp_path / "out" / "training.json"
+    summary = json.loads(place.read_text())
+    del summary["inputs"]  # as of before there were any
+    place.write_text(json.dumps(summary))
+    beside.with_name("shared_by_signs.py").write_text("SIZE = 2\n")
+    assert train(asked, tmp_path / "out").summary["steps_done"] == 4
+
+
+def test_a_table_is_an_input_too(tmp_path: Path) -> None:
+    """A topology of one's own; the command says it in one line."""
+    file = tmp_path / "mine.edges"
+    first = "".join(f"h{host} s0\n" for host in range(9))
+    file.write_text(first)
+    short = [*SHORT, "training.size=8", "job.workers=2", f'topology={{kind="graph", file="{file}"}}', 'training.network="ideal"']
+    asked = ["train", "train-tiny", "--policy", "dctcp", "--out", str(tmp_path / "out"), *(word for each in short for word in ("--set", each))]
+    done = CliRunner().invoke(cli.app, asked)
+    assert done.exit_code == 0, done.output
+    file.write_text(first + "h9 s0\n")
+    done = CliRunner().invoke(cli.app, asked)
+    assert done.exit_code == 2 and "was made with another mine.edges (topology.file)" in " ".join(done.output.split())

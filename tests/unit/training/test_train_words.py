@@ -1,0 +1,81 @@
+"""What is said of a training's folder that is another one's, or where no training belongs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+torch = pytest.importorskip("torch")
+
+from gradwire import cli  # noqa: E402
+from gradwire.learn import train  # noqa: E402
+from gradwire.scenarios.errors import GradwireError, ResultError, ScenarioError  # noqa: E402
+from gradwire.scenarios.load import load_scenario  # noqa: E402
+
+SHORT = ["training.steps=2", "training.samples=100", "training.size=8", "training.batch=4", "job.workers=2"]
+
+
+def tiny(*more: str, policy: str = "dlcp"):
+    return load_scenario("train-tiny", set=[*SHORT, 'training.network={loss=0.2}', "training.keep_missing=true", *more], policy=policy)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    for policy in ("dlcp", "dctcp"):
+        train(tiny(policy=policy), folder / policy)
+    (folder / "trainings.txt").write_text("This folder holds trainings by gradwire, which goes on with what is here.\n")
+    return folder
+
+
+@pytest.mark.parametrize(("network", "words"), [
+    ("{replay = 'x', seed = 1}", "training.network.seed: unknown key; expected no key but replay"),
+    ("{replay = 'x', loss = 0.1}", "training.network.loss: unknown key; expected no key but replay"),
+    ("{replay = 3}", 'training.network.replay: is of the wrong type (got 3); expected a text in quotes'),
+    ("{loss = 0.1, seeds = 1}", 'training.network.seeds: unknown key; expected "seed"'),
+    ("{loss = 'x'}", "training.network.loss: "),
+])  # fmt: skip
+def test_the_key_that_is_wrong(network: str, words: str) -> None:
+    with pytest.raises(ScenarioError) as told:
+        load_scenario("train-tiny", set=[f"training.network={network}"])
+    assert words in str(told.value)
+
+
+def test_trainings_one_folder_deeper(trained: Path) -> None:
+    with pytest.raises(ResultError) as told:
+        train(tiny(f'training.network={{replay="{trained}"}}', "training.keep_missing=false"))
+    assert str(told.value) == (
+        f"{trained}: has not kept which packets were lost; "
+        f"expected the folder of a training with training.keep_missing = true, such as {trained}/dctcp or {trained}/dlcp"
+    )
+
+
+@pytest.mark.parametrize(("more", "words"), [
+    (["training.steps=5"], "training.steps 2 -> 5;"),
+    (["link.rate=10Gbps", "training.steps=5"], 'link.rate "1Gbps" -> "10Gbps", training.steps 2 -> 5;'),
+    (["job.push_bound=0.2"], "job[0].push_bound 0.1 -> 0.2;"),
+    (['training.reducer={kind="topk", ratio=0.1}'], 'training.reducer.kind nothing -> "topk", training.reducer.ratio nothing -> 0.1;'),
+    (["seed=3", "link.rate=2Gbps", "link.latency=1us", "training.steps=5", "training.batch=5"], 'link.rate "1Gbps" -> "2Gbps", link.latency "2us" -> "1us", training.batch 4 -> 5 and 2 more;'),
+])  # fmt: skip
+def test_another_scenario_says_in_what(trained: Path, more: list[str], words: str) -> None:
+    with pytest.raises(ResultError) as told:
+        train(tiny(*more), trained / "dlcp")
+    said = str(told.value)
+    assert said.startswith(f"{trained}/dlcp: holds the training of another scenario: ") and words in said
+    assert said.endswith(f"; expected as {trained}/dlcp/scenario.toml says, or a new folder")
+
+
+@pytest.mark.parametrize("command", ["timeline", "tensors", "compare", "telemetry"])
+def test_commands_of_runs_know_a_training(trained: Path, command: str) -> None:
+    for folder in (trained / "dlcp", trained):
+        both = [str(folder)] * (2 if command == "compare" else 1)
+        done = CliRunner().invoke(cli.app, [command, *both])
+        said = " ".join(done.output.split())
+        what = "holds trainings, no Result" if folder == trained else "is a training, no Result"
+        assert done.exit_code == 2 and f"{folder}: {what}; expected " in said and "gradwire report" in said, said
+    with pytest.raises(GradwireError, match="is a training, no Result"):
+        from gradwire.scenarios.result import Result
+
+        Result.read(trained / "dlcp")

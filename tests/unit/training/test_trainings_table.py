@@ -1,0 +1,48 @@
+"""What `gradwire train --out` leaves of the comparison: the table that it prints, in trainings.txt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+torch = pytest.importorskip("torch")
+
+from gradwire import cli  # noqa: E402
+from gradwire.scenarios.gone_on_with import gone_on_with  # noqa: E402
+
+SHORT = ["training.steps=2", "training.samples=100", "training.size=8", "training.batch=4", "job.workers=2", 'training.network="ideal"']
+SENTENCE = "This folder holds trainings by gradwire, which goes on with what is here.\n"
+
+
+def command(out: Path, *words: str):
+    sets = [word for each in SHORT for word in ("--set", each)]
+    return CliRunner().invoke(cli.app, ["train", "train-tiny", *sets, "--out", str(out), *words])
+
+
+def test_the_table_stays(tmp_path: Path) -> None:
+    """The one that is printed; of the last command that came to its end, also where that printed JSON."""
+    out, file = tmp_path / "out", tmp_path / "out" / "trainings.txt"
+    done = command(out, "--all")
+    assert done.exit_code == 0, done.output
+    table = file.read_text()
+    shown, _, order = table.partition("\nIn the order of their scenario:\n")
+    assert shown.startswith(f"{SENTENCE}\n") and shown.removeprefix(f"{SENTENCE}\n") in done.stdout
+    assert order.splitlines() == ["dctcp", "dlcp", "topk"]
+    for words in ("DCTCP, top 1 %", "DLCP, 10 %", "accuracy at the end", "sent by all workers"):
+        assert words in table
+    assert command(out, "--all", "--json").exit_code == 0 and file.read_text() == table
+    assert command(out, "--policy", "dlcp", "--until", "accuracy=0.9").exit_code == 0
+    assert "time to accuracy 0.9" in file.read_text() and "top 1 %" not in file.read_text()
+    refused = command(out, "--policy", "dlcp", "--set", "training.steps=3")
+    assert refused.exit_code == 2 and "time to accuracy 0.9" in file.read_text()
+    assert command(out, "--all").exit_code == 0 and file.read_text() == table
+
+
+def test_what_is_known_by_a_file_keeps_what_is_in_it(tmp_path: Path) -> None:
+    with gone_on_with(tmp_path, "trainings.txt", "trainings"):
+        assert (tmp_path / "trainings.txt").read_text() == SENTENCE
+        (tmp_path / "trainings.txt").write_bytes(b"mine \xff")
+    with gone_on_with(tmp_path, "trainings.txt", "trainings"):
+        assert (tmp_path / "trainings.txt").read_bytes() == b"mine \xff"

@@ -1,0 +1,82 @@
+"""Whether the folder of a training may be gone on with: by the same scenario, and by the modules that there were."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradwire.scenarios.errors import ResultError, shorten
+from gradwire.scenarios.learned import CHECKPOINT, PRICES, SCENARIO, SUMMARY, TABLES
+from gradwire.scenarios.record import changed_inputs
+from gradwire.training.earlier import MISSING, ROUNDS, SHOWN, summary_of
+
+if TYPE_CHECKING:
+    from gradwire.scenarios.schema.scenario import Scenario
+
+
+def refuse_another(folder: Path, scenario: Scenario, text: str) -> None:
+    """Look at what a folder holds before a training of a scenario, which is written as `text`, goes there.
+
+    Raises
+    ------
+    ResultError
+        It is no folder, or holds something else: the training of another scenario, or one that was made with other
+        modules, or other files that the scenario names, than are there now. Of trainings from before these were noted
+        nothing is known.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ResultError("is a file", str(folder), "a folder")
+    own = {SCENARIO, SUMMARY, PRICES, MISSING, ROUNDS, *(f"{name}.parquet" for name in TABLES)}
+    there = {each.name for each in folder.iterdir() if not each.name.startswith(".")} if folder.is_dir() else set()
+    if not there:
+        return
+    kept = folder / SCENARIO
+    if not kept.is_file() or not (CHECKPOINT in there or there <= own):
+        raise ResultError("holds something else", str(folder), "a new folder, or that of a training")
+    before, now = _anywhere(kept.read_text(encoding="utf-8", errors="replace")), _anywhere(text)
+    if before != now:
+        what = f"holds the training of another scenario{_in_what(before, now)}"
+        raise ResultError(what, str(folder), f"as {kept} says, or a new folder")
+    for _, name, file, still in changed_inputs(scenario, summary_of(folder).get("inputs", {})):
+        what = f"another {file.name} ({name})" if still else f"{file.name}, which is not there any more ({name})"
+        raise ResultError(f"was made with {what}", str(folder), "the file as it was, or a new folder")
+
+
+def _anywhere(text: str) -> dict[str, Any]:
+    """A scenario, whatever device it is trained on: it may be gone on with on another one."""
+    try:
+        tables = tomllib.loads(text)
+        tables.get("training", {}).pop("device", None)
+    except (tomllib.TOMLDecodeError, AttributeError):  # somebody has been at it
+        return {"": text}
+    return tables
+
+
+def _in_what(before: dict[str, Any], now: dict[str, Any]) -> str:
+    """In which keys two scenarios differ, the first of them, old -> new."""
+    if "" in before:
+        return ""
+    found = [f"{place} {_value(old)} -> {_value(new)}" for place, old, new in _differing("", before, now)]
+    more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    return f": {', '.join(found[:SHOWN])}{more}"
+
+
+def _differing(place: str, before: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
+    """(place, old, new) of what differs; None where there is none."""
+    if before == now:
+        return
+    if isinstance(before, dict | None) and isinstance(now, dict | None):
+        before, now = before or {}, now or {}
+        for name in {**before, **now}:
+            yield from _differing(f"{place}.{name}" if place else name, before.get(name), now.get(name))
+    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        for number, (old, new) in enumerate(zip(before, now, strict=True)):
+            yield from _differing(f"{place}[{number}]", old, new)
+    else:
+        yield place, before, now
+
+
+def _value(value: Any) -> str:
+    return "nothing" if value is None else shorten(value, 40)
