@@ -56,6 +56,7 @@ def places_picture(judgement: Judgement) -> Figure | None:
             panel.set_xlabel("hop")
         for panel in panels[:, 0]:
             panel.set_ylabel("sender")
+            panel.set_yticks(range(maps[0][1].shape[0]))
         figure.colorbar(drawn, ax=panels, label="packets lost, %", aspect=34, fraction=0.04, pad=0.015)
         figure.supxlabel(f"mean over all steps of seed {seed}", color=GREY, fontsize=7.5)
     return figure
@@ -90,6 +91,6 @@ def _halves(panel: Axes, hops: int) -> None:
 def _words(figures: Mapping[str, float]) -> str:
     """How much was lost, and how far that is from chance."""
     parts = [f"{PERCENT * figures['lost']:.2g} % lost"] if "lost" in figures else []
-    parts += [f"runs {figures['runs']:.2g} x chance"] if "runs" in figures else []
-    parts += [f"correlation {figures['together']:.2f}"] if "together" in figures else []
+    parts += [f"runs {figures['runs']:.2g} × chance"] if "runs" in figures else []
+    parts += [f"workers' correlation {figures['together']:.2f}"] if "together" in figures else []
     return ", ".join(parts)

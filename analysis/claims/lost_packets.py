@@ -11,6 +11,7 @@ import json
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import pyarrow
@@ -71,13 +72,15 @@ class LostPackets:
         return expected / runs if runs else None
 
     def together(self) -> float | None:
-        """The mean correlation of two workers' shares lost, over steps and hops. None if no two vary."""
-        shares = self.lost.mean(axis=3).reshape(-1, self.lost.shape[2])
-        shares = shares[:, shares.std(axis=0) > ALIKE]
-        if shares.shape[1] < 2:
-            return None
-        found = np.corrcoef(shares.T)
-        return float(found[np.triu_indices(len(found), 1)].mean())
+        """The correlation of two workers' shares lost over the steps, the mean of all pairs and hops, so that hops
+        which lose more than others have no part in it. None if no two vary in any hop."""
+        found: list[float] = []
+        for shares in self.lost.mean(axis=3).swapaxes(0, 1):
+            varying = shares[:, shares.std(axis=0) > ALIKE]
+            if varying.shape[1] > 1:
+                pairs = np.triu_indices(varying.shape[1], 1)
+                found += np.corrcoef(varying.T)[pairs].tolist()
+        return fmean(found) if found else None
 
     def worst(self) -> float | None:
         """The share lost in the place, a sender in a hop, that loses most, over that of all. None if nothing was

@@ -35,7 +35,7 @@ WORDS = {
     "again_lost": "of the packets lost in a step: lost in the step before, too, share",
     "often_lost": "packets lost in half of the steps or more, share",
     "runs": "mean run of lost packets, over that of as many lost anywhere in their messages",
-    "together": "correlation of two workers' shares lost, mean of all pairs",
+    "together": "correlation of two workers' shares lost over the steps, mean of all pairs",
     "worst_place": "share lost where most is, by sender and hop, over that of all",
     "lost_places": "share of the packets lost by sender and hop",
     "step_bytes": "bytes that a worker sends in a step",

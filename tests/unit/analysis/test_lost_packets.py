@@ -96,6 +96,8 @@ def test_runs_and_workers_of_chance() -> None:
     common = lost.copy()
     common[200:] = False
     assert (LostPackets(common, ((0, 50),)).together() or 0) > 0.5, "there are steps in which nobody loses anything"
+    hops = np.concatenate([lost, np.zeros_like(lost)], axis=1)
+    assert LostPackets(hops, ((0, 50),)).together() == chance.together(), "a hop in which nobody loses anything says nothing"
 
 
 def test_nothing_lost_and_nothing_kept(tmp_path: Path) -> None:
