@@ -122,6 +122,7 @@ def _eager() -> dict[str, Arm]:
     any_packet: Json = {"tagging": {"layer_priority": True, "magnitude": True, "important_fraction": 0.0}}
     kinds: tuple[tuple[str, str, Json, Json], ...] = (
         ("", "", {}, any_packet), ("-deep", ", switches drop nothing", DEEP, any_packet), ("-tags", ", tags", {}, {}),
+        ("-deep-fifth", ", 20 %, switches drop nothing", DEEP, {**any_packet, "push_bound": TAIL}),
     )  # fmt: skip
     found = {}
     for end, words, changes, job in kinds:
