@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gradwire.analysis.claims.policies import POLICIES, PolicyOf
+from gradwire.analysis.claims.policies import POLICIES, TAGS, PolicyOf
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.readable import chosen_text
 from gradwire.scenarios.schema.policy import overlay
@@ -121,8 +121,8 @@ def _eager() -> dict[str, Arm]:
     which of the small ones are."""
     any_packet: Json = {"tagging": {"layer_priority": True, "magnitude": True, "important_fraction": 0.0}}
     kinds: tuple[tuple[str, str, Json, Json], ...] = (
-        ("", "", {}, any_packet), ("-deep", ", switches drop nothing", DEEP, any_packet), ("-tags", ", tags", {}, {}),
-        ("-deep-fifth", ", 20 %, switches drop nothing", DEEP, {**any_packet, "push_bound": TAIL}),
+        ("", "", {}, any_packet), ("-deep", ", no drops", DEEP, any_packet), ("-tags", ", tags", {}, {}),
+        ("-deep-fifth", ", no drops, 20 %", DEEP, {**any_packet, "push_bound": TAIL}),
     )  # fmt: skip
     found = {}
     for end, words, changes, job in kinds:
@@ -130,7 +130,7 @@ def _eager() -> dict[str, Arm]:
             if order == "random" and end:
                 continue
             eager = overlay(overlay(KEPT, changes), {"transport": {"stop_policy": "eager", "send_order": key}})
-            found[f"eager-{order}{end}"] = _small("dlcp", eager, f"eager Stop, {order}{words}", **job)
+            found[f"eager-{order}{end}"] = _small("dlcp", eager, f"eager, {order}{words}", **job)
     return found
 
 
@@ -141,22 +141,25 @@ LEFT = 0.2
 def _left_to_switches() -> dict[str, Arm]:
     """DLCP that sends everything and goes without what was dropped on the way: what is lost is the fabric's choice. The
     ring's workers are dealt over the racks, so that all its hops pass the spines; at home in a rack hardly anything of
-    them is dropped."""
+    them is dropped. Drawn tags make as many packets droppable, whatever their magnitudes."""
     probed = overlay(KEPT, {"transport": {"stop_policy": "on_probe"}})
+    spread = overlay(probed, SPREAD)
     ring: Json = {"servers": 0, "exchange": {"kind": "ring"}, "placement": "spread"}
     push: Json = {"push_bound": LEFT, "pull_bound": 0.0}
     pull: Json = {"push_bound": 0.0, "pull_bound": LEFT, "pull_important": False}
-    both: Json = {**push, **pull, "push_bound": LEFT}
-    spread = overlay(probed, SPREAD)
-    return {
-        "switches": _small("dlcp", probed, "loss left to switches", **push),
-        "switches-spread": _small("dlcp", spread, "as many bytes spread evenly", **push),
+    both: Json = {**pull, "push_bound": LEFT, **ring}
+    drawn: Json = {"tagging": {**TAGS, "random": True}}
+    found = {
         "ring-lossless": _small("dctcp-2ms", {}, "ring, nothing lost", **ring),
-        "ring-switches": _small("dlcp", probed, "ring, loss left to switches", **both, **ring),
-        "ring-switches-spread": _small("dlcp", spread, "ring, as many bytes spread evenly", **both, **ring),
         "ring-switches-scatter": _small("dlcp", probed, "ring, in reduce-scatter only", **push, **ring),
         "ring-switches-gather": _small("dlcp", probed, "ring, in all-gather only", **pull, **ring),
     }
+    for key, words, job in (("switches", "", push), ("ring-switches", "ring, ", both)):
+        for end, more, tags in (("", "", {}), ("-drawn", ", tags drawn", drawn)):
+            found[f"{key}{end}"] = _small("dlcp", probed, f"{words}loss left to switches{more}", **job, **tags)
+            even = f"{words}as many bytes spread evenly{more}"
+            found[f"{key}{end}-spread"] = _small("dlcp", spread, even, **job, **tags)
+    return found
 
 
 SYSTEMS: dict[str, Arm] = {

@@ -148,7 +148,7 @@ def test_the_loop_is_over_the_simulator() -> None:
     """Every arm; bounds that DLCP has are of pushes alone but in a ring, where one may be of one half of the hops only. What
     DCTCP learns with small packets is trained once for three settings."""
     runs = all_runs([planned(each, 2, False, DATA) for each in claims_of("loop")])
-    assert len(runs) == 2 * (4 + 3 + 3 + 2 + 9 + 2 + 5)
+    assert len(runs) == 2 * (4 + 3 + 3 + 2 + 9 + 4 + 7)
     halves = {run.policy: (run.scenario.job[0].push_bound, run.scenario.job[0].pull_bound) for run in runs}
     assert (halves["ring-switches-scatter"], halves["ring-switches-gather"]) == ((0.2, 0.0), (0.0, 0.2))
     assert (halves["ring-lossless"], halves["ring-switches"]) == ((0.0, 0.0), (0.2, 0.2))

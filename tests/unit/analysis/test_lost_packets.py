@@ -123,7 +123,7 @@ def test_maps_have_one_scale_and_their_own_places() -> None:
     for run in planned(claim, 2, False, {"pictures": "synthetic"}):
         hops = 14 if run.setting.startswith("ResNet-8 in a ring") else 1
         found = {"accuracy": 0.3, "runs": 1.5, "together": 0.2, "worst_place": 2.0, "lost": 0.02}
-        most = 0.5 if run.policy == "ring-switches-gather" and run.seed == 1 else 0.1
+        most = 0.5 if run.policy == "ring-switches-drawn" and run.seed == 1 else 0.1
         if run.policy != "ring-lossless":
             found |= {f"lost@{worker},{hop}": most * hop / 13 if hops > 1 else 0.9 for worker in range(8) for hop in range(hops)}
         figures[run.key] = found
@@ -131,8 +131,8 @@ def test_maps_have_one_scale_and_their_own_places() -> None:
     assert figure is not None
     maps = {panel.get_title().split("\n")[0]: panel.images[0] for panel in figure.axes if panel.get_title()}
     assert list(maps) == [
-        "ring, loss left to switches", "ring, as many bytes spread evenly", "ring, in reduce-scatter only",
-        "ring, in all-gather only",
+        "ring, loss left to switches", "ring, as many bytes spread evenly", "ring, loss left to switches, tags drawn",
+        "ring, as many bytes spread evenly, tags drawn",
     ]  # fmt: skip
     assert {each.get_clim() for each in maps.values()} == {(0.0, 50.0)}
     drawn = maps["ring, loss left to switches"].get_array()
