@@ -113,6 +113,8 @@ KEPT: Json = {"training": {"keep_missing": True}}
 ORDERS = {"rotating": "important_first", "sequential": "sequential", "random": "random"}
 DEEP: Json = {"switch": {"selective_drop": False, "buffer": "4MiB"}}
 """Switches that hold a step of all workers, and drop nothing."""
+ONE_PATH: Json = {**DEEP, "load_balancing": "ecmp"}
+"""All packets of a pair of hosts by one path, so that they arrive as they were sent."""
 
 
 def _eager() -> dict[str, Arm]:
@@ -123,6 +125,7 @@ def _eager() -> dict[str, Arm]:
     kinds: tuple[tuple[str, str, Json, Json], ...] = (
         ("", "", {}, any_packet), ("-deep", ", no drops", DEEP, any_packet), ("-tags", ", tags", {}, {}),
         ("-deep-fifth", ", no drops, 20 %", DEEP, {**any_packet, "push_bound": TAIL}),
+        ("-path-fifth", ", no drops, 20 %, one path", ONE_PATH, {**any_packet, "push_bound": TAIL}),
     )  # fmt: skip
     found = {}
     for end, words, changes, job in kinds:

@@ -79,7 +79,7 @@ def _beside(name: str, baseline: str, *arms: str) -> Setting:
 
 
 _EAGER = ("eager-rotating", "eager-sequential", "eager-random")
-_ENDS = ("-deep", "-deep-fifth", "-tags")
+_ENDS = ("-deep", "-deep-fifth", "-path-fifth", "-tags")
 _ORDER = _beside(ORDER, f"{BASE}-small", *_EAGER, *(f"{arm}{end}" for end in _ENDS for arm in _EAGER[:2]))
 _SPREAD = ("", "-spread", "-drawn", "-drawn-spread")
 _SWITCHES = _beside(SWITCHES, f"{BASE}-small", *(f"switches{end}" for end in _SPREAD))
@@ -197,7 +197,7 @@ the second one others [ours]; by chance it is about the bound."""
 TURNS = "less that in rotating order"
 _PLACES = (
     ("", "switches drop"), ("-deep", "switches drop nothing"), ("-deep-fifth", "switches drop nothing, bound of 20 %"),
-    ("-tags", "switches drop, tags by magnitude"),
+    ("-path-fifth", "switches drop nothing, one path, bound of 20 %"), ("-tags", "switches drop, tags by magnitude"),
 )  # fmt: skip
 
 

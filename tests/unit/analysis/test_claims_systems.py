@@ -148,7 +148,7 @@ def test_the_loop_is_over_the_simulator() -> None:
     """Every arm; bounds that DLCP has are of pushes alone but in a ring, where one may be of one half of the hops only. What
     DCTCP learns with small packets is trained once for three settings."""
     runs = all_runs([planned(each, 2, False, DATA) for each in claims_of("loop")])
-    assert len(runs) == 2 * (4 + 3 + 3 + 2 + 9 + 4 + 7)
+    assert len(runs) == 2 * (4 + 3 + 3 + 2 + 11 + 4 + 7)
     halves = {run.policy: (run.scenario.job[0].push_bound, run.scenario.job[0].pull_bound) for run in runs}
     assert (halves["ring-switches-scatter"], halves["ring-switches-gather"]) == ((0.2, 0.0), (0.0, 0.2))
     assert (halves["ring-lossless"], halves["ring-switches"]) == ((0.0, 0.0), (0.2, 0.2))
@@ -164,14 +164,15 @@ def test_orders_of_eager_stop_differ_in_nothing_else() -> None:
     """Arms of a place, of one seed: the same scenario but for the key."""
     claim = next(each for each in claims_of("loop") if each.id == "L6")
     runs = {run.policy: run for run in planned(claim, 1, False, DATA)}
-    for end in ("", "-deep", "-deep-fifth", "-tags"):
+    for end in ("", "-deep", "-deep-fifth", "-path-fifth", "-tags"):
         found = []
         for order in ("rotating", "sequential", *(() if end else ("random",))):
             scenario = runs[f"eager-{order}{end}"].scenario
             assert scenario.transport.stop_policy == "eager" and scenario.training.keep_missing
             assert scenario.job[0].tagging.important_fraction == (0.5 if end == "-tags" else 0)
-            assert scenario.switch.selective_drop is ("deep" not in end)
-            assert scenario.job[0].push_bound == (0.2 if end == "-deep-fifth" else 0.1)
+            assert scenario.switch.selective_drop is (end in ("", "-tags"))
+            assert scenario.job[0].push_bound == (0.2 if end.endswith("fifth") else 0.1)
+            assert scenario.load_balancing == ("ecmp" if end == "-path-fifth" else "spray_random")
             tables = scenario.model_dump()
             tables["transport"].pop("send_order")
             found.append(tables)
