@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gradwire.analysis.claims.policies import POLICIES, PolicyOf
+from gradwire.analysis.claims.policies import POLICIES, TAGS, PolicyOf
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.readable import chosen_text
+from gradwire.scenarios.schema.policy import overlay
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def _spread(label: str, policy: str) -> Arm:
 def _small(policy: str, changes: Json | None = None, label: str = "", **job: object) -> Arm:
     """A policy whose packets hold 512 bytes: of messages of ten packets 5 % is none but a last one that is short."""
     of = POLICIES[policy]
-    small = {**of.set, "transport": {**of.set["transport"], "payload": "512B"}, **(changes or {})}
+    small = overlay(overlay(dict(of.set), {"transport": {"payload": "512B"}}), changes or {})
     return Arm(label or f"{of.label}, packets of 512 B", small, {**of.job, **job})
 
 
@@ -105,6 +106,63 @@ def _over_a_ring() -> dict[str, Arm]:
         "ring-fabric": _small("dlcp", {}, "ring, DLCP with bounds of 5 %", **ring),
         "ring-spread": _small("dlcp", SPREAD, "ring, as many bytes spread evenly", **ring),
     }
+
+
+KEPT: Json = {"training": {"keep_missing": True}}
+"""For measures of which packets are lost."""
+ORDERS = {"rotating": "important_first", "sequential": "sequential", "random": "random"}
+DEEP: Json = {"switch": {"selective_drop": False, "buffer": "4MiB"}}
+"""Switches that hold a step of all workers, and drop nothing."""
+ONE_PATH: Json = {**DEEP, "load_balancing": "ecmp"}
+"""All packets of a pair of hosts by one path, so that they arrive as they were sent."""
+
+
+def _eager() -> dict[str, Arm]:
+    """Eager Stop, by the order in which packets are sent. Where every packet is droppable nothing but the order says
+    which of them are missing when a message may end, and what switches have dropped; with tags by magnitude it says
+    which of the small ones are."""
+    any_packet: Json = {"tagging": {"layer_priority": True, "magnitude": True, "important_fraction": 0.0}}
+    kinds: tuple[tuple[str, str, Json, Json], ...] = (
+        ("", "", {}, any_packet), ("-deep", ", no drops", DEEP, any_packet), ("-tags", ", tags", {}, {}),
+        ("-deep-fifth", ", no drops, 20 %", DEEP, {**any_packet, "push_bound": TAIL}),
+        ("-path-fifth", ", no drops, 20 %, one path", ONE_PATH, {**any_packet, "push_bound": TAIL}),
+    )  # fmt: skip
+    found = {}
+    for end, words, changes, job in kinds:
+        for order, key in ORDERS.items():
+            if order == "random" and end:
+                continue
+            eager = overlay(overlay(KEPT, changes), {"transport": {"stop_policy": "eager", "send_order": key}})
+            found[f"eager-{order}{end}"] = _small("dlcp", eager, f"eager, {order}{words}", **job)
+    return found
+
+
+LEFT = 0.2
+"""Bound under which all but the worst of what switches drop stays lost, if nothing else does."""
+
+
+def _left_to_switches() -> dict[str, Arm]:
+    """DLCP that sends everything and goes without what was dropped on the way: what is lost is the fabric's choice. The
+    ring's workers are dealt over the racks, so that all its hops pass the spines; at home in a rack hardly anything of
+    them is dropped. Drawn tags make as many packets droppable, whatever their magnitudes."""
+    probed = overlay(KEPT, {"transport": {"stop_policy": "on_probe"}})
+    spread = overlay(probed, SPREAD)
+    ring: Json = {"servers": 0, "exchange": {"kind": "ring"}, "placement": "spread"}
+    push: Json = {"push_bound": LEFT, "pull_bound": 0.0}
+    pull: Json = {"push_bound": 0.0, "pull_bound": LEFT, "pull_important": False}
+    both: Json = {**pull, "push_bound": LEFT, **ring}
+    drawn: Json = {"tagging": {**TAGS, "random": True}}
+    found = {
+        "ring-lossless": _small("dctcp-2ms", {}, "ring, nothing lost", **ring),
+        "ring-switches-scatter": _small("dlcp", probed, "ring, in reduce-scatter only", **push, **ring),
+        "ring-switches-gather": _small("dlcp", probed, "ring, in all-gather only", **pull, **ring),
+    }
+    for key, words, job in (("switches", "", push), ("ring-switches", "ring, ", both)):
+        for end, more, tags in (("", "", {}), ("-drawn", ", tags drawn", drawn)):
+            found[f"{key}{end}"] = _small("dlcp", probed, f"{words}loss left to switches{more}", **job, **tags)
+            even = f"{words}as many bytes spread evenly{more}"
+            found[f"{key}{end}-spread"] = _small("dlcp", spread, even, **job, **tags)
+    return found
 
 
 SYSTEMS: dict[str, Arm] = {
@@ -133,6 +191,8 @@ SYSTEMS: dict[str, Arm] = {
     "mipd-most": _system("MIPD, all sent in 8 bits, all updated", "mipd", ratio=1.0, bits=8, update="all"),
     "slimdp-half": _system("Slim-DP, 50 %, half of it core", "slimdp", alpha=0.5, beta=0.25),
     **_over_a_ring(),
+    **_eager(),
+    **_left_to_switches(),
     "dlcp-spread": _spread("DLCP, as many packets spread evenly", "dlcp"),
     **{f"{policy}-small": _small(policy) for policy in ("dctcp-2ms", "dlcp", "dlcp-phases")},
     "dense-simulated": Arm("dense, over the simulator", SIMULATED),

@@ -1,5 +1,6 @@
 """Draw: one picture per claim, the measure that it is about by setting and policy; the seeds' range as a bar. Where
-settings have a baseline, what the others change against it (`draw_effects`)."""
+settings have a baseline, what the others change against it (`draw_effects`), or where in a ring packets were lost
+(`draw_places`)."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from gradwire.analysis.claims.arms import label_of
 from gradwire.analysis.claims.claim import Setting
 from gradwire.analysis.claims.draw_curves import curves_picture
 from gradwire.analysis.claims.draw_effects import effects_picture
+from gradwire.analysis.claims.draw_places import places_picture
 from gradwire.analysis.claims.judge import Judgement
 from gradwire.analysis.claims.measures import TIMES, WORDS
 
@@ -32,6 +34,8 @@ def picture(judgement: Judgement) -> Figure | None:
     from gradwire.analysis.plots import COLOURS, GREY, PAPER, WIDTH
 
     claim = judgement.claim
+    if claim.shown == "lost_places":
+        return places_picture(judgement)
     if claim.shown.startswith("to"):
         return curves_picture(judgement)
     if any(each.baseline for each in claim.settings):

@@ -46,7 +46,8 @@ def effects_picture(judgement: Judgement) -> Figure | None:
         columns = min(len(settings), MOST)
         rows = -(-len(settings) // columns)
         deepest = max(sum(each.setting == setting for each in effects) for setting in settings)
-        figure = Figure(figsize=(WIDTH, rows * (0.75 + 0.24 * deepest)), layout="constrained")
+        pitch = 0.33 if any("\n" in _name(each) for each in effects) else 0.24
+        figure = Figure(figsize=(WIDTH, rows * (0.75 + pitch * deepest)), layout="constrained")
         FigureCanvasAgg(figure)
         panels = figure.subplots(rows, columns, squeeze=False).flatten()
         for panel, setting in zip(panels, settings, strict=False):
@@ -92,12 +93,17 @@ def _rows(panel: Axes, setting: str, effects: Sequence[Effect]) -> None:
             markerfacecolor=colour if each.resolved else "white", linewidth=1,
         )  # fmt: skip
     panel.axvline(0, color=GREY, linewidth=0.6)
-    panel.set_yticks(range(len(effects)), [fill(label_of(each.policy), 34) for each in effects])
+    panel.set_yticks(range(len(effects)), [_name(each) for each in effects])
     panel.set_ylim(len(effects) - 0.5, -0.5)
     panel.set_title(fill(setting, 40))
     panel.grid(axis="x", color="#DDDDDD", linewidth=0.5)
     panel.set_axisbelow(True)
     panel.spines[["top", "right"]].set_visible(False)
+
+
+def _name(effect: Effect) -> str:
+    """What an arm is called beside its row, in one line or more."""
+    return fill(label_of(effect.policy), 34)
 
 
 def _half(effect: Effect) -> float:

@@ -7,6 +7,8 @@ hold every step to that, and a training in which one is broken ends.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gradwire.analysis.claims.claim import At, Claim, Expect, Setting
 from gradwire.analysis.claims.policies import BOUND
 from gradwire.analysis.claims.systems import saved_or_not
@@ -19,6 +21,9 @@ LONG_LOOP = "ResNet-8 over two spines, 20 epochs"
 RING = "ResNet-8 in a ring, 2 epochs"
 LONG_RING = "ResNet-8 in a ring, 20 epochs"
 SMALL = "ResNet-8 over two spines, packets of 512 B, 2 epochs"
+ORDER = "ResNet-8 over two spines, eager Stop, packets of 512 B, 2 epochs"
+SWITCHES = "ResNet-8 over two spines, loss left to switches, packets of 512 B, 2 epochs"
+RACKS = "ResNet-8 in a ring that is dealt over racks, 2 epochs"
 TARGET, LONG_TARGET = 0.28, 0.70
 """Accuracies that times are to [ours]."""
 
@@ -63,6 +68,23 @@ PLACES = ((LOOP, ""), (LONG_LOOP, ""), (SMALL, "-small"))
 """Settings, and what the names of arms end with there."""
 _CLOCKS = (Setting(CLOCK, "train-tiny", (BASE, *LOSSLESS), overlay(_BASE, _CLOCK), data="pictures"),)
 _RINGS = _settings((RING, LONG_RING), ("ring-fabric", "ring-spread"), "ring-spread")
+
+
+def _beside(name: str, baseline: str, *arms: str) -> Setting:
+    """Small packets, 2 epochs, over the same fabric."""
+    return Setting(
+        name, "train-tiny", (baseline, *arms), _BASE, data="pictures", baseline=baseline, target=TARGET,
+        shown="accuracy",
+    )  # fmt: skip
+
+
+_EAGER = ("eager-rotating", "eager-sequential", "eager-random")
+_ENDS = ("-deep", "-deep-fifth", "-path-fifth", "-tags")
+_ORDER = _beside(ORDER, f"{BASE}-small", *_EAGER, *(f"{arm}{end}" for end in _ENDS for arm in _EAGER[:2]))
+_SPREAD = ("", "-spread", "-drawn", "-drawn-spread")
+_SWITCHES = _beside(SWITCHES, f"{BASE}-small", *(f"switches{end}" for end in _SPREAD))
+_RACKS = _beside(RACKS, "ring-lossless", *(f"ring-switches{end}" for end in _SPREAD))
+_HALVES = _beside(RACKS, "ring-lossless", "ring-switches", "ring-switches-scatter", "ring-switches-gather")
 
 
 def _points(arm: str, other: str, what: str, low: float, condition: str) -> tuple[Expect, ...]:
@@ -169,4 +191,108 @@ L5 = Claim(
     "In each step as many packets are lost in both. DLCP's own are chosen: droppable ones are small, of messages that "
     "are long enough, and others in every step.",
 )
-CLAIMS = [L1, L2, L3, L4, L5]
+SAME, OTHERS = 0.5, 0.25
+"""Shares of what is lost in a step that is lost again in the next: from the first on the same packets are lost, up to
+the second one others [ours]; by chance it is about the bound."""
+TURNS = "less that in rotating order"
+_PLACES = (
+    ("", "switches drop"), ("-deep", "switches drop nothing"), ("-deep-fifth", "switches drop nothing, bound of 20 %"),
+    ("-path-fifth", "switches drop nothing, one path, bound of 20 %"), ("-tags", "switches drop, tags by magnitude"),
+)  # fmt: skip
+
+
+def _of(name: str, arm: str, measure: str) -> Callable[[At], float]:
+    return lambda at: at(name, arm, measure)
+
+
+def _again(arm: str, low: float | None, high: float | None, condition: str) -> Expect:
+    return Expect(
+        "of the packets lost in a step: lost in the one before, too", _of(ORDER, arm, "again_lost"), (ORDER,), low,
+        high, "share", condition,
+    )  # fmt: skip
+
+
+L6 = Claim(
+    "L6",
+    "[notes] on an independent group's measurement of eager Stop; limits [ours]",
+    "Eager Stop with a sender in order always goes without the same tail, and that costs accuracy; in an order that "
+    "rotates it does not.",
+    "eager Stop spends the whole bound, always on the same tail; no accuracy published",
+    (_ORDER,),
+    (
+        *(
+            than(ORDER, f"eager-sequential{end}", f"eager-rotating{end}", f"packets in order, {TURNS}", None, 0.0,
+                 words)
+            for end, words in _PLACES
+        ),
+        than(ORDER, "eager-random", "eager-rotating", f"packets in an order that is drawn, {TURNS}", -POINT, None,
+             "switches drop"),
+        *(_again(f"eager-sequential{end}", SAME, None, f"in order, {words}") for end, words in _PLACES),
+        *(_again(f"eager-rotating{end}", None, OTHERS, f"rotating, {words}") for end, words in _PLACES),
+    ),
+    "accuracy",
+    "Bounds are of 10 % where none is said. All packets are droppable but where tags are said, so that nothing but the "
+    "order differs. Where switches drop, what is missing when a message may end is what they have dropped more than "
+    "what was not sent yet.",
+)  # fmt: skip
+L7 = Claim(
+    "L7",
+    "[ours]; nobody has published it",
+    "What a fabric loses of a ring costs more in all-gather than in reduce-scatter.",
+    "no measurement published",
+    (_HALVES,),
+    (
+        than(RACKS, "ring-switches-scatter", "ring-switches-gather",
+             "what switches drop lost in reduce-scatter only, less that in all-gather only", 0.0, None, "halves"),
+        *(
+            than(RACKS, f"ring-switches-{half}", "ring-lossless", f"it lost in {words} only, less that without", None,
+                 0.0, words)
+            for half, words in (("scatter", "reduce-scatter"), ("gather", "all-gather"))
+        ),
+    ),
+    "accuracy",
+    "What is dropped in the other half is sent again there. How much was lost is among the measures. A lost mean "
+    "becomes the last step's.",
+)  # fmt: skip
+
+
+def _over(name: str, arm: str, measure: str) -> Callable[[At], float]:
+    return lambda at: at(name, arm, measure) - at(name, f"{arm}-spread", measure)
+
+
+_LEFT = ((SWITCHES, "switches", "parameter servers"), (RACKS, "ring-switches", "ring"))
+L8 = Claim(
+    "L8",
+    "[ours]; nobody has published it",
+    "What switches drop comes in runs, at several workers at a time, and more in some places than in others; and it "
+    "costs no more than as many bytes lost evenly.",
+    "no measurement published",
+    (_SWITCHES, _RACKS),
+    (
+        *(
+            Expect(f"{words}, less that where they are spread", _over(name, arm, measure), (name,), 0.0, None, "ratio",
+                   f"{short}, {place}", interval=True)
+            for name, arm, place in _LEFT
+            for measure, words, short in (
+                ("runs", "mean run of lost packets, over that by chance", "runs"),
+                ("worst_place", "share lost where most is, over that of all", "places"),
+            )
+        ),
+        *(
+            Expect("correlation of two workers' shares lost", _of(name, arm, "together"), (name,), 0.0, None, "ratio",
+                   f"together, {place}", interval=True)
+            for name, arm, place in _LEFT
+        ),
+        *(
+            than(name, f"{arm}{end}", f"{arm}{end}-spread", SPREAD, -POINT, None, f"{place}{words}")
+            for end, words in (("", ""), ("-drawn", ", tags drawn"))
+            for name, arm, place in _LEFT
+        ),
+    ),
+    "lost_places",
+    "Everything is sent, and the bound of 20 % forgives what was dropped; of a message that has lost more all of it is "
+    "sent again. DLCP's switches drop droppable packets only, which are small ones; with drawn tags they are any. "
+    "Correlations are held against zero: what is spread is a step's losses, of which all workers have their part, so "
+    "that all lose more in the same steps.",
+)  # fmt: skip
+CLAIMS = [L1, L2, L3, L4, L5, L6, L7, L8]

@@ -143,6 +143,7 @@ def unit_of(measure: str) -> str:
     other = {
         "broken": "count", "worst": "ratio", "magnitude": "ratio", "step_bytes": "count", "apart": "count",
         "pulled": "count", "traffic": "count", "steps_to": "count", "apart_max": "count", "loss": "ratio",
+        "runs": "ratio", "together": "ratio", "worst_place": "ratio",
     }  # fmt: skip
     return "time" if measure in TIMES else other.get(measure, "share")
 

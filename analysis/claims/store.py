@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gradwire.analysis import sources
+from gradwire.analysis.claims.lost_packets import lost_figures
 from gradwire.analysis.claims.measures import figures, learned_figures
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.learned import CHECKPOINT, SUMMARY, Learned
@@ -76,7 +77,7 @@ class Store:
         if training.summary["steps_done"] < training.summary["steps"]:
             return None
         (place / CHECKPOINT).unlink(missing_ok=True)  # there is nothing left to go on with
-        return learned_figures(training)
+        return learned_figures(training) | lost_figures(place)
 
 
 def _beside(place: Path) -> Path:

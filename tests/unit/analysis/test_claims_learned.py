@@ -116,6 +116,19 @@ def test_panels_of_effects_stay_apart() -> None:
         assert not any(box.overlaps(other) for other in boxes[:number])
 
 
+def test_names_of_two_lines_stay_apart() -> None:
+    """Those of arms one below the other, where each is too long for one line."""
+    claim = next(each for each in claims_of("loop") if each.id == "L6")
+    runs = planned(claim, 2, False, {"pictures": "synthetic"})
+    figure = effects_picture(judge(claim, runs, {run.key: {"accuracy": 0.5 - 0.01 * run.seed} for run in runs}))
+    assert figure is not None
+    figure.draw_without_rendering()
+    names = [label for panel in figure.axes for label in panel.get_yticklabels()]
+    assert sum("\n" in name.get_text() for name in names) > 1
+    boxes = [name.get_window_extent() for name in names]
+    assert not any(box.overlaps(other) for number, box in enumerate(boxes) for other in boxes[:number])
+
+
 def test_pages_and_values_hold_effects() -> None:
     judged = _judged(_less("p0.1", low=-0.03))
     page = html_page("Title", [judged], [None], "gradwire reproduce tolerance", 3)

@@ -145,13 +145,38 @@ def test_costs_are_those_of_whoever_asks_for_them() -> None:
 
 
 def test_the_loop_is_over_the_simulator() -> None:
-    """Every arm; bounds that DLCP has are of pushes alone but in a ring."""
-    assert len(all_runs([planned(each, 2, False, DATA) for each in claims_of("loop")])) == 2 * (4 + 3 + 3 + 2)
+    """Every arm; bounds that DLCP has are of pushes alone but in a ring, where one may be of one half of the hops only. What
+    DCTCP learns with small packets is trained once for three settings."""
+    runs = all_runs([planned(each, 2, False, DATA) for each in claims_of("loop")])
+    assert len(runs) == 2 * (4 + 3 + 3 + 2 + 11 + 4 + 7)
+    halves = {run.policy: (run.scenario.job[0].push_bound, run.scenario.job[0].pull_bound) for run in runs}
+    assert (halves["ring-switches-scatter"], halves["ring-switches-gather"]) == ((0.2, 0.0), (0.0, 0.2))
+    assert (halves["ring-lossless"], halves["ring-switches"]) == ((0.0, 0.0), (0.2, 0.2))
     for run in all_runs([planned(each, 2, True, DATA) for each in claims_of("loop")]):
         assert run.scenario.training.network == "simulated"
         assert bool(run.target) is not ("40 steps" in run.setting)
         assert run.scenario.training.spread is ("spread" in run.policy)
-        assert bool(run.scenario.job[0].pull_bound) is run.policy.startswith("ring")
+        pulls = run.policy.startswith("ring") and not run.policy.endswith(("lossless", "scatter"))
+        assert bool(run.scenario.job[0].pull_bound) is pulls
+
+
+def test_orders_of_eager_stop_differ_in_nothing_else() -> None:
+    """Arms of a place, of one seed: the same scenario but for the key."""
+    claim = next(each for each in claims_of("loop") if each.id == "L6")
+    runs = {run.policy: run for run in planned(claim, 1, False, DATA)}
+    for end in ("", "-deep", "-deep-fifth", "-path-fifth", "-tags"):
+        found = []
+        for order in ("rotating", "sequential", *(() if end else ("random",))):
+            scenario = runs[f"eager-{order}{end}"].scenario
+            assert scenario.transport.stop_policy == "eager" and scenario.training.keep_missing
+            assert scenario.job[0].tagging.important_fraction == (0.5 if end == "-tags" else 0)
+            assert scenario.switch.selective_drop is (end in ("", "-tags"))
+            assert scenario.job[0].push_bound == (0.2 if end.endswith("fifth") else 0.1)
+            assert scenario.load_balancing == ("ecmp" if end == "-path-fifth" else "spray_random")
+            tables = scenario.model_dump()
+            tables["transport"].pop("send_order")
+            found.append(tables)
+        assert all(each == found[0] for each in found)
 
 
 def test_arms_that_lose_nothing_learn_what_the_baseline_does() -> None:
