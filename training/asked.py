@@ -52,15 +52,26 @@ def model_kind(table: Training) -> ModelKind:
 
 
 def refuse_ahead(scenario: Scenario) -> None:
-    """Look for what a training needs besides its scenario: data, a predictor, the training that is replayed. Of data it
-    is seen whether they are there, and no more.
+    """Look for what a training needs besides its scenario: data, a predictor, the training that is replayed; and at
+    whether its exchange can be trained. Of data it is seen whether they are there, and no more.
 
     Raises
     ------
     ScenarioError, TraceError, ResultError
         It is not there, or another one than is needed; as when it is trained.
     """
-    table = table_of(scenario)
+    table, job = table_of(scenario), scenario.job[0]
+    exchanged(job)
+    from gradwire.training.reducers.base import Reducer
+
+    if job.exchange.kind == "ring" and isinstance(table.reducer, Reducer):
+        from gradwire.training.collective import check_ring
+
+        payload = int((job.transport or scenario.transport).payload)
+        try:
+            check_ring(table.reducer, job.workers, payload, job.fill, job.pull_fill)
+        except ValueError as error:
+            raise ScenarioError(str(error), "training.reducer") from None
     if table.data != "synthetic":
         if model_kind(table).task == "images":
             from gradwire.traces.datasets.images import find_images

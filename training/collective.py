@@ -26,24 +26,18 @@ if TYPE_CHECKING:
     from gradwire.training.exchange import Exchange
 
 
-def check_ring(exchange: Exchange) -> None:
-    """Raise ValueError if a ring cannot add up what an exchange's workers send, or not fill it as asked."""
-    reducer, workers, payload = exchange.reducer, exchange.workers, exchange.payload
+def check_ring(reducer: Reducer, workers: int, payload: int, fill: str, pull_fill: str) -> None:
+    """Raise ValueError if a ring cannot add up what so many workers send, or not fill it as asked."""
     if not reducer.adds_up or workers < 2 or payload % VALUE:
         raise ValueError(
             f"a ring of {workers} with packets of {payload} bytes adds up no {reducer.kind}; expected two workers or "
             "more, packets of whole float32 values, and no reducer, or one whose values can be added up"
         )
-    if not plain(reducer) and (exchange.fill == "stale" or exchange.pull_fill == "stale"):
+    if reducer.kind != "none" and "stale" in (fill, pull_fill):
         raise ValueError(
             f"what {reducer.kind} sent of other elements in the last step cannot stand for what is lost in a ring; "
             'expected job.pull_fill = "zero", and fill = "zero" or "rescaled"'
         )
-
-
-def plain(reducer: Reducer) -> bool:
-    """Whether it sends every element of a gradient, as it is."""
-    return reducer.kind == "none"
 
 
 def reduced(

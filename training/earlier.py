@@ -139,7 +139,7 @@ NETWORK = (
 """What a scenario says of its network, and of what goes over it."""
 TRAINED = frozenset({
     "transport.payload", "job.transport.payload", "job.name", "job.workers", "job.fill", "job.pull_fill",
-    "job.exchange.kind", "job.exchange.bucket",
+    "job.exchange.kind",
 })  # fmt: skip
 """Of that, what is no matter of a network that answers as it did: compared, or heeded by the trainer."""
 

@@ -121,7 +121,7 @@ class Exchange:
         if self.collective == "ring":
             from gradwire.training.collective import check_ring
 
-            check_ring(self)
+            check_ring(self.reducer, self.workers, self.payload, self.fill, self.pull_fill)
             self.rings = [Ring(self.fill, self.pull_fill) for _ in range(self.reducer.rounds)]
         else:
             check_units(self.reducer, self.infos, self.payload)

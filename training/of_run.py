@@ -23,6 +23,7 @@ from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.errors import GradwireError, ResultError, ScenarioError
 from gradwire.scenarios.load import load_scenario
 from gradwire.scenarios.result import KINDS, SCENARIO_FILE, Result
+from gradwire.training.asked import exchanged
 from gradwire.training.earlier import REPLAY, table_said
 from gradwire.training.network import Answer, Memoryless, Pushed
 from gradwire.training.played import hops_of, masks_of
@@ -145,10 +146,16 @@ def _told(folder: Path, result: Result) -> tuple[Scenario, Job, list[str], Trace
     table = scenario.job[0]
     if table.exchange.kind not in ("parameter_server", "ring") or job.exchange.context.payload % 4:
         raise ResultError(f"is of {table.exchange.kind}", str(folder), WANTED)
-    partition = int(getattr(table.exchange, "partition", 0))
-    if not scenario.output.missing or partition % job.exchange.context.payload:
-        what = "has not kept what messages were delivered without" if not scenario.output.missing else "cuts packets"
-        raise ResultError(what, str(folder), WANTED)
+    try:
+        exchanged(table)
+    except ScenarioError as error:
+        raise ResultError(f"is no training's: {error.where} {error.what}", str(folder), WANTED) from None
+    payload, partition = job.exchange.context.payload, int(getattr(table.exchange, "partition", 0))
+    if not scenario.output.missing:
+        raise ResultError("has not kept what messages were delivered without", str(folder), WANTED)
+    if partition % payload:
+        what = f"has messages of {partition} bytes, which are no whole packets"
+        raise ResultError(what, str(folder), f"a run whose job.exchange.partition is a multiple of {payload} bytes")
     if result.summary.get("approximate", {}).get("left_out"):
         raise ResultError("left iterations out", str(folder), "a run without simulation.approximate")
     return scenario, job, list(needs.network.names), needs.traces[0]
@@ -159,21 +166,19 @@ def _played(result: Result, job: Job, names: list[str], folder: Path) -> list[Pl
     exchange = job.exchange
     rows = {name: numpy_of(result.iterations[name]) for name in ("iteration", "start_ps", "end_ps")}
     count = len(exchange.context.workers)
-    done = [number for number in range(int(rows["iteration"].max(initial=-1)) + 1)
-            if (rows["iteration"] == number).sum() == count]  # fmt: skip
-    if not done:
-        raise ResultError("has no iteration that all workers have finished", str(folder), WANTED)
     table = result.messages
+    under_way = set(numpy_of(table["iteration"])[numpy_of(table["end_ps"]) < 0].tolist())
+    done = [number for number in range(int(rows["iteration"].max(initial=-1)) + 1)
+            if (rows["iteration"] == number).sum() == count and number not in under_way]  # fmt: skip
+    if not done:
+        what = "has no iteration that all workers have finished, and whose messages have all been delivered"
+        raise ResultError(what, str(folder), WANTED)
     at = {name: number for number, name in enumerate(names)}
     column = {name: numpy_of(table[name]).astype(np.int64) for name in ("message", "iteration", "tensor", "part")}
     kind = np.array([KINDS.index(each) for each in table["kind"].to_pylist()], dtype=np.int64)
     ends = np.array([[at[each] for each in table[name].to_pylist()] for name in ("src", "dst")], dtype=np.int64)
     packets = dict(zip(column["message"].tolist(), numpy_of(table["packets"]).tolist(), strict=True))
-    lacking: dict[int, Any] = {}
-    runs = [numpy_of(result.missing[name]).tolist() for name in ("message", "packet", "packets")]
-    for message, packet, run in zip(*runs, strict=True):
-        mask = lacking.setdefault(message, np.zeros(packets[message], dtype=np.bool_))
-        mask[packet : packet + run] = True
+    lacking = _lacking(result, packets, folder)
     firsts = {(each.tensor, each.part): each.first for each in getattr(exchange, "partitions", ())}
     parts = zip(column["tensor"].tolist(), column["part"].tolist(), strict=True)
     first = np.array([firsts.get(each, 0) for each in parts], dtype=np.int64)
@@ -189,6 +194,26 @@ def _played(result: Result, job: Job, names: list[str], folder: Path) -> list[Pl
             _workers(job, ends[:, mine], kind[mine]), buckets, segments,
         ))  # fmt: skip
         before = ended
+    return found
+
+
+def _lacking(result: Result, packets: Mapping[int, int], folder: Path) -> dict[int, Any]:
+    """Which packets each message was delivered without, (packets,) bool, by number. ResultError if that cannot be."""
+    found: dict[int, Any] = {}
+    runs = [numpy_of(result.missing[name]).tolist() for name in ("message", "packet", "packets", "bytes")]
+    lost: dict[int, int] = {}
+    for message, packet, run, nbytes in zip(*runs, strict=True):
+        mask = found.setdefault(message, np.zeros(packets[message], dtype=np.bool_))
+        if packet < 0 or run < 1 or packet + run > len(mask) or mask[packet : packet + run].any():
+            what = f"is damaged: packets {packet} to {packet + run - 1} of message {message}, which has {len(mask)}"
+            raise ResultError(what, str(folder / "missing.parquet"), "what the run left there")
+        mask[packet : packet + run] = True
+        lost[message] = lost.get(message, 0) + nbytes
+    said = zip(*(numpy_of(result.messages[name]).tolist() for name in ("message", "lost_bytes", "end_ps")), strict=True)
+    for message, nbytes, end in said:
+        if end >= 0 and lost.get(message, 0) != nbytes:
+            what = f"is damaged: {lost.get(message, 0)} bytes of message {message}, of which {nbytes} were lost"
+            raise ResultError(what, str(folder / "missing.parquet"), "what the run left there")
     return found
 
 

@@ -86,6 +86,8 @@ class Recipe:
         for name in ("workers", "batch", "steps", "payload", "bucket", "resync", "data_seed", "seed"):
             least = 1 if name in ("workers", "batch", "payload") else 0
             whole_number(getattr(self, name), f"Recipe({name})", least, ScenarioError)
+        if self.collective == "ring" and not self.bucket:
+            raise ScenarioError("is 0", "Recipe(bucket)", "bytes of a ring's buckets, at least 1")
         for name, most in (("rate", 1e3), ("rise", 1.0), ("momentum", 1.0), ("weight_decay", 1e6), ("clip", 1e6)):
             number_within(getattr(self, name), f"Recipe({name})", 0, most, ScenarioError)
         for name, words in (

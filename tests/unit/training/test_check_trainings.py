@@ -124,3 +124,13 @@ def test_the_command_says_it_without_torch(kept: Path) -> None:
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert told.returncode == 2 and "2 workers there, 3 here" in " ".join(told.stderr.split()), told.stderr
+
+
+@pytest.mark.parametrize(("more", "words"), [
+    ([*RING, TOPK], "adds up no topk"),
+    ([*RING, 'training.reducer={kind="randomk"}'], 'expected job.pull_fill = "zero"'),
+    (['job.exchange={kind="halving_doubling"}', "job.servers=0", "job.push_bound=0.0"], "halving_doubling cannot be trained"),
+    (["job.accumulate=2"], "micro-batches are not accumulated"),
+])  # fmt: skip
+def test_exchanges_that_cannot_be_trained(more: list[str], words: str) -> None:
+    both(tiny('training.network="ideal"', *more), words)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet as parquet
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -115,6 +118,11 @@ def test_a_training_over_a_run(runs: Path, name: str, tmp_path: Path) -> None:
     assert all(0 < row["lost"] < 0.3 for row in learned.steps)
 
 
+def test_buckets_that_make_no_difference_are_named(runs: Path) -> None:
+    asked_for = [*RING[1:], 'job.exchange={kind="ring", bucket="1MiB"}', f'training.network={{replay="{runs / "ring"}"}}']
+    assert "job.exchange.bucket" in train(asked(*asked_for)).summary["replayed"]["otherwise"]
+
+
 @pytest.mark.parametrize(("more", "words"), [
     (["job.workers=3"], "workers 4 there, 3 here"),
     (["transport.payload=8KiB"], "payload 4096 there, 8192 here"),
@@ -138,3 +146,41 @@ def test_runs_that_say_too_little_are_refused(runs: Path, tmp_path: Path) -> Non
     (tmp_path / "silent" / "result.json").write_text("{")
     with pytest.raises(ResultError, match=r"result\.json"):
         OfRun(tmp_path / "silent")
+
+
+def test_iterations_whose_messages_were_under_way_do_not_count(runs: Path, tmp_path: Path) -> None:
+    """Of a run that was ended: workers may be through with an iteration whose pulls are still under way."""
+    whole = Result.read(runs / "back")
+    ends = np.array(whole.messages["end_ps"])[np.array(whole.messages["iteration"]) == 1]
+    simulate(asked("job.servers=1", "job.pull_bound=0.3", "job.pull_important=false", f"duration={ends.max() - 1}ps")).write(tmp_path / "ended")
+    (iteration,) = {row["iteration"] for row in Result.read(tmp_path / "ended").messages.to_pylist() if row["end_ps"] < 0 and row["iteration"] < 2}
+    assert len(OfRun(tmp_path / "ended").steps) == iteration == 1
+    first = min(row["end_ps"] for row in whole.messages.to_pylist())
+    simulate(asked("job.servers=1", f"duration={first}ps")).write(tmp_path / "early")
+    with pytest.raises(ResultError, match="has no iteration that all workers have finished, and whose messages have all been delivered"):
+        OfRun(tmp_path / "early")
+
+
+@pytest.mark.parametrize(("column", "value"), [("packet", -1), ("packets", 10**8), ("packets", 0), ("bytes", 5 * 10**8)])
+def test_damaged_numbers_are_refused(runs: Path, tmp_path: Path, column: str, value: int) -> None:
+    shutil.copytree(runs / "servers", tmp_path / "copy")
+    place = tmp_path / "copy" / "missing.parquet"
+    table = parquet.read_table(place)
+    values = table[column].to_numpy().copy()
+    values[0] = value
+    changed = table.set_column(table.column_names.index(column), table.schema.field(column), [values])
+    for made in (changed, pyarrow.concat_tables([table, table])):
+        parquet.write_table(made, place)
+        with pytest.raises(ResultError, match=r"missing\.parquet: is damaged"):
+            OfRun(tmp_path / "copy")
+
+
+@pytest.mark.parametrize(("more", "words"), [
+    (["job.exchange.staleness=2"], r"job\.exchange\.staleness is how a simulated job waits"),
+    (["job.accumulate=2"], r"job\.accumulate 2 micro-batches"),
+    (["job.exchange.partition=10000B"], r"has messages of 10000 bytes.*partition is a multiple of 4096 bytes"),
+])  # fmt: skip
+def test_runs_that_trainings_are_not_like_are_refused(tmp_path: Path, more: list[str], words: str) -> None:
+    simulate(asked("job.servers=1", "job.iterations=1", *more)).write(tmp_path / "run")
+    with pytest.raises(ResultError, match=words):
+        OfRun(tmp_path / "run")
