@@ -14,7 +14,7 @@ from gradwire.scenarios.schema.training import PLAYED, RandomLoss, Replayed, Tra
 from gradwire.traces.devices import pick_device
 from gradwire.training.asked import exchanged, model_kind, served_by, table_of
 from gradwire.training.data import Dealer, Images, Text, images, text
-from gradwire.training.earlier import is_of_run
+from gradwire.training.earlier import is_of_run, table_said
 from gradwire.training.kept import Again
 from gradwire.training.network import Ideal, Network, Random
 from gradwire.training.of_run import OfRun
@@ -172,10 +172,9 @@ def replayed(table: Training) -> Again | OfRun:
     folder = Path(table.network.replay)
     if not is_of_run(folder):
         return Again(folder, table)
-    if table.system is not None:
-        what = f"{folder} is of a run, in which gradients were sent, and no {getattr(table.system, 'kind', 'system')}"
-        raise ScenarioError(what, "training.network.replay", "the folder of a training, or no training.system")
-    return OfRun(folder)
+    run = OfRun(folder)
+    run.fits({"system": table_said(table.system)})  # type: ignore[arg-type]
+    return run
 
 
 def _network(table: Training, workers: int, collective: str) -> Network:
