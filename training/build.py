@@ -158,7 +158,7 @@ def reducer_of(table: Training, folder: Path | None = None) -> Reducer:
     return reducer
 
 
-def replayed(table: Training) -> Again | OfRun:
+def replayed(table: Training, collective: str) -> Again | OfRun:
     """What an earlier training lost, or a run.
 
     Raises
@@ -166,12 +166,15 @@ def replayed(table: Training) -> Again | OfRun:
     ResultError
         The folder is neither's, or damaged.
     ScenarioError
-        It is a run's, and the training has a system.
+        It is a run's, and the training has a system, or brings the workers of a ring together.
     """
     assert isinstance(table.network, Replayed)
     folder = Path(table.network.replay)
     if not is_of_run(folder):
         return Again(folder, table)
+    if table.resync and collective == "ring":
+        what = f"{folder} is of a run, which says nothing of how long bringing workers together takes"
+        raise ScenarioError(what, "training.resync", "0")
     run = OfRun(folder)
     run.fits({"system": table_said(table.system)})  # type: ignore[arg-type]
     return run
@@ -179,7 +182,7 @@ def replayed(table: Training) -> Again | OfRun:
 
 def _network(table: Training, workers: int, collective: str) -> Network:
     if isinstance(table.network, Replayed):
-        return replayed(table)
+        return replayed(table, collective)
     if not isinstance(table.network, RandomLoss):
         return Ideal()
     rule = table.network

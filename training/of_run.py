@@ -15,9 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from gradwire.experiment.needs import find_needs
-from gradwire.experiment.resolve import jobs_of
-from gradwire.experiment.stepwise import Played
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.errors import GradwireError, ResultError, ScenarioError
@@ -32,6 +29,7 @@ from gradwire.training.strangers import innermost
 
 if TYPE_CHECKING:
     from gradwire.experiment.jobs import Job
+    from gradwire.experiment.stepwise import Played
     from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.traces.trace import TensorInfo, Trace
     from gradwire.training.reducers.base import Reducer
@@ -70,8 +68,8 @@ class OfRun(Memoryless):
         self.payload = int(exchange.context.payload)
         self.infos: Sequence[TensorInfo] = trace.tensors
         self.pull_loss = bool(scenario.job[0].pull_bound)
-        self.buckets, self.segments = exchange.buckets_and_segments
-        self.exchange: Literal["parameter_server", "ring"] = "ring" if self.buckets else "parameter_server"
+        ring = scenario.job[0].exchange.kind == "ring"
+        self.exchange: Literal["parameter_server", "ring"] = "ring" if ring else "parameter_server"
         self.steps = _played(result, job, names, self.folder)
 
     def compare(
@@ -133,6 +131,9 @@ def _word(said: Any) -> str:
 
 def _told(folder: Path, result: Result) -> tuple[Scenario, Job, list[str], Trace]:
     """(scenario, its job, names of nodes, its trace) of a Result."""
+    from gradwire.experiment.needs import find_needs  # not for trainings that replay no run
+    from gradwire.experiment.resolve import jobs_of
+
     try:
         (scenario,) = load_scenario(folder / SCENARIO_FILE).variants()
         if len(scenario.job) != 1:
@@ -163,6 +164,8 @@ def _told(folder: Path, result: Result) -> tuple[Scenario, Job, list[str], Trace
 
 def _played(result: Result, job: Job, names: list[str], folder: Path) -> list[Played]:
     """What became of each iteration that all workers have finished."""
+    from gradwire.experiment.stepwise import Played
+
     exchange = job.exchange
     rows = {name: numpy_of(result.iterations[name]) for name in ("iteration", "start_ps", "end_ps")}
     count = len(exchange.context.workers)

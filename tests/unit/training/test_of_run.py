@@ -118,6 +118,12 @@ def test_a_training_over_a_run(runs: Path, name: str, tmp_path: Path) -> None:
     assert all(0 < row["lost"] < 0.3 for row in learned.steps)
 
 
+def test_a_ring_is_not_brought_together_over_a_run(runs: Path) -> None:
+    """Which is said before a step, and not when it is due."""
+    with pytest.raises(ScenarioError, match=r"training\.resync: .*ring is of a run, which says nothing of how long"):
+        train(asked(*RING, "training.resync=3", f'training.network={{replay="{runs / "ring"}"}}'))
+
+
 def test_buckets_that_make_no_difference_are_named(runs: Path) -> None:
     asked_for = [*RING[1:], 'job.exchange={kind="ring", bucket="1MiB"}', f'training.network={{replay="{runs / "ring"}"}}']
     assert "job.exchange.bucket" in train(asked(*asked_for)).summary["replayed"]["otherwise"]
