@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pyarrow.parquet as parquet
@@ -20,6 +19,7 @@ from gradwire.training.kept import Kept, remembers  # noqa: E402
 from gradwire.training.network import Ideal, Random, Recorded, Spread  # noqa: E402
 from gradwire.training.simulated import Simulated  # noqa: E402
 from gradwire.training.trainer import Trainer  # noqa: E402
+from tests.support.killing import Killed  # noqa: E402
 
 SHORT = ["training.steps=7", "training.samples=200", "training.size=8", "training.batch=4", "job.workers=3"]
 PERSISTENT = 'transport={kind="dctcp", connections="persistent"}'
@@ -126,24 +126,16 @@ def test_stopped_between_rests_it_goes_on_alike(arm: str, rest: int, tmp_path: P
 def test_whatever_file_it_was_killed_at(settings: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At each file of all tables and checkpoints: after a look, a rest, and the end."""
     scenario = tiny("training.steps=4", "training.checkpoint_every=3", "training.score_every=2", *settings, arm="dlcp")
-    replace, done, kill_at = os.replace, 0, 0
-
-    def killed(*paths: Path) -> None:
-        nonlocal done
-        done += 1
-        if done == kill_at:
-            raise KeyboardInterrupt
-        replace(*paths)
-
-    monkeypatch.setattr("gradwire.scenarios.output.os.replace", killed)
+    kills = Killed(monkeypatch)
     train(scenario, tmp_path / "whole")
-    files = done
+    files = kills.done
     assert files == 3 * (7 if settings else 5) + 2, "scenario, tables, how far it is; and two checkpoints"
     for kill_at in range(1, files + 1):
-        done, place = 0, tmp_path / f"{kill_at}"
+        kills.next(kill_at)
+        place = tmp_path / f"{kill_at}"
         with pytest.raises(KeyboardInterrupt):
             train(scenario, place)
-        done = files
+        kills.next(0)
         train(scenario, place)
         assert alike(place, tmp_path / "whole"), kill_at
 
@@ -171,23 +163,15 @@ def test_a_target_that_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_target_that_was_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed at any of the files of the look that reaches it, it is not taken as reached before all of them are there."""
     scenario = tiny("training.checkpoint_every=3", "training.score_every=2", arm="spread")
-    replace, done, kill_at = os.replace, 0, 0
-
-    def killed(*paths: Path) -> None:
-        nonlocal done
-        done += 1
-        if done == kill_at:
-            raise KeyboardInterrupt
-        replace(*paths)
-
-    monkeypatch.setattr("gradwire.scenarios.output.os.replace", killed)
+    kills = Killed(monkeypatch)
     whole = train(scenario, tmp_path / "whole", until=1e-6)
-    assert done == 7
+    assert kills.done == 7
     for kill_at in range(1, 8):
-        done, place = 0, tmp_path / f"{kill_at}"
+        kills.next(kill_at)
+        place = tmp_path / f"{kill_at}"
         with pytest.raises(KeyboardInterrupt):
             train(scenario, place, until=1e-6)
-        done = 7
+        kills.next(0)
         assert train(scenario, place, until=1e-6).tables == whole.tables
         for each in (tmp_path / "whole").glob("*.parquet"):
             assert parquet.read_table(place / each.name).equals(parquet.read_table(each)), (kill_at, each.name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 from collections.abc import Callable
@@ -28,6 +27,7 @@ from gradwire.training.build import data_of, reducer_of, trainer_of  # noqa: E40
 from gradwire.training.data import images  # noqa: E402
 from gradwire.training.network import Random  # noqa: E402
 from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
+from tests.support.killing import Killed  # noqa: E402
 
 SHORT = ["training.steps=6", "training.samples=200", "training.size=8", "training.batch=4", "job.workers=2"]
 RESTS = ["training.score_every=2", "training.checkpoint_every=2"]
@@ -97,25 +97,16 @@ def test_it_goes_on_after_it_was_killed(whole: tuple[Path, Learned], tmp_path: P
 def test_it_goes_on_whatever_file_it_was_killed_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At each file of both checkpoints: in the end there are all rows, losses and packets of a training in one go."""
     scenario = tiny("training.score_every=3", 'training.network={loss=0.3}', "training.keep_missing=true")
-    replace, done = os.replace, 0
-    kill_at = 0
-
-    def killed(*paths: Path) -> None:
-        nonlocal done
-        done += 1
-        if done == kill_at:
-            raise KeyboardInterrupt
-        replace(*paths)
-
-    monkeypatch.setattr("gradwire.scenarios.output.os.replace", killed)
+    kills = Killed(monkeypatch)
     train(scenario, tmp_path / "whole")
-    whole, files = Learned.read(tmp_path / "whole"), done
+    whole, files = Learned.read(tmp_path / "whole"), kills.done
     assert files == 2 * 8, "scenario, three tables, two of packets, how far it is, and the checkpoint"
     for kill_at in range(1, files + 1):
-        done, place = 0, tmp_path / f"{kill_at}"
+        kills.next(kill_at)
+        place = tmp_path / f"{kill_at}"
         with pytest.raises(KeyboardInterrupt):
             train(scenario, place)
-        done = files
+        kills.next(0)
         train(scenario, place)
         found = Learned.read(place)
         assert found.tables == whole.tables and found.summary["steps_done"] == 6, kill_at
