@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.training.data import Images, Text
     from gradwire.training.network import Network
+    from gradwire.training.simulated_turns import SimulatedTurns
     from gradwire.training.trainer import Trainer
 
 SCORES = 10
@@ -158,7 +159,7 @@ def _trained(
     was read."""
     import torch
 
-    from gradwire.training.kept import Kept, remembers
+    from gradwire.training.kept import Kept
     from gradwire.training.trainer import Score
 
     table = scenario.training
@@ -172,7 +173,7 @@ def _trained(
     first = trainer.done
     tenth = max(1, -(-trainer.recipe.steps // SCORES))
     every = table.score_every or tenth
-    rest = (table.checkpoint_every or tenth) if remembers(trainer.network) else every
+    rest = (table.checkpoint_every or tenth) if trainer.rests else every
 
     def learned() -> Learned:
         ran = ran_on()
@@ -184,7 +185,7 @@ def _trained(
         made = learned()
         if place is None:
             if rests:  # as for a checkpoint
-                trainer.network.state_dict()
+                trainer.rest()
             return made
         try:
             made.write(place, text, trainer.network.write if isinstance(trainer.network, Kept) else None)
@@ -227,7 +228,9 @@ def _replayed(scenario: Scenario) -> dict[str, Any]:
     return {"replayed": {"folder": network.replay, "otherwise": unheeded(Path(network.replay), scenario)}}
 
 
-def network_of(scenario: Scenario, stack: ExitStack) -> tuple[Network | None, Callable[[], dict[str, Any]]]:
+def network_of(
+    scenario: Scenario, stack: ExitStack
+) -> tuple[Network | SimulatedTurns | None, Callable[[], dict[str, Any]]]:
     """The simulator's or the testbed's, if that is what is asked for, until `stack` closes; and what there is to say of
     what it runs on."""
     from gradwire.scenarios.schema.training import PLAYED
@@ -240,6 +243,13 @@ def network_of(scenario: Scenario, stack: ExitStack) -> tuple[Network | None, Ca
     from gradwire.training.simulated import Plays, Simulated
 
     times = load_trace(scenario.job[0].trace) if scenario.training.compute == "trace" else None
+    if not getattr(scenario.training.system, "together", True):
+        from gradwire.sim.turns import Turns
+        from gradwire.training.simulated_turns import SimulatedTurns
+
+        turns = Turns(scenario)
+        stack.callback(turns.close)
+        return SimulatedTurns(turns, times), dict
     plays: Plays
     if scenario.training.network == "emulated":
         from gradwire.emu.session import Session as Emulated

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -28,6 +28,7 @@ from gradwire.training.trainer import Recipe, Trainer
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.traces.models import ModelKind
+    from gradwire.training.simulated_turns import SimulatedTurns
 
 def data_of(table: Training) -> Images | Text:
     """The data that is learned from.
@@ -67,7 +68,9 @@ def device_of(table: Training) -> torch.device:
     return pick_device(table.device, "training.device", ScenarioError)
 
 
-def trainer_of(scenario: Scenario, data: Images | Text, network: Network | None = None) -> Trainer:
+def trainer_of(
+    scenario: Scenario, data: Images | Text, network: Network | SimulatedTurns | None = None
+) -> Trainer:
     """The trainer of a scenario, on its device.
 
     Parameters
@@ -104,13 +107,14 @@ def trainer_of(scenario: Scenario, data: Images | Text, network: Network | None 
     model, data = model_kind(table).build(data.classes).to(device), data.to(device)
     if network is None or table.network not in PLAYED:
         network = _network(table, job.workers, recipe.collective)
+    carried: Any = network  # by turns where the system says so
     reducer = reducer_of(table, scenario.folder)
     try:
         if system is not None:
-            return system.trainer(model, data, recipe, reducer, network)
+            return system.trainer(model, data, recipe, reducer, carried)
         if job.exchange.kind == "overlapped":
-            return _overlapped(scenario, model, data, recipe, network)
-        return Trainer(model, data, recipe, reducer, network, recorded=True)  # models of gradwire's own
+            return _overlapped(scenario, model, data, recipe, carried)
+        return Trainer(model, data, recipe, reducer, carried, recorded=True)  # models of gradwire's own
     except ValueError as error:
         where = {"ring": "training.reducer", "overlapped": "job.exchange"}.get(job.exchange.kind, "job.fill")
         raise ScenarioError(str(error), "training.system" if system else where) from None

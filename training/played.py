@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gradwire.scenarios.arrays import Ints
+from gradwire.scenarios.arrays import Flags, Ints
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.result import KINDS
 from gradwire.training.ring import VALUE, Hops, RingLayout
@@ -13,6 +14,7 @@ from gradwire.training.ring import VALUE, Hops, RingLayout
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from gradwire.experiment.program import Messages
     from gradwire.experiment.stepwise import Played
     from gradwire.training.seam import Pushed
 
@@ -36,10 +38,36 @@ def masks_of(
         if mask is None:
             count = pushed.pull_packets(tensor) if back else pushed.packets(worker, tensor)
             mask = masks[worker][tensor] = torch.ones(count, dtype=torch.bool)
-        begin = int(rows.first[index]) * VALUE // pushed.payload
-        there = torch.from_numpy(~missing)[: max(len(mask) - begin, 0)]
-        mask[begin : begin + len(there)] = there
+        _lose(mask, int(rows.first[index]) * VALUE // pushed.payload, missing)
     return ways[0], ways[1]
+
+
+def masks_alone(
+    counts: Sequence[int], payload: int, sent: Ints, messages: Messages, missing: Mapping[int, Flags]
+) -> list[Tensor | None]:
+    """Which packets arrived of what one worker has pushed alone, by tensor; None for all.
+
+    counts : how many packets, of so many bytes of `payload`, each tensor takes. `sent`: numbers of the tensors that
+        messages are of.
+    """
+    import torch
+
+    row: list[Tensor | None] = [None] * len(counts)
+    for index, lost in missing.items():
+        tensor = int(sent[messages.tensor[index]])
+        mask = row[tensor]
+        if mask is None:
+            mask = row[tensor] = torch.ones(counts[tensor], dtype=torch.bool)
+        _lose(mask, int(messages.first[index]) * VALUE // payload, lost)
+    return row
+
+
+def _lose(mask: Tensor, begin: int, missing: Flags) -> None:
+    """Note what is missing of a message whose first packet is that one of its tensor's."""
+    import torch
+
+    there = torch.from_numpy(~missing)[: max(len(mask) - begin, 0)]
+    mask[begin : begin + len(there)] = there
 
 
 def hops_of(layout: RingLayout, sent: Ints, played: Played) -> Hops:

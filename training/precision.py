@@ -14,6 +14,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from gradwire.scenarios.errors import ScenarioError
+
 Loss = Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]
 """(model, inputs, targets) to the loss of each sample, (samples,), or of each of its tokens, (samples, length)."""
 Precision = Literal["float32", "bfloat16"]
@@ -38,6 +40,26 @@ class Mixed:
 def in_precision(loss: Loss, precision: Precision, device: torch.device) -> Loss:
     """A loss as it is computed in that precision."""
     return Mixed(loss, device) if precision == "bfloat16" else loss
+
+
+def check_precision(model: nn.Module, precision: Precision, device: torch.device) -> None:
+    """Whether a model's layers can be computed in that precision here: torch has recurrent ones in bfloat16 for
+    processors with instructions for it only.
+
+    Raises
+    ------
+    ScenarioError
+        They cannot.
+    """
+    recurrent = any(isinstance(each, nn.RNNBase) for each in model.modules())
+    if precision == "float32" or device.type != "cpu" or not recurrent:
+        return
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            nn.LSTM(8, 8)(torch.zeros(1, 1, 8))
+    except RuntimeError:
+        what = "bfloat16 is nothing that this processor can compute the model's recurrent layers in"
+        raise ScenarioError(what, "training.precision", "float32, or a GPU, or a processor with AVX-512") from None
 
 
 def exact(loss: Loss) -> Loss:

@@ -26,11 +26,11 @@ from gradwire.training.data import Dealer, Images, Text
 from gradwire.training.devices import CPU, Stopwatch, moved
 from gradwire.training.exchange import Exchange, Fill, Sent
 from gradwire.training.gradients import gradients_of
-from gradwire.training.kept import Again
+from gradwire.training.kept import Again, remembers
 from gradwire.training.network import Ideal, Network
 from gradwire.training.of_run import OfRun
 from gradwire.training.parts import model_given, network_given, reducer_given
-from gradwire.training.precision import Loss, Precision, in_precision
+from gradwire.training.precision import Loss, Precision, check_precision, in_precision
 from gradwire.training.reducers.base import Reducer
 from gradwire.training.reducers.none import Dense
 from gradwire.training.replicas import Replicas
@@ -205,6 +205,7 @@ class Trainer:
             raise unfit(loss, "Trainer(loss)", "a function of (model, inputs, targets)", ScenarioError)
         self.device = next((each.device for each in model.parameters()), CPU)
         """Where everything is but what goes to the network: that of the model's parameters."""
+        check_precision(self.model, recipe.precision, self.device)
         self.loss = in_precision(loss, recipe.precision, self.device)
         self.watch = Stopwatch(self.device, waits=recipe.encode_time == "measured")
         self.dealer = Dealer(data, recipe.workers, recipe.batch, recipe.data_seed, self.device)
@@ -344,6 +345,15 @@ class Trainer:
                 yield score
                 if until is not None and score.accuracy >= until:
                     return
+
+    @property
+    def rests(self) -> bool:
+        """Whether its network remembers what it has carried, and so has to rest for a checkpoint."""
+        return remembers(self.network)
+
+    def rest(self) -> None:
+        """Let the network rest, as for a checkpoint."""
+        self.network.state_dict()
 
     def due(self, every: int) -> bool:
         """Whether what is done every so many steps (0 for never) and at the end is to be done now."""

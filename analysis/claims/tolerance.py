@@ -97,9 +97,8 @@ def _by_share(setting: str, flat: tuple[float, ...], slower: tuple[float, ...]) 
 
 
 def _family(name: str, changes: Json, data: Literal["pictures", "text"], full_only: bool) -> Setting:
-    """Another family of networks, with few arms."""
-    arms = ("lossless", "p0.03", "p0.1", "p0.3")
-    return Setting(name, "train-tiny", arms, changes, full_only, data=data, baseline="lossless")
+    """Another family of networks."""
+    return Setting(name, "train-tiny", ARMS_OF_S6, changes, full_only, data=data, baseline="lossless")
 
 
 _FAMILIES = (
@@ -117,7 +116,7 @@ S6 = Claim(
     "20 to 30 % need more epochs",
     (
         pictures(*ARMS_OF_S6[1:]),
-        _text("p0.03", "p0.1", "p0.3"),
+        _text(*ARMS_OF_S6[1:]),
         pictures(*ARMS_OF_S6[1:], full_only=True),
         _text(*ARMS_OF_S6[1:], full_only=True),
         *_FAMILIES,
@@ -126,11 +125,11 @@ S6 = Claim(
         ),
     ),
     (
-        *_by_share(PICTURES, (0.01, 0.03, 0.1), (0.2, 0.3)),
-        *_by_share(TEXT, (0.03, 0.1), (0.3,)),
-        *(each for name in _FAMILY_NAMES for each in _by_share(name, (0.03, 0.1), (0.3,))),
-        *_by_share(LONG, (0.01, 0.03, 0.1), (0.2, 0.3)),
-        *_by_share(LONG_TEXT, (0.01, 0.03, 0.1), (0.2, 0.3)),
+        *(
+            each
+            for name in (PICTURES, TEXT, *_FAMILY_NAMES, LONG, LONG_TEXT)
+            for each in _by_share(name, (0.01, 0.03, 0.1), (0.2, 0.3))
+        ),
         *_by_share(DEEP, (0.1,), (0.3,)),
     ),
     "accuracy",

@@ -112,6 +112,19 @@ class ParameterServers(Exchange):
         self._kept = np.isin(self._tensor, np.array(kept, dtype=np.int64))
 
     @property
+    def tensors(self) -> Ints:
+        """The tensor of every partition."""
+        return self._tensor
+
+    def away(self, worker: int) -> Ints:
+        """The partitions that a worker exchanges by messages: those that no server on its own host has."""
+        return np.flatnonzero(~self._local[worker])
+
+    def of_worker(self, iteration: int, worker: int, parts: Ints, pushed: bool) -> Messages:
+        """The messages by which one worker pushes partitions, or pulls them, in this order."""
+        return self._messages(iteration, np.full_like(parts, worker), parts, np.full(len(parts), pushed))
+
+    @property
     def unit_bytes(self) -> int:
         return int(self._bytes.max())
 

@@ -241,12 +241,24 @@ class Training(Table):
                 raise refuse(key, f"has no place in {system.kind}, which says what is sent", getattr(self, key), "none")
         if self.compute == "trace" and not system.traced:
             raise refuse("compute", f"{system.kind} does not send what a trace has", self.compute, "none")
-        if not system.simulated and (self.keep_missing or isinstance(self.network, Replayed)):
-            key = "keep_missing" if self.keep_missing else "network"
-            what = f"knows steps in which all push together, which {system.kind} has not got"
-            raise refuse(key, what, getattr(self, key), "losses by a rule, which need not be kept")
-        if self.network in PLAYED and not system.simulated:
-            raise refuse(
-                "network", f"{system.kind} cannot be carried packet by packet", self.network,
-                '"ideal" or losses by a rule',
-            )  # fmt: skip
+        if not system.together:
+            self._one_by_one(system)
+
+    def _one_by_one(self, system: Any) -> None:
+        """Workers that push when they are ready make no steps together."""
+        for key, asked in (("keep_missing", self.keep_missing), ("network", isinstance(self.network, Replayed))):
+            if asked:
+                what = f"knows steps in which all push together, which {system.kind} has not got"
+                raise refuse(key, what, getattr(self, key), "losses by a rule, which need not be kept")
+        if self.spread:
+            what = f"spreads the losses of steps in which all push together, which {system.kind} has not got"
+            raise refuse("spread", what, True, "false")
+        if self.network == "emulated":
+            what = f"{system.kind} cannot be carried on real sockets, where steps are played one after the other"
+            raise refuse("network", what, self.network, '"simulated", "ideal" or losses by a rule')
+        for key in ("rate", "server_rate") if self.network == "simulated" else ():
+            if getattr(system, key) is not None:
+                what = "is of links that nobody simulates, and the network is simulated"
+                raise refuse(f"system.{key}", what, getattr(system, key), "to leave it out")
+        if self.compute == "trace" and any(system.computing):
+            raise refuse("system.computing", "is beside the times of a trace", system.computing, 'compute = "none"')

@@ -238,6 +238,10 @@ class Fabric:
         """Which packets messages were delivered without since the last time (`Deliveries.take_missing`)."""
         return self._deliveries.take_missing()
 
+    def missing_of(self, first: int, many: int) -> Ints:
+        """The same of so many messages from one on; of those it is told no more."""
+        return self._deliveries.missing_of(first, many)
+
     def forget(self, track: Track) -> None:
         """A part that has come to its end is not asked any more."""
         self._programs.forget(track)

@@ -4,9 +4,10 @@ A worker computes its gradients at the parameters that it pulled last, while oth
 in between is its staleness. With a bound s on how far workers may get ahead (stale-synchronous parallel, Ho et al.,
 NeurIPS '13) a worker that has s more turns behind it than the slowest waits for that one.
 
-The order of everything is that of simulated time: how long a worker computes is given, how long a push takes is what
-the network answers, or bytes over a rate; what is due at the same time comes in the order in which it was planned. So
-runs are repeatable, and one worker is synchronous training bit by bit.
+The order of everything is that of simulated time: how long a worker computes is given; how long a push takes is what
+the network answers, or bytes over a rate, and what is due at the same time comes in the order in which it was planned.
+So runs are repeatable, and one worker is synchronous training bit by bit. Or pushes and pulls go packet by packet
+through a network that all share (`gradwire.training.simulated_turns`), and take what they take there.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from gradwire.training.network import Network, Pushed
 from gradwire.training.reducers.base import Reducer
 from gradwire.training.seam import carried
 from gradwire.training.served.pace import Pace
+from gradwire.training.simulated_turns import SimulatedTurns
 from gradwire.training.trainer import Recipe, StepRow, Trainer, losses_of
 
 COMPUTED, ARRIVED = 0, 1
@@ -66,12 +68,14 @@ class Asynchronous(Trainer):
 
     def __init__(
         self, model: nn.Module, data: Images | Text, recipe: Recipe, reducer: Reducer | None = None,
-        network: Network | None = None, loss: Loss = losses_of, *, staleness: int | None = None,
+        network: Network | SimulatedTurns | None = None, loss: Loss = losses_of, *, staleness: int | None = None,
         pace: Pace | None = None,
     ) -> None:  # fmt: skip
         """
         Parameters
         ----------
+        network : what pushes meet, each by itself; or what carries them, and pulls, and then `pace` says but how long
+            workers compute.
         staleness : turns by which a worker may be ahead of the slowest; no bound if absent.
 
         Raises
@@ -81,7 +85,9 @@ class Asynchronous(Trainer):
         """
         if recipe.fill != "zero":
             raise ValueError(f"fill = {recipe.fill!r} is about a mean of workers; expected zero: they come one by one")
-        super().__init__(model, data, recipe, reducer, network, loss)
+        self.live = network if isinstance(network, SimulatedTurns) else None
+        """What carries pushes and pulls, if anything does."""
+        super().__init__(model, data, recipe, reducer, None if isinstance(network, SimulatedTurns) else network, loss)
         if (rounds := self.exchange.reducer.rounds) > 1:
             raise ValueError(
                 f"{self.exchange.reducer.kind} has {rounds} rounds in which workers agree; expected one: they come one "
@@ -115,6 +121,8 @@ class Asynchronous(Trainer):
     def step(self) -> StepRow:
         """As many turns as there are workers; some of these may have several, and some none. What was lost is said turn
         by turn (`lost`, `senders`)."""
+        if self.live is not None and self.live.full:
+            self.rest()
         before = self.clock_ps
         rate = self.recipe.rate_at(self.done)
         self.log = [self.turn() for _ in range(self.recipe.workers)]
@@ -130,10 +138,34 @@ class Asynchronous(Trainer):
     def turn(self) -> Turn:
         """Everything until the next push has been merged."""
         while True:
+            if self.live is not None:
+                came = self.live.next(self.events[0][0] + 1 if self.events else None)
+                if came is not None:
+                    self.clock_ps = came.time_ps
+                    if came.pushed:
+                        self._arrived(came.worker, came.masks)
+                        return self._merge(came.worker)
+                    self._plan(self.clock_ps + self.pace.computing(came.worker), came.worker, COMPUTED)
+                    continue
             self.clock_ps, _, worker, what = heapq.heappop(self.events)
             if what == ARRIVED:
                 return self._merge(worker)
             self._compute(worker)
+
+    @property
+    def rests(self) -> bool:
+        return self.live is not None or super().rests
+
+    def rest(self) -> None:
+        """Let the network rest: what is under way comes, at its time, and nothing new meets it there."""
+        if self.live is None:
+            super().rest()
+            return
+        for came in self.live.rest(self.clock_ps):
+            if came.pushed:
+                self._arrived(came.worker, came.masks)
+            later = 0 if came.pushed else self.pace.computing(came.worker)
+            self._plan(came.time_ps + later, came.worker, ARRIVED if came.pushed else COMPUTED)
 
     # --- what a system may do otherwise ------------------------------------------------------------------------
 
@@ -186,6 +218,10 @@ class Asynchronous(Trainer):
             nbytes += Encoded((mine.view(-1),)).nbytes(self.recipe.payload)
         return nbytes
 
+    def answer(self, worker: int, nbytes: int) -> list[int]:
+        """The bytes of each message of a pull that has been made, of so many in all, where they have to be carried."""
+        return [4 * info.numel for info in self.infos]
+
     # --- the order of things -----------------------------------------------------------------------------------
 
     def _compute(self, worker: int) -> None:
@@ -198,18 +234,28 @@ class Asynchronous(Trainer):
         encoded = self.encode(worker, gradients)
         self.encode_ns += time.thread_time_ns() - began
         payload = self.recipe.payload
-        answer = carried(self.network, Pushed(
+        pushed = Pushed(
             self.batches[worker], 0, payload, self.messages, [encoded], kept=self.kept,
             sizes=lambda _, message: self.magnitudes(worker, encoded, message),
-        ))  # fmt: skip
+        )  # fmt: skip
         nbytes = sum(each.nbytes(payload) for each in encoded)
-        began = time.thread_time_ns()
-        got = self.received(worker, encoded, answer.arrived[0])
-        self.server_ns += time.thread_time_ns() - began
-        self.settle(worker, encoded, answer.arrived[0])
-        lost = self.shares(lost_of(encoded, answer.arrived[0], payload))
-        self.flying[worker] = {"loss": loss, "bytes": nbytes, "got": got, "lost": lost}
+        self.flying[worker] = {"loss": loss, "bytes": nbytes, "encoded": encoded}
+        if self.live is not None:
+            self.live.push(worker, self.turns[worker], pushed, self.clock_ps)
+            return
+        answer = carried(self.network, pushed)
+        self._arrived(worker, answer.arrived[0])
         self._plan(answer.time_ps + self._moved(nbytes, PUSH), worker, ARRIVED)
+
+    def _arrived(self, worker: int, masks: Sequence[Tensor | None]) -> None:
+        """What arrives of a push is known."""
+        mine = self.flying[worker]
+        encoded = mine.pop("encoded")
+        began = time.thread_time_ns()
+        mine["got"] = self.received(worker, encoded, masks)
+        self.server_ns += time.thread_time_ns() - began
+        self.settle(worker, encoded, masks)
+        mine["lost"] = self.shares(lost_of(encoded, masks, self.recipe.payload))
 
     def _merge(self, worker: int) -> Turn:
         mine, self.flying[worker] = self.flying[worker], {}
@@ -241,7 +287,10 @@ class Asynchronous(Trainer):
             total += nbytes
             self.pulled_at[worker] = self.version
             self.batches[worker], self.begun = self.begun, self.begun + 1
-            self._plan(self._moved(nbytes, PULL) + self.pace.computing(worker), worker, COMPUTED)
+            if self.live is None:
+                self._plan(self._moved(nbytes, PULL) + self.pace.computing(worker), worker, COMPUTED)
+            else:
+                self.live.pull(worker, self.turns[worker], self.messages, self.answer(worker, nbytes), self.clock_ps)
         self.waiting = still
         return total
 
@@ -262,8 +311,10 @@ class Asynchronous(Trainer):
         return slice_of(self._dealt[number], part, self.recipe.workers)
 
     def state_dict(self) -> dict[str, Any]:
+        """The network rests for it."""
+        self.rest()
         return {
-            **super().state_dict(),
+            **super().state_dict(), "live": None if self.live is None else self.live.state_dict(),
             "copies": self.copies.state_dict(), "flying": [dict(each) for each in self.flying],
             "order": {name: _plain(getattr(self, name)) for name in ORDER},
         }  # fmt: skip
@@ -275,6 +326,8 @@ class Asynchronous(Trainer):
         for name in ORDER:
             setattr(self, name, _plain(saved["order"][name]))
         self.events = [(when, order, worker, what) for when, order, worker, what in self.events]
+        if self.live is not None:
+            self.live.load_state_dict(saved["live"], self.clock_ps)
 
 
 ORDER = ("version", "turns", "pulled_at", "free", "batches", "begun", "waiting", "events", "planned")

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -28,6 +29,7 @@ from gradwire.training.served.pace import Pace
 from gradwire.training.served.quantiles import TOGETHER, packed, quantised, restored, unpacked
 from gradwire.training.served.sgd import clipped
 from gradwire.training.served.significance import SIGNIFICANCE, ratios_of
+from gradwire.training.simulated_turns import SimulatedTurns
 from gradwire.training.trainer import Recipe, losses_of
 
 
@@ -57,7 +59,7 @@ class Mipd(Asynchronous):
 
     def __init__(
         self, model: nn.Module, data: Images | Text, recipe: Recipe, rules: Interpretable | None = None,
-        network: Network | None = None, loss: Loss = losses_of, *, staleness: int | None = None,
+        network: Network | SimulatedTurns | None = None, loss: Loss = losses_of, *, staleness: int | None = None,
         pace: Pace | None = None,
     ) -> None:  # fmt: skip
         super().__init__(model, data, recipe, None, network, loss, staleness=staleness, pace=pace)
@@ -230,6 +232,20 @@ class Mipd(Asynchronous):
             self.known[worker] = self.chosen
             sent.append(keys_of(self.halves[0], len(self.vector)))
         return sum(each.nbytes(self.recipe.payload) for each in sent)
+
+    def answer(self, worker: int, nbytes: int) -> list[int]:
+        """The values of each tensor; which blocks these are, if that is told, goes with the first one's keys."""
+        sizes = [0] * len(self.messages)
+        if self.rules.update == "all":
+            sizes[::2] = [4 * info.numel for info in self.infos]
+        else:
+            chosen = torch.zeros(len(self.vector) + 1, dtype=torch.long)
+            chosen[self.halves[self.turned[worker]].cpu()] = self.block
+            block, within = divmod(np.array([*self.offsets, self.numel]), self.block)
+            before = np.append(0, chosen.cumsum(0)[:-1])  # elements of chosen blocks before each block
+            sizes[::2] = (4 * np.diff(before[block] + np.minimum(chosen.numpy()[block], within))).tolist()
+        sizes[1] = nbytes - sum(sizes)
+        return sizes
 
     # --- state ---------------------------------------------------------------------------------------------------
 

@@ -18,15 +18,18 @@ if TYPE_CHECKING:
 class Unsynchronised(System):
     """Base of systems whose workers come one by one."""
 
+    together: ClassVar[bool] = False
+
     staleness: Natural | None = None
     """Turns by which a worker may be ahead of the slowest; no bound if absent."""
     computing: Annotated[tuple[Time, ...], Field(min_length=1)] = (0,)  # type: ignore[assignment]
-    """How long each worker computes in a turn; from the first again where there are more workers."""
+    """How long each worker computes in a turn; from the first again where there are more workers. Nothing with
+    `compute = "trace"`, whose times are the trace's."""
     rate: Rate | None = None
-    """Of each worker's link, both ways; what it carries takes no time if absent."""
+    """Of each worker's link, both ways, where no network is simulated; what it carries takes no time if absent."""
     server_rate: Rate | None = None
-    """Of the server's link, both ways, which carries one push, and one pull, after the other; each has it to itself if
-    absent."""
+    """Of the server's link, both ways, where no network is simulated, which carries one push, and one pull, after the
+    other; each has it to itself if absent."""
 
     def pace(self) -> Pace:
         """The same, for the trainer."""
@@ -42,6 +45,7 @@ class AsynchronousServer(Unsynchronised):
     """
 
     reduces: ClassVar[bool] = True
+    traced: ClassVar[bool] = True
 
     kind: Literal["asynchronous"] = "asynchronous"
 

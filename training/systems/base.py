@@ -18,8 +18,8 @@ class System(Table):
 
     reduces: ClassVar[bool] = False
     """Whether gradients go through a reducer on their way."""
-    simulated: ClassVar[bool] = False
-    """Whether the packet simulator can carry it: all workers push together."""
+    together: ClassVar[bool] = True
+    """Whether all workers push together; else each does when it is ready."""
     traced: ClassVar[bool] = False
     """Whether it sends a message for each tensor, so that a trace of the model can say when each is ready."""
     if TYPE_CHECKING:

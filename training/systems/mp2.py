@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -28,7 +28,6 @@ class MP2(System):
     to normalisations are pushed as they are, every time.
     """
 
-    simulated: ClassVar[bool] = True
 
     kind: Literal["mp2"] = "mp2"
     predictor: Annotated[str, Field(min_length=1)] = "bundled"

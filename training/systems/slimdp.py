@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -25,7 +25,6 @@ class SlimDP(System):
     there is no core, with beta = alpha no explorer; with alpha = 1 it is plain data parallelism.
     """
 
-    simulated: ClassVar[bool] = True
 
     kind: Literal["slimdp"] = "slimdp"
     alpha: Ratio = 0.3

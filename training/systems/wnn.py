@@ -21,7 +21,6 @@ class WNN(System):
     """
 
     reduces: ClassVar[bool] = True
-    simulated: ClassVar[bool] = True
     traced: ClassVar[bool] = True
 
     kind: Literal["wnn"] = "wnn"

@@ -16,7 +16,7 @@ from gradwire.traces.models import find_model  # noqa: E402
 from gradwire.training import layers  # noqa: E402
 from gradwire.training.build import data_of, trainer_of  # noqa: E402
 from gradwire.training.gradients import Together, of_each_in_turn  # noqa: E402
-from gradwire.training.precision import exact, in_precision  # noqa: E402
+from gradwire.training.precision import check_precision, exact, in_precision  # noqa: E402
 from gradwire.training.trainer import Recipe, losses_of  # noqa: E402
 
 MIXED = 'training.precision="bfloat16"'
@@ -45,6 +45,10 @@ def test_gradients_are_near_those_of_float32_and_float32_themselves(name: str) -
     ResNet-20's, which are 20 layers deep)."""
     torch.manual_seed(1)
     model, text = find_model(name).build(10), name.startswith("char")
+    try:
+        check_precision(model, "bfloat16", torch.device("cpu"))
+    except ScenarioError as error:
+        pytest.skip(str(error))
     inputs = torch.randint(10, (32, 16)) if text else torch.randn(32, 3, 32, 32)
     targets = torch.randint(10, (32, 16) if text else (32,))
     mixed = in_precision(losses_of, "bfloat16", torch.device("cpu"))
@@ -109,6 +113,24 @@ def test_a_checkpoint_of_another_precision_is_refused_and_an_older_one_is_float3
     assert later.done == 1
     with pytest.raises(ValueError, match="another recipe: precision"):
         trainer(MIXED).load_state_dict(saved)
+
+
+def test_a_processor_without_it_for_recurrent_layers_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch fails in the first step, with words of the library below it."""
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("could not create a primitive descriptor")
+
+    text = ['training.model="char-lstm"', "training.size=16"]
+    expected = trainer(*text)  # float32 is computed everywhere
+    monkeypatch.setattr(torch.nn.LSTM, "forward", fails)
+    with pytest.raises(ScenarioError, match=r"(?s)training.precision: bfloat16 is nothing that.*expected.*float32, or a GPU"):
+        trainer(MIXED, *text)
+    trainer(MIXED)  # has no such layers
+    before = torch.random.get_rng_state()
+    with pytest.raises(ScenarioError):
+        check_precision(expected.model, "bfloat16", torch.device("cpu"))
+    assert torch.equal(before, torch.random.get_rng_state()), "looking draws nothing"
 
 
 def test_what_is_no_precision_is_refused() -> None:

@@ -17,6 +17,7 @@ from gradwire.sim.session import Session  # noqa: E402
 from gradwire.sim.simulate import simulate  # noqa: E402
 from gradwire.traces.models.resnet import CifarResNet  # noqa: E402
 from gradwire.traces.trace import TensorInfo  # noqa: E402
+from gradwire.training.as_trace import _encoded_by  # noqa: E402
 from gradwire.training.data import images  # noqa: E402
 from gradwire.training.encoded import Encoded  # noqa: E402
 from gradwire.training.network import Pushed, Recorded, Replay  # noqa: E402
@@ -26,7 +27,7 @@ from gradwire.training.reducers.powersgd import PowerSGD  # noqa: E402
 from gradwire.training.reducers.signsgd import SignSGD  # noqa: E402
 from gradwire.training.reducers.topk import TopK  # noqa: E402
 from gradwire.training.ring import RingLayout  # noqa: E402
-from gradwire.training.simulated import Simulated, _encoded_by  # noqa: E402
+from gradwire.training.simulated import Simulated  # noqa: E402
 from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
 
 
@@ -78,12 +79,13 @@ def test_a_step_is_a_simulation_of_it() -> None:
     assert mine == seen and seen
     assert session.now_ps == played.time_ps
     again = session.step(trace)
-    assert session.now_ps == played.time_ps + again.time_ps and session.built == 1
+    between = session.now_ps - played.time_ps - again.time_ps  # it rests a little after the end of a step, less than a host takes
+    assert 0 <= between <= one.host.software_latency and session.built == 1
     session.close()
 
 
 def test_a_network_is_built_anew_after_many_messages(monkeypatch) -> None:
-    monkeypatch.setattr("gradwire.sim.session.MOST_MESSAGES", 20)
+    monkeypatch.setattr("gradwire.sim.lasting.MOST_MESSAGES", 20)
     session, trace = Session(scenario()), made_trace(3, 5_000)
     for _ in range(3):
         session.step(trace)
@@ -157,7 +159,7 @@ def test_bounds_by_phase_follow_what_is_really_sent() -> None:
 
 
 def test_a_broken_bound_ends_a_step(monkeypatch) -> None:
-    monkeypatch.setattr("gradwire.sim.session.allowed_losses", lambda sizes, bounds: np.zeros(len(sizes), dtype=np.int64))
+    monkeypatch.setattr("gradwire.sim.lasting.allowed_losses", lambda sizes, bounds: np.zeros(len(sizes), dtype=np.int64))
     values = torch.ones(40 * 1024)
     values.view(40, 1024)[::2] *= 0.01
     network = Simulated(Session(scenario()))

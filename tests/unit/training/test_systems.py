@@ -28,6 +28,12 @@ CASES = {
     "mp2": ['training.system={kind="mp2", full_every=4}', IDEAL],
     "wnn": ['training.system={kind="wnn", period=1}', 'training.reducer={kind="topk"}'],
 }
+ONE_BY_ONE = {
+    "asynchronous, packet by packet": ['training.system={kind="asynchronous", staleness=2, computing=["1ms","5ms"]}'],
+    "asynchronous, reduced": ['training.system={kind="asynchronous"}', 'training.reducer={kind="dgc"}', "training.optimizer.momentum=0.0"],
+    "mipd, packet by packet": ['training.system={kind="mipd", refresh=2, warmup=1}'],
+}
+"""Over the simulator, whose switches drop of what workers push."""
 
 
 def scenario(*settings: str):
@@ -38,18 +44,20 @@ def test_there_is_a_case_for_every_system() -> None:
     assert set(CASES) == set(components("system"))
 
 
-@pytest.mark.parametrize("kind", CASES)
+@pytest.mark.parametrize("kind", [*CASES, *ONE_BY_ONE])
 def test_a_system_goes_on_where_it_was_stopped(kind: str, tmp_path: Path) -> None:
     """In the fifth step, after a checkpoint at the fourth; what its scenario says is written, and read again, as well."""
     def stop(share: float, words: str) -> None:
         if "step 5" in words:
             raise KeyboardInterrupt
 
-    whole = train(scenario(*CASES[kind]), tmp_path / "whole")
+    asked = {**CASES, **ONE_BY_ONE}[kind]
+    whole = train(scenario(*asked), tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        train(scenario(*CASES[kind]), tmp_path / "part", progress=stop)
+        train(scenario(*asked), tmp_path / "part", progress=stop)
     assert Learned.read(tmp_path / "part").summary["steps_done"] == 4
-    learned = train(scenario(*CASES[kind]), tmp_path / "part")
+    learned = train(scenario(*asked), tmp_path / "part")
+    assert train(scenario(*asked)).steps == whole.steps, "without a folder"
     assert learned.steps == whole.steps and learned.scores == whole.scores == Learned.read(tmp_path / "whole").scores
     one, two = (torch.load(tmp_path / name / "checkpoint.pt", weights_only=True)["model"] for name in ("whole", "part"))
     assert all(torch.equal(one[name], two[name]) for name in one)
@@ -57,7 +65,7 @@ def test_a_system_goes_on_where_it_was_stopped(kind: str, tmp_path: Path) -> Non
     assert sum(row["pulled_bytes"] for row in learned.steps) == learned.scores[-1]["pulled_bytes"]
     assert learned.summary["server_cpu_s"] > 0 and learned.summary["encode_cpu_s"] > 0
     assert any(row.label == "sent back by servers" for row in rows_of([learned]))
-    assert load_scenario(tmp_path / "whole" / "scenario.toml", policy="dlcp").training.system.kind == kind
+    assert load_scenario(tmp_path / "whole" / "scenario.toml", policy="dlcp").training.system.kind == kind.partition(",")[0]
 
 
 def test_over_the_simulator_it_loses_and_takes_time() -> None:
@@ -91,8 +99,13 @@ def test_systems_are_what_their_tables_say() -> None:
 
 
 @pytest.mark.parametrize(("settings", "words"), [
-    (['training.system={kind="asynchronous"}'], "asynchronous cannot be carried packet by packet"),
-    (['training.system={kind="mipd"}'], "mipd cannot be carried packet by packet"),
+    (['training.system={kind="asynchronous"}', 'training.network="emulated"'], "asynchronous cannot be carried on real sockets"),
+    (['training.system={kind="mipd"}', "training.spread=true"], "spread.*which mipd has not got"),
+    (['training.system={kind="mipd"}', "training.keep_missing=true"], "keep_missing.*steps in which all push together, which mipd"),
+    (['training.system={kind="asynchronous", rate="1Gbps"}'], r"system.rate.*is of links that nobody simulates.*to leave it out"),
+    (['training.system={kind="mipd", server_rate="1Gbps"}'], r"system.server_rate.*is of links that nobody simulates"),
+    (['training.system={kind="asynchronous", computing=["1ms"]}', 'training.compute="trace"'], "system.computing.*beside the times of a trace"),
+    (['training.system={kind="mipd"}', 'training.compute="trace"'], "mipd does not send what a trace has"),
     (["training.spread=true", IDEAL], "spread.*has no losses of a network"),
     (['training.system={kind="slimdp", alpha=0.1}'], "is more than alpha"),
     (['training.system={kind="mipd", floor=0.5, ceiling=0.2}', IDEAL], "is above the ceiling"),

@@ -1,0 +1,210 @@
+"""An asynchronous server over the packet simulator: as without a network where that says nothing, as bytes over rates where
+it is a link, and what it loses is missing."""
+
+from __future__ import annotations
+
+import copy
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gradwire.learn import train  # noqa: E402
+from gradwire.scenarios.errors import ScenarioError, TraceError  # noqa: E402
+from gradwire.scenarios.load import load_scenario  # noqa: E402
+from gradwire.sim.turns import Turns  # noqa: E402
+from gradwire.training.as_trace import AsTrace  # noqa: E402
+from gradwire.training.data import images  # noqa: E402
+from gradwire.training.reducers.feedback import ErrorFeedback  # noqa: E402
+from gradwire.training.reducers.topk import TopK  # noqa: E402
+from gradwire.training.served.asynchronous import Asynchronous  # noqa: E402
+from gradwire.training.served.mipd import Interpretable, Mipd  # noqa: E402
+from gradwire.training.served.pace import Pace  # noqa: E402
+from gradwire.training.simulated_turns import SimulatedTurns  # noqa: E402
+from gradwire.training.trainer import Recipe  # noqa: E402
+from tests.support.sim_cases import make_trace  # noqa: E402
+from tests.support.training_cases import plain, resnet, same  # noqa: E402
+from tests.unit.training.test_simulated import scenario  # noqa: E402
+
+DATA = images("synthetic", 8, limit=400)
+SHALLOW = {"queues": 8, "buffer": "32KiB", "ecn_threshold": "16KiB", "selective_drop": True}
+LOSSLESS = {"push_bound": 0.0, "tagging": {"magnitude": False}}
+
+
+def live(workers: int, transport: str = "dctcp", times=None, **more) -> SimulatedTurns:
+    return SimulatedTurns(Turns(scenario(transport, workers, **more)), times)
+
+
+def recipe(workers: int, **more) -> Recipe:
+    return Recipe(**{"workers": workers, "batch": 4, "steps": 12, "rate": 0.05} | more)
+
+
+def test_one_worker_is_what_it_is_without_a_network() -> None:
+    """Nothing is lost, and whoever is alone has nobody to come in another order with: bit by bit, with a clock."""
+    over, without = Asynchronous(resnet(), DATA, recipe(1), None, live(1, job=LOSSLESS)), Asynchronous(resnet(), DATA, recipe(1))
+    for _ in range(4):
+        mine, its = over.step(), without.step()
+        assert (mine.loss, mine.sent_bytes, mine.pulled_bytes, mine.lost) == (its.loss, its.sent_bytes, its.pulled_bytes, 0)
+        assert mine.time_ps > 0 == its.time_ps
+    assert same(over.model, without.model)
+
+
+def test_workers_share_the_servers_link() -> None:
+    """Eight workers begin together, and DCTCP gives each an eighth of the server's 1 Gbps: all pushes come when eight times
+    their bytes have (within what their headers, a hundredth, and their unfairness are). From then on the link is never
+    faster, and every push is as stale as others push meanwhile."""
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 2000))
+    link = {"link": {"rate": "1Gbps", "latency": "1us"}, "switch": {"queues": 8, "buffer": "64MiB", "ecn_threshold": "64KiB"}}
+    whole = LOSSLESS | {"exchange": {"kind": "parameter_server", "partition": "4MiB"}}
+    over = Asynchronous(net, DATA, recipe(8), None, live(8, job=whole, **link))
+    way = 8 * 4 * 193 * 2000 * 1000  # picoseconds
+    turns = [over.turn() for _ in range(48)]
+    assert [each.time_ps / way for each in turns[:8]] == pytest.approx([8] * 8, rel=0.15) and turns[7].time_ps > 8 * way
+    assert (turns[-1].time_ps - turns[7].time_ps) / 40 > way
+    assert sum(each.stale for each in turns[8:]) == pytest.approx(7 * 40, rel=0.05)
+
+
+def test_what_is_lost_is_missing_in_the_update() -> None:
+    """A gradient of ones and twos, packet by packet, some of which are lost: the server's parameters move where they have
+    arrived, and small ones are lost."""
+    sizes = 1.0 + (torch.arange(60 * 1024) // 1024 % 2)
+
+    class Known(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(len(sizes)))
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return (sizes * self.weight).sum() + 0 * inputs.flatten(1).sum(dim=1)
+
+    plan = recipe(8, momentum=0.0, weight_decay=0.0, schedule="constant", rate=8.0)
+    trainer = Asynchronous(Known(), DATA, plan, None, live(8, "dlcp", switch=SHALLOW), loss=lambda model, inputs, _: model(*inputs))
+    turns = [trainer.turn() for _ in range(16)]
+    assert any(each.lost for each in turns) and all(0 <= each.lost <= 0.2 for each in turns)
+    arrived = (-trainer.model.weight.detach() / sizes).view(60, 1024)  # an eighth of the rate each: how often a packet has
+    assert (arrived == arrived[:, :1]).all() and torch.equal(arrived, arrived.round()), "packets are lost as a whole"
+    assert 16 - float(arrived.mean()) == pytest.approx(sum(each.lost for each in turns), abs=1e-4)
+    assert (arrived[1::2] == 16).all() and (arrived[::2] < 16).any(), "those with large gradients arrive"
+
+
+def test_what_was_lost_is_fed_back() -> None:
+    """With feed_back a worker adds to its next gradient what the network lost of the last."""
+    asked = recipe(4, feed_back=True)
+    trainer = Asynchronous(resnet(), DATA, asked, ErrorFeedback(reducer=TopK(ratio=0.5)), live(4, "dlcp", switch=SHALLOW))
+    log = [trainer.turn() for _ in range(12)]
+    assert any(turn.lost for turn in log)
+    without = Asynchronous(resnet(), DATA, recipe(4), ErrorFeedback(reducer=TopK(ratio=0.5)), live(4, "dlcp", switch=SHALLOW))
+    others = [without.turn() for _ in range(12)]
+    first = next(n for n, turn in enumerate(log) if turn.lost)
+    assert log[: first + 1] == others[: first + 1] and not same(trainer.model, without.model)
+    residuals = [sum(float(v.abs().sum()) for row in each.exchange.states for state in row for v in state.values.values()) for each in (trainer, without)]
+    assert residuals[0] > residuals[1]
+
+
+def test_a_bound_on_staleness_holds_whatever_the_network_does() -> None:
+    """Worker 0 computes a hundred times as long: the others wait for it."""
+    trainer = Asynchronous(plain(), DATA, recipe(4), None, live(4, job=LOSSLESS), staleness=2, pace=Pace((10**11, 10**9, 10**9, 10**9)))
+    for _ in range(40):
+        trainer.turn()
+        assert max(trainer.turns) - min(trainer.turns) <= 3
+    free = Asynchronous(plain(), DATA, recipe(4), None, live(4, job=LOSSLESS), pace=Pace((10**11, 10**9, 10**9, 10**9)))
+    for _ in range(40):
+        free.turn()
+    assert max(free.turns) - min(free.turns) > 3
+
+
+def test_computing_takes_its_time() -> None:
+    """Alone, a turn is computing, a push and a pull."""
+    def turns(pace: Pace) -> list[int]:
+        trainer = Asynchronous(plain(), DATA, recipe(1), None, live(1, job=LOSSLESS), pace=pace)
+        times = [trainer.turn().time_ps for _ in range(4)]
+        return [later - before for before, later in pairwise(times)]
+
+    quick, slow = turns(Pace()), turns(Pace((10**10,)))
+    assert [a - b for a, b in zip(slow, quick, strict=True)] == [10**10] * 3
+
+
+def test_gradients_are_ready_when_a_trace_says() -> None:
+    """The back tensor 10 us after the front one's layer: all have come later by the last one's time, less what overlaps."""
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 100, bias=False), torch.nn.Linear(100, 10, bias=False))
+    times = make_trace([[19_200], [1_000]], forward=10**9, backward=10**9)
+    first = [Asynchronous(copy.deepcopy(net), DATA, recipe(1), None, live(1, times=each, job=LOSSLESS)).turn().time_ps for each in (None, times)]
+    assert first[1] - first[0] == pytest.approx(4 * 10**9, rel=0.02), "forward and backward of two layers"
+    wrong = make_trace([[19_200]], forward=10**9, backward=10**9)
+    with pytest.raises(TraceError, match="other tensors than the trained model"):
+        Asynchronous(copy.deepcopy(net), DATA, recipe(1), None, live(1, times=wrong, job=LOSSLESS)).turn()
+
+
+def test_it_goes_on_from_a_checkpoint_in_the_midst_of_turns() -> None:
+    """Of what was under way it is known when and how it came; who goes on from there goes on alike."""
+    make = lambda: Asynchronous(resnet(), DATA, recipe(3), ErrorFeedback(reducer=TopK(ratio=0.45)), live(3, "dlcp"), pace=Pace((10**5,)))  # noqa: E731
+    whole, other = make(), make()
+    for _ in range(5):
+        whole.turn()
+    saved = copy.deepcopy(whole.state_dict())
+    assert any(whole.flying) and whole.events
+    other.load_state_dict(saved)
+    assert [whole.turn() for _ in range(15)] == [other.turn() for _ in range(15)]
+    assert same(whole.model, other.model)
+
+
+def test_a_network_that_is_full_rests(monkeypatch) -> None:
+    monkeypatch.setattr("gradwire.sim.lasting.MOST_MESSAGES", 30)
+    trainer = Asynchronous(plain(), DATA, recipe(2), None, live(2, job=LOSSLESS))
+    for _ in range(12):
+        trainer.step()
+    assert trainer.live.plays.built > 2
+
+
+@pytest.mark.parametrize("block", [256, 1000, 7])
+def test_what_mipd_sends_back_is_known_tensor_by_tensor(block: int) -> None:
+    """By counting: an element is sent if its block is of the half that was updated."""
+    trainer = Mipd(resnet(), DATA, recipe(2), Interpretable(block=block, refresh=2, warmup=1))
+    for _ in range(9):
+        turn = trainer.turn()
+        worker = turn.worker
+        rows = set(trainer.halves[trainer.turned[worker]].tolist())
+        expected, first = [], 0
+        for info in trainer.infos:
+            expected.append(4 * sum((first + element) // trainer.block in rows for element in range(info.numel)))
+            first += info.numel
+        sizes = trainer.answer(worker, turn.pulled_bytes)
+        assert sizes[::2] == expected and sum(sizes) == turn.pulled_bytes
+        assert sizes[1] in (0, -(-len(trainer.vector) // 8)) and not any(sizes[3::2])
+    whole = Mipd(resnet(), DATA, recipe(2), Interpretable(update="all"))
+    assert whole.answer(0, whole.pull(0))[::2] == [4 * info.numel for info in whole.infos]
+
+
+def test_mipd_over_a_network_learns_what_it_does_without() -> None:
+    """One worker, nothing lost: bit by bit; in less time than dense."""
+    over = Mipd(resnet(), DATA, recipe(1), network=live(1, job=LOSSLESS))
+    without, dense = Mipd(resnet(), DATA, recipe(1)), Asynchronous(resnet(), DATA, recipe(1), None, live(1, job=LOSSLESS))
+    for _ in range(4):
+        assert over.step().loss == without.step().loss
+        dense.step()
+    assert same(over.model, without.model) and 0 < over.clock_ps < dense.clock_ps
+
+
+def test_answers_are_cut_as_they_are_long() -> None:
+    infos = resnet_infos()
+    made = AsTrace(3, 4096, 1.0, None).answer(infos, np.array([8, 0, 4097]), 5)
+    assert [(each.name, each.numel, each.layer) for each in made.tensors] == [("a", 2, 0), ("c", 1025, 2)]
+    assert len(made.iterations) == 3 and len(made.magnitudes(2, 1)[0]) == 5, "chunks of 256 values"
+
+
+def resnet_infos():
+    from gradwire.traces.trace import TensorInfo
+
+    return [TensorInfo(name, (2000,), 2000, "float32", layer) for layer, name in enumerate("abc")]
+
+
+def test_scenarios_train_over_it_and_check_says_what_does_not_fit(tmp_path) -> None:
+    short = ["training.steps=4", "training.samples=200", "training.size=8", "training.batch=4", "job.workers=4"]
+    made = load_scenario("train-tiny", set=[*short, "training.batch=2", "job.workers=8", 'training.system={kind="asynchronous"}'], policy="dlcp")
+    learned = train(made, tmp_path / "over")
+    assert learned.steps[-1]["clock_ps"] > 0 and any(row["lost"] for row in learned.steps)
+    for more, words in ((['job.order="layer"'], "job.order: layer holds messages back"), (["job.exchange.server_rate=1Gbps"], "job.exchange.server_rate")):
+        with pytest.raises(ScenarioError, match=words):
+            train(load_scenario("train-tiny", set=[*short, 'training.system={kind="mipd"}', *more], policy="dlcp"))
