@@ -6,12 +6,18 @@ have had in the mean, on the scenario's own network with links of each rate, whi
 spread over the model's tensors as its parameters are; what comes back is as much longer or shorter as the training
 says. Nothing of it overlaps with computing. Where all steps are alike, as dense ones are, the clock is that of a
 training over the simulator (claim C of the sets of systems holds them side by side).
+
+Workers of an asynchronous server compute for equally long, and come one by one: their turns are played, push by push
+and pull by pull. Each is as many updates behind as there are others, at every rate, but for the first turns, and in
+which order they come matters no more than who they are.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from heapq import heappop, heappush
 from math import ceil
 from pathlib import Path
 from statistics import fmean
@@ -24,12 +30,14 @@ from gradwire.scenarios.units import parse_time
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.traces.trace import TensorInfo
+    from gradwire.training.simulated_turns import SimulatedTurns
 
 PLAYED = 20
 """Steps that are played, one after the other, of which the mean counts: connections that are kept look for their share
 for some, and go on looking."""
-SETTLED = 50
-"""Steps after which workers of an asynchronous server come at equal distances."""
+TURNED = 60
+"""Steps of an asynchronous server that are played, of which the mean counts: as workers begin together, their first
+pushes come together as well, and they take some twenty steps to come at equal distances."""
 CLASSES = 10
 """That pictures of either kind are told apart in."""
 
@@ -73,23 +81,18 @@ def step_times(
     """Picoseconds of a step in which every worker pushes and pulls so many bytes after it has computed, by rate."""
     import torch
 
-    from gradwire.scenarios.load import build_scenario
     from gradwire.sim.session import Session
     from gradwire.training.encoded import Encoded
     from gradwire.training.network import Pushed
     from gradwire.training.simulated import Simulated
 
-    tables = {key: value for key, value in scenario.as_written().items() if key not in ("policy", "training")}
-    infos, workers = spread(_tensors(scenario), pushed), scenario.job[0].workers
-    encoded = [[Encoded((torch.ones(info.numel),)) for info in infos]] * workers
-    ratio = pulled / (4 * sum(info.numel for info in infos))
-    back = [4 * ceil(info.numel * ratio) for info in infos]
     found: dict[str, int] = {}
-    for rate in rates:
-        at = build_scenario({**tables, "link": {**tables.get("link", {}), "rate": rate}}, f"{scenario.name} at {rate}")
+    for rate, at, infos, answers in _priced(scenario, pushed, pulled, rates):
+        encoded = [[Encoded((torch.ones(info.numel),)) for info in infos]] * at.job[0].workers
+        back: Callable[[], Sequence[int]] = partial(list, answers)
         session = Session(at)
         network = Simulated(session)
-        rounds = [Pushed(step, 0, network.payload, infos, encoded, back=lambda: back) for step in range(PLAYED)]
+        rounds = [Pushed(step, 0, network.payload, infos, encoded, back=back) for step in range(PLAYED)]
         played = [network.carry(each) for each in rounds]
         found[rate] = computing_ps + round(fmean(each.time_ps for each in played))
         session.close()
@@ -99,24 +102,55 @@ def step_times(
 def turn_times(
     scenario: Scenario, pushed: float, pulled: float, rates: Sequence[str], computing_ps: int
 ) -> dict[str, int]:
-    """The same of an asynchronous server: of as many turns as there are workers, once they have fallen into step.
+    """The same of an asynchronous server: of as many turns as there are workers."""
+    from gradwire.sim.turns import Turns
+    from gradwire.training.simulated_turns import SimulatedTurns
 
-    Workers compute for equally long and take turns at the server's link, so that they come in turn at every rate: what
-    is learned at one is what is learned at all.
-    """
-    from gradwire.scenarios.units import parse_rate
-    from gradwire.training.served.pace import Pace, marched
-
-    workers = scenario.job[0].workers
     found = {}
-    for rate in rates:
-        speed = int(parse_rate(rate))
-        pace = Pace((computing_ps,), speed, speed)
-        turns = [steps * workers for steps in (SETTLED, 2 * SETTLED)]
-        (early, _), (late, order) = (marched(pace, workers, each, round(pushed), round(pulled)) for each in turns)
-        assert order == [turn % workers for turn in range(len(order))], "not in turn"
-        found[rate] = (late - early) // SETTLED
+    for rate, at, infos, back in _priced(scenario, pushed, pulled, rates):
+        turns = Turns(at)
+        found[rate] = _merged(SimulatedTurns(turns), infos, back, computing_ps) // TURNED
+        turns.close()
     return found
+
+
+def _merged(network: SimulatedTurns, infos: Sequence[TensorInfo], back: Sequence[int], computing_ps: int) -> int:
+    """When so many steps' turns have been merged, each of a worker that computes, pushes and pulls."""
+    import torch
+
+    from gradwire.training.encoded import Encoded
+    from gradwire.training.network import Pushed
+
+    row = [Encoded((torch.ones(info.numel),)) for info in infos]
+    ready = [(computing_ps, worker) for worker in range(network.workers)]  # a heap as it is
+    turns, now = [0] * network.workers, 0
+    while sum(turns) < TURNED * network.workers:
+        came = network.next(ready[0][0] + 1 if ready else None)
+        if came is None:
+            now, worker = heappop(ready)
+            network.push(worker, turns[worker], Pushed(turns[worker], 0, network.payload, infos, [row]), now)
+            continue
+        now = came.time_ps
+        if came.pushed:
+            turns[came.worker] += 1
+            network.pull(came.worker, turns[came.worker], infos, back, now)
+        else:
+            heappush(ready, (now + computing_ps, came.worker))
+    return now
+
+
+def _priced(
+    scenario: Scenario, pushed: float, pulled: float, rates: Sequence[str]
+) -> Iterator[tuple[str, Scenario, list[TensorInfo], list[int]]]:
+    """The scenario at each rate, the tensors that hold what is pushed, and the bytes that come back of each."""
+    from gradwire.scenarios.load import build_scenario
+
+    tables = {key: value for key, value in scenario.as_written().items() if key not in ("policy", "training")}
+    infos = spread(_tensors(scenario), pushed)
+    ratio = pulled / (4 * sum(info.numel for info in infos))
+    for rate in rates:
+        at = build_scenario({**tables, "link": {**tables.get("link", {}), "rate": rate}}, f"{scenario.name} at {rate}")
+        yield rate, at, infos, [4 * ceil(info.numel * ratio) for info in infos]
 
 
 def spread(infos: Sequence[TensorInfo], nbytes: float) -> list[TensorInfo]:
@@ -146,7 +180,5 @@ def _tensors(scenario: Scenario) -> list[TensorInfo]:
 
 def _one_by_one(scenario: Scenario) -> bool:
     """Whether workers push when they are ready and not together."""
-    from gradwire.training.systems.asynchronous import Unsynchronised
-
     assert scenario.training is not None
-    return isinstance(scenario.training.system, Unsynchronised)
+    return not getattr(scenario.training.system, "together", True)

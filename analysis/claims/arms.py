@@ -202,6 +202,13 @@ SYSTEMS: dict[str, Arm] = {
     "topk-simulated": Arm(
         "Top-k, over the simulator", {"training": {"network": "simulated", "reducer": {"kind": "topk", "ratio": 0.01}}}
     ),
+    **{
+        f"{kind}-simulated": Arm(
+            f"{words}, over the simulator",
+            {"training": {"network": "simulated", "system": {"kind": kind, "computing": [COMPUTING]}}},
+        )
+        for kind, words in (("asynchronous", "asynchronous, dense"), ("mipd", "MIPD"))
+    },
     "terngrad-simulated": Arm(
         "TernGrad, over the simulator", {"training": {"network": "simulated", "reducer": {"kind": "terngrad"}}}
     ),

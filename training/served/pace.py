@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass
 
 SECOND_PS = 10**12
@@ -34,25 +33,3 @@ class Pace:
         mine, server = (-(-8 * nbytes * SECOND_PS // rate) if rate else 0 for rate in (self.rate, self.server_rate))
         begin = max(now, free) if self.server_rate else now
         return begin + max(mine, server), begin + server
-
-
-def marched(pace: Pace, workers: int, turns: int, pushed: int, pulled: int) -> tuple[int, list[int]]:
-    """(when so many turns have been merged in picoseconds, whose they were), where each pushes and pulls as many bytes.
-
-    As `gradwire.training.served.asynchronous.Asynchronous` has it without a bound on staleness, learning left out.
-    """
-    free, clock = [0, 0], 0
-    order: list[int] = []
-    events = [(pace.computing(worker), worker, worker, False) for worker in range(workers)]
-    heapq.heapify(events)
-    planned = workers
-    while len(order) < turns:
-        clock, _, worker, arrived = heapq.heappop(events)
-        way = int(arrived)
-        when, free[way] = pace.moved(pulled if arrived else pushed, clock, free[way])
-        if arrived:
-            order.append(worker)
-            when += pace.computing(worker)
-        heapq.heappush(events, (when, planned, worker, not arrived))
-        planned += 1
-    return clock, order
