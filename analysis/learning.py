@@ -38,6 +38,7 @@ def rows_of(trainings: Sequence[Learned], until: float | None = None) -> list[Ro
         ("sent by all workers", [size_text(sum(row["sent_bytes"] for row in each.steps)) for each in trainings]),
         *_pulled(trainings),
         ("lost of it, mean of the steps", [share_text(share) for share in lost]),
+        *_stale(trainings),
         *_time(trainings),
     ]
     if until is not None:
@@ -68,6 +69,15 @@ def _coding(trainings: Sequence[Learned]) -> list[tuple[str, list[str]]]:
         for total, each in zip(totals, trainings, strict=True)
     ]  # fmt: skip
     return [("  of it encoding and decoding", cells)]
+
+
+def _stale(trainings: Sequence[Learned]) -> list[tuple[str, list[str]]]:
+    """How many updates others had made since what a push was computed at, where workers come one by one."""
+    if not any(each.turns for each in trainings):
+        return []
+    behind = [[row["stale"] for row in each.turns] for each in trainings]
+    cells = [f"{_mean(each):.3g} (at most {max(each)})" if each else "none" for each in behind]
+    return [("updates behind, mean", cells)]
 
 
 def _pulled(trainings: Sequence[Learned]) -> list[tuple[str, list[str]]]:

@@ -8,6 +8,7 @@ whose messages are those of the job's exchange. Who plays them: `gradwire.sim.tu
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +19,7 @@ from gradwire.experiment.placement import Places
 from gradwire.experiment.program import Messages, Part, Step, Table
 from gradwire.experiment.scheduling import FIFO, scheduling_of
 from gradwire.experiment.topology import Cards
-from gradwire.scenarios.arrays import Ints
+from gradwire.scenarios.arrays import Flags, Ints
 from gradwire.scenarios.errors import ScenarioError
 
 if TYPE_CHECKING:
@@ -27,6 +28,24 @@ if TYPE_CHECKING:
 
 NOBODY = np.zeros(0, dtype=np.int64)
 HOLDS_BACK = "holds messages back for later ones, and what workers send one by one goes when it is ready"
+
+
+@dataclass(frozen=True)
+class Came:
+    """What has come, all of it.
+
+    time_ps : when the last of it did.
+    worker : who pushed it, or is to have it.
+    pushed : whether it was pushed; else it was pulled.
+    messages : what it was; None where nothing was sent.
+    missing : by number in `messages`, of those delivered with something missing: which packets, (packets,) bool.
+    """
+
+    time_ps: int
+    worker: int
+    pushed: bool
+    messages: Messages | None
+    missing: dict[int, Flags]
 
 
 def check_turnwise(scenario: Scenario) -> None:

@@ -21,7 +21,7 @@ from gradwire.notebook import heard
 from gradwire.scenarios.errors import GradwireError, MissingExtraError, ResultError, ScenarioError
 from gradwire.scenarios.given import number_within, path_of, unfit, whole_number
 from gradwire.scenarios.gone_on_with import folder_for
-from gradwire.scenarios.learned import CHECKPOINT, SUMMARY, Learned
+from gradwire.scenarios.learned import CHECKPOINT, SUMMARY, TABLES, Learned
 from gradwire.scenarios.load import scenario_of
 from gradwire.scenarios.output import replaced
 from gradwire.scenarios.record import command_line, input_digests, scenario_text
@@ -164,7 +164,7 @@ def _trained(
 
     table = scenario.training
     assert table is not None
-    tables: dict[str, list[dict[str, Any]]] = {"steps": [], "scores": [], "lost": []}
+    tables: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES}
     began, before = time.process_time(), dict[str, Any]()
     if place is not None and (place / CHECKPOINT).is_file():
         tables, before = _resumed(place, trainer)
@@ -209,6 +209,7 @@ def _trained(
                     for tensor, share in enumerate(shares)
                     if share
                 ]
+                tables["turns"] += [{"step": row.step, **turn} for turn in trainer.last_turns()]
                 if trainer.due(every):
                     continue  # its score comes next, and is kept with it
             rests = trainer.due(rest)

@@ -10,6 +10,7 @@ whenever the training is killed. They may have more: what goes on from the check
     scores.parquet      a row per look at data that is not learned from
     lost.parquet        per step, worker and tensor what did not arrive, where anything was lost; of a worker that
                         pushed several times in a step, push by push
+    turns.parquet       of an asynchronous server every push, in the order in which they were merged
     checkpoint.pt       what torch needs to go on
     prices.json         what a step would take at other rates, where that has been asked (`gradwire.pricing`)
 """
@@ -50,8 +51,15 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "pulled_bytes": "int64",
     },
     "lost": {"step": "int64", "worker": "int32", "tensor": "int32", "lost": "float64"},
+    "turns": {
+        "step": "int64", "turn": "int64", "worker": "int32", "clock_ps": "int64", "stale": "int64", "loss": "float64",
+        "sent_bytes": "int64", "pulled_bytes": "int64", "lost": "float64",
+    },
 }  # fmt: skip
 """Columns and their types, by table."""
+
+RARE = ("turns",)
+"""Tables that are there only where they have rows."""
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -120,6 +128,11 @@ class Learned:
         return self.tables.get("scores", ())
 
     @property
+    def turns(self) -> Rows:
+        """See `TABLES`."""
+        return self.tables.get("turns", ())
+
+    @property
     def timed(self) -> bool:
         """Whether its network took any time."""
         return bool(self.steps and self.steps[-1]["clock_ps"])
@@ -144,6 +157,8 @@ class Learned:
             partial.write_text(scenario, encoding="utf-8")
         for name, columns in TABLES.items():
             rows = self.tables.get(name, ())
+            if name in RARE and not rows:
+                continue
             table = _table(rows, columns)
             place = folder / f"{name}.parquet"
             with replaced(place) as partial:
@@ -176,6 +191,9 @@ class Learned:
             raise ResultError("is of another format", str(place / SUMMARY), f"format {FORMAT}")
         tables: dict[str, Rows] = {}
         for name, columns in TABLES.items():
+            if name in RARE and not (place / f"{name}.parquet").exists():
+                tables[name] = ()
+                continue
             try:
                 table = pyarrow.parquet.read_table(place / f"{name}.parquet")
                 tables[name] = table.select(list(columns)).to_pylist()

@@ -12,15 +12,14 @@ anything new beside it, and is built anew at the time at which it was told to.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gradwire.experiment.stepwise import played_scenario
-from gradwire.experiment.turnwise import Turnwise, turn_part
-from gradwire.scenarios.arrays import Flags, Ints
+from gradwire.experiment.turnwise import Came, Turnwise, turn_part
+from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.inner_units import Ps
 from gradwire.sim.lasting import Lasting, hold_to_bounds, missing_by_message
 
@@ -32,24 +31,6 @@ if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.sim.network_like import Track
     from gradwire.traces.trace import Trace
-
-
-@dataclass(frozen=True)
-class Came:
-    """What has come, all of it.
-
-    time_ps : when the last of it did.
-    worker : who pushed it, or is to have it.
-    pushed : whether it was pushed; else it was pulled.
-    messages : what it was; None where nothing was sent.
-    missing : by number in `messages`, of those delivered with something missing: which packets, (packets,) bool.
-    """
-
-    time_ps: int
-    worker: int
-    pushed: bool
-    messages: Messages | None
-    missing: dict[int, Flags]
 
 
 class Turns:

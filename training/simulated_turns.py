@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -21,9 +21,34 @@ from gradwire.training.simulated import packets_of
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from gradwire.sim.turns import Came, Turns
+    from gradwire.experiment.turnwise import Came
+    from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.traces.trace import TensorInfo, Trace
     from gradwire.training.seam import Pushed
+
+
+class PlaysTurns(Protocol):
+    """What plays turns of single workers: `gradwire.sim.turns.Turns`, which says more of each."""
+
+    scenario: Scenario
+
+    @property
+    def full(self) -> bool: ...
+
+    @property
+    def built(self) -> int: ...
+
+    def push(self, worker: int, turn: int, trace: Trace, begin_ps: int, kept: Sequence[int] = ()) -> None: ...
+
+    def pull(self, worker: int, turn: int, trace: Trace, begin_ps: int) -> None: ...
+
+    def skip(self, worker: int, pushed: bool, at_ps: int) -> None: ...
+
+    def next(self, until_ps: int | None = None) -> Came | None: ...
+
+    def rest(self, now_ps: int) -> list[Came]: ...
+
+    def resume(self, built: int, now_ps: int) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -49,7 +74,7 @@ class SimulatedTurns:
     full : whether it is time to rest.
     """
 
-    def __init__(self, plays: Turns, times: Trace | None = None) -> None:
+    def __init__(self, plays: PlaysTurns, times: Trace | None = None) -> None:
         """
         Parameters
         ----------

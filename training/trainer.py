@@ -297,6 +297,10 @@ class Trainer:
                 sent.time_ps += time_ps
             self.replicas.together()
 
+    def last_turns(self) -> list[dict[str, Any]]:
+        """Of a system whose workers come one by one, the turns of the last step, as rows of the table `turns`."""
+        return []
+
     def score(self, batch: int = 500) -> Score:
         """Loss and accuracy on held-out data."""
         inputs, targets = self.data.held_out() if isinstance(self.data, Text) else self.data.test

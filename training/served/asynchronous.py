@@ -135,6 +135,15 @@ class Asynchronous(Trainer):
             pulled_bytes=sum(each.pulled_bytes for each in self.log),
         )  # fmt: skip
 
+    def last_turns(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "turn": each.number, "worker": each.worker, "clock_ps": each.time_ps, "stale": each.stale,
+                "loss": each.loss, "sent_bytes": each.sent_bytes, "pulled_bytes": each.pulled_bytes, "lost": each.lost,
+            }
+            for each in self.log
+        ]  # fmt: skip
+
     def turn(self) -> Turn:
         """Everything until the next push has been merged."""
         while True:

@@ -11,8 +11,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from gradwire.analysis.learning import rows_of  # noqa: E402
 from gradwire.learn import train  # noqa: E402
 from gradwire.scenarios.errors import ScenarioError, TraceError  # noqa: E402
+from gradwire.scenarios.learned import Learned  # noqa: E402
 from gradwire.scenarios.load import load_scenario  # noqa: E402
 from gradwire.sim.turns import Turns  # noqa: E402
 from gradwire.training.as_trace import AsTrace  # noqa: E402
@@ -205,6 +207,14 @@ def test_scenarios_train_over_it_and_check_says_what_does_not_fit(tmp_path) -> N
     made = load_scenario("train-tiny", set=[*short, "training.batch=2", "job.workers=8", 'training.system={kind="asynchronous"}'], policy="dlcp")
     learned = train(made, tmp_path / "over")
     assert learned.steps[-1]["clock_ps"] > 0 and any(row["lost"] for row in learned.steps)
+    turns = Learned.read(tmp_path / "over").turns
+    assert [row["turn"] for row in turns] == list(range(32)) and [row["step"] for row in turns] == [n // 8 for n in range(32)]
+    assert turns[-1]["clock_ps"] == learned.steps[-1]["clock_ps"] and [row["stale"] for row in turns[:8]] == list(range(8))
+    assert sum(row["sent_bytes"] for row in turns) == learned.scores[-1]["sent_bytes"]
+    (line,) = [row for row in rows_of([learned]) if row.label == "updates behind, mean"]
+    assert line.cells[0].startswith(f"{np.mean([row['stale'] for row in turns]):.3g} (at most")
+    train(load_scenario("train-tiny", set=[*short, 'training.network="ideal"'], policy="dlcp"), tmp_path / "together")
+    assert not (tmp_path / "together" / "turns.parquet").exists() and not Learned.read(tmp_path / "together").turns
     for more, words in ((['job.order="layer"'], "job.order: layer holds messages back"), (["job.exchange.server_rate=1Gbps"], "job.exchange.server_rate")):
         with pytest.raises(ScenarioError, match=words):
             train(load_scenario("train-tiny", set=[*short, 'training.system={kind="mipd"}', *more], policy="dlcp"))
