@@ -110,8 +110,8 @@ def train(
 
 def check_trainings(variants: Iterable[Scenario]) -> None:
     """Whether there is what trainings are made from: models, data, predictors, the trainings that they replay, devices,
-    and reducers of the user's own. Torch is asked only where it knows more: of devices that are not the CPU, and for
-    such reducers; of data it is seen whether they are there.
+    and reducers of the user's own. Torch is asked only where it knows more: of devices that are not the CPU, for such
+    reducers, and of pictures smaller than a model is meant for; of data it is seen whether they are there.
 
     Raises
     ------
@@ -139,7 +139,10 @@ def check_trainings(variants: Iterable[Scenario]) -> None:
             if elsewhere:
                 device_of(table)
             reducer_of(table, variant.folder)
-        refuse_ahead(variant)
+        try:
+            refuse_ahead(variant)
+        except ModuleNotFoundError as error:
+            raise MissingExtraError("torch", "capture") from error
 
 
 def auto_device() -> str:

@@ -51,6 +51,27 @@ def model_kind(table: Training) -> ModelKind:
     return kind
 
 
+def sample_size(table: Training, kind: ModelKind) -> int:
+    """Pixels of a side, or tokens of a sample. Raises ScenarioError if the model cannot take them."""
+    size = table.size or kind.size
+    if kind.takes(size):
+        return size
+    if kind.task == "images":
+        what, expected = f"{size} pixels of a side are too few for {table.model}", f"at least {kind.sizes[0]}"
+    else:
+        what, expected = f"{size} tokens are too many for {table.model}", f"at most {kind.sizes[1]}"
+    raise ScenarioError(what, "training.size", expected)
+
+
+def check_samples(count: int, workers: int, batch: int) -> None:
+    """Raise TraceError if there are not as many samples as all workers take in a step."""
+    if workers * batch > count:
+        raise TraceError(
+            f"{count} samples for {workers} workers with {batch} each in a step", "training.samples or the data",
+            f"at least {workers * batch}, or a smaller training.batch",
+        )  # fmt: skip
+
+
 def refuse_ahead(scenario: Scenario) -> None:
     """Look for what a training needs besides its scenario: data, a predictor, the training that is replayed; and at
     whether its exchange can be trained. Of data it is seen whether they are there, and no more.
@@ -62,6 +83,10 @@ def refuse_ahead(scenario: Scenario) -> None:
     """
     table, job = table_of(scenario), scenario.job[0]
     exchanged(job)
+    kind = model_kind(table)
+    sample_size(table, kind)
+    if kind.task == "images" and table.samples is not None:
+        check_samples(table.samples, job.workers, table.batch)
     from gradwire.training.reducers.base import Reducer
 
     if job.exchange.kind == "ring" and isinstance(table.reducer, Reducer):
@@ -73,7 +98,7 @@ def refuse_ahead(scenario: Scenario) -> None:
         except ValueError as error:
             raise ScenarioError(str(error), "training.reducer") from None
     if table.data != "synthetic":
-        if model_kind(table).task == "images":
+        if kind.task == "images":
             from gradwire.traces.datasets.images import find_images
 
             find_images(table.data)
@@ -82,6 +107,8 @@ def refuse_ahead(scenario: Scenario) -> None:
 
             find_text(table.data)
     system: Any = table.system
+    if system is not None:
+        served_by(system, table, job)
     if system is not None and not system.together and table.network == "simulated":
         from gradwire.experiment.turnwise import check_turnwise
 

@@ -12,7 +12,7 @@ from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.schema.base import Mistakes
 from gradwire.scenarios.schema.training import PLAYED, RandomLoss, Replayed, Training, UserReducer
 from gradwire.traces.devices import pick_device
-from gradwire.training.asked import exchanged, model_kind, served_by, table_of
+from gradwire.training.asked import exchanged, model_kind, sample_size, served_by, table_of
 from gradwire.training.data import Dealer, Images, Text, images, text
 from gradwire.training.earlier import is_of_run, table_said
 from gradwire.training.kept import Again
@@ -27,7 +27,6 @@ from gradwire.training.trainer import Recipe, Trainer
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
-    from gradwire.traces.models import ModelKind
     from gradwire.training.simulated_turns import SimulatedTurns
 
 def data_of(table: Training) -> Images | Text:
@@ -39,22 +38,10 @@ def data_of(table: Training) -> Images | Text:
         There is no such model or data, or the model takes no samples of that size.
     """
     kind = model_kind(table)
-    size = _size(table, kind)
+    size = sample_size(table, kind)
     if kind.task == "images":
         return images(table.data, size, table.augment, table.samples)
     return text(table.data, size)
-
-
-def _size(table: Training, kind: ModelKind) -> int:
-    """Pixels of a side, or tokens of a sample; ScenarioError if the model cannot take them."""
-    size = table.size or kind.size
-    if kind.takes(size):
-        return size
-    if kind.task == "images":
-        what, expected = f"{size} pixels of a side are too few for {table.model}", f"at least {kind.sizes[0]}"
-    else:
-        what, expected = f"{size} tokens are too many for {table.model}", f"at most {kind.sizes[1]}"
-    raise ScenarioError(what, "training.size", expected)
 
 
 def device_of(table: Training) -> torch.device:
@@ -101,8 +88,6 @@ def trainer_of(
         encode_time=table.encode_time, precision=table.precision,
         data_seed=table.data_seed, seed=scenario.seed,
     )  # fmt: skip
-    if optimizer.nesterov and not optimizer.momentum:
-        raise ScenarioError("has no momentum to look ahead with", "training.optimizer.nesterov", "momentum above 0")
     torch.manual_seed(table.model_seed)
     model, data = model_kind(table).build(data.classes).to(device), data.to(device)
     if network is None or table.network not in PLAYED:

@@ -20,6 +20,7 @@ from gradwire.scenarios.errors import TraceError
 from gradwire.scenarios.given import unfit, whole_number
 from gradwire.traces.datasets.images import ImageDataset, load_splits
 from gradwire.traces.datasets.text import TextDataset, load_text, synthetic_text
+from gradwire.training.asked import check_samples
 from gradwire.training.devices import moved
 
 SYNTHETIC = "synthetic"
@@ -194,12 +195,7 @@ class Dealer:
         self, data: Images | Text, workers: int, batch: int, seed: int, device: torch.device | None = None
     ) -> None:
         """`device`: where samples are handed out; where they are if absent."""
-        if workers * batch > len(data):
-            raise TraceError(
-                f"{len(data)} samples for {workers} workers with {batch} each in a step",
-                "training.samples or the data",
-                f"at least {workers * batch}, or a smaller training.batch",
-            )
+        check_samples(len(data), workers, batch)
         self.data, self.count, self.seed, self.device = data, workers * batch, seed, device
         self._epoch, self._order = -1, np.empty(0, np.int64)
 

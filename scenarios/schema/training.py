@@ -48,6 +48,12 @@ class Optimizer(Table):
     clip: Number = 0.0
     """Norm that the mean gradient is scaled down to; 0 does not."""
 
+    @model_validator(mode="after")
+    def _looks_ahead(self) -> Optimizer:
+        if self.nesterov and not self.momentum:
+            raise refuse("nesterov", "has no momentum to look ahead with", True, "momentum above 0")
+        return self
+
 
 class RandomLoss(Table):
     """Packets are lost at random instead of by the network; it takes no time then."""

@@ -57,7 +57,7 @@ class ModelKind:
         the model is meant for, so one without pictures of the model without numbers, torch's "meta", is tried: it
         computes nothing and draws nothing.
         """
-        if self.task != "images":
+        if self.task != "images" or size >= self.sizes[0]:
             return self.sizes[0] <= size <= self.sizes[1]
         import torch
 

@@ -131,6 +131,10 @@ def test_the_command_says_it_without_torch(kept: Path) -> None:
     ([*RING, 'training.reducer={kind="randomk"}'], 'expected job.pull_fill = "zero"'),
     (['job.exchange={kind="halving_doubling"}', "job.servers=0", "job.push_bound=0.0"], "halving_doubling cannot be trained"),
     (["job.accumulate=2"], "micro-batches are not accumulated"),
+    (["training.samples=7"], "7 samples for 2 workers with 4 each in a step"),
+    (['training.model="vgg11-quarter"', "training.size=4"], "4 pixels of a side are too few"),
+    ([SLIMDP, "job.pull_bound=0.1"], "would lose what servers send back"),
+    ([SLIMDP, "training.resync=3"], "training.resync"),
 ])  # fmt: skip
-def test_exchanges_that_cannot_be_trained(more: list[str], words: str) -> None:
+def test_what_cannot_be_trained(more: list[str], words: str) -> None:
     both(tiny('training.network="ideal"', *more), words)
