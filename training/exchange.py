@@ -239,7 +239,7 @@ class Exchange:
             for row in answer.pulled
         ]  # fmt: skip
 
-    def _sizes(self, encoded: Encoded, info: TensorInfo) -> Tensor:
+    def sizes(self, encoded: Encoded, info: TensorInfo) -> Tensor:
         """Mean magnitudes of what its units stand for."""
         found = self.reducer.magnitudes(encoded, info)
         if self.looks:
@@ -283,6 +283,22 @@ class Exchange:
         make = lambda w, t: self.reducer.compress(gradients[w][t], self.infos[t], self.states[w][t])  # noqa: E731
         return self.each(make, sent, "compress", gradients if self.tries else None)
 
+    def encoded_alone(self, worker: int, gradients: Sequence[Tensor]) -> list[Encoded]:
+        """What one worker sends by itself of its gradients, T tensors. A reducer that is not gradwire's is looked at,
+        and tried in the first of all."""
+        tries, found = self.tries, list[Encoded]()
+        for gradient, info, state in zip(gradients, self.infos, self.states[worker], strict=True):
+            before = gradient.clone() if tries else None
+            found.append(self.reducer.compress(gradient, info, state))
+            if before is not None:
+                check_unchanged(self.reducer, before, gradient, info)
+            if self.looks:
+                check_encoded(self.reducer, "compress", found[-1], info, self.payload)
+        if tries:
+            check_lost(self.reducer, found, self.infos)
+        self._over()
+        return found
+
     def each(
         self, make: Callable[[int, int], Encoded], sent: Sent, function: str,
         kept: Sequence[Sequence[Tensor]] | None = None,
@@ -324,7 +340,7 @@ class Exchange:
         counted = () if self.encode_time == "none" else times
         pushed = Pushed(
             number, round_, self.payload, self.infos, encoded, encode_ps=counted,
-            back=lambda: self._back(encoded), sizes=lambda w, t: self._sizes(encoded[w][t], self.infos[t]),
+            back=lambda: self._back(encoded), sizes=lambda w, t: self.sizes(encoded[w][t], self.infos[t]),
         )  # fmt: skip
         answer = carried(network, pushed)
         encoding, decoding = max(map(sum, times)), 0

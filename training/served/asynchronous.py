@@ -30,6 +30,7 @@ from gradwire.training.reducers.base import Reducer
 from gradwire.training.seam import carried
 from gradwire.training.served.pace import Pace
 from gradwire.training.simulated_turns import SimulatedTurns
+from gradwire.training.strangers import check_decoded
 from gradwire.training.trainer import Recipe, StepRow, Trainer, losses_of
 
 COMPUTED, ARRIVED = 0, 1
@@ -180,17 +181,19 @@ class Asynchronous(Trainer):
 
     def encode(self, worker: int, gradients: list[Tensor]) -> list[Encoded]:
         """What a worker pushes."""
-        states, reducer = self.exchange.states[worker], self.exchange.reducer
-        for state in states:
+        for state in self.exchange.states[worker]:
             state.step = self.turns[worker]
-        return [reducer.compress(g, i, s) for g, i, s in zip(gradients, self.infos, states, strict=True)]
+        return self.exchange.encoded_alone(worker, gradients)
 
     def received(self, worker: int, encoded: Sequence[Encoded], masks: Sequence[Tensor | None]) -> dict[str, Any]:
         """What has arrived of it, of tensors, lists and numbers only, for `update`; called when it is sent."""
         reducer, found = self.exchange.reducer, []
         for mine, info, mask in zip(encoded, self.infos, masks, strict=True):
             there = None if mask is None else mine.arrived(mask, self.recipe.payload)
-            found.append(reducer.decode(mine, info, there).view(info.shape))
+            gradient = reducer.decode(mine, info, there)
+            if self.exchange.looks:
+                check_decoded(reducer, "decode", gradient, info)
+            found.append(gradient.view(info.shape))
         return {"gradients": found}
 
     def settle(self, worker: int, encoded: Sequence[Encoded], masks: Sequence[Tensor | None]) -> None:
@@ -203,7 +206,7 @@ class Asynchronous(Trainer):
 
     def magnitudes(self, worker: int, encoded: Sequence[Encoded], message: int) -> Tensor:
         """The mean magnitude of what each unit of a message of a worker's stands for, (units,)."""
-        return self.exchange.reducer.magnitudes(encoded[message], self.messages[message])
+        return self.exchange.sizes(encoded[message], self.messages[message])
 
     def shares(self, lost: list[float]) -> list[float]:
         """What was lost of each tensor, given what was lost of each message."""

@@ -24,6 +24,7 @@ from gradwire.training.reducers.randomk import RandomK  # noqa: E402
 from gradwire.training.reducers.signsgd import SignSGD  # noqa: E402
 from gradwire.training.reducers.terngrad import TernGrad  # noqa: E402
 from gradwire.training.reducers.topk import TopK  # noqa: E402
+from gradwire.training.served.asynchronous import Asynchronous  # noqa: E402
 from gradwire.training.strangers import is_own  # noqa: E402
 from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
 from tests.support.training_cases import plain, same  # noqa: E402
@@ -50,8 +51,27 @@ class Changes(Dense):
         return super().compress(tensor, info, state)
 
 
+class Halves(Dense):
+    """Leaves out every other element."""
+
+    def decode(self, encoded, info, arrived=None):
+        return super().decode(encoded, info, arrived)[::2]
+
+
 def feedback(reducer: Reducer) -> Reducer:
     return ErrorFeedback(reducer=reducer)
+
+
+@pytest.mark.parametrize(("reducer", "words"), [
+    (Ignores(), "answers with values of units that have not arrived, of 0.weight"),
+    (Changes(), "changes the gradient of 0.weight that it is given"),
+    (Halves(), r"answers a tensor .* for 0.weight; expected a tensor of float32, \(216,\)"),
+], ids=["ignores", "changes", "halves"])  # fmt: skip
+def test_workers_that_come_one_by_one_try_it_as_well(reducer: Reducer, words: str) -> None:
+    made = Asynchronous(plain(), DATA, Recipe(workers=2, batch=4, steps=3, payload=400), reducer)
+    with pytest.raises(ScenarioError, match=words):
+        made.step()
+    assert made.done == 0 and same(made.model, plain())
 
 
 @pytest.mark.parametrize("around", [lambda each: each, feedback, lambda each: MomentumCorrection(reducer=feedback(each))])
