@@ -165,6 +165,24 @@ def _left_to_switches() -> dict[str, Arm]:
     return found
 
 
+ONE_BY_ONE = (("asynchronous", "asynchronous"), ("mipd", "MIPD"))
+"""Systems whose workers come one by one, and words for them."""
+
+
+def _one_by_one() -> dict[str, Arm]:
+    """Those over a fabric, under transports of both kinds; DLCP's with its priorities of layers and without."""
+    flat: Json = {"tagging": {**TAGS, "layer_priority": False}}
+    kinds: tuple[tuple[str, str, str, Json], ...] = (
+        ("dctcp", "dctcp-2ms", "DCTCP", {}), ("dlcp", "dlcp", "DLCP", {}),
+        ("flat", "dlcp", "DLCP without layer priority", flat),
+    )  # fmt: skip
+    return {
+        f"{kind}-{key}": _small(policy, {"training": {"system": {"kind": kind}}}, f"{words}, {transport}", **job)
+        for kind, words in ONE_BY_ONE
+        for key, policy, transport, job in kinds
+    }
+
+
 SYSTEMS: dict[str, Arm] = {
     "dense": Arm("dense", {}),
     "qsgd": Arm("QSGD, 8 bits", {"training": {"reducer": {"kind": "qsgd"}}}),
@@ -193,6 +211,7 @@ SYSTEMS: dict[str, Arm] = {
     **_over_a_ring(),
     **_eager(),
     **_left_to_switches(),
+    **_one_by_one(),
     "dlcp-spread": _spread("DLCP, as many packets spread evenly", "dlcp"),
     **{f"{policy}-small": _small(policy) for policy in ("dctcp-2ms", "dlcp", "dlcp-phases")},
     "dense-simulated": Arm("dense, over the simulator", SIMULATED),
@@ -207,7 +226,7 @@ SYSTEMS: dict[str, Arm] = {
             f"{words}, over the simulator",
             {"training": {"network": "simulated", "system": {"kind": kind, "computing": [COMPUTING]}}},
         )
-        for kind, words in (("asynchronous", "asynchronous, dense"), ("mipd", "MIPD"))
+        for kind, words in ONE_BY_ONE
     },
     "terngrad-simulated": Arm(
         "TernGrad, over the simulator", {"training": {"network": "simulated", "reducer": {"kind": "terngrad"}}}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gradwire.analysis.claims.arms import ONE_BY_ONE as ALONE
 from gradwire.analysis.claims.claim import At, Claim, Expect, Setting
 from gradwire.analysis.claims.policies import BOUND
 from gradwire.analysis.claims.systems import saved_or_not
@@ -23,6 +24,7 @@ LONG_RING = "ResNet-8 in a ring, 20 epochs"
 SMALL = "ResNet-8 over two spines, packets of 512 B, 2 epochs"
 ORDER = "ResNet-8 over two spines, eager Stop, packets of 512 B, 2 epochs"
 SWITCHES = "ResNet-8 over two spines, loss left to switches, packets of 512 B, 2 epochs"
+ONE_BY_ONE = "ResNet-8 over two spines, workers one by one, packets of 512 B, 2 epochs"
 RACKS = "ResNet-8 in a ring that is dealt over racks, 2 epochs"
 TARGET, LONG_TARGET = 0.28, 0.70
 """Accuracies that times are to [ours]."""
@@ -81,6 +83,9 @@ def _beside(name: str, baseline: str, *arms: str) -> Setting:
 _EAGER = ("eager-rotating", "eager-sequential", "eager-random")
 _ENDS = ("-deep", "-deep-fifth", "-path-fifth", "-tags")
 _ORDER = _beside(ORDER, f"{BASE}-small", *_EAGER, *(f"{arm}{end}" for end in _ENDS for arm in _EAGER[:2]))
+_ALONE = _beside(
+    ONE_BY_ONE, "asynchronous-dctcp", "asynchronous-dlcp", "asynchronous-flat", "mipd-dctcp", "mipd-dlcp", "mipd-flat",
+)  # fmt: skip
 _SPREAD = ("", "-spread", "-drawn", "-drawn-spread")
 _SWITCHES = _beside(SWITCHES, f"{BASE}-small", *(f"switches{end}" for end in _SPREAD))
 _RACKS = _beside(RACKS, "ring-lossless", *(f"ring-switches{end}" for end in _SPREAD))
@@ -295,4 +300,41 @@ L8 = Claim(
     "Correlations are held against zero: what is spread is a step's losses, of which all workers have their part, so "
     "that all lose more in the same steps.",
 )  # fmt: skip
-CLAIMS = [L1, L2, L3, L4, L5, L6, L7, L8]
+_TAGGED = (("dlcp", ""), ("flat", ", without layer priority"))
+L9 = Claim(
+    "L9",
+    "[ours]; of DLCP's papers none has asynchronous servers; a point as the limit [ours]",
+    "Workers that push when they are ready make their steps sooner over DLCP than over DCTCP, and learn as much in "
+    "them.",
+    "nothing published",
+    (_ALONE,),
+    (
+        *(
+            than(ONE_BY_ONE, f"{kind}-{key}", f"{kind}-dctcp", "DLCP, less that with DCTCP", -POINT, None,
+                 f"{words}{more}")
+            for kind, words in ALONE
+            for key, more in _TAGGED
+        ),
+        *(
+            Expect(
+                "simulated time of a step saved", saved_or_not(ONE_BY_ONE, f"{kind}-{key}", f"{kind}-dctcp", "clock"),
+                (ONE_BY_ONE,), 0.0, None, "share", f"{words}{more}",
+            )
+            for kind, words in ALONE
+            for key, more in _TAGGED
+        ),
+        *(
+            Expect(
+                "time to the accuracy saved",
+                saved_or_not(ONE_BY_ONE, f"asynchronous-{key}", "asynchronous-dctcp", "to"), (ONE_BY_ONE,), 0.0, None,
+                "share", f"asynchronous{more}",
+            )
+            for key, more in _TAGGED
+        ),
+    ),
+    "accuracy",
+    "Computing takes no time, so that all workers push and pull all the time, and a step is as many pushes as there "
+    "are workers. Nothing of what servers send back may be lost. Layer priorities let the front layers of all go "
+    "before the back ones of any, and a push counts when all of it is there.",
+)  # fmt: skip
+CLAIMS = [L1, L2, L3, L4, L5, L6, L7, L8, L9]

@@ -44,6 +44,7 @@ WORDS = {
     "encode": "processor time of a worker's encoding in a step",
     "server": "processor time of the server in a step",
     "clock": "simulated time of a step, mean",
+    "stale": "updates that others made since what a push was computed at, mean",
     "steps_to": "steps to the accuracy",
     "to": "simulated time to the accuracy",
     **{
@@ -109,6 +110,7 @@ def learned_figures(training: Learned) -> dict[str, float]:
     last, clock = training.scores[-1], training.steps[-1]["clock_ps"]
     return {
         **({"clock": float(clock) / len(training.steps)} if clock else {}),
+        **({"stale": float(np.mean([row["stale"] for row in training.turns]))} if training.turns else {}),
         "accuracy": float(last["accuracy"]),
         "loss": float(last["loss"]),
         "lost": float(np.mean([row["lost"] for row in training.steps])),
