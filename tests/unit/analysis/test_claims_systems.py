@@ -148,7 +148,7 @@ def test_the_loop_is_over_the_simulator() -> None:
     """Every arm; bounds that DLCP has are of pushes alone but in a ring, where one may be of one half of the hops only. What
     DCTCP learns with small packets is trained once for three settings."""
     runs = all_runs([planned(each, 2, False, DATA) for each in claims_of("loop")])
-    assert len(runs) == 2 * (4 + 3 + 3 + 2 + 11 + 4 + 7)
+    assert len(runs) == 2 * (4 + 3 + 3 + 2 + 11 + 4 + 7 + 6)
     halves = {run.policy: (run.scenario.job[0].push_bound, run.scenario.job[0].pull_bound) for run in runs}
     assert (halves["ring-switches-scatter"], halves["ring-switches-gather"]) == ((0.2, 0.0), (0.0, 0.2))
     assert (halves["ring-lossless"], halves["ring-switches"]) == ((0.0, 0.0), (0.2, 0.2))
@@ -158,6 +158,19 @@ def test_the_loop_is_over_the_simulator() -> None:
         assert run.scenario.training.spread is ("spread" in run.policy)
         pulls = run.policy.startswith("ring") and not run.policy.endswith(("lossless", "scatter"))
         assert bool(run.scenario.job[0].pull_bound) is pulls
+
+
+def test_workers_that_come_one_by_one_differ_by_transport_and_tags() -> None:
+    runs = {run.policy: run.scenario for run in planned(claims_of("loop")[-1], 1, False, DATA)}
+    assert len(runs) == 6
+    for kind in ("asynchronous", "mipd"):
+        dctcp, dlcp, flat = (runs[f"{kind}-{key}"] for key in ("dctcp", "dlcp", "flat"))
+        assert {each.training.system.kind for each in (dctcp, dlcp, flat)} == {kind} and not dctcp.training.system.together
+        assert [each.transport.kind for each in (dctcp, dlcp, flat)] == ["dctcp", "dlcp", "dlcp"]
+        assert [each.job[0].tagging.layer_priority for each in (dctcp, dlcp, flat)] == [False, True, False]
+        assert dlcp.job[0].tagging.magnitude and flat.job[0].tagging.magnitude
+        assert [each.job[0].push_bound for each in (dctcp, dlcp, flat)] == [0, 0.1, 0.1]
+        assert {each.transport.payload for each in (dctcp, dlcp, flat)} == {512}
 
 
 def test_orders_of_eager_stop_differ_in_nothing_else() -> None:
