@@ -111,18 +111,24 @@ class Turnwise:
             self._jobs[sizes] = job
         return job
 
-    def push(self, job: Job, trace: Trace, worker: int, turn: int, kept: Sequence[int] = ()) -> tuple[Messages, Ints]:
-        """What a worker sends in a turn of its own, in the order in which it is ready, and picoseconds from the turn's
-        begin at which each is. `kept`: tensors of which nothing may be lost."""
+    def push(
+        self, job: Job, trace: Trace, worker: int, turn: int, kept: Sequence[int] = ()
+    ) -> tuple[Messages, Ints, int]:
+        """What a worker sends in a turn of its own, in the order in which it is ready; picoseconds from the turn's
+        begin at which each is; and the same of the last tensor, which may be one that a server beside the worker has.
+
+        kept : tensors of which nothing may be lost.
+        """
         exchange = _servers(job)
         exchange.told(1.0, kept)
         parts = exchange.away(worker)
-        ready = self._ready(job, trace, worker, turn)[exchange.tensors[parts]]
+        moments = self._ready(job, trace, worker, turn)
+        ready = moments[exchange.tensors[parts]]
         order = np.argsort(ready, kind="stable")
         messages = exchange.of_worker(turn, worker, parts[order], pushed=True)
         if (bounds := exchange.context.bounds).wants_norms:
             self._norms[worker] = bounds.norms(turn)[worker]
-        return messages, ready[order]
+        return messages, ready[order], int(moments.max(initial=0))
 
     def pull(self, job: Job, worker: int, turn: int) -> Messages:
         """What comes back to a worker, of which nothing may be lost."""

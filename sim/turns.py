@@ -55,7 +55,7 @@ class Turns:
         self._network = Lasting(self.scenario, threads)
         job = self.scenario.job[0]
         self._payload = int((job.transport or self.scenario.transport).payload)
-        self._flying: list[tuple[Track, int, bool]] = []
+        self._flying: list[tuple[Track, int, bool, int]] = []
         self._came: list[tuple[int, int, Came]] = []
         self._counted, self.since_ps = 0, 0
 
@@ -81,15 +81,15 @@ class Turns:
             It is none that the job can send.
         """
         job = self._job(trace)
-        messages, ready = self._turns.push(job, trace, worker, turn, kept)
-        self._send(job, messages, ready, begin_ps, worker, True)
+        messages, ready, last = self._turns.push(job, trace, worker, turn, kept)
+        self._send(job, messages, ready, begin_ps, worker, True, begin_ps + last)
 
     def pull(self, worker: int, turn: int, trace: Trace, begin_ps: int) -> None:
         """Have the servers send a worker tensors as long as those of the trace, from then on. Nothing of them may be
         lost."""
         job = self._job(trace)
         messages = self._turns.pull(job, worker, turn)
-        self._send(job, messages, np.zeros(len(messages), dtype=np.int64), begin_ps, worker, False)
+        self._send(job, messages, np.zeros(len(messages), dtype=np.int64), begin_ps, worker, False, begin_ps)
 
     def skip(self, worker: int, pushed: bool, at_ps: int) -> None:
         """A worker pushes nothing, or pulls nothing, which has come at once."""
@@ -105,10 +105,10 @@ class Turns:
         StallError
             Nothing can happen any more.
         """
-        if not self._came and self._network.coupling is not None and (self._flying or until_ps is None):
-            limit = None if until_ps is None else Ps(max(until_ps - self.since_ps, 0))
-            self._network.coupling.run(self._any, until=limit)
-            self._gather()
+        while self._flying:
+            ends = [each for each in (until_ps, self._came[0][0] + 1 if self._came else None) if each is not None]
+            if not self._run(min(ends, default=None)):
+                break
         if not self._came or (until_ps is not None and self._came[0][0] >= until_ps):
             return None
         return heappop(self._came)[2]
@@ -117,9 +117,7 @@ class Turns:
         """Let the network rest, now, and everything come that is under way, which is told in order. What is sent later
         is on one built anew."""
         while self._flying:
-            assert self._network.coupling is not None
-            self._network.coupling.run(self._any)
-            self._gather()
+            self._run(None)
         found = [heappop(self._came)[2] for _ in range(len(self._came))]
         self.resume(self.built, now_ps)
         return found
@@ -141,36 +139,40 @@ class Turns:
         self._network.ready(trace)
         return self._turns.job(trace, self._network.places, self._network.cards)
 
-    def _send(self, job: Job, messages: Messages, ready: Ints, begin_ps: int, worker: int, pushed: bool) -> None:
-        """Send messages that are ready so long after a time; they enter the network one software latency later."""
+    def _send(
+        self, job: Job, messages: Messages, ready: Ints, begin_ps: int, worker: int, pushed: bool, least_ps: int
+    ) -> None:
+        """Send messages that are ready so long after a time; they enter the network one software latency later. All of
+        them have come at `least_ps`, at the earliest."""
         coupling = self._network.coupling
         assert coupling is not None
         if not len(messages):  # servers on the worker's own host have it at once
-            self.skip(worker, pushed, begin_ps)
+            self.skip(worker, pushed, least_ps)
             return
         track = coupling.play(turn_part(job, messages, ready + begin_ps - self.since_ps + coupling.latency))
-        self._flying.append((track, worker, pushed))
+        self._flying.append((track, worker, pushed, least_ps))
         self._network.sent += len(messages)
 
-    def _any(self) -> bool:
-        return any(track.finished for track, _, _ in self._flying)
-
-    def _gather(self) -> None:
-        """Note what has come."""
+    def _run(self, until_ps: int | None) -> bool:
+        """Let time pass until something has come, which is noted, or up to a time; whether something has."""
         coupling = self._network.coupling
         assert coupling is not None
+        coupling.run(self._any, until=None if until_ps is None else Ps(max(until_ps - self.since_ps, 0)))
         over = [each for each in self._flying if each[0].finished]
-        if not over:
-            return
         self._flying = [each for each in self._flying if not each[0].finished]
-        for track, worker, pushed in over:
+        for track, worker, pushed, least_ps in over:
             (seen,) = track.steps
             messages, first, many = seen.step.messages, int(seen.numbers[0]), len(seen.numbers)
             runs = coupling.fabric.missing_of(first, many)  # type: ignore[attr-defined]  # the packet engine's
             hold_to_bounds(runs, seen.numbers, messages)
             missing = missing_by_message(runs, seen.numbers, messages.nbytes, self._payload)
-            self._tell(Came(int(track.ended_ps) + self.since_ps, worker, pushed, messages, missing))
+            came_ps = max(int(track.ended_ps) + self.since_ps, least_ps)
+            self._tell(Came(came_ps, worker, pushed, messages, missing))
             coupling.forget(track)
+        return bool(over)
+
+    def _any(self) -> bool:
+        return any(track.finished for track, *_ in self._flying)
 
     def _tell(self, came: Came) -> None:
         heappush(self._came, (came.time_ps, self._counted, came))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradwire.scenarios.errors import ScenarioError, TraceError
-from gradwire.scenarios.schema.training import Replayed, Training
+from gradwire.scenarios.schema.training import PLAYED, Replayed, Training
 from gradwire.traces.models import ModelKind, find_model
 
 if TYPE_CHECKING:
@@ -106,6 +106,10 @@ def refuse_ahead(scenario: Scenario) -> None:
             from gradwire.traces.datasets.text import find_text
 
             find_text(table.data)
+    if table.network in PLAYED and job.exchange.kind != "overlapped":
+        from gradwire.experiment.stepwise import played_scenario
+
+        packets_of(played_scenario(scenario, "train(scenario)"))
     system: Any = table.system
     if system is not None:
         served_by(system, table, job)
@@ -134,10 +138,37 @@ def exchanged(job: Job) -> None:
     for name in ("asynchronous", "staleness"):
         if getattr(exchange, name, 0):
             what = "is how a simulated job waits; of a training its system says it"
-            raise ScenarioError(what, f"job.exchange.{name}", 'training.system = "asynchronous", with its staleness')
+            expected = 'training.system = { kind = "asynchronous" }, with its staleness'
+            raise ScenarioError(what, f"job.exchange.{name}", expected)
     if job.accumulate > 1:
         what = f"{job.accumulate} micro-batches are not accumulated in a training"
         raise ScenarioError(what, "job.accumulate", "1, and a larger training.batch")
+
+
+def packets_of(scenario: Scenario) -> int:
+    """Bytes of payload of the packets that carry trainings of a scenario's job.
+
+    Raises
+    ------
+    ScenarioError
+        The job's exchange is neither with servers nor a ring, or packets do not hold whole values of one message.
+    """
+    job = scenario.job[0]
+    payload = int((job.transport or scenario.transport).payload)
+    exchanged(job)
+    if job.exchange.kind not in ("parameter_server", "ring"):
+        what = f"{job.exchange.kind} cannot be trained over yet"
+        raise ScenarioError(what, "job.exchange", "parameter_server or ring")
+    if job.scheduler is not None and job.scheduler.unit_key:
+        what = f"{job.scheduler.kind} cuts gradients its own way, which trainings do not know yet"
+        raise ScenarioError(what, "job.scheduler", "a scheduler that leaves sizes to the exchange, such as fifo")
+    if payload % 4:
+        raise ScenarioError(f"{payload} bytes cut a float32 value", "transport.payload", "a multiple of 4 bytes")
+    partition = int(getattr(job.exchange, "partition", 0))
+    if partition % payload:
+        expected = f"a multiple of the payload, {payload} bytes"
+        raise ScenarioError(f"{partition} bytes cut packets", "job.exchange.partition", expected)
+    return payload
 
 
 def served_by(system: Any, table: Training, job: Job) -> None:
@@ -148,6 +179,14 @@ def served_by(system: Any, table: Training, job: Job) -> None:
         raise ScenarioError(
             f"{job.pull_bound} would lose what servers send back", "job.pull_bound", f"0: {system.kind} needs all of it"
         )
+    if not system.together and job.fill != "zero":
+        what = f"{job.fill} stands for what is missing in a mean of workers, and those of {system.kind} come one by one"
+        raise ScenarioError(what, "job.fill", "zero")
+    if not system.together and any(system.computing):
+        for name, neutral in (("jitter", 0), ("compute_scale", 1)):
+            if (value := getattr(job, name)) != neutral:
+                what = f"{value:g} is of a trace's times, and {system.kind} computes as its system says"
+                raise ScenarioError(what, f"job.{name}", f"{neutral}, or training.compute = \"trace\"")
     for name, unset in (("resync", 0), ("encode_time", "none")):
         if getattr(table, name) != unset:
             raise ScenarioError(f"is not known to {system.kind}", f"training.{name}", "none with training.system")

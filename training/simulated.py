@@ -19,6 +19,7 @@ import numpy as np
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.traces.trace import Trace
 from gradwire.training.as_trace import AsTrace, Ints, Layout
+from gradwire.training.asked import packets_of
 from gradwire.training.network import Answer, Pushed
 from gradwire.training.played import hops_of, masks_of
 
@@ -126,40 +127,6 @@ class Simulated:
     def load_state_dict(self, saved: Mapping[str, object]) -> None:
         """Go on from there."""
         self.plays.resume(int(str(saved["built"])), int(str(saved["steps"])))
-
-
-def packets_of(scenario: Scenario) -> int:
-    """Bytes of payload of the packets that carry trainings of a scenario's job.
-
-    Raises
-    ------
-    ScenarioError
-        The job's exchange is neither with servers nor a ring, or packets do not hold whole values of one message.
-    """
-    job = scenario.job[0]
-    payload = int((job.transport or scenario.transport).payload)
-    if job.accumulate > 1:
-        raise ScenarioError("is not trained over yet", "job.accumulate", expected="1")
-    if job.exchange.kind not in ("parameter_server", "ring"):
-        raise ScenarioError(
-            f"{job.exchange.kind} cannot be trained over yet", "job.exchange", expected="parameter_server or ring"
-        )
-    if job.scheduler is not None and job.scheduler.unit_key:
-        raise ScenarioError(
-            f"{job.scheduler.kind} cuts gradients its own way, which trainings do not know yet", "job.scheduler",
-            expected="a scheduler that leaves sizes to the exchange, such as fifo",
-        )  # fmt: skip
-    if payload % 4:
-        raise ScenarioError(
-            f"{payload} bytes cut a float32 value", "transport.payload", expected="a multiple of 4 bytes"
-        )
-    partition = int(getattr(job.exchange, "partition", 0))
-    if partition % payload:
-        raise ScenarioError(
-            f"{partition} bytes cut packets", "job.exchange.partition",
-            expected=f"a multiple of the payload, {payload} bytes",
-        )  # fmt: skip
-    return payload
 
 
 def _contents(pushed: Pushed, layout: Layout, sent: Ints) -> list[list[bytes]]:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from gradwire.training.as_trace import AsTrace, Ints
+from gradwire.training.asked import packets_of
 from gradwire.training.played import masks_alone
-from gradwire.training.simulated import packets_of
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -370,7 +371,7 @@ class Trainer:
             "done": self.done, "clock_ps": self.clock_ps, "sent_bytes": self.sent_bytes,
             "pulled_bytes": self.pulled_bytes, "encode_ns": self.encode_ns, "server_ns": self.server_ns,
             "model": {name: value.clone() for name, value in self.model.state_dict().items()},
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": deepcopy(self.optimizer.state_dict()),
             "exchange": self.exchange.state_dict(),
             "network": self.network.state_dict(),
             "replicas": None if self.replicas is None else self.replicas.all_of_it(),
@@ -395,7 +396,7 @@ class Trainer:
         if differing:
             raise ValueError(f"the checkpoint is of another recipe: {', '.join(differing)}")
         try:
-            self.take_over(moved(saved, self.device))
+            self.take_over(moved(deepcopy(saved), self.device))  # optimisers keep what they are given
         except GradwireError:
             raise
         except KeyError as error:

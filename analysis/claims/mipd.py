@@ -10,8 +10,8 @@ from gradwire.scenarios.json_data import Json
 _SETTINGS = settings("asynchronous", "mipd", "mipd-all", "mipd-magnitude", "mipd-unsmoothed")
 SOURCE = "[abstract]; limits [ours]"
 IN_TURN = (
-    " Asynchronous workers compute for equally long and take turns at the server's link, first come first served, "
-    "without the simulator."
+    " Asynchronous workers compute for equally long, and push and pull one by one; the mean is of 60 steps with as "
+    "many pushes each as there are workers."
 )
 
 SERVER, SAVED = "ResNet-18, 4 steps", "processor time of the server saved"

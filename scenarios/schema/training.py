@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, mod
 
 from gradwire.scenarios.schema.base import Count, Flag, Natural, Table, refuse
 from gradwire.scenarios.schema.chosen import Chosen
-from gradwire.scenarios.units import Fraction
+from gradwire.scenarios.units import Fraction, format_rate, format_time
 
 
 class UserReducer(Table):
@@ -252,10 +252,13 @@ class Training(Table):
 
     def _one_by_one(self, system: Any) -> None:
         """Workers that push when they are ready make no steps together."""
-        for key, asked in (("keep_missing", self.keep_missing), ("network", isinstance(self.network, Replayed))):
+        for key, asked, expected in (
+            ("keep_missing", self.keep_missing, "false"),
+            ("network", isinstance(self.network, Replayed), "a network, or losses by a rule"),
+        ):
             if asked:
                 what = f"knows steps in which all push together, which {system.kind} has not got"
-                raise refuse(key, what, getattr(self, key), "losses by a rule, which need not be kept")
+                raise refuse(key, what, getattr(self, key), expected)
         if self.spread:
             what = f"spreads the losses of steps in which all push together, which {system.kind} has not got"
             raise refuse("spread", what, True, "false")
@@ -263,8 +266,16 @@ class Training(Table):
             what = f"{system.kind} cannot be carried on real sockets, where steps are played one after the other"
             raise refuse("network", what, self.network, '"simulated", "ideal" or losses by a rule')
         for key in ("rate", "server_rate") if self.network == "simulated" else ():
-            if getattr(system, key) is not None:
+            if (rate := getattr(system, key)) is not None:
                 what = "is of links that nobody simulates, and the network is simulated"
-                raise refuse(f"system.{key}", what, getattr(system, key), "to leave it out")
+                raise refuse(f"system.{key}", what, format_rate(rate), "to leave it out")
         if self.compute == "trace" and any(system.computing):
-            raise refuse("system.computing", "is beside the times of a trace", system.computing, 'compute = "none"')
+            times = [format_time(each) for each in system.computing]
+            raise refuse("system.computing", "is beside the times of a trace", times, 'compute = "none"')
+        reducer: Any = self.reducer
+        if (rounds := getattr(reducer, "rounds", 1)) > 1:
+            what = f"has {rounds} rounds in which workers agree, and those of {system.kind} come one by one"
+            raise refuse("reducer", f"{reducer.kind} {what}", None, "one of one round")
+        if getattr(reducer, "vote", False):
+            what = f"is of all workers together, and those of {system.kind} come one by one"
+            raise refuse("reducer.vote", what, True, "false")

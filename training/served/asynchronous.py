@@ -15,11 +15,14 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Collection, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.given import whole_number
 from gradwire.traces.trace import TensorInfo
 from gradwire.training.copies import Copies, buffers_of, share_out, slice_of
 from gradwire.training.data import Images, Text
@@ -30,7 +33,7 @@ from gradwire.training.reducers.base import Reducer
 from gradwire.training.seam import carried
 from gradwire.training.served.pace import Pace
 from gradwire.training.simulated_turns import SimulatedTurns
-from gradwire.training.strangers import check_decoded
+from gradwire.training.strangers import check_decoded, innermost
 from gradwire.training.trainer import Recipe, StepRow, Trainer, losses_of
 
 COMPUTED, ARRIVED = 0, 1
@@ -82,18 +85,31 @@ class Asynchronous(Trainer):
         Raises
         ------
         ValueError
-            The reducer wants workers to agree on something, or `fill` is another than zero.
+            The reducer wants workers to agree on something, `fill` is another than zero, or there is no server.
+        ScenarioError
+            Workers or packets are not those of the network's job, or `staleness` is no number of turns.
         """
-        if recipe.fill != "zero":
-            raise ValueError(f"fill = {recipe.fill!r} is about a mean of workers; expected zero: they come one by one")
         self.live = network if isinstance(network, SimulatedTurns) else None
         """What carries pushes and pulls, if anything does."""
+        if self.live is not None and (recipe.workers, recipe.payload) != (self.live.workers, self.live.payload):
+            raise ScenarioError(
+                f"{recipe.workers} workers with packets of {recipe.payload} bytes", "Asynchronous(recipe)",
+                f"{self.live.workers} and {self.live.payload}, as the scenario's job has",
+            )  # fmt: skip
+        if staleness is not None:
+            whole_number(staleness, "Asynchronous(staleness)", 0, ScenarioError)
+        if recipe.collective != "parameter_server":
+            raise ValueError(f"collective = {recipe.collective!r} has no server; expected parameter_server")
+        if recipe.fill != "zero":
+            raise ValueError(f"fill = {recipe.fill!r} is about a mean of workers; expected zero: they come one by one")
         super().__init__(model, data, recipe, reducer, None if isinstance(network, SimulatedTurns) else network, loss)
         if (rounds := self.exchange.reducer.rounds) > 1:
             raise ValueError(
                 f"{self.exchange.reducer.kind} has {rounds} rounds in which workers agree; expected one: they come one "
                 "by one"
             )
+        if getattr(innermost(self.exchange.reducer), "vote", False):
+            raise ValueError(f"{self.exchange.reducer.kind}: vote = true is of all workers, and they come one by one")
         self.staleness, self.pace = staleness, pace or Pace()
         count = recipe.workers
         self.copies = Copies(model, count)
@@ -327,7 +343,7 @@ class Asynchronous(Trainer):
         self.rest()
         return {
             **super().state_dict(), "live": None if self.live is None else self.live.state_dict(),
-            "copies": self.copies.state_dict(), "flying": [dict(each) for each in self.flying],
+            "copies": self.copies.state_dict(), "flying": deepcopy(self.flying),
             "order": {name: _plain(getattr(self, name)) for name in ORDER},
         }  # fmt: skip
 

@@ -166,3 +166,20 @@ def test_a_server_beside_its_worker_has_it_at_once() -> None:
     assert (came.time_ps, came.pushed, came.messages) == (7, True, None)
     turns.pull(0, 0, trace(1000), 7)
     assert turns.next().time_ps == 7
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_nothing_is_pushed_before_it_is_ready(workers: int) -> None:
+    """Not even where it needs no message, nor before what others push meanwhile has come."""
+    rate = {"link": {"rate": "100Gbps"}}
+    own = build_scenario({
+        "name": "own", "transport": "dctcp", "topology": {"kind": "star", "hosts": 2}, **rate,
+        "job": [{"name": "job", "trace": "step", "iterations": 1, "workers": workers, "servers": workers,
+                 "exchange": {"kind": "parameter_server", "colocated": True}}],
+    })  # fmt: skip
+    turns, made = Turns(own), trace(4000, 1000, ready=10**9)  # the larger one, on the first worker's host, is the last
+    for worker in range(workers):
+        turns.push(worker, 0, made, 5 * worker)
+    times = [(each.time_ps, each.worker) for each in (turns.next() for _ in range(workers))]
+    assert times == sorted(times) and all(when >= 2 * 10**9 + 5 * worker for when, worker in times)
+    assert workers > 1 or times == [(2 * 10**9, 0)]

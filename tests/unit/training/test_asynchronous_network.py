@@ -20,12 +20,13 @@ from gradwire.sim.turns import Turns  # noqa: E402
 from gradwire.training.as_trace import AsTrace  # noqa: E402
 from gradwire.training.data import images  # noqa: E402
 from gradwire.training.reducers.feedback import ErrorFeedback  # noqa: E402
+from gradwire.training.reducers.signsgd import SignSGD  # noqa: E402
 from gradwire.training.reducers.topk import TopK  # noqa: E402
 from gradwire.training.served.asynchronous import Asynchronous  # noqa: E402
 from gradwire.training.served.mipd import Interpretable, Mipd  # noqa: E402
 from gradwire.training.served.pace import Pace  # noqa: E402
 from gradwire.training.simulated_turns import SimulatedTurns  # noqa: E402
-from gradwire.training.trainer import Recipe  # noqa: E402
+from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
 from tests.support.sim_cases import make_trace  # noqa: E402
 from tests.support.training_cases import plain, resnet, same  # noqa: E402
 from tests.unit.training.test_simulated import scenario  # noqa: E402
@@ -150,6 +151,34 @@ def test_it_goes_on_from_a_checkpoint_in_the_midst_of_turns() -> None:
     other.load_state_dict(saved)
     assert [whole.turn() for _ in range(15)] == [other.turn() for _ in range(15)]
     assert same(whole.model, other.model)
+
+
+def test_a_network_of_another_job_is_refused() -> None:
+    """Packets of another length would count other losses than there are."""
+    for wrong in (recipe(2), recipe(4), recipe(3, payload=512)):
+        with pytest.raises(ScenarioError, match=r"^Asynchronous\(recipe\): \d workers with packets of \d+ bytes; expected 3 and 4096"):
+            Asynchronous(plain(), DATA, wrong, None, live(3, job=LOSSLESS))
+    with pytest.raises(ScenarioError, match=r"Asynchronous\(staleness\).*-1"):
+        Asynchronous(plain(), DATA, recipe(3), None, live(3, job=LOSSLESS), staleness=-1)
+    with pytest.raises(ValueError, match="'ring' has no server; expected parameter_server"):
+        Asynchronous(plain(), DATA, recipe(3, collective="ring"))
+    with pytest.raises(ValueError, match="vote = true is of all workers"):
+        Asynchronous(plain(), DATA, recipe(3), SignSGD(vote=True, scale="none"))
+
+
+@pytest.mark.parametrize("make", [
+    lambda: Asynchronous(resnet(), DATA, recipe(2), None, live(2, job=LOSSLESS)), lambda: Trainer(resnet(), DATA, recipe(2)),
+], ids=["asynchronous", "together"])  # fmt: skip
+def test_what_state_dict_gave_is_a_copy(make) -> None:
+    """One that goes on does not move the other, without a file between."""
+    one, other, third = make(), make(), make()
+    one.step()
+    saved = one.state_dict()
+    other.load_state_dict(saved)
+    rows = [one.step() for _ in range(3)]
+    assert [other.step() for _ in range(3)] == rows
+    third.load_state_dict(saved)
+    assert [third.step() for _ in range(3)] == rows and same(third.model, one.model)
 
 
 def test_a_network_that_is_full_rests(monkeypatch) -> None:

@@ -135,6 +135,21 @@ def test_the_command_says_it_without_torch(kept: Path) -> None:
     (['training.model="vgg11-quarter"', "training.size=4"], "4 pixels of a side are too few"),
     ([SLIMDP, "job.pull_bound=0.1"], "would lose what servers send back"),
     ([SLIMDP, "training.resync=3"], "training.resync"),
+    (['training.system={kind="mipd"}', 'job.fill="stale"'], "stands for what is missing in a mean of workers"),
+    (['training.system={kind="mipd", computing=["1ms"]}', "job.jitter=0.5"], "job.jitter: 0.5 is of a trace's times"),
+    (['training.system={kind="mipd", computing=["1ms"]}', "job.compute_scale=0.0"], "job.compute_scale: 0 is of a trace's times"),
 ])  # fmt: skip
 def test_what_cannot_be_trained(more: list[str], words: str) -> None:
     both(tiny('training.network="ideal"', *more), words)
+
+
+@pytest.mark.parametrize(("more", "words"), [
+    (["job.exchange.partition=6000B"], "6000 bytes cut packets"),
+    (['job.exchange={kind="parameter_server"}', 'job.scheduler={kind="p3"}'], "p3 cuts gradients its own way"),
+    (['fault=[{kind="link_down", between=["h0","switch0"], at="1ms"}]'], "happens at times of a whole run"),
+    (["job.accumulate=2"], "micro-batches are not accumulated"),
+    (['training.system={kind="mipd"}', 'job.order="layer"'], "layer holds messages back"),
+    (['training.system={kind="mipd"}', 'job.exchange.server_rate="1Gbps"'], "job.exchange.server_rate"),
+])  # fmt: skip
+def test_what_cannot_be_carried(more: list[str], words: str) -> None:
+    both(tiny(*more), words)

@@ -101,8 +101,10 @@ def test_systems_are_what_their_tables_say() -> None:
 @pytest.mark.parametrize(("settings", "words"), [
     (['training.system={kind="asynchronous"}', 'training.network="emulated"'], "asynchronous cannot be carried on real sockets"),
     (['training.system={kind="mipd"}', "training.spread=true"], "spread.*which mipd has not got"),
-    (['training.system={kind="mipd"}', "training.keep_missing=true"], "keep_missing.*steps in which all push together, which mipd"),
-    (['training.system={kind="asynchronous", rate="1Gbps"}'], r"system.rate.*is of links that nobody simulates.*to leave it out"),
+    (['training.system={kind="mipd"}', "training.keep_missing=true"], "keep_missing.*steps in which all push together, which mipd.*expected false"),
+    (['training.system={kind="asynchronous"}', 'training.reducer={kind="signsgd", vote=true, scale="none"}'], "reducer.vote.*is of all workers together"),
+    (['training.system={kind="asynchronous"}', 'training.reducer={kind="powersgd"}'], "powersgd has 2 rounds in which workers agree"),
+    (['training.system={kind="asynchronous", rate="1Gbps"}'], r"system.rate.*is of links that nobody simulates.*1Gbps.*to leave it out"),
     (['training.system={kind="mipd", server_rate="1Gbps"}'], r"system.server_rate.*is of links that nobody simulates"),
     (['training.system={kind="asynchronous", computing=["1ms"]}', 'training.compute="trace"'], "system.computing.*beside the times of a trace"),
     (['training.system={kind="mipd"}', 'training.compute="trace"'], "mipd does not send what a trace has"),
