@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from gradwire.scenarios.load import load_scenario  # noqa: E402
 from gradwire.sim.turns import Turns  # noqa: E402
 from gradwire.training.as_trace import AsTrace  # noqa: E402
 from gradwire.training.data import images  # noqa: E402
+from gradwire.training.played import masks_alone  # noqa: E402
 from gradwire.training.reducers.feedback import ErrorFeedback  # noqa: E402
 from gradwire.training.reducers.signsgd import SignSGD  # noqa: E402
 from gradwire.training.reducers.topk import TopK  # noqa: E402
@@ -90,6 +92,14 @@ def test_what_is_lost_is_missing_in_the_update() -> None:
     assert (arrived == arrived[:, :1]).all() and torch.equal(arrived, arrived.round()), "packets are lost as a whole"
     assert 16 - float(arrived.mean()) == pytest.approx(sum(each.lost for each in turns), abs=1e-4)
     assert (arrived[1::2] == 16).all() and (arrived[::2] < 16).any(), "those with large gradients arrive"
+
+
+def test_masks_are_put_together_from_messages() -> None:
+    """Of two tensors that are sent of three, the second in two messages: packet 1 of its second message is the tensor's 4th."""
+    rows = SimpleNamespace(tensor=np.array([0, 1, 1]), first=np.array([0, 0, 3 * 1024]))
+    lost = {2: np.array([False, True]), 0: np.array([True])}
+    masks = masks_alone([1, 7, 5], 4096, np.array([0, 2]), rows, lost)
+    assert [None if each is None else each.tolist() for each in masks] == [[False], None, [True, True, True, True, False]]
 
 
 def test_what_was_lost_is_fed_back() -> None:
