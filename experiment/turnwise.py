@@ -81,7 +81,7 @@ class Turnwise:
         check_turnwise(scenario)
         self.scenario = scenario
         self._norms = [0.0] * int(scenario.job[0].workers)  # from nothing all is change: nobody knows
-        self._jobs: dict[tuple[int, ...], Job] = {}
+        self._jobs: dict[tuple[tuple[int, int], ...], Job] = {}
 
     def job(self, trace: Trace, places: Places, cards: Cards) -> Job:
         """The job of a push, or a pull. The trace has an iteration for each worker, of which one is looked at: its
@@ -93,8 +93,8 @@ class Turnwise:
             It is none that the job can send.
         """
         table = self.scenario.job[0]
-        sizes = tuple(tensor.bytes for tensor in trace.tensors)
-        if (kept := self._jobs.get(sizes)) is not None:
+        key = tuple((tensor.bytes, tensor.layer) for tensor in trace.tensors)
+        if (kept := self._jobs.get(key)) is not None:
             return kept
         job = Job.of(
             table, trace, places, cards, seed=self.scenario.seed,
@@ -105,10 +105,10 @@ class Turnwise:
             raise ScenarioError(f"{kind} {HOLDS_BACK}", "job.scheduler", "one that does not, or none")
         bounds = job.exchange.context.bounds
         bounds.before = self._norms
-        if job.exchange.context.tagger is None and not bounds.wants_norms:  # it is about sizes alone
+        if job.exchange.context.tagger is None and not bounds.wants_norms:  # it is about sizes and layers alone
             if len(self._jobs) > 8:
                 self._jobs.clear()
-            self._jobs[sizes] = job
+            self._jobs[key] = job
         return job
 
     def push(

@@ -113,10 +113,10 @@ def refuse_ahead(scenario: Scenario) -> None:
     system: Any = table.system
     if system is not None:
         served_by(system, table, job)
-    if system is not None and not system.together and table.network == "simulated":
-        from gradwire.experiment.turnwise import check_turnwise
+        if not system.together and table.network == "simulated":
+            from gradwire.experiment.turnwise import check_turnwise
 
-        check_turnwise(scenario)
+            check_turnwise(scenario)
     predictor = getattr(system, "predictor", None)
     if predictor is not None:
         from gradwire.training.served.predictor_file import read_predictor

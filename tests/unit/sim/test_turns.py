@@ -3,6 +3,9 @@ where they share a link."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -183,3 +186,17 @@ def test_nothing_is_pushed_before_it_is_ready(workers: int) -> None:
     times = [(each.time_ps, each.worker) for each in (turns.next() for _ in range(workers))]
     assert times == sorted(times) and all(when >= 2 * 10**9 + 5 * worker for when, worker in times)
     assert workers > 1 or times == [(2 * 10**9, 0)]
+
+
+def test_tensors_as_long_as_others_have_priorities_of_their_own() -> None:
+    """What was sent before is not what is sent now, though it was as long: here of the front layer, and of the back one."""
+    tagged = whole(1, job={"tagging": {"magnitude": False, "layer_priority": True}})
+    turns, queues = Turns(tagged), []
+    for turn, layers in enumerate(((0, 1), (1, 0))):
+        made = trace(1000, 1000)
+        made.tensors[:] = [replace(each, layer=layer) for each, layer in zip(made.tensors, layers, strict=True)]
+        turns.push(0, turn, made, turn * 10**9)
+        sent = turns.next().messages
+        queues.append(sent.priority[np.argsort(sent.tensor)].tolist())
+    assert queues[0] == queues[1][::-1] and len(set(queues[0])) == 2
+
