@@ -103,7 +103,7 @@ def train(
         read = {"inputs": inputs, **_replayed(scenario)}
 
         def ran_on() -> dict[str, Any]:
-            return {**engine(), **read, "device": described(device, unlike)}
+            return {**engine(), **read, "device": described(device, unlike, trainer.slower)}
 
         return _trained(scenario, trainer, place, text, until, progress, ran_on)
 
@@ -278,8 +278,8 @@ def _devices(before: Sequence[dict[str, Any]], first: int, now: dict[str, Any]) 
     *others, last = before or [{}]
     if (last.get("device"), last.get("name")) != (now["device"], now["name"]):
         return [*before, {"from_step": first, **now}]
-    unlike = {*last["not_deterministic"], *now["not_deterministic"]}
-    return [*others, {"from_step": last["from_step"], **now, "not_deterministic": sorted(unlike)}]
+    words = {key: [*dict.fromkeys([*last.get(key, ()), *now[key]])] for key in ("not_deterministic", "slower")}
+    return [*others, {"from_step": last["from_step"], **now, **words}]
 
 
 def _over(place: Path, until: float | None) -> Learned | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
@@ -75,12 +75,13 @@ def _noting(unlike: set[str], show: Any) -> Any:
     return note
 
 
-def described(device: torch.device, unlike: set[str]) -> dict[str, Any]:
+def described(device: torch.device, unlike: set[str], slower: Sequence[str]) -> dict[str, Any]:
     """A device for a training's summary: which one, its name, whether torch was told to take algorithms that repeat,
-    and which operations had none."""
+    which operations had none, and what was done in a slower way than it could."""
     return {
         "device": str(device), "name": device_name(device),
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(), "not_deterministic": sorted(unlike),
+        "slower": list(slower),
     }  # fmt: skip
 
 

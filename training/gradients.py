@@ -7,15 +7,17 @@ pass, the gradients of activations - costs what it costs in plain training. Per-
 were the alternative, at little more than half the speed.
 
 A GPU wants much to do at a time, and so does a model of which each worker has few samples. A processor has caches:
-what a worker's samples become on their way fits into them, what all workers' become does not. `gradients_of` chooses.
+what a worker's samples become on their way fits into them, what all workers' become does not. `Fastest` chooses.
 What layers do to be taken apart is in `gradwire.training.layers`; a model with parameters of its own elsewhere (an
 LSTM) goes in turn.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -168,50 +170,101 @@ Answers = Callable[[Loss, tuple[Tensor, ...], Tensor], tuple[list[float], Gradie
 """(loss, inputs, targets) to the loss and the gradients of each worker."""
 
 
-def gradients_of(model: nn.Module, workers: int, recorded: bool = False) -> Answers:
-    """The faster way that gives a model's gradients: in turn on a processor, if each worker has `ENOUGH` samples; else
-    all at once if that is possible and does what each in turn does.
+class Fastest:
+    """The gradients of N workers, an `Answers`, in the faster of the ways there are: in turn on a processor, if each
+    worker has `ENOUGH` samples; else all at once if that is possible and does what each in turn does.
 
-    Which it does is found out at the first step, by doing it both ways in float32. They differ where a layer's
-    input is no run of samples (positions, to an embedding), and where something is drawn (dropout): then it goes in
-    turn, always.
+    Which it does is found out at the first step, by doing it both ways in float32, and where they differ in float64 as
+    well: rounding alone makes much of the gradients of a net whose rectifiers are near zero. They differ where a
+    layer's input is no run of samples (positions, to an embedding), and where something is drawn (dropout): then it
+    goes in turn, always.
 
     recorded : on a GPU, replay what was done the first time; for models and losses in which Python decides nothing.
     """
-    on_gpu = next((each.device.type == "cuda" for each in model.parameters()), False)
-    together = Together(model, workers)
-    replay = Recorded(model, together.stacked) if recorded and on_gpu else None
-    alike: bool | None = None if workers > 1 and together.possible else False
 
-    def gradients(loss: Loss, inputs: tuple[Tensor, ...], targets: Tensor) -> tuple[list[float], Gradients]:
-        nonlocal alike, replay
-        if alike is False or (not on_gpu and len(targets) >= ENOUGH * workers):
+    def __init__(self, model: nn.Module, workers: int, recorded: bool = False) -> None:
+        self.model, self.workers = model, workers
+        self.on_gpu = next((each.device.type == "cuda" for each in model.parameters()), False)
+        self._together = Together(model, workers)
+        self._replay = Recorded(model, self._together.stacked) if recorded and self.on_gpu else None
+        self._alike: bool | None = None
+        self.slower: list[str] = []
+        """What is done in a slower way than a GPU could, and why; each is warned of as well."""
+        if workers == 1:
+            self._alike = False
+
+    @property
+    def way(self) -> str:
+        """How it is done, in words."""
+        if self._alike is not True:
+            return "one worker after the other"
+        return "all workers at once" + (", replayed" if self._replay is not None else "")
+
+    def __call__(self, loss: Loss, inputs: tuple[Tensor, ...], targets: Tensor) -> tuple[list[float], Gradients]:
+        """The loss and the gradients of each worker; arguments as in `of_each_in_turn`."""
+        model, workers = self.model, self.workers
+        if self._alike is None and not self._together.possible:
+            self._in_turn(f"{self._together.missing[0]} is of no layer that can be taken apart")
+        if self._alike is False or (not self.on_gpu and len(targets) >= ENOUGH * workers):
             return of_each_in_turn(model, loss, inputs, targets, workers)
-        if alike:
-            if replay is not None:
+        if self._alike:
+            if self._replay is not None:
                 try:
-                    return replay(loss, inputs, targets)
-                except RuntimeError:  # it cannot be recorded
-                    replay = None
-            return together(loss, inputs, targets)
+                    return self._replay(loss, inputs, targets)
+                except RuntimeError as error:  # it cannot be recorded
+                    self._replay = None
+                    self._slower(f"steps cannot be replayed: {_first_line(error)}", "twice")
+            return self._together(loss, inputs, targets)
         before, exactly = buffers_of(model), exact(loss)
         expected = of_each_in_turn(model, exactly, inputs, targets, workers)
         after = buffers_of(model)
         put_back(model, before)
+        answer = None
         try:
-            answer = together(exactly, inputs, targets)
-            alike = _agree(answer[1], expected[1])
-        except RuntimeError:  # shapes that do not come apart
-            alike = False
+            answer = self._together(exactly, inputs, targets)
+            self._alike = _agree(answer[1], expected[1])
+            if not self._alike:
+                self._alike = _alike_in_float64(model, exactly, inputs, targets, workers)
+            if not self._alike:
+                self._in_turn("all at once they are others")
+        except (RuntimeError, TypeError) as error:  # shapes that do not come apart; a model that has no copy in float64
+            self._in_turn(_first_line(error))
+        if self.on_gpu:
+            torch.cuda.empty_cache()  # of both ways, which takes several times what one of them does
         if exactly is not loss:
             put_back(model, before)
-            return gradients(loss, inputs, targets)
-        if alike:
+            return self(loss, inputs, targets)
+        if self._alike and answer is not None:
             return answer
         put_back(model, after)
         return expected
 
-    return gradients
+    def _in_turn(self, why: str) -> None:
+        self._alike = False
+        self._slower(f"gradients are computed one worker after the other: {why}", "ten times")
+
+    def _slower(self, what: str, times: str) -> None:
+        """Note what stands against a faster way; on a processor there is none that counts."""
+        if self.on_gpu:
+            self.slower.append(what)
+            warnings.warn(f"{what}; a GPU takes {times} as long for it", stacklevel=4)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def _alike_in_float64(
+    model: nn.Module, loss: Loss, inputs: tuple[Tensor, ...], targets: Tensor, workers: int
+) -> bool:  # fmt: skip
+    """Whether both ways give the same gradients in float64; a copy of the model is asked, and nothing is drawn."""
+    twin = deepcopy(model).double()
+    wide = [each.double() if each.is_floating_point() else each for each in (*inputs, targets)]
+    drawn_on = {each.device.index for each in wide if each.is_cuda} if torch.cuda.is_available() else set()
+    with torch.random.fork_rng(devices=sorted(drawn_on)):
+        one = of_each_in_turn(twin, loss, tuple(wide[:-1]), wide[-1], workers)
+        other = Together(twin, workers)(loss, tuple(wide[:-1]), wide[-1])
+    return _agree(other[1], one[1])
 
 
 def _agree(one: Gradients, other: Gradients) -> bool:

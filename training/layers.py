@@ -182,7 +182,8 @@ def _batch_norm(module: Any, x: Tensor, workers: int, keep: Keep) -> Tensor:
     if module.training and module.bias is not None and tracked and (kernels := kernels_for(x)):
         return _batch_norm_at_once(kernels, module, x, workers, keep)
     weight, bias = (
-        [None] * workers if each is None else _copies(each, workers, keep) for each in (module.weight, module.bias)
+        _copies(each, workers, keep) if isinstance(each, nn.Parameter) else [each] * workers
+        for each in (module.weight, module.bias)
     )
     if not module.training:
         mean, var = module.running_mean, module.running_var
@@ -218,7 +219,7 @@ def _batch_norm_at_once(kernels: Any, module: Any, x: Tensor, workers: int, keep
             running.mul_(1 - module.momentum).add_(of_each.mean(dim=0), alpha=factor * module.momentum)
 
     def kept(weight: Tensor, bias: Tensor) -> None:
-        if module.weight is not None:
+        if isinstance(module.weight, nn.Parameter):
             keep(module.weight, weight)
         keep(module.bias, bias)
 

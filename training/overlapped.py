@@ -185,7 +185,7 @@ class Averaging:
 
     def _seen(self, module: nn.Linear) -> tuple[Tensor, Tensor]:
         """Activations and errors of all workers' samples. Gradients come of one pass for each worker, or of one for
-        all; in the first step of both, one behind the other (`gradwire.training.gradients.gradients_of`)."""
+        all; in the first step of both, one behind the other (`gradwire.training.gradients.Fastest`)."""
         calls = self.seen[module]
         if len(calls) not in (1, self.workers, self.workers + 1):
             what = "is applied several times to a sample: activations and errors would not go together"

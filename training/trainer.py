@@ -26,7 +26,7 @@ from gradwire.training.collective import all_reduced
 from gradwire.training.data import Dealer, Images, Text
 from gradwire.training.devices import CPU, Stopwatch, moved
 from gradwire.training.exchange import Exchange, Fill, Sent
-from gradwire.training.gradients import gradients_of
+from gradwire.training.gradients import Answers, Fastest
 from gradwire.training.kept import Again, remembers
 from gradwire.training.network import Ideal, Network
 from gradwire.training.of_run import OfRun
@@ -215,7 +215,10 @@ class Trainer:
             reducer, self.infos, recipe.workers, recipe.seed, recipe.fill, recipe.payload, recipe.feed_back,
             recipe.collective, recipe.bucket, recipe.pull_fill, recipe.encode_time, self.device,
         )  # fmt: skip
-        self.gradients = gradients_of(model, recipe.workers, recorded)
+        fastest = Fastest(model, recipe.workers, recorded)
+        self.gradients: Answers = fastest
+        self.slower = fastest.slower
+        """What of it takes longer than it had to on this device, and why."""
         self.optimizer = self._optimizer(list(model.parameters()))
         self.replicas: Replicas | None = None
         """The workers' own parameters, once they differ."""

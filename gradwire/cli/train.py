@@ -150,6 +150,7 @@ def _device_words(done: Learned) -> list[str]:
         if each["not_deterministic"]:
             names = ", ".join(each["not_deterministic"])
             found.append(f"note: another training will have other bits: on {each['device']} {names} cannot be repeated")
+        found += [f"note: slower than {each['name']} could: {words}" for words in each.get("slower", ())]
     return found
 
 

@@ -188,7 +188,9 @@ class PreactivatedBlock(nn.Module):
 def _shifting_norm(channels: int) -> nn.BatchNorm2d:
     """A batch norm with a shift and no scale."""
     norm = nn.BatchNorm2d(channels, eps=1e-3)
-    norm.register_parameter("weight", None)
+    del norm.weight
+    # Ones that are not learned: on a GPU, torch 2.11 has no gradient for a batch norm with a shift and no weight.
+    norm.register_buffer("weight", torch.ones(channels), persistent=False)
     return norm
 
 

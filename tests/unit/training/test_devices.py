@@ -284,10 +284,10 @@ def test_what_does_not_repeat_is_named_and_other_warnings_are_heard() -> None:
             repeatable(torch.device("cuda")) as unlike:
         torch.nn.functional.max_unpool2d(pool, places, 2)
         warnings.warn("something else", stacklevel=1)
-        said = described(torch.device("cuda"), unlike)
+        said = described(torch.device("cuda"), unlike, ["one"])
     assert said == {
         "device": "cuda", "name": "a second device", "deterministic_algorithms": True,
-        "not_deterministic": ["max_unpooling2d_forward_out"],
+        "not_deterministic": ["max_unpooling2d_forward_out"], "slower": ["one"],
     }  # fmt: skip
     assert len(heard) == 1
 

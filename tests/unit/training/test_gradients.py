@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 
 import pytest
 
@@ -13,7 +14,7 @@ from torch.nn.functional import cross_entropy  # noqa: E402
 
 from gradwire.scenarios.errors import ScenarioError  # noqa: E402
 from gradwire.traces.models.resnet import CifarResNet, PreactivatedResNet  # noqa: E402
-from gradwire.training.gradients import Together, gradients_of, of_each_in_turn  # noqa: E402
+from gradwire.training.gradients import Fastest, Together, of_each_in_turn  # noqa: E402
 
 
 class Text(nn.Module):
@@ -58,8 +59,11 @@ def of_text(model, inputs, targets):
 
 def made(kind: str):
     torch.manual_seed(3)
-    if kind in ("resnet", "shifting norms"):
+    if kind in ("resnet", "shifting norms", "norms without scale"):
         model = CifarResNet(1, 10) if kind == "resnet" else PreactivatedResNet(1, 10)
+        for each in [each for each in model.modules() if kind == "norms without scale" and "weight" in getattr(each, "_buffers", {})]:
+            del each.weight
+            each.register_parameter("weight", None)
         for parameter in model.parameters():
             nn.init.normal_(parameter, std=0.2)
         return model.double(), of_images, (torch.randn(12, 3, 8, 8).double(),), torch.randint(10, (12,))
@@ -69,7 +73,7 @@ def made(kind: str):
     return Text(5 if kind == "padding" else None).double(), of_text, (tokens,), torch.randint(30, (12, 7))
 
 
-@pytest.mark.parametrize("kind", ["resnet", "shifting norms", "text", "padding", "padded"])
+@pytest.mark.parametrize("kind", ["resnet", "shifting norms", "norms without scale", "text", "padding", "padded"])
 @pytest.mark.parametrize("workers", [2, 3, 12])
 def test_together_as_in_turn(kind: str, workers: int) -> None:
     """To rounding in float64, batch statistics of each worker included."""
@@ -165,7 +169,7 @@ def test_on_a_processor_workers_with_enough_samples_go_in_turn(monkeypatch: pyte
         turns.clear()
         model = find_model("resnet8").build(10)
         twin = copy.deepcopy(model)
-        answers = gradients_of(model, 3)
+        answers = Fastest(model, 3)
         for _ in range(2):
             x, y = torch.randn(3 * samples, 3, 16, 16), torch.randint(10, (3 * samples,))
             (losses, found), (at_once, others) = answers(of_images, (x,), y), Together(twin, 3)(of_images, (x,), y)
@@ -207,7 +211,7 @@ def test_what_does_not_come_apart_goes_in_turn(length: int) -> None:
     model = Placed().double()
     inputs, targets = (torch.randint(30, (12, length)),), torch.randint(30, (12, length))
     expected = of_each_in_turn(model, of_text, inputs, targets, 4)
-    gradients = gradients_of(model, 4)
+    gradients = Fastest(model, 4)
     for _ in range(2):
         losses, got = gradients(of_text, inputs, targets)
         assert losses == expected[0]
@@ -220,7 +224,7 @@ def test_the_first_step_counts_once() -> None:
     model, loss, inputs, targets = made("resnet")
     other, *_ = made("resnet")
     Together(other, 3)(loss, inputs, targets)
-    gradients_of(model, 3)(loss, inputs, targets)
+    Fastest(model, 3)(loss, inputs, targets)
     assert all(torch.equal(a, b) for a, b in zip(model.buffers(), other.buffers(), strict=True))
 
 
@@ -237,7 +241,7 @@ def test_models_with_other_parameters_go_in_turn() -> None:
             return self.lstm(x)[0][:, -1]
 
     head = Head()
-    losses, gradients = gradients_of(head, 2)(of_images, (torch.randn(4, 5, 4),), torch.randint(3, (4,)))
+    losses, gradients = Fastest(head, 2)(of_images, (torch.randn(4, 5, 4),), torch.randint(3, (4,)))
     assert len(losses) == 2 and [len(each) for each in gradients] == [6, 6]
     assert gradients[0][-1].abs().sum() == 0, "what is not used has a gradient of zero"
 
@@ -251,10 +255,53 @@ def test_a_batch_norm_over_one_value_is_named() -> None:
         raise ValueError("odd")
 
     with pytest.raises(ScenarioError, match=r"training.batch: gives the batch norm 1 one value per channel, \(1, 4, 1, 1\)"):
-        gradients_of(model, 2)(of_images, (torch.randn(2, 3, 8, 8),), torch.tensor([0, 1]))
-    gradients_of(model, 2)(of_images, (torch.randn(4, 3, 8, 8),), torch.tensor([0, 1, 2, 3]))
+        Fastest(model, 2)(of_images, (torch.randn(2, 3, 8, 8),), torch.tensor([0, 1]))
+    Fastest(model, 2)(of_images, (torch.randn(4, 3, 8, 8),), torch.tensor([0, 1, 2, 3]))
     with pytest.raises(ValueError, match=r"^odd$"):
-        gradients_of(model, 2)(odd, (torch.randn(4, 3, 8, 8),), torch.tensor([0, 1, 2, 3]))
+        Fastest(model, 2)(odd, (torch.randn(4, 3, 8, 8),), torch.tensor([0, 1, 2, 3]))
+
+
+def off(by: float, also_in_float64: bool):
+    """A loss that is another one where more than two samples are looked at, in float32 or always: as rounding is."""
+
+    def loss(model, inputs, targets):
+        logits = model(*inputs)
+        here = len(targets) > 2 and (also_in_float64 or logits.dtype == torch.float32)
+        return cross_entropy(logits, targets, reduction="none") * (1 + by * here)
+
+    return loss
+
+
+@pytest.mark.parametrize(("also_in_float64", "way"), [(False, "all workers at once"), (True, "one worker after the other")])
+def test_what_rounding_makes_of_gradients_decides_nothing(also_in_float64: bool, way: str) -> None:
+    """Where both ways differ in float32, it is float64 that says whether they are the same; and no parameter moves."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 3))
+    before = copy.deepcopy(model.state_dict())
+    x, y, loss = torch.randn(4, 3, 8, 8), torch.randint(3, (4,)), off(0.01, also_in_float64)
+    fastest = Fastest(model, 2)
+    fastest(loss, (x,), y)
+    assert fastest.way == way and not fastest.slower, "on a processor there is nothing to say of it"
+    fastest(loss, (x,), y)
+    assert model[1].num_batches_tracked == 2
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items() if name.endswith(("weight", "bias")))
+
+
+def test_on_a_gpu_it_is_said_why_gradients_are_slow() -> None:
+    """Nobody should wait ten times as long without having heard of it."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
+    for each, loss, why in (
+        (model, off(0.01, True), "all at once they are others"), (nn.LSTM(4, 4), of_images, "weight_ih_l0 is of no layer"),
+    ):  # fmt: skip
+        fastest = Fastest(each, 2)
+        fastest.on_gpu = True
+        with pytest.warns(UserWarning, match=f"one worker after the other: {why}.*; a GPU takes ten times as long"):
+            if isinstance(each, nn.LSTM):
+                loss = lambda model, inputs, targets: model(inputs[0])[0].square().sum(dim=(1, 2))  # noqa: E731
+                fastest(loss, (torch.randn(4, 2, 4),), torch.zeros(4))
+            else:
+                fastest(loss, (torch.randn(4, 3, 2, 2),), torch.randint(3, (4,)))
+        assert len(fastest.slower) == 1 and why in fastest.slower[0]
 
 
 # --- on a GPU: recorded -----------------------------------------------------------------------------------------------
@@ -262,7 +309,7 @@ def test_a_batch_norm_over_one_value_is_named() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("name", ["resnet8", "vgg11-quarter", "char-gpt"])
+@pytest.mark.parametrize("name", ["resnet8", "resnet20-v2", "vgg11-quarter", "char-gpt"])
 def test_what_is_replayed_has_the_bits_of_what_was_recorded(name: str) -> None:
     """Other samples each time, gradients and running statistics, and parameters that have moved."""
     from gradwire.traces.models import find_model
@@ -297,10 +344,34 @@ def test_what_cannot_be_recorded_goes_on_as_it_was(momentum: float | None) -> No
     """With no momentum a batch norm counts steps in Python, which a recording would not."""
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, momentum=momentum), nn.Flatten(), nn.Linear(144, 3)).cuda()
     twin = copy.deepcopy(model)
-    recorded, eager = gradients_of(model, 2, recorded=True), gradients_of(twin, 2)
-    for _ in range(5):
+    recorded, eager = Fastest(model, 2, recorded=True), Fastest(twin, 2)
+    slow = pytest.warns(UserWarning, match="cannot be replayed: ") if momentum is None else nullcontext()
+    for number in range(5):
         x, y = torch.randn(4, 3, 8, 8).cuda(), torch.randint(3, (4,)).cuda()
-        (losses, found), (expected, others) = recorded(of_images, (x,), y), eager(of_images, (x,), y)
+        with slow if number == 1 else nullcontext():
+            losses, found = recorded(of_images, (x,), y)
+        expected, others = eager(of_images, (x,), y)
         assert losses == pytest.approx(expected, rel=1e-5)
         assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(found[1], others[1], strict=True))
         assert all(torch.allclose(a.float(), b.float(), atol=1e-6) for a, b in zip(model.buffers(), twin.buffers(), strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["resnet8", "resnet20", "resnet20-v2", "vgg11-quarter"])
+def test_models_of_the_library_are_replayed(name: str, precision: str) -> None:
+    """With as many samples as it is done for, of which libraries choose algorithms; and nothing is said against it."""
+    from gradwire.traces.models import find_model
+    from gradwire.training.devices import repeatable
+    from gradwire.training.precision import in_precision
+    from gradwire.training.trainer import losses_of
+
+    device = torch.device("cuda")
+    with repeatable(device):
+        torch.manual_seed(0)
+        fastest = Fastest(find_model(name).build(30).cuda().train(), 8, recorded=True)
+        inputs, targets = torch.randn(2048, 3, 32, 32).cuda(), torch.randint(30, (2048,)).cuda()
+        for _ in range(2):
+            fastest(in_precision(losses_of, precision, device), (inputs,), targets)
+    assert fastest.way == "all workers at once, replayed" and fastest.slower == []
