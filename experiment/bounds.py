@@ -15,6 +15,21 @@ from gradwire.scenarios.schema.bound import Bound
 from gradwire.traces.trace import CHUNK_ELEMENTS, Trace
 
 
+def check_layers(table: Any, layers: int, of: str, where: str) -> None:
+    """Whether lists of bounds are as long as there are layers. `of`: what has these, for messages.
+
+    Raises
+    ------
+    ScenarioError
+        One is not.
+    """
+    for name in ("push_bound", "pull_bound"):
+        given = getattr(getattr(table, name), "layers", None)
+        if given is not None and len(given) != layers:
+            what = f"{len(given)} bounds for the {layers} layers of {of}"
+            raise ScenarioError(what, f"{where}.{name}.layers", f"a list of {layers}")
+
+
 class Bounds:
     """The bounds of one job's messages. Forth is to a server, or reduce-scatter; back is from it, or all-gather."""
 
@@ -30,14 +45,8 @@ class Bounds:
         """
         self._table, self._trace, self._captured, self._number = table, trace, captured, number
         self._ways = (table.push_bound, table.pull_bound)
-        for name, bound in zip(("push_bound", "pull_bound"), self._ways, strict=True):
-            given, layers = getattr(bound, "layers", None), len(trace.layers)
-            if given is not None and len(given) != layers:
-                raise ScenarioError(
-                    f"{len(given)} bounds for the {layers} layers of trace {trace.name}",
-                    where=f"{where}.{name}.layers", expected=f"a list of {layers}",
-                )  # fmt: skip
         layers = len(trace.layers)
+        check_layers(table, layers, f"trace {trace.name}", where)
         self._by_layer = [[_of(bound, layer, layers) for layer in range(layers)] for bound in self._ways]
         self._norms: dict[int, float] = {}
         self.before: Sequence[float] | None = None

@@ -84,6 +84,34 @@ class Timetable:
         return replace(self, ready_at=np.array([self.backward_end], dtype=np.int64), ready=(tensors,))
 
 
+class Captured:
+    """Which of a trace's iterations each worker replays: those of one rank, in order and again from the first. Where
+    there are more workers than ranks, the next ones begin one iteration further on.
+
+    indices : of all that are replayed by anybody.
+    """
+
+    def __init__(self, trace: Trace, phase: str | None, where: str = "job") -> None:
+        """
+        Raises
+        ------
+        ScenarioError
+            The trace has no iteration of the wanted phase.
+        """
+        self.indices = captured_iterations(trace, phase, where)
+        self._by_rank = _by_rank(trace, self.indices)
+
+    def of(self, worker: int, iteration: int, micro: int = -1, micros: int = 1) -> int:
+        """Index in the trace of what a worker replays in a micro-batch of an iteration, of which it has `micros`."""
+        round_, rank = divmod(worker, len(self._by_rank))
+        mine = self._by_rank[rank]
+        return mine[(iteration * micros + micro % micros + round_) % len(mine)]
+
+    def period(self, workers: int, micros: int = 1) -> int:
+        """After how many iterations all of them replay the same ones again."""
+        return lcm(*(len(mine) // gcd(len(mine), micros) for mine in self._by_rank[:workers]))
+
+
 class Replay:
     """What the workers of one [[job]] replay of its trace."""
 
@@ -96,23 +124,19 @@ class Replay:
             The trace has no iteration of the wanted phase.
         """
         self.table, self.trace, self.seed = table, trace, seed
-        captured = captured_iterations(trace, table.phase, where)
-        self._by_rank = _by_rank(trace, captured)
-        self._timetables = {index: Timetable.of(trace.iterations[index]) for index in captured}
-        self._first = self._timetables[captured[0]]
+        self._captured = Captured(trace, table.phase, where)
+        self._timetables = {index: Timetable.of(trace.iterations[index]) for index in self._captured.indices}
+        self._first = self._timetables[self._captured.indices[0]]
 
     def captured(self, worker: int, iteration: int, micro: int = -1) -> int:
         """Index in the trace of the iteration that a worker replays; of several micro-batches the last one, whose
         gradients stand for the sum of all."""
-        round_, rank = divmod(worker, len(self._by_rank))
-        mine, micros = self._by_rank[rank], self.table.accumulate
-        return mine[(iteration * micros + micro % micros + round_) % len(mine)]
+        return self._captured.of(worker, iteration, micro, self.table.accumulate)
 
     @property
     def period(self) -> int:
         """After how many iterations every worker replays the same ones again."""
-        ranks = self._by_rank[: self.table.workers]
-        return lcm(*(len(mine) // gcd(len(mine), self.table.accumulate) for mine in ranks))
+        return self._captured.period(self.table.workers, self.table.accumulate)
 
     @property
     def ready_order(self) -> list[int]:

@@ -61,6 +61,12 @@ def check_turnwise(scenario: Scenario) -> None:
         raise ScenarioError(what, "job.exchange.aggregation", "false")
     if job.scheduler is None and job.order != FIFO:
         raise ScenarioError(f"{job.order} {HOLDS_BACK}", "job.order", FIFO)
+    if job.scheduler is not None and job.scheduler.holds_back:
+        raise _held_back(job.scheduler.kind)
+
+
+def _held_back(kind: str) -> ScenarioError:
+    return ScenarioError(f"{kind} {HOLDS_BACK}", "job.scheduler", "one that does not, or none")
 
 
 class Turnwise:
@@ -100,9 +106,8 @@ class Turnwise:
             table, trace, places, cards, seed=self.scenario.seed,
             payload=(table.transport or self.scenario.transport).payload, transport=self.scenario.transport_of(table),
         )  # fmt: skip
-        if job.exchange.context.scheduling.order != FIFO:
-            kind = getattr(table.scheduler, "kind", table.order)
-            raise ScenarioError(f"{kind} {HOLDS_BACK}", "job.scheduler", "one that does not, or none")
+        if job.exchange.context.scheduling.order != FIFO:  # of a kind of the user's own that does not say so
+            raise _held_back(getattr(table.scheduler, "kind", table.order))
         bounds = job.exchange.context.bounds
         bounds.before = self._norms
         if job.exchange.context.tagger is None and not bounds.wants_norms:  # it is about sizes and layers alone

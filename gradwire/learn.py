@@ -24,7 +24,7 @@ from gradwire.scenarios.gone_on_with import folder_for
 from gradwire.scenarios.learned import CHECKPOINT, SUMMARY, TABLES, Learned
 from gradwire.scenarios.load import scenario_of
 from gradwire.scenarios.output import replaced
-from gradwire.scenarios.record import command_line, input_digests, scenario_text
+from gradwire.scenarios.record import command_line, scenario_text
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
@@ -70,10 +70,10 @@ def train(
         import torch
     except ModuleNotFoundError as error:
         raise MissingExtraError("torch", "capture") from error
-    from gradwire.training.asked import table_of
-    from gradwire.training.build import data_of, device_of, trainer_of
+    from gradwire.training.asked import asks_of_layers, table_of
+    from gradwire.training.build import data_of, device_of, fits_layers, trainer_of
     from gradwire.training.devices import described, repeatable
-    from gradwire.training.going_on import refuse_another
+    from gradwire.training.going_on import inputs_of, refuse_another
     from gradwire.training.kept import Kept
 
     scenario = scenario_of(scenario, "train(scenario)")
@@ -84,12 +84,14 @@ def train(
         raise unfit(progress, "train(progress)", "a function that is called, or None", ScenarioError)
     table, text = table_of(scenario), scenario_text(scenario)
     device = device_of(table)
+    if asks_of_layers(scenario):
+        fits_layers(scenario)
     place = None if out is None else path_of(out, "train(out)", "a folder", ResultError)
     if place is not None:
         refuse_another(place, scenario, text)
         if (kept := _over(place, until)) is not None:
             return kept
-    inputs = input_digests(scenario)  # now: somebody may edit a module while it is trained by
+    inputs = inputs_of(scenario, data is not None)  # now: somebody may edit a module while it is trained by
     torch.set_num_threads(threads)
     with ExitStack() as stack:
         if place is not None:
@@ -111,7 +113,8 @@ def train(
 def check_trainings(variants: Iterable[Scenario]) -> None:
     """Whether there is what trainings are made from: models, data, predictors, the trainings that they replay, devices,
     and reducers of the user's own. Torch is asked only where it knows more: of devices that are not the CPU, for such
-    reducers, and of pictures smaller than a model is meant for; of data it is seen whether they are there.
+    reducers, of a model's layers where bounds or the times of a trace are by layer, and of pictures smaller than a
+    model is meant for; of data it is seen whether they are there.
 
     Raises
     ------
@@ -125,20 +128,24 @@ def check_trainings(variants: Iterable[Scenario]) -> None:
             continue
         from gradwire.scenarios.schema.training import UserReducer
         from gradwire.training.asked import (
+            asks_of_layers,
             model_kind,  # nothing that a scenario without trainings should load
             refuse_ahead,
         )
 
         model_kind(table)
         elsewhere, own = table.device not in ("cpu", "auto"), isinstance(table.reducer, UserReducer)
-        if elsewhere or own:
+        by_layer = asks_of_layers(variant)
+        if elsewhere or own or by_layer:
             try:
-                from gradwire.training.build import device_of, reducer_of
+                from gradwire.training.build import device_of, fits_layers, reducer_of
             except ModuleNotFoundError as error:
                 raise MissingExtraError("torch", "capture") from error
             if elsewhere:
                 device_of(table)
             reducer_of(table, variant.folder)
+            if by_layer:
+                fits_layers(variant)
         try:
             refuse_ahead(variant)
         except ModuleNotFoundError as error:
@@ -206,13 +213,15 @@ def _trained(
                 tables["scores"].append(asdict(row))
             else:
                 tables["steps"].append(asdict(row))
+                turns = trainer.last_turns()
+                numbers = [turn["turn"] for turn in turns] if turns else [None] * len(trainer.senders)
                 tables["lost"] += [
-                    {"step": row.step, "worker": worker, "tensor": tensor, "lost": share}
-                    for worker, shares in zip(trainer.senders, trainer.lost, strict=True)
+                    {"step": row.step, "turn": number, "worker": worker, "tensor": tensor, "lost": share}
+                    for number, worker, shares in zip(numbers, trainer.senders, trainer.lost, strict=True)
                     for tensor, share in enumerate(shares)
                     if share
                 ]
-                tables["turns"] += [{"step": row.step, **turn} for turn in trainer.last_turns()]
+                tables["turns"] += [{"step": row.step, **turn} for turn in turns]
                 if trainer.due(every):
                     continue  # its score comes next, and is kept with it
             rests = trainer.due(rest)
@@ -247,13 +256,14 @@ def network_of(
     from gradwire.training.simulated import Plays, Simulated
 
     times = load_trace(scenario.job[0].trace) if scenario.training.compute == "trace" else None
+    phase = scenario.job[0].phase
     if not getattr(scenario.training.system, "together", True):
         from gradwire.sim.turns import Turns
         from gradwire.training.simulated_turns import SimulatedTurns
 
         turns = Turns(scenario)
         stack.callback(turns.close)
-        return SimulatedTurns(turns, times), dict
+        return SimulatedTurns(turns, times, phase), dict
     plays: Plays
     if scenario.training.network == "emulated":
         from gradwire.emu.session import Session as Emulated
@@ -267,7 +277,7 @@ def network_of(
         plays = session = Session(scenario)
         stack.callback(session.close)
         engine = dict
-    network = Simulated(plays, times)
+    network = Simulated(plays, times, phase)
     return Spread(network, scenario.seed) if scenario.training.spread else network, engine
 
 

@@ -50,7 +50,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "step": "int64", "loss": "float64", "accuracy": "float64", "clock_ps": "int64", "sent_bytes": "int64",
         "pulled_bytes": "int64",
     },
-    "lost": {"step": "int64", "worker": "int32", "tensor": "int32", "lost": "float64"},
+    "lost": {"step": "int64", "turn": "int64", "worker": "int32", "tensor": "int32", "lost": "float64"},
     "turns": {
         "step": "int64", "turn": "int64", "worker": "int32", "clock_ps": "int64", "stale": "int64", "loss": "float64",
         "sent_bytes": "int64", "pulled_bytes": "int64", "lost": "float64",
@@ -60,6 +60,9 @@ TABLES: Mapping[str, Mapping[str, str]] = {
 
 RARE = ("turns",)
 """Tables that are there only where they have rows."""
+
+LATER = {"lost": {"turn": None}}
+"""Columns that earlier versions did not write, and what stands for them."""
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -196,7 +199,9 @@ class Learned:
                 continue
             try:
                 table = pyarrow.parquet.read_table(place / f"{name}.parquet")
-                tables[name] = table.select(list(columns)).to_pylist()
+                later = {key: value for key, value in LATER.get(name, {}).items() if key not in table.column_names}
+                rows = table.select([each for each in columns if each not in later]).to_pylist()
+                tables[name] = [{**row, **later} for row in rows] if later else rows
             except (OSError, KeyError, pyarrow.ArrowException):
                 raise ResultError("is damaged", str(place / f"{name}.parquet"), "a table of a training") from None
         return cls({key: value for key, value in summary.items() if key != "format"}, tables)

@@ -47,7 +47,13 @@ def input_digests(scenario: Scenario) -> dict[str, str]:
     "traffic[1]", "transport" for the module of a class of the user's own, "transport: shared.py" for what that imports
     from beside it. What is not there is left out."""
     files = {place: path for place, path in _inputs(scenario) if path.is_file()}
-    return {place: hashlib.sha256(path.read_bytes()).hexdigest() for place, path in files.items()}
+    return {place: file_digest(path) for place, path in files.items()}
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 (hex) of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class Changed(NamedTuple):

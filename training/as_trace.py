@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.experiment.replay import Captured
 from gradwire.scenarios.errors import TraceError
 from gradwire.traces.trace import CHUNK_ELEMENTS, Iteration, TensorInfo, Trace, scale_exponents
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from gradwire.training.encoded import Encoded
     from gradwire.training.seam import Pushed
 
+STEP = "of the trained model"
 CHUNK_BYTES = 4 * CHUNK_ELEMENTS
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -44,18 +46,32 @@ class Layout:
     chunks: int
 
 
+def other_tensors(trace: Trace) -> TraceError:
+    """That a trace is of another model than the one that is trained."""
+    return TraceError("has other tensors than the trained model", trace.name, "a trace of this model")
+
+
 class AsTrace:
     """Makes traces of what the workers of one job send."""
 
-    def __init__(self, workers: int, payload: int, scale: float, times: Trace | None) -> None:
+    def __init__(
+        self, workers: int, payload: int, scale: float, times: Trace | None, phase: str | None = None
+    ) -> None:  # fmt: skip
         """
         Parameters
         ----------
         scale : what the job multiplies the times of a trace by.
-        times : whose computing the workers do, iteration by iteration; it has the trained model's tensors. Computing
-            takes no time if absent.
+        times : whose computing the workers do, each the iterations that it replays as a simulated job's; it has the
+            trained model's tensors. Computing takes no time if absent.
+        phase : of the trace; None for all of it.
+
+        Raises
+        ------
+        ScenarioError
+            The trace has no such phase.
         """
         self.workers, self.payload, self.scale, self.times = workers, payload, scale, times
+        self._captured = None if times is None else Captured(times, phase)
         self._layouts: dict[tuple[tuple[int, int, int], ...], Layout] = {}
 
     def layout(self, encoded: Sequence[Encoded]) -> Layout:
@@ -93,7 +109,7 @@ class AsTrace:
         ]
         iterations = [self._iteration(pushed, worker, len(layers), sent) for worker in range(self.workers)]
         return Trace(
-            {"name": "step"}, layers, tensors, iterations,
+            {"name": STEP}, layers, tensors, iterations,
             _halves(mean, per_chunk), _halves(most, per_chunk),
         )  # fmt: skip
 
@@ -112,7 +128,7 @@ class AsTrace:
             Iteration(rank, "train", step, 0.0, nothing, nothing, ready, 0, 0, 0, rank) for rank in range(self.workers)
         ]
         magnitudes = np.zeros((self.workers, int((-(-words // CHUNK_ELEMENTS)).sum())), dtype=np.float16)
-        return Trace({"name": "step"}, layers, tensors, iterations, magnitudes, magnitudes)
+        return Trace({"name": STEP}, layers, tensors, iterations, magnitudes, magnitudes)
 
     def _model(self, infos: Sequence[TensorInfo]) -> tuple[Sequence[TensorInfo], list[str]]:
         """Tensors and layers, those of the trace whose times are taken where there is one."""
@@ -120,7 +136,7 @@ class AsTrace:
         if times is None:
             return infos, [f"layer {number}" for number in range(max(info.layer for info in infos) + 1)]
         if [tensor.numel for tensor in times.tensors] != [info.numel for info in infos]:
-            raise TraceError("has other tensors than the trained model", times.name, "a trace of this model")
+            raise other_tensors(times)
         return times.tensors, times.layers
 
     def _magnitudes(self, pushed: Pushed, worker: int, layout: Layout) -> tuple[Floats, Floats]:
@@ -138,11 +154,11 @@ class AsTrace:
 
     def _iteration(self, pushed: Pushed, worker: int, layers: int, sent: Ints) -> Iteration:
         nothing = np.zeros(layers, dtype=np.int64)
-        if self.times is None or pushed.round:
+        if self.times is None or self._captured is None or pushed.round:
             ready = _encoded_by(pushed, worker, sent, np.zeros(len(sent), dtype=np.int64), self.scale)
             done = int(ready.max())
             return Iteration(worker, "train", pushed.step, 0.0, nothing, nothing, ready, done, 0, done, worker)
-        then = self.times.iterations[pushed.step % len(self.times.iterations)]
+        then = self.times.iterations[self._captured.of(worker, pushed.step)]
         ready = _encoded_by(pushed, worker, sent, then.ready_ps[sent], self.scale)
         late = max(int(ready.max()) - then.backward_end_ps, 0)  # encoding may end after the backward pass
         return Iteration(

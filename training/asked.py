@@ -72,6 +72,14 @@ def check_samples(count: int, workers: int, batch: int) -> None:
         )  # fmt: skip
 
 
+def asks_of_layers(scenario: Scenario) -> bool:
+    """Whether a training's network has to fit the layers of its model: times of a trace, or bounds by layer."""
+    table, job = table_of(scenario), scenario.job[0]
+    bounds = (job.push_bound, job.pull_bound)
+    by_layer = table.compute == "trace" or any(getattr(each, "layers", None) is not None for each in bounds)
+    return table.network in PLAYED and by_layer
+
+
 def refuse_ahead(scenario: Scenario) -> None:
     """Look for what a training needs besides its scenario: data, a predictor, the training that is replayed; and at
     whether its exchange can be trained. Of data it is seen whether they are there, and no more.

@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from gradwire.experiment.bounds import check_layers
+from gradwire.experiment.replay import Captured
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.schema.base import Mistakes
 from gradwire.scenarios.schema.training import PLAYED, RandomLoss, Replayed, Training, UserReducer
 from gradwire.traces.devices import pick_device
+from gradwire.traces.trace import load_trace
+from gradwire.training.as_trace import other_tensors
 from gradwire.training.asked import exchanged, model_kind, sample_size, served_by, table_of
 from gradwire.training.data import Dealer, Images, Text, images, text
 from gradwire.training.earlier import is_of_run, table_said
@@ -23,7 +27,7 @@ from gradwire.training.reducers.base import Reducer
 from gradwire.training.reducers.feedback import ErrorFeedback, MomentumCorrection
 from gradwire.training.reducers.none import Dense
 from gradwire.training.systems.base import System
-from gradwire.training.trainer import Recipe, Trainer
+from gradwire.training.trainer import Recipe, Trainer, tensors_of
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
@@ -103,6 +107,31 @@ def trainer_of(
     except ValueError as error:
         where = {"ring": "training.reducer", "overlapped": "job.exchange"}.get(job.exchange.kind, "job.fill")
         raise ScenarioError(str(error), "training.system" if system else where) from None
+
+
+def fits_layers(scenario: Scenario) -> None:
+    """Whether the model's tensors are those of the trace whose times are taken, and its layers as many as there are
+    bounds; of a model's last layer, which is as large as data have classes, only whether it is there.
+
+    Raises
+    ------
+    ScenarioError, TraceError
+        They are not.
+    """
+    table, job = table_of(scenario), scenario.job[0]
+    kind = model_kind(table)
+    with torch.random.fork_rng(devices=[]):
+        one, other = (tensors_of(kind.build(classes)) for classes in (2, 3))
+    layers, of = 1 + max(info.layer for info in one), f"the model, {table.model}"
+    if table.compute == "trace":
+        times = load_trace(job.trace)
+        Captured(times, job.phase)
+        mine = [None if a.numel != b.numel else a.numel for a, b in zip(one, other, strict=True)]
+        theirs = [tensor.numel for tensor in times.tensors]
+        if len(mine) != len(theirs) or any(a not in (None, b) for a, b in zip(mine, theirs, strict=True)):
+            raise other_tensors(times)
+        layers, of = len(times.layers), f"trace {times.name}"
+    check_layers(job, layers, of, "job")
 
 
 def _overlapped(

@@ -3,20 +3,67 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradwire.scenarios.errors import ResultError, shorten
 from gradwire.scenarios.learned import CHECKPOINT, PRICES, SCENARIO, SUMMARY, TABLES
-from gradwire.scenarios.record import changed_inputs
+from gradwire.scenarios.record import Changed, changed_inputs, file_digest, input_digests
+from gradwire.traces.datasets.images import find_images
+from gradwire.traces.datasets.text import find_text
+from gradwire.training.asked import model_kind, table_of
 from gradwire.training.earlier import MISSING, ROUNDS, SHOWN, summary_of
+from gradwire.training.served.predictor_file import SHIPPED
+from gradwire.training.systems.mp2 import UNPREDICTED
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
 
 
-def refuse_another(folder: Path, scenario: Scenario, text: str) -> None:
+DATA, PREDICTOR = "training.data", "training.system.predictor"
+"""Where a scenario names what a training is made from besides what is simulated."""
+
+
+def inputs_of(scenario: Scenario, own_data: bool = False) -> dict[str, str]:
+    """SHA-256 (hex) of every file that a training is made from, by where its scenario names it: `input_digests`, and
+    the files of data and predictors. Of pictures in folders by class, which are many, there is none.
+
+    own_data : data are handed over, and not read from files.
+    """
+    return {**input_digests(scenario), **_digests(scenario, own_data)}
+
+
+def _digests(scenario: Scenario, own_data: bool) -> dict[str, str]:
+    files = {place: file for place, file in _learned_from(scenario, own_data).items() if file.is_file()}
+    return {place: file_digest(file) for place, file in files.items()}
+
+
+def _learned_from(scenario: Scenario, own_data: bool) -> dict[str, Path]:
+    """Files of data and predictors, by where the scenario names them."""
+    table, found = table_of(scenario), dict[str, Path]()
+    if table.data != "synthetic" and not own_data:
+        find = find_text if model_kind(table).task == "next" else find_images
+        found |= {f"{DATA}: {file.name}": file for file in find(table.data)}
+    system: Any = table.system
+    predictor = getattr(system, "predictor", None)
+    if predictor is not None and predictor not in UNPREDICTED and (system.kind, str(predictor)) not in SHIPPED:
+        found[PREDICTOR] = Path(predictor)
+    return found
+
+
+def _changed(scenario: Scenario, digests: Mapping[str, str], own_data: bool) -> Iterator[Changed]:
+    """Of the files that had these `inputs_of`, those that have others now."""
+    ours = {place: each for place, each in digests.items() if place.partition(":")[0] in (DATA, PREDICTOR)}
+    yield from changed_inputs(scenario, {place: each for place, each in digests.items() if place not in ours})
+    files, now = _learned_from(scenario, own_data), _digests(scenario, own_data)
+    for place, digest in ours.items():
+        where, _, name = place.partition(": ")
+        if now.get(place) != digest and not (own_data and where == DATA):
+            yield Changed(place, where, files.get(place, Path(name or place)), place in now)
+
+
+def refuse_another(folder: Path, scenario: Scenario, text: str, own_data: bool = False) -> None:
     """Look at what a folder holds before a training of a scenario, which is written as `text`, goes there.
 
     Raises
@@ -39,7 +86,7 @@ def refuse_another(folder: Path, scenario: Scenario, text: str) -> None:
     if before != now:
         what = f"holds the training of another scenario{_in_what(before, now)}"
         raise ResultError(what, str(folder), f"as {kept} says, or a new folder")
-    for _, name, file, still in changed_inputs(scenario, summary_of(folder).get("inputs", {})):
+    for _, name, file, still in _changed(scenario, summary_of(folder).get("inputs", {}), own_data):
         what = f"another {file.name} ({name})" if still else f"{file.name}, which is not there any more ({name})"
         raise ResultError(f"was made with {what}", str(folder), "the file as it was, or a new folder")
 

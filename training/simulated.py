@@ -59,24 +59,26 @@ class Plays(Protocol):
 class Simulated:
     """A network that plays steps: the simulator's, or the testbed's."""
 
-    def __init__(self, plays: Plays, times: Trace | None = None) -> None:
+    def __init__(self, plays: Plays, times: Trace | None = None, phase: str | None = None) -> None:
         """
         Parameters
         ----------
-        times : whose computing the workers do, iteration by iteration; it has the trained model's tensors. Computing
-            takes no time if absent. The scenario's job scales it.
+        times : whose computing the workers do, each the iterations that it replays in a simulated job; it has the
+            trained model's tensors. Computing takes no time if absent. The scenario's job scales it.
+        phase : of `times`, if not all of its iterations.
 
         Raises
         ------
         ScenarioError
-            The job's exchange is neither with servers nor a ring, or packets do not hold whole values of one message.
+            The job's exchange is neither with servers nor a ring, or packets do not hold whole values of one message;
+            or `times` has no such phase.
         """
         job = plays.scenario.job[0]
         self.payload = packets_of(plays.scenario)
         self.lossy_back = job.exchange.kind == "parameter_server" and bool(job.pull_bound)
         self.plays, self.workers = plays, int(job.workers)
         self.scale = float(job.compute_scale)
-        self.as_trace = AsTrace(self.workers, self.payload, self.scale, times)
+        self.as_trace = AsTrace(self.workers, self.payload, self.scale, times, phase)
 
     def carry(self, pushed: Pushed) -> Answer:
         """Play one round of a step.

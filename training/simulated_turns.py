@@ -74,21 +74,22 @@ class SimulatedTurns:
     full : whether it is time to rest.
     """
 
-    def __init__(self, plays: PlaysTurns, times: Trace | None = None) -> None:
+    def __init__(self, plays: PlaysTurns, times: Trace | None = None, phase: str | None = None) -> None:
         """
         Parameters
         ----------
         times : by which a turn's gradients become ready, turn by turn of each worker; it has the trained model's
             tensors. All at once, when the worker is told to push, if absent.
+        phase : of `times`, if not all of its iterations.
 
         Raises
         ------
         ScenarioError
-            Packets do not hold whole values of one message.
+            Packets do not hold whole values of one message, or `times` has no such phase.
         """
         job = plays.scenario.job[0]
         self.plays, self.workers, self.payload = plays, int(job.workers), packets_of(plays.scenario)
-        self.as_trace = AsTrace(self.workers, self.payload, float(job.compute_scale), times)
+        self.as_trace = AsTrace(self.workers, self.payload, float(job.compute_scale), times, phase)
         self._sent: dict[int, tuple[list[int], Ints]] = {}
 
     @property

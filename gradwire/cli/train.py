@@ -61,7 +61,7 @@ def cmd_train(
     from gradwire.learn import target_of, train
     from gradwire.scenarios.errors import ScenarioError
     from gradwire.scenarios.gone_on_with import gone_on_with
-    from gradwire.scenarios.learned import TRAININGS, say_order, say_table
+    from gradwire.scenarios.learned import TRAININGS, say_order
     from gradwire.scenarios.load import load_scenario, load_tables
 
     known_format(plots)
@@ -81,6 +81,8 @@ def cmd_train(
                     trainings.append(train(each, place, until=target, threads=threads, progress=show))
         except KeyboardInterrupt:
             _stopped(trainings, len(chosen), out)
+            if out is not None and trainings:
+                _shown(trainings, target, out, plots)
             raise
         if as_json:
             runs = [
@@ -100,12 +102,18 @@ def cmd_train(
                 words = f"note: {done.summary['policy']}: the loss is no number from step {done.diverged} on"
                 typer.echo(words, err=True)
         if out is not None:
-            from gradwire.analysis.learning import save_learned, table_text
-
-            say_table(out, table_text(trainings, target))
-            save_learned(trainings, out / f"accuracy.{plots}")
+            _shown(trainings, target, out, plots)
             if not as_json:
                 typer.echo(f"trainings and picture: {out}")
+
+
+def _shown(trainings: Sequence[Learned], target: float | None, out: Path, plots: str) -> None:
+    """Table and picture of what has been trained, in their folder."""
+    from gradwire.analysis.learning import save_learned, table_text
+    from gradwire.scenarios.learned import say_table
+
+    say_table(out, table_text(trainings, target))
+    save_learned(trainings, out / f"accuracy.{plots}")
 
 
 def _stopped(trainings: Sequence[Learned], of: int, out: Path | None) -> None:

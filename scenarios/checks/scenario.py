@@ -71,6 +71,7 @@ def remarks(scenario: Scenario) -> list[str]:
                 f'job[{index}].bound_per is "step" but stop_policy is "{policy}": each message spends its own part, '
                 "and leaves little to others"
             )
+    found += _training_remarks(scenario)
     if scenario.host.gpus == 1:
         said = scenario.host.model_fields_set
         found += [f"host.{key} has no effect with host.gpus = 1" for key in INSIDE if key in said]
@@ -80,6 +81,17 @@ def remarks(scenario: Scenario) -> list[str]:
     elif not scenario.switch.selective_drop and any(job.tagging.magnitude for job in scenario.job):
         found.append("tagging by magnitude drops nothing: switch.selective_drop is off")
     return found
+
+
+def _training_remarks(scenario: Scenario) -> Iterator[str]:
+    """Keys of jobs that trainings do not look at. They are no mistakes: the same scenario may be run."""
+    if (table := scenario.training) is None:
+        return
+    for index, job in enumerate(scenario.job):
+        if job.start:
+            yield f"job[{index}].start is of a run; the clock of its training begins with the first step"
+        if job.phase is not None and table.compute != "trace":
+            yield f'job[{index}].phase is of a run; with training.compute = "none" no times of the trace are taken'
 
 
 def _exchanges(scenario: Scenario) -> Iterator[Mistake]:

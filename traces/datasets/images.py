@@ -102,13 +102,13 @@ def synthetic_images(classes: int, size: int, seed: int, count: int = 4096) -> I
     return ImageDataset("synthetic", "synthetic", labels, picture, classes)
 
 
-def find_images(folder: str | Path) -> None:
-    """Look whether there is a folder that may hold a data set, without reading any of it. TraceError says what was
-    looked for."""
+def find_images(folder: str | Path) -> list[Path]:
+    """The files of a data set, unread; none of pictures in folders by class. TraceError says what was looked for."""
     place = _folder(folder)
-    found = (*_parquet(place, "train"), *_pickles(place, "train"), *(each for each in place.iterdir() if each.is_dir()))
-    if not found:
+    train, test = (_parquet(place, split) or _pickles(place, split) for split in ("train", "test"))
+    if not train and not any(each.is_dir() for each in place.iterdir()):
         raise TraceError("holds no train images", str(place), _LAYOUTS)
+    return [*train, *test]
 
 
 def load_images(folder: str | Path, split: str = "train") -> ImageDataset:

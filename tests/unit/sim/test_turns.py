@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 
 from sim_cases import make_trace
 
+from gradwire.experiment.schedulers.tictac import TicTac
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.load import build_scenario
 from gradwire.sim.session import Session
@@ -150,7 +151,11 @@ def test_what_cannot_come_one_by_one_is_refused(more, said) -> None:
         Turns(scenario("dlcp", 4, **more))
 
 
-def test_a_scheduler_that_holds_back_is_refused() -> None:
+def test_a_scheduler_that_holds_back_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once; and one of the user's own that does not say so, when it is asked."""
+    with pytest.raises(ScenarioError, match=r"job.scheduler: tictac holds messages back"):
+        Turns(whole(1, job={"scheduler": {"kind": "tictac"}}))
+    monkeypatch.setattr(TicTac, "holds_back", False)
     turns = Turns(whole(1, job={"scheduler": {"kind": "tictac"}}))
     with pytest.raises(ScenarioError, match=r"job.scheduler: tictac holds messages back"):
         turns.push(0, 0, trace(1000), 0)

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import copy
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from pyarrow import parquet
 
 torch = pytest.importorskip("torch")
 
@@ -18,6 +20,7 @@ from gradwire.scenarios.errors import ScenarioError, TraceError  # noqa: E402
 from gradwire.scenarios.learned import Learned  # noqa: E402
 from gradwire.scenarios.load import load_scenario  # noqa: E402
 from gradwire.sim.turns import Turns  # noqa: E402
+from gradwire.traces.models import find_model  # noqa: E402
 from gradwire.training.as_trace import AsTrace  # noqa: E402
 from gradwire.training.data import images  # noqa: E402
 from gradwire.training.played import masks_alone  # noqa: E402
@@ -257,3 +260,24 @@ def test_scenarios_train_over_it_and_check_says_what_does_not_fit(tmp_path) -> N
     for more, words in ((['job.order="layer"'], "job.order: layer holds messages back"), (["job.exchange.server_rate=1Gbps"], "job.exchange.server_rate")):
         with pytest.raises(ScenarioError, match=words):
             train(load_scenario("train-tiny", set=[*short, 'training.system={kind="mipd"}', *more], policy="dlcp"))
+
+
+def test_what_a_push_lost_is_told_from_other_pushes(tmp_path: Path) -> None:
+    """A worker that pushes twice in a step: rows of lost.parquet have the number of the turn, and their mean by what tensors hold is
+    what turns.parquet has of it; of workers that push together there is none, and tables of before have none either."""
+    more = ["training.steps=6", "training.samples=200", "training.size=8", "training.batch=4", "job.workers=3", "job.pull_bound=0",
+            'training.network={loss=0.2}', 'training.system={kind="asynchronous", computing=["1ms", "5ms", "1ms"]}']
+    learned = train(load_scenario("train-tiny", set=more, policy="dlcp"), tmp_path / "out")
+    sizes = [each.numel() for each in find_model("resnet8").build(10).parameters()]
+    lost, turns = learned.tables["lost"], learned.tables["turns"]
+    assert any(sum(t["step"] == step and t["worker"] == worker for t in turns) > 1 for step in range(6) for worker in range(3))
+    for turn in turns:
+        rows = [row for row in lost if row["turn"] == turn["turn"]]
+        assert {(row["step"], row["worker"]) for row in rows} <= {(turn["step"], turn["worker"])}
+        assert sum(row["lost"] * sizes[row["tensor"]] for row in rows) / sum(sizes) == pytest.approx(turn["lost"], rel=1e-6)
+    assert Learned.read(tmp_path / "out").tables["lost"] == lost
+    together = train(load_scenario("train-tiny", set=more[:-1], policy="dlcp"), tmp_path / "together").tables["lost"]
+    assert together and {row["turn"] for row in together} == {None}
+    place = tmp_path / "together" / "lost.parquet"
+    parquet.write_table(parquet.read_table(place).drop_columns(["turn"]), place)
+    assert Learned.read(tmp_path / "together").tables["lost"] == together

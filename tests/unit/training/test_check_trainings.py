@@ -89,6 +89,32 @@ def test_replays_of_another_training(kept: Path, name: str, more: list[str], wor
     both(tiny(f'training.network={{replay="{kept / name}"}}', *more), words)
 
 
+@pytest.mark.parametrize(("more", "words"), [
+    (['training.compute="trace"'], "resnet20: has other tensors than the trained model"),
+    (['training.compute="trace"', 'training.model="resnet20"', 'job.phase="never"'], "trace resnet20 has no phase 'never'"),
+    (["job.push_bound={layers=[0.1, 0.2]}"], "job.push_bound.layers: 2 bounds for the 15 layers of the model, resnet8; expected a list of 15"),
+    (["job.pull_bound={layers=[0.1, 0.2]}", 'training.compute="trace"', 'training.model="resnet20"'], "pull_bound.layers: 2 bounds for the 39 layers of trace resnet20"),
+    (['job.scheduler={kind="tictac"}', 'training.system={kind="asynchronous"}', "job.pull_bound=0"], "job.scheduler: tictac holds messages back"),
+])  # fmt: skip
+def test_what_does_not_fit_the_model(more: list[str], words: str) -> None:
+    both(tiny(*more), words)
+
+
+def test_classes_of_data_are_none_of_a_trace() -> None:
+    """What is as large as there are classes may be larger where there are more; a trace of resnet20 has ten."""
+    check_trainings([tiny('training.compute="trace"', 'training.model="resnet20"')])
+    check_trainings([tiny(f"job.push_bound={{layers={[0.1] * 15}}}")])
+
+
+def test_keys_of_a_run_are_noted() -> None:
+    from gradwire.scenarios.checks.scenario import remarks
+
+    said = " ".join(remarks(tiny('job.start="1ms"', 'job.phase="early"')))
+    assert "job[0].start is of a run" in said and "job[0].phase is of a run" in said
+    said = " ".join(remarks(tiny('training.compute="trace"', 'job.phase="early"')))
+    assert "of a run" not in said
+
+
 def test_a_model_is_told_by_its_name(kept: Path) -> None:
     asked = tiny(f'training.network={{replay="{kept / "dense"}"}}', 'training.model="resnet20"')
     with pytest.raises(GradwireError, match="model resnet8 there, resnet20 here; expected"):

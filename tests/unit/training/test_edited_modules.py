@@ -1,8 +1,9 @@
-"""A training is gone on with by the modules that it was begun with: what was edited since is refused, and nothing is
-written."""
+"""A training is gone on with by the modules and data that it was begun with: what was edited since is refused, and
+nothing is written."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -14,9 +15,11 @@ torch = pytest.importorskip("torch")
 
 from gradwire import cli  # noqa: E402
 from gradwire.learn import train  # noqa: E402
-from gradwire.scenarios.errors import ResultError  # noqa: E402
+from gradwire.scenarios.errors import GradwireError, ResultError  # noqa: E402
 from gradwire.scenarios.load import load_scenario  # noqa: E402
 from gradwire.scenarios.record import input_digests  # noqa: E402
+from gradwire.training.going_on import inputs_of  # noqa: E402
+from gradwire.training.served.predictor_file import place_of  # noqa: E402
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "largest_signs.toml"
 SHORT = ["training.samples=100", "training.steps=4", "training.batch=4", "training.network={loss=0.2}", "training.score_every=2"]
@@ -35,6 +38,10 @@ def beside(tmp_path: Path) -> Path:
 
 def scenario(file: Path, *more: str):
     return load_scenario(file, set=[*SHORT, *more], policy="signs")
+
+
+def digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -96,3 +103,33 @@ def test_a_table_is_an_input_too(tmp_path: Path) -> None:
     file.write_text(first + "h9 s0\n")
     done = CliRunner().invoke(cli.app, asked)
     assert done.exit_code == 2 and "was made with another mine.edges (topology.file)" in " ".join(done.output.split())
+
+
+def test_data_and_predictors_are_inputs(tmp_path: Path) -> None:
+    """A text of one's own, and a predictor's file; what is handed over is not looked for in files, and bundled ones have no place."""
+    text, predictor = tmp_path / "words.txt", tmp_path / "mine.npz"
+    text.write_text("a text of some words, " * 400)
+    predictor.write_bytes(place_of("wnn", "bundled").read_bytes())
+    more = ['training.model="char-lstm"', f'training.data="{text}"', "training.size=8", "training.samples=100", "training.steps=2",
+            "training.batch=2", "job.workers=2", 'training.network="ideal"']
+    system = f'training.system={{kind="wnn", predictor="{predictor}"}}'
+
+    def asked(*others: str):
+        return load_scenario("train-tiny", set=[*(each for each in more if "samples" not in each), "job.pull_bound=0", *others], policy="dctcp")
+
+    train(asked(system), tmp_path / "out")
+    inputs = json.loads((tmp_path / "out" / "training.json").read_text())["inputs"]
+    assert inputs == {f"training.data: {text.name}": digest(text), "training.system.predictor": digest(predictor)}
+    assert set(inputs_of(asked('training.system={kind="wnn"}'))) == {f"training.data: {text.name}"}
+    assert inputs_of(asked(), own_data=True) == {}
+    for file in (text, predictor):
+        kept = file.read_bytes()
+        file.write_bytes(kept + b"x")
+        with pytest.raises(ResultError, match=f"was made with another {file.name} "):
+            train(asked(system), tmp_path / "out")
+        file.write_bytes(kept)
+    text.rename(tmp_path / "gone.txt")
+    with pytest.raises(GradwireError, match="no such text"):
+        train(asked(system), tmp_path / "out")
+    (tmp_path / "gone.txt").rename(text)
+    assert train(asked(system), tmp_path / "out").summary["steps_done"] == 2

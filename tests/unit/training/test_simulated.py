@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from sim_cases import make_trace as made  # noqa: E402
 
+from gradwire.experiment.replay import Replay as RunReplay  # noqa: E402
 from gradwire.scenarios.errors import GradwireError, ScenarioError, TraceError  # noqa: E402
 from gradwire.scenarios.load import build_scenario  # noqa: E402
 from gradwire.sim.session import Session  # noqa: E402
@@ -220,6 +221,31 @@ def test_who_wants_to_know_gets_the_packets(reducer, numbers: bool) -> None:
                 assert content[4096 * number :].startswith(packet)
                 rest = content[4096 * number + len(packet) :]
             assert not any(rest)
+
+
+@pytest.mark.parametrize(("phase", "expected"), [
+    (None, [[0, 3, 1, 4], [1, 4, 2, 5], [2, 5, 0, 3], [0, 3, 1, 4]]),
+    ("late", [[2, 5, 2, 5]] * 4), ("early", [[0, 3, 1, 4], [1, 4, 0, 3], [0, 3, 1, 4], [1, 4, 0, 3]]),
+])  # fmt: skip
+def test_workers_replay_the_iterations_that_those_of_a_job_do(phase: str | None, expected: list[list[int]]) -> None:
+    """Two ranks with three iterations each, two early and one late: by step and worker, which one it is; the third and the fourth worker
+    are one iteration ahead of the ranks whose iterations they have. So does a run."""
+    times = made([[1920], [10]], iterations=6, skew=1000, phases=("early", "early", "late") * 2)
+    for iteration in times.iterations:
+        object.__setattr__(iteration, "rank", iteration.index // 3)
+    session, seen = Session(scenario()), []
+    play = session.step
+    session.step = lambda trace, *args, **named: (seen.append(trace), play(trace, *args, **named))[1]  # type: ignore[method-assign]
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 10))
+    trainer = Trainer(model, images("synthetic", 8, limit=200), Recipe(workers=4, batch=4, steps=4), network=Simulated(session, times, phase))
+    for _ in range(4):
+        trainer.step()
+    ready = [[each.ready_ps.tolist() for each in trace.iterations] for trace in seen]
+    assert ready == [[times.iterations[index].ready_ps.tolist() for index in row] for row in expected]
+    job = scenario().job[0].model_copy(update={"phase": phase})
+    replayed = RunReplay(job, times, 1)
+    assert [[replayed.captured(worker, step) for worker in range(4)] for step in range(4)] == expected
 
 
 def test_computing_takes_the_times_of_a_trace() -> None:

@@ -109,3 +109,7 @@ def test_stopped_it_says_what_there_is(number: int, code: int, tmp_path: Path) -
         assert "2 of 3 trainings were over; " in said
         kept = f"is in {tmp_path / 'out'}; the same command goes on from there"
         assert (kept in said) == bool(out) and ("nothing is kept without --out" in said) != bool(out)
+    table = (tmp_path / "out" / "trainings.txt").read_text()
+    assert (tmp_path / "out" / "accuracy.png").is_file()
+    (lost,) = [line for line in table.splitlines() if line.startswith("lost of it")]
+    assert lost.count("|") == 2, "a column of each that is over"
