@@ -31,11 +31,23 @@ from gradwire.training.reducers.none import Dense
 from gradwire.training.reducers.powersgd import PowerSGD
 from gradwire.training.reducers.randomk import RandomK
 from gradwire.training.reducers.state import State
-from gradwire.training.strangers import innermost
+from gradwire.training.strangers import (
+    answering,
+    check_decoded,
+    check_encoded,
+    check_unchanged,
+    check_values,
+    innermost,
+    is_own,
+)
 from gradwire.training.trainer import tensors_of
 
 SUMMED = (Dense, Half, RandomK, PowerSGD)
 """Reducers that send one run of numbers, of which the mean is what the mean gradient would be sent as."""
+
+
+WHOLE = 2**31 - 1
+"""Bytes of one piece: nothing is cut into packets here."""
 
 
 class Reduced:
@@ -68,6 +80,7 @@ class Reduced:
         self.states = [State(seed, self.rank, tensor, self.world) for tensor in range(len(self.infos))]
         self.step, self.sent_bytes = 0, 0
         self.summed = isinstance(innermost(reducer), SUMMED)
+        self.strange = not is_own(answering(reducer))
 
     def hook(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         """What DDP calls for each bucket: the bucket's mean gradient, sooner or later."""
@@ -76,10 +89,7 @@ class Reduced:
         for tensor in tensors:
             self.states[tensor].step = self.step
         self.step += bucket.is_last()
-        encoded = [
-            self.reducer.compress(gradient, self.infos[tensor], self.states[tensor])
-            for tensor, gradient in zip(tensors, gradients, strict=True)
-        ]
+        encoded = [self._compressed(tensor, each) for tensor, each in zip(tensors, gradients, strict=True)]
         if self.summed and self.reducer.rounds == 1:
             whole, work = self._added(encoded)
             return work.get_future().then(lambda _: self._taken(bucket, tensors, encoded, self._split(encoded, whole)))
@@ -96,6 +106,17 @@ class Reduced:
                     for tensor, mean in zip(tensors, decoded, strict=True)
                 ]
         return _now(self._taken(bucket, tensors, encoded, means))
+
+    def _compressed(self, tensor: int, gradient: Tensor) -> Encoded:
+        """A gradient's encoding, looked at where a reducer is not gradwire's own."""
+        info, before = self.infos[tensor], gradient.clone() if self.strange else gradient
+        found = self.reducer.compress(gradient, info, self.states[tensor])
+        if self.strange:
+            check_unchanged(self.reducer, before, gradient, info)
+            check_encoded(self.reducer, "compress", found, info, WHOLE)
+            if self.summed:
+                check_values(self.reducer, found, info)
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         """What this process remembers, for a checkpoint of its own."""
@@ -137,7 +158,12 @@ class Reduced:
         return [total / self.world for total in totals]
 
     def _decoded(self, tensors: Sequence[int], encoded: Sequence[Encoded]) -> list[Tensor]:
-        return [self.reducer.decode(each, self.infos[tensor]) for tensor, each in zip(tensors, encoded, strict=True)]
+        found = []
+        for tensor, each in zip(tensors, encoded, strict=True):
+            found.append(self.reducer.decode(each, self.infos[tensor]))
+            if self.strange and self.reducer.rounds == 1:
+                check_decoded(self.reducer, "decode", found[-1], self.infos[tensor])
+        return found
 
     def _taken(
         self, bucket: dist.GradBucket, tensors: Sequence[int], encoded: Sequence[Encoded], means: Sequence[Any]
@@ -150,6 +176,8 @@ class Reduced:
         for tensor, gradient, mine, mean in zip(tensors, bucket.gradients(), encoded, decoded, strict=True):
             info, state = self.infos[tensor], self.states[tensor]
             result = self.reducer.restore(mean, info, state)
+            if self.strange:
+                check_decoded(self.reducer, "restore", result, info)
             self.reducer.settle(result if self.reducer.rounds > 1 else self.reducer.decode(mine, info), info, state)
             gradient.copy_(result.view_as(gradient))
         return bucket.buffer()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gradwire.traces.trace import TensorInfo
     from gradwire.training.reducers.base import Reducer
 
-REDUCER = "Trainer(reducer)"
+REDUCER = "reducer"
 
 
 class Unfit(Exception):

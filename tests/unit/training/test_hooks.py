@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from gradwire.scenarios.errors import GradwireError  # noqa: E402
 from gradwire.training.data import images  # noqa: E402
 from gradwire.training.encoded import Encoded  # noqa: E402
 from gradwire.training.reducers.base import Reducer  # noqa: E402
@@ -41,6 +43,43 @@ REDUCERS: dict[str, Reducer] = {
     "signsgd": ErrorFeedback(reducer=SignSGD()),
 }
 RECIPE = Recipe(workers=2, batch=8, steps=STEPS, rate=0.05, schedule="constant", momentum=0.0, seed=SEED)
+
+
+class Changing(TopK):
+    """Halves what it is given."""
+
+    def compress(self, tensor, info, state):
+        return super().compress(tensor.mul_(0.5), info, state)
+
+
+class Short(TopK):
+    """Forgets the last element."""
+
+    def decode(self, encoded, info, received=None):
+        return super().decode(encoded, info, received)[:-1]
+
+
+class Mute(TopK):
+    """Sends nothing that could be sent."""
+
+    def compress(self, tensor, info, state):
+        return tensor
+
+
+class Wide(Dense):
+    """Sends what cannot be added up in float32."""
+
+    def compress(self, tensor, info, state):
+        return Encoded((tensor.double(),))
+
+
+STRANGE: dict[str, tuple[Reducer, str]] = {
+    "changing": (Changing(ratio=0.1), r"compress of Changing \(.*test_hooks.py:\d+\) changes the gradient of "),
+    "short": (ErrorFeedback(reducer=Short(ratio=0.1)), r"decode of Short .* answers a tensor of float32, \(\d+,\) for "),
+    "mute": (Mute(ratio=0.1), r"compress of Mute .* answers a tensor of float32"),
+    "wide": (Wide(), r"compress of Wide .* adds up, and answers with float64 for "),
+}
+"""Reducers of a user's own, and what is said of them."""
 
 
 def model() -> torch.nn.Module:
@@ -74,6 +113,14 @@ def worker(rank: int, folder: Path) -> None:
             cross_entropy(ddp(inputs[0].chunk(2)[rank]), targets.chunk(2)[rank]).backward()
             optimizer.step()
         results[name] = ([each.detach() for each in ddp.parameters()], reduced.sent_bytes, reduced.state_dict())
+    for name, (reducer, _) in STRANGE.items():
+        ddp = DistributedDataParallel(model())
+        register(ddp, reducer, SEED)
+        inputs, targets = dealer.step(0)
+        try:
+            cross_entropy(ddp(inputs[0].chunk(2)[rank]), targets.chunk(2)[rank]).backward()
+        except GradwireError as error:
+            results[name] = str(error)
     torch.save(results, folder / f"{rank}.pt")
     dist.destroy_process_group()
 
@@ -116,8 +163,15 @@ def test_two_processes_are_two_workers(found: list[dict], name: str) -> None:
     assert one[2]["step"] == STEPS
 
 
+@pytest.mark.parametrize("name", STRANGE)
+def test_reducers_of_ones_own_are_looked_at(found: list[dict], name: str) -> None:
+    """In words, where DDP asks them, on every process."""
+    for each in found:
+        assert re.search(STRANGE[name][1], each[name]), each.get(name)
+
+
 def test_reducers_differ(found: list[dict]) -> None:
-    ends = [each[0][2] for each in found[0].values()]
+    ends = [found[0][name][0][2] for name in REDUCERS]
     assert all(not torch.equal(a, b) for at, a in enumerate(ends) for b in ends[:at])
 
 

@@ -206,7 +206,7 @@ SENDS = [
 @pytest.mark.parametrize(("sends", "words"), SENDS, ids=[words for _, words in SENDS])
 def test_what_reducers_send_is_looked_at(sends: Any, words: str) -> None:
     """In error feedback and momentum correction, too, and in a later step."""
-    expected = f"Trainer(reducer): compress of Odd ({HERE}:{Odd.compress.__code__.co_firstlineno}) {words}"
+    expected = f"reducer: compress of Odd ({HERE}:{Odd.compress.__code__.co_firstlineno}) {words}"
     for wrapped in (lambda each: each, lambda each: MomentumCorrection(reducer=ErrorFeedback(reducer=each))):
         with pytest.raises(ScenarioError) as caught:
             trainer(wrapped(Odd(sends=sends))).step()
@@ -226,7 +226,7 @@ def test_what_reducers_send_is_looked_at(sends: Any, words: str) -> None:
 def test_what_reducers_make_of_it_is_looked_at(makes: Any, words: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         trainer(ErrorFeedback(reducer=Odd(makes=makes))).step()
-    assert str(caught.value).startswith(f"Trainer(reducer): decode of Odd ({HERE}:{Odd.decode.__code__.co_firstlineno}) {words}")
+    assert str(caught.value).startswith(f"reducer: decode of Odd ({HERE}:{Odd.decode.__code__.co_firstlineno}) {words}")
 
 
 def test_what_reducers_restore_is_looked_at() -> None:

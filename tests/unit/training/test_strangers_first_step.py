@@ -82,7 +82,7 @@ def test_what_has_not_arrived_is_nothing(around: Any) -> None:
     with pytest.raises(ScenarioError) as caught:
         made.step()
     assert str(caught.value) == (
-        f"Trainer(reducer): decode of Ignores ({place}) answers with values of units that have not arrived, of 0.weight; "
+        f"reducer: decode of Ignores ({place}) answers with values of units that have not arrived, of 0.weight; "
         "expected zero instead of what has not arrived"
     )
     assert made.done == 0 and same(made.model, plain())
@@ -101,7 +101,7 @@ def test_gradients_are_not_for_reducers_to_change(collective: str, around: Any) 
     with pytest.raises(ScenarioError) as caught:
         trainer(around(Adds()), **more).step()
     assert str(caught.value) == (
-        f"Trainer(reducer): compress of Adds ({place}) changes the gradient of 0.weight that it is given; "
+        f"reducer: compress of Adds ({place}) changes the gradient of 0.weight that it is given; "
         "expected one that stays as it is; a copy, tensor.clone(), may be changed"
     )
 
