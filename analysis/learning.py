@@ -102,24 +102,36 @@ def table_text(trainings: Sequence[Learned], until: float | None = None) -> str:
 
 def draw_learned(trainings: Sequence[Learned]) -> Figure:
     """Accuracy on data that is not learned from, against steps, bytes sent and simulated time where there is any."""
+    return draw_arms([(each.name, [each]) for each in trainings])
+
+
+def draw_arms(arms: Sequence[tuple[str, Sequence[Learned]]]) -> Figure:
+    """The same of arms that were trained from several seeds: their means, and each seed as a thin line.
+
+    arms : name, and trainings.
+    """
     from matplotlib.figure import Figure
 
+    trainings = [each for _, those in arms for each in those]
     timed = any(each.timed for each in trainings)
     shown = [each for each in MEASURES if timed or each[0] != "clock_ps"]
     figure = Figure(figsize=(4.2 * len(shown), 3.6), layout="constrained")
     panels = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
     for axes, (column, words, unit) in zip(panels, shown, strict=True):
-        for number, each in enumerate(trainings):
-            points = [row for row in each.scores if column != "clock_ps" or row["clock_ps"]]
-            axes.plot([row[column] / unit for row in points], [100 * row["accuracy"] for row in points],
-                      label=each.name, marker="o", markersize=3, **look(number))  # fmt: skip
+        for number, (name, those) in enumerate(arms):
+            lines = [[(row[column] / unit, 100 * row["accuracy"]) for row in each.scores
+                      if column != "clock_ps" or row["clock_ps"]] for each in those]  # fmt: skip
+            style = look(number)
+            for line in lines if len(lines) > 1 else ():
+                axes.plot(*_split(line), linewidth=0.6, alpha=0.4, color=style["color"])
+            axes.plot(*_split(_middle(lines)), label=name, marker="o", markersize=3, **style)
         ends = [each.scores[-1][column] for each in trainings if each.scores and each.scores[-1][column]]
         if ends and max(ends) > WIDE * min(ends):
             axes.set_xscale("log")
         axes.set_xlabel(words)
         axes.grid(alpha=0.3)
     panels[0].set_ylabel("accuracy, %")
-    if len(trainings) > MANY:
+    if len(arms) > MANY:
         figure.set_figwidth(figure.get_figwidth() + 3)
         named = panels[0].get_legend_handles_labels()
         figure.legend(*named, loc="outside right center", frameon=False, fontsize="small")
@@ -128,11 +140,28 @@ def draw_learned(trainings: Sequence[Learned]) -> Figure:
     return figure
 
 
+Line = Sequence[tuple[float, float]]
+
+
+def _split(line: Line) -> tuple[list[float], list[float]]:
+    return [x for x, _ in line], [y for _, y in line]
+
+
+def _middle(lines: Sequence[Line]) -> Line:
+    """The mean of lines, point by point, as far as the shortest of them goes."""
+    return [(_mean([x for x, _ in points]), _mean([y for _, y in points])) for points in zip(*lines, strict=False)]
+
+
 def save_learned(trainings: Sequence[Learned], path: Path) -> None:
     """Write the picture in the format of the path's ending."""
+    save_arms([(each.name, [each]) for each in trainings], path)
+
+
+def save_arms(arms: Sequence[tuple[str, Sequence[Learned]]], path: Path) -> None:
+    """The same of arms that were trained from several seeds."""
     from gradwire.analysis.figures import save_figure
 
-    save_figure(draw_learned(trainings), path)
+    save_figure(draw_arms(arms), path)
 
 
 def _mean(values: Sequence[float]) -> float:

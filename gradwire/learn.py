@@ -340,7 +340,7 @@ def _summary(scenario: Scenario, trainer: Trainer) -> dict[str, Any]:
     from gradwire.training.served.mp2 import Mp2Trainer
 
     return {
-        "name": scenario.name, "policy": scenario.policy_name, "label": scenario.policy_label,
+        "name": scenario.name, "policy": scenario.policy_name, "label": scenario.policy_label, "seed": scenario.seed,
         "steps_done": trainer.done, "steps": trainer.recipe.steps, "workers": trainer.recipe.workers,
         "parameters": sum(info.numel for info in trainer.infos),
         "encode_time": trainer.recipe.encode_time,

@@ -39,6 +39,8 @@ SUMMARY, CHECKPOINT, SCENARIO, PRICES = "training.json", "checkpoint.pt", "scena
 TRAININGS = "trainings.txt"
 """By which a folder of several is known; says in which order they are."""
 ORDER = "In the order of their scenario:"
+SEED = "seed-"
+"""How folders begin that hold the trainings of a seed."""
 
 TABLES: Mapping[str, Mapping[str, str]] = {
     "steps": {
@@ -141,6 +143,11 @@ class Learned:
         return bool(self.steps and self.steps[-1]["clock_ps"])
 
     @property
+    def seed(self) -> int | None:
+        """Of its scenario; None in trainings from before it was noted."""
+        return self.summary.get("seed")
+
+    @property
     def diverged(self) -> int | None:
         """The first step whose loss is no number, if any."""
         return next((int(row["step"]) for row in self.steps if not math.isfinite(row["loss"])), None)
@@ -237,8 +244,18 @@ def _rewritten(folder: Path, before: str, names: Sequence[str]) -> None:
         partial.write_text(f"{before.rstrip()}\n\n{order}" if order else before, encoding="utf-8")
 
 
+def seeds_in(folder: Path) -> list[Path]:
+    """The folders in a folder of trainings that hold those of one seed each, in the order of the seeds."""
+    found = [(int(each.parent.name.removeprefix(SEED)), each.parent) for each in folder.glob(f"{SEED}*/{TRAININGS}")
+             if each.parent.name.removeprefix(SEED).isdecimal()]  # fmt: skip
+    return [place for _, place in sorted(found)]
+
+
 def trainings_in(folder: Path) -> list[Path]:
-    """The trainings in a folder of several, in the order that it says; others behind them, by name."""
+    """The trainings in a folder of several, in the order that it says; others behind them, by name. Those of several
+    seeds seed by seed."""
+    if seeds := seeds_in(folder):
+        return [each for place in seeds for each in trainings_in(place)]
     _, names = _parts(folder)
     place = {name: number for number, name in enumerate(names)}
     found = sorted(each.parent for each in folder.glob(f"*/{SUMMARY}"))

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from gradwire.training.encoded import Encoded
     from gradwire.training.seam import Pushed
 
-STEP = "of the trained model"
 CHUNK_BYTES = 4 * CHUNK_ELEMENTS
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -109,7 +108,7 @@ class AsTrace:
         ]
         iterations = [self._iteration(pushed, worker, len(layers), sent) for worker in range(self.workers)]
         return Trace(
-            {"name": STEP}, layers, tensors, iterations,
+            {"name": "step"}, layers, tensors, iterations,
             _halves(mean, per_chunk), _halves(most, per_chunk),
         )  # fmt: skip
 
@@ -128,7 +127,7 @@ class AsTrace:
             Iteration(rank, "train", step, 0.0, nothing, nothing, ready, 0, 0, 0, rank) for rank in range(self.workers)
         ]
         magnitudes = np.zeros((self.workers, int((-(-words // CHUNK_ELEMENTS)).sum())), dtype=np.float16)
-        return Trace({"name": STEP}, layers, tensors, iterations, magnitudes, magnitudes)
+        return Trace({"name": "step"}, layers, tensors, iterations, magnitudes, magnitudes)
 
     def _model(self, infos: Sequence[TensorInfo]) -> tuple[Sequence[TensorInfo], list[str]]:
         """Tensors and layers, those of the trace whose times are taken where there is one."""

@@ -234,15 +234,19 @@ def _other(kind: str, read: Any, where: str) -> Section:
 
 def _trainings(read: Sequence[tuple[Learned, Path | None]], title: str) -> Section:
     from gradwire.analysis.html.others import learned_section
+    from gradwire.analysis.over_seeds import arms_of
 
     if not read:
         raise ResultError("holds no training yet", title, KNOWN)
+    arms = arms_of(each for each, _ in read)
+    seeds = any(len(arm.by_seed) > 1 for arm in arms) and sum(len(arm.by_seed) for arm in arms) == len(read)
     called = [each.name for each, _ in read]
     given = []
     for each, at in read:
         text = (at / SCENARIO).read_text(encoding="utf-8") if at else ""
-        if at and called.count(each.name) > 1:
-            each = replace(each, summary={**each.summary, "label": f"{each.name} ({at})"})
+        if called.count(each.name) > 1 and (seeds or at):
+            label = f"{each.name}, seed {each.seed}" if seeds else f"{each.name} ({at})"
+            each = replace(each, summary={**each.summary, "label": label})
         given.append((each, text, at))
     names = dict.fromkeys(str(each.summary.get("name", "")) for each, _ in read)
-    return learned_section(given, title or ", ".join(names))
+    return learned_section(given, title or ", ".join(names), arms if seeds else ())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from gradwire.analysis.claims.arms import label_of
@@ -27,6 +27,7 @@ from gradwire.analysis.html.pieces import (
 from gradwire.analysis.learning import MEASURES, rows_of
 from gradwire.analysis.measured import completion_times
 from gradwire.analysis.metrics import measure
+from gradwire.analysis.over_seeds import Arm, rows_by_seed, rows_over
 from gradwire.analysis.tables import KIND_WORDS, Grid
 from gradwire.analysis.tail import later
 from gradwire.scenarios.json_data import Json
@@ -39,27 +40,46 @@ if TYPE_CHECKING:
 
 PS_PER_MS = 1e9
 CURVE = 400
+INTERVALS = (
+    "Means with half of their 95 % interval (Student's t); differences are between trainings of the same seed, and "
+    "unresolved where their interval holds zero."
+)
 VERDICTS = ("shown", "shown under a condition", "unresolved", "not shown")
 
 
 # --- trainings -------------------------------------------------------------------------------------------------------
 
 
-def learned_section(trainings: Sequence[tuple[Learned, str, Path | None]], title: str) -> Section:
-    """Trainings side by side. `trainings`: with the text of their scenarios, and their folders if they have any."""
+def learned_section(
+    trainings: Sequence[tuple[Learned, str, Path | None]], title: str, arms: Sequence[Arm] = ()
+) -> Section:  # fmt: skip
+    """Trainings side by side.
+
+    trainings : with the text of their scenarios, and their folders if they have any.
+    arms : of which they are, if they are from several seeds.
+    """
     all_of = [each for each, _, _ in trainings]
     section = Section(title, "training" if len(all_of) == 1 else f"{len(all_of)} trainings")
     facts = list(_learned_facts(all_of)) or ["Nothing has been learned yet."]
     section.lead, *more = facts if len(all_of) < 2 else [f"{len(all_of)} trainings side by side.", *facts]
+    if arms:
+        counts = {len(arm.by_seed) for arm in arms}
+        said = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else f"{max(counts)}"
+        section.lead = f"{len(arms)} {'policy' if len(arms) == 1 else 'policies'}, each from {said} seeds."
+        more = [each for each in more if each.startswith("**")]
+        section.add(table("", [arm.name for arm in arms], rows_over(arms)), paragraph(INTERVALS))
     section.add(listed(more))
-    section.add(*(chart(each) for each in _learned_charts(all_of)))
-    section.add(heading("Figures"), table("", [each.name for each in all_of], rows_of(all_of)))
+    section.add(*(chart(each) for each in (_seeds_charts(arms) if arms else _learned_charts(all_of))))
+    if arms:
+        section.add(heading("Accuracy at the end"), table("", [arm.name for arm in arms], rows_by_seed(arms)))
+    else:
+        section.add(heading("Figures"), table("", [each.name for each in all_of], rows_of(all_of)))
     section.add(heading("Train it again"))
     commands = [str(each.summary.get("command", "")) for each in all_of]
     commands = [each for each in commands if each.startswith("gradwire ")]  # none where Python asked for it
     commands += [f"gradwire train {at}/scenario.toml" for _, _, at in trainings if at is not None]
     section.add(code("\n".join(dict.fromkeys(commands))))
-    for each, text, _ in trainings:
+    for each, (_, text, _) in zip(all_of, trainings, strict=True):
         section.add(folded(f"The scenario of {each.name}", code(text.strip())) if text else "")
     return section
 
@@ -100,6 +120,29 @@ def _learned_charts(trainings: Sequence[Learned]) -> Iterator[Chart]:
         "Loss of every step", "As the workers see it, on what they learn from.", Axis("step"), Axis("loss"),
         [Series(each.name, [(row["step"], row["loss"]) for row in _thinned(each.steps)]) for each in trainings],
     )  # fmt: skip
+
+
+def _seeds_charts(arms: Sequence[Arm]) -> Iterator[Chart]:
+    timed = any(each.timed for arm in arms for each in arm.trainings)
+    for column, words, unit in MEASURES:
+        if column == "clock_ps" and not timed:
+            continue
+        yield Lines(
+            f"Accuracy against {words.split(',')[0]}",
+            "On data that is not learned from: means of the seeds, and from the lowest to the highest.", Axis(words),
+            Axis("accuracy (%)"), [Series(arm.name, _means(arm, column, unit), dots=True) for arm in arms],
+        )  # fmt: skip
+
+
+def _means(arm: Arm, column: str, unit: float) -> list[tuple[float, float, float, float]]:
+    """(x, mean, least, most) of the seeds' scores, one after the other, as far as all have come."""
+    found = []
+    for rows in zip(*(each.scores for each in arm.trainings), strict=False):
+        accuracies = [100 * row["accuracy"] for row in rows]
+        x = fmean(row[column] / unit for row in rows)
+        if x or column != "clock_ps":
+            found.append((x, fmean(accuracies), min(accuracies), max(accuracies)))
+    return found
 
 
 def _thinned(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:

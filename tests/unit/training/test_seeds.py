@@ -1,0 +1,143 @@
+"""Trainings over seeds: `gradwire train --seeds`, in this process and side by side."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+torch = pytest.importorskip("torch")
+
+from gradwire import cli  # noqa: E402
+from gradwire.analysis.claims.intervals import T95  # noqa: E402
+from gradwire.analysis.over_seeds import arms_of, rows_by_seed, rows_over  # noqa: E402
+from gradwire.learn import train  # noqa: E402
+from gradwire.scenarios.errors import ScenarioError  # noqa: E402
+from gradwire.scenarios.learned import Learned, trainings_in  # noqa: E402
+from gradwire.scenarios.load import load_scenario  # noqa: E402
+from gradwire.seeds import of_seed  # noqa: E402
+
+SHORT = ["training.steps=4", "training.samples=200", "training.size=8", "training.batch=4", "job.workers=2", 'training.network={loss=0.3}']
+
+
+def tiny(*more: str, policy: str = "dctcp"):
+    return load_scenario("train-tiny", set=[*SHORT, *more], policy=policy)
+
+
+def command(*words: str):
+    return CliRunner().invoke(cli.app, ["train", "train-tiny", *(each for key in SHORT for each in ("--set", key)), *words])
+
+
+def made(policy: str, seed: int, accuracy: float, reached: int | None = None, clock: int = 10) -> Learned:
+    """A training of two steps by hand."""
+    step = {"step": 0, "loss": 1.0, "sent_bytes": 100, "pulled_bytes": 0, "lost": 0.1, "time_ps": clock // 2, "clock_ps": clock // 2}
+    scores = [{"step": 1, "loss": 2.0, "accuracy": 0.0 if reached != 1 else 0.9, "clock_ps": clock // 2, "sent_bytes": 100},
+              {"step": 2, "loss": 1.0 * seed, "accuracy": accuracy, "clock_ps": clock, "sent_bytes": 200}]
+    return Learned(
+        {"policy": policy, "label": policy.upper(), "seed": seed, "steps_done": 2, "steps": 2},
+        {"steps": [step, {**step, "step": 1, "clock_ps": clock}], "scores": scores},
+    )
+
+
+def cells(rows, label: str) -> list[str]:
+    (found,) = [row.cells for row in rows if row.label.strip().startswith(label)]
+    return list(found)
+
+
+def test_means_and_differences_in_pairs() -> None:
+    """By hand: accuracies 0.5, 0.6, 0.7 and 0.1 less of each but for 0.02: numpy's deviations and Student's quantiles."""
+    one = {1: 0.5, 2: 0.6, 3: 0.7}
+    other = {1: 0.4, 2: 0.52, 3: 0.58, 4: 0.9}
+    trainings = [made("a", seed, accuracy) for seed, accuracy in one.items()] + [made("b", seed, accuracy) for seed, accuracy in other.items()]
+    rows = rows_over(arms_of(trainings))
+    half = T95[1] * np.std([0.5, 0.6, 0.7], ddof=1) / 3**0.5
+    differences = [-0.1, -0.08, -0.12]
+    apart = T95[1] * np.std(differences, ddof=1) / 3**0.5
+    assert cells(rows, "seeds") == ["3", "4"] and cells(rows, "steps") == ["2", "2"]
+    assert cells(rows, "accuracy")[0] == f"60.0 ± {100 * half:.1f} %"
+    assert cells(rows, "less A") == ["", f"-10.0 ± {100 * apart:.1f} points"], "the fourth seed is in no pair"
+    assert cells(rows, "loss") == ["2.0000", "2.5000"] and cells(rows, "lost") == ["10.0 %", "10.0 %"]
+    assert [row.cells for row in rows_by_seed(arms_of(trainings))][-1] == ["none", "90.00 %"]
+
+
+def test_what_holds_zero_is_unresolved() -> None:
+    """A difference of 0.01 and -0.03 is; one seed says nothing of how others would be; arms without a seed in common are in no pair."""
+    two = [made("a", 1, 0.5), made("a", 2, 0.5), made("b", 1, 0.51), made("b", 2, 0.47)]
+    assert cells(rows_over(arms_of(two)), "less A")[1].endswith(" points, unresolved")
+    assert cells(rows_over(arms_of([two[0], two[2]])), "less A")[1] == "+1.0 points"
+    assert cells(rows_over(arms_of([two[0], two[3]])), "less A")[1] == "no seed of both"
+
+
+def test_the_median_time_to_an_accuracy() -> None:
+    of = lambda *reached: arms_of([made("a", seed, 0.9 if each == 2 else 0.1, each, clock=10**10) for seed, each in enumerate(reached)])  # noqa: E731
+    assert cells(rows_over(of(1, 2, 2), 0.8), "time to accuracy 0.8") == ["10.0 ms"]
+    assert cells(rows_over(of(1, 1, 2), 0.8), "time to") == ["5.00 ms"]
+    assert cells(rows_over(of(1, 1, None), 0.8), "time to") == ["5.00 ms, 1 of 3 never"]
+    assert cells(rows_over(of(1, None, None), 0.8), "time to") == ["not reached by 2 of 3"]
+    assert cells(rows_over(of(None, None), 0.8), "time to") == ["not reached"]
+    untimed = arms_of([made("a", seed, 0.9, clock=0) for seed in (1, 2)])
+    assert cells(rows_over(untimed, 0.8), "steps to accuracy") == ["2"]
+
+
+def test_a_seed_is_of_everything_that_is_drawn() -> None:
+    scenario = of_seed(tiny(), 7)
+    assert (scenario.seed, scenario.training.model_seed, scenario.training.data_seed, scenario.training.network.seed) == (7, 7, 7, 7)
+    assert scenario.policy_name == "dctcp" and tiny().seed != 7
+    written = [f"{key}=7" for key in ("seed", "training.model_seed", "training.data_seed", "training.network.seed")]
+    assert train(scenario).steps == train(tiny(*written)).steps
+    assert train(of_seed(tiny(), 8)).steps[0]["loss"] != train(scenario).steps[0]["loss"]
+    with pytest.raises(ScenarioError, match="says nothing of training"):
+        of_seed(load_scenario("demo"), 1)
+    with pytest.raises(ScenarioError, match="of_seed"):
+        of_seed(tiny(), 0)
+
+
+def test_the_command_trains_all_policies_from_all_seeds(tmp_path: Path) -> None:
+    """Each folder of a seed is one as `--all` makes it; more seeds go on; and side by side come the same bits."""
+    out = tmp_path / "out"
+    done = command("--all", "--seeds", "2", "--out", str(out))
+    assert done.exit_code == 0, done.output
+    assert "mean of the seeds" in done.output and "in pairs" in done.output
+    places = trainings_in(out)
+    assert [str(each.relative_to(out)) for each in places] == [f"seed-{k}/{name}" for k in (1, 2) for name in ("dctcp", "dlcp", "topk")]
+    for place, policy in ((out / "seed-2" / "topk", "topk"), (out / "seed-1" / "dlcp", "dlcp")):
+        seed = int(place.parent.name[-1])
+        assert Learned.read(place).steps == train(of_seed(tiny(policy=policy), seed)).steps and Learned.read(place).seed == seed
+    before = {each: (each / "steps.parquet").stat().st_mtime_ns for each in places}
+    told = command("--all", "--seeds", "3", "--jobs", "2", "--out", str(out), "--json")
+    assert told.exit_code == 0, told.output
+    runs = json.loads(told.stdout)["trainings"]
+    assert [(run["seed"], run["policy"]) for run in runs] == [(k, name) for k in (1, 2, 3) for name in ("dctcp", "dlcp", "topk")]
+    assert {each: (each / "steps.parquet").stat().st_mtime_ns for each in places} == before, "what is over is not trained again"
+    assert Learned.read(out / "seed-3" / "dlcp").steps == train(of_seed(tiny(policy="dlcp"), 3)).steps
+    table = (out / "trainings.txt").read_text()
+    accuracy = fmean(Learned.read(out / f"seed-{k}" / "dlcp").scores[-1]["accuracy"] for k in (1, 2, 3))
+    assert f"{100 * accuracy:.1f} ± " in table
+    assert (out / "accuracy.png").stat().st_size > 1000 and (out / "seed-3" / "accuracy.png").is_file()
+    assert "seeds" not in (out / "seed-3" / "trainings.txt").read_text()
+
+
+def test_folders_of_one_seed_and_of_several_are_not_mixed(tmp_path: Path) -> None:
+    one, several = tmp_path / "one", tmp_path / "several"
+    assert command("--policy", "dctcp", "--out", str(one)).exit_code == 0
+    assert command("--policy", "dctcp", "--seeds", "2", "--jobs", "2", "--out", str(several)).exit_code == 0
+    for words, said in ((["--seeds", "2", "--out", str(one)], "one: holds trainings of one seed"),
+                        (["--out", str(several)], "several: holds trainings of several seeds")):
+        done = command("--policy", "dctcp", *words)
+        assert done.exit_code == 2 and said in " ".join(done.output.split())
+    assert sorted(each.name for each in one.iterdir()) == ["accuracy.png", "dctcp", "trainings.txt"]
+
+
+def test_without_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is written where the command was called; errors of a process are the command's; and real sockets are one's at a time."""
+    monkeypatch.chdir(tmp_path)
+    done = command("--policy", "dlcp", "--seeds", "2", "--jobs", "2")
+    assert done.exit_code == 0 and "seeds" in done.output and list(tmp_path.iterdir()) == []
+    for words, said in ((["--set", "training.batch=500"], "at least 1000"), (["--set", 'training.network="emulated"'], "--jobs: would have trainings")):
+        done = command("--policy", "dlcp", "--seeds", "2", "--jobs", "2", *words)
+        assert done.exit_code == 2 and said in " ".join(done.output.split()), done.output
+    assert list(tmp_path.iterdir()) == []
