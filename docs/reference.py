@@ -209,7 +209,7 @@ def _section(title: str, model: type[Table]) -> list[str]:
     if model in (UserTransport, UserReducer):
         return lines
     lines += ["| key | value | default | meaning |", "|---|---|---|---|"]
-    component = "kind" in model.model_fields and model not in (Sample, Plot)
+    component = "kind" in model.model_fields and model not in (Sample, Plot, Optimizer)
     common = next((base for base in (Transport, Traffic) if issubclass(model, base)), model)
     for name, field in model.model_fields.items():
         if (name == "kind" and component) or (model is not common and name in common.model_fields):

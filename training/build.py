@@ -85,6 +85,7 @@ def trainer_of(
     recipe = Recipe(
         workers=job.workers, batch=table.batch, steps=table.steps or max(1, round(table.epochs * steps_per_epoch)),
         rate=optimizer.rate, schedule=optimizer.schedule, rise=optimizer.rise, momentum=optimizer.momentum,
+        optimizer=optimizer.kind, betas=(optimizer.betas[0], optimizer.betas[1]), epsilon=optimizer.epsilon,
         nesterov=optimizer.nesterov, weight_decay=optimizer.weight_decay, clip=optimizer.clip, fill=job.fill,
         feed_back=table.feed_back, payload=int((job.transport or scenario.transport).payload),
         collective="ring" if job.exchange.kind == "ring" else "parameter_server",

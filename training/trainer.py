@@ -46,7 +46,9 @@ class Recipe:
     rate : the learning rate at its highest.
     schedule : "constant"; "triangle", linearly up to `rate` for the first `rise` of the steps and down to zero; or
         "steps", a tenth after half and a hundredth after three quarters of the steps, as He et al. (2016).
-    momentum, nesterov, weight_decay : of SGD; no momentum where a reducer corrects for it.
+    optimizer : "sgd", or "adamw", Adam with decoupled weight decay, both as torch has them.
+    momentum, nesterov : of sgd; no momentum where a reducer corrects for it. betas, epsilon : of adamw.
+    weight_decay : of either.
     clip : norm that the mean gradient is scaled down to; 0 does not.
     fill, feed_back, payload, collective, bucket, encode_time : see `Exchange`.
     pull_fill : what stands for what is lost on the way back: what was there before, or zero.
@@ -67,8 +69,11 @@ class Recipe:
     rate: float = 0.1
     schedule: Literal["constant", "triangle", "steps"] = "triangle"
     rise: float = 0.3
+    optimizer: Literal["sgd", "adamw"] = "sgd"
     momentum: float = 0.9
     nesterov: bool = False
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
     weight_decay: float = 1e-4
     clip: float = 0.0
     fill: Fill = "zero"
@@ -91,7 +96,11 @@ class Recipe:
             raise ScenarioError("is 0", "Recipe(bucket)", "bytes of a ring's buckets, at least 1")
         for name, most in (("rate", 1e3), ("rise", 1.0), ("momentum", 1.0), ("weight_decay", 1e6), ("clip", 1e6)):
             number_within(getattr(self, name), f"Recipe({name})", 0, most, ScenarioError)
+        for each in self.betas:
+            number_within(each, "Recipe(betas)", 0, 1, ScenarioError)
+        number_within(self.epsilon, "Recipe(epsilon)", 0, 1, ScenarioError)
         for name, words in (
+            ("optimizer", ("sgd", "adamw")),
             ("schedule", ("constant", "triangle", "steps")),
             ("fill", ("zero", "rescaled", "stale")),
             ("collective", ("parameter_server", "ring")),
@@ -270,6 +279,10 @@ class Trainer:
 
     def _optimizer(self, parameters: list[Tensor]) -> torch.optim.Optimizer:
         recipe = self.recipe
+        if recipe.optimizer == "adamw":
+            return torch.optim.AdamW(
+                parameters, recipe.rate, recipe.betas, recipe.epsilon, weight_decay=recipe.weight_decay
+            )
         return torch.optim.SGD(
             parameters, recipe.rate, recipe.momentum, weight_decay=recipe.weight_decay, nesterov=recipe.nesterov
         )

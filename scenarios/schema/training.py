@@ -29,30 +29,54 @@ AnySystem = Annotated[Table, Chosen("system")]
 Number = Annotated[float, Field(ge=0, le=1e6, strict=True)]
 
 
-class Optimizer(Table):
-    """Stochastic gradient descent with momentum."""
+Beta = Annotated[float, Field(ge=0, lt=1, strict=True)]
 
+
+class Optimizer(Table):
+    """What updates parameters by gradients: stochastic gradient descent with momentum, or Adam."""
+
+    kind: Literal["sgd", "adamw"] = "sgd"
+    """adamw: Adam with decoupled weight decay (Loshchilov and Hutter, ICLR '19), as torch has it."""
     rate: Annotated[float, Field(gt=0, le=1e3, strict=True)] = 0.1
-    """The learning rate at its highest."""
+    """The learning rate at its highest; of adamw it is rather 0.001."""
     schedule: Literal["triangle", "constant", "steps"] = "triangle"
     """triangle: linearly up for the first `rise` of the steps, and down to zero; steps: a tenth after half, a hundredth
     after three quarters of them."""
     rise: Annotated[float, Field(gt=0, lt=1, strict=True)] = 0.3
     """Share of the steps in which a triangle rises."""
     momentum: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.9
-    """Of the optimiser; with `momentum_correction` give 0 here."""
+    """Of sgd; with `momentum_correction` give 0 here."""
     nesterov: Flag = False
-    """Look ahead by the momentum."""
+    """Of sgd: look ahead by the momentum."""
+    betas: Annotated[tuple[Beta, ...], Field(min_length=2, max_length=2)] = (0.9, 0.999)
+    """Of adamw: weights of the past in the mean of gradients, and in that of their squares."""
+    epsilon: Annotated[float, Field(gt=0, le=1, strict=True)] = 1e-8
+    """Of adamw: added to the root of the mean of squares."""
     weight_decay: Number = 1e-4
-    """Share of a parameter that is added to its gradient."""
+    """sgd: share of a parameter that is added to its gradient; adamw: of which `rate` times is taken from it."""
     clip: Number = 0.0
     """Norm that the mean gradient is scaled down to; 0 does not."""
 
     @model_validator(mode="after")
-    def _looks_ahead(self) -> Optimizer:
+    def _its_own(self) -> Optimizer:
+        others = ("betas", "epsilon") if self.kind == "sgd" else ("momentum", "nesterov")
+        for name in others:
+            if name in self.model_fields_set:
+                kind = "adamw" if self.kind == "sgd" else "sgd"
+                raise refuse(name, f"is not known to {self.kind}", getattr(self, name), f'kind = "{kind}"')
         if self.nesterov and not self.momentum:
             raise refuse("nesterov", "has no momentum to look ahead with", True, "momentum above 0")
         return self
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it takes a mean of gradients over time, which reducers may do themselves."""
+        return self.kind == "adamw" or self.momentum > 0
+
+    @property
+    def forgetful(self) -> str:
+        """What would not."""
+        return "optimizer.momentum = 0" if self.kind == "sgd" else 'optimizer = { kind = "sgd", momentum = 0 }'
 
 
 class RandomLoss(Table):
@@ -199,10 +223,10 @@ class Training(Table):
     def _once(self) -> Training:
         if not DEVICES.fullmatch(self.device):
             raise refuse("device", "is none that is computed on", self.device, '"cpu", "cuda", "cuda:1" or "auto"')
-        if self.momentum_correction and self.optimizer.momentum:
+        if self.momentum_correction and self.optimizer.remembers:
             raise refuse(
                 "momentum_correction", "is momentum besides that of the optimiser", self.momentum_correction,
-                "optimizer.momentum = 0",
+                self.optimizer.forgetful,
             )  # fmt: skip
         if self.spread and self.network not in PLAYED:
             raise refuse("spread", "has no losses of a network to spread", True, 'network = "simulated" or "emulated"')
@@ -232,10 +256,10 @@ class Training(Table):
         ):
             if why and getattr(self, key):
                 raise refuse(key, f"{reducer.kind} {why}", getattr(self, key), f"no {around} around it")
-        if reducer.has_momentum and reducer.momentum and self.optimizer.momentum:
+        if reducer.has_momentum and reducer.momentum and self.optimizer.remembers:
             raise refuse(
                 "reducer.momentum", "is momentum besides that of the optimiser", reducer.momentum,
-                "optimizer.momentum = 0",
+                self.optimizer.forgetful,
             )  # fmt: skip
 
     def _with_a_system(self, system: Any) -> None:
@@ -245,6 +269,9 @@ class Training(Table):
         for key in () if system.reduces else ("error_feedback", "momentum_correction"):
             if getattr(self, key):
                 raise refuse(key, f"has no place in {system.kind}, which says what is sent", getattr(self, key), "none")
+        if self.optimizer.kind != "sgd" and system.descends:
+            what = f"is not what {system.kind} updates parameters by, which has momentum and steps of its own"
+            raise refuse("optimizer.kind", what, self.optimizer.kind, "sgd")
         if self.compute == "trace" and not system.traced:
             raise refuse("compute", f"{system.kind} does not send what a trace has", self.compute, "none")
         if not system.together:

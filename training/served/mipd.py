@@ -27,7 +27,7 @@ from gradwire.training.reducers.fields import kept
 from gradwire.training.served.asynchronous import Asynchronous
 from gradwire.training.served.pace import Pace
 from gradwire.training.served.quantiles import TOGETHER, packed, quantised, restored, unpacked
-from gradwire.training.served.sgd import clipped
+from gradwire.training.served.sgd import clipped, descends
 from gradwire.training.served.significance import SIGNIFICANCE, ratios_of
 from gradwire.training.simulated_turns import SimulatedTurns
 from gradwire.training.trainer import Recipe, losses_of
@@ -62,6 +62,7 @@ class Mipd(Asynchronous):
         network: Network | SimulatedTurns | None = None, loss: Loss = losses_of, *, staleness: int | None = None,
         pace: Pace | None = None,
     ) -> None:  # fmt: skip
+        descends(recipe)
         super().__init__(model, data, recipe, None, network, loss, staleness=staleness, pace=pace)
         self.rules = rules or Interpretable()
         sizes = [info.numel for info in self.infos]

@@ -26,7 +26,7 @@ from gradwire.training.seam import carried
 from gradwire.training.served.asynchronous import lost_of
 from gradwire.training.served.predictor import BLOCK, PERIOD, features, kinds_of, load_predictor
 from gradwire.training.served.rows import counted
-from gradwire.training.served.sgd import moves
+from gradwire.training.served.sgd import descends, moves
 from gradwire.training.systems.mp2 import UNPREDICTED
 from gradwire.training.trainer import Recipe, StepRow, Trainer, losses_of
 
@@ -59,6 +59,7 @@ class Mp2Trainer(Trainer):
     ) -> None:  # fmt: skip
         if recipe.fill != "zero":
             raise ValueError(f"fill = {recipe.fill!r} is about gradients; expected zero: what is pushed are parameters")
+        descends(recipe)
         super().__init__(model, data, recipe, None, network, loss)
         self.rules = rules or Predicted()
         self.predictor: nn.Module | None = None

@@ -10,6 +10,12 @@ from torch import Tensor
 from gradwire.training.trainer import Recipe
 
 
+def descends(recipe: Recipe) -> None:
+    """ValueError for another optimiser, of which whoever updates parameters by these functions would know nothing."""
+    if recipe.optimizer != "sgd":
+        raise ValueError(f"optimizer = {recipe.optimizer!r} is not how parameters are updated here; expected sgd")
+
+
 def clipped(gradients: Sequence[Tensor], most: float) -> list[Tensor]:
     """Gradients scaled down to a norm, of all of them together; 0 leaves them as they are."""
     if not most:

@@ -25,7 +25,7 @@ from gradwire.training.reducers.state import State
 from gradwire.training.seam import carried
 from gradwire.training.served.asynchronous import lost_of
 from gradwire.training.served.rows import counted
-from gradwire.training.served.sgd import moves
+from gradwire.training.served.sgd import descends, moves
 from gradwire.training.trainer import Recipe, StepRow, Trainer, losses_of
 
 CORE, EXPLORER, KEYS = 0, 1, 2
@@ -69,6 +69,7 @@ class SlimTrainer(Trainer):
         """
         if recipe.fill != "zero":
             raise ValueError(f"fill = {recipe.fill!r} is about gradients; expected zero: what is pushed are updates")
+        descends(recipe)
         super().__init__(model, data, recipe, None, network, loss)
         self.slim = slim or Slim()
         self.server = [each.detach() for each in model.parameters()]

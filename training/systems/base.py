@@ -22,6 +22,8 @@ class System(Table):
     """Whether all workers push together; else each does when it is ready."""
     traced: ClassVar[bool] = False
     """Whether it sends a message for each tensor, so that a trace of the model can say when each is ready."""
+    descends: ClassVar[bool] = False
+    """Whether it updates parameters by a stochastic gradient descent of its own, instead of the optimiser's."""
     if TYPE_CHECKING:
 
         @property

@@ -29,6 +29,7 @@ class MIPD(Unsynchronised):
     """
 
     kind: Literal["mipd"] = "mipd"
+    descends = True
     ratio: Ratio = 0.3
     """Share of the elements of large tensors that is sent."""
     significance: Literal["taylor", "fisher", "magnitude"] = "taylor"

@@ -30,6 +30,7 @@ class MP2(System):
 
 
     kind: Literal["mp2"] = "mp2"
+    descends = True
     predictor: Annotated[str, Field(min_length=1)] = "bundled"
     """bundled, from trainings of ResNet-8; several, from those of ResNet-8, a VGG and an LSTM; a file that
     `gradwire predictor mp2` wrote; hold: everything moves as it did when it was pushed last; none: what is not pushed

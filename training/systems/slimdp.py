@@ -27,6 +27,7 @@ class SlimDP(System):
 
 
     kind: Literal["slimdp"] = "slimdp"
+    descends = True
     alpha: Ratio = 0.3
     """Share of each tensor that is pushed and pulled in a step."""
     beta: Fraction = 0.15

@@ -1,0 +1,114 @@
+"""What updates parameters: SGD and AdamW as torch has them, whoever makes the update and whatever is lost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.nn.functional import cross_entropy  # noqa: E402
+
+from gradwire.learn import train  # noqa: E402
+from gradwire.scenarios.errors import ScenarioError  # noqa: E402
+from gradwire.scenarios.load import load_scenario  # noqa: E402
+from gradwire.training.data import Dealer, images  # noqa: E402
+from gradwire.training.network import Random  # noqa: E402
+from gradwire.training.served.asynchronous import Asynchronous  # noqa: E402
+from gradwire.training.served.mipd import Mipd  # noqa: E402
+from gradwire.training.served.mp2 import Mp2Trainer  # noqa: E402
+from gradwire.training.served.slimdp import SlimTrainer  # noqa: E402
+from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
+from tests.support.training_cases import parameters, plain, resnet, same  # noqa: E402
+
+DATA = images("synthetic", 8, limit=400)
+ADAM = {"optimizer": "adamw", "rate": 0.003, "betas": (0.8, 0.95), "epsilon": 1e-6, "weight_decay": 0.02}
+SHORT = ["training.steps=4", "training.samples=200", "training.size=8", "training.batch=4", "job.workers=2", 'training.network="ideal"', "job.pull_bound=0"]
+
+
+def recipe(workers: int = 1, steps: int = 6, **more) -> Recipe:
+    return Recipe(workers=workers, batch=16, steps=steps, schedule="constant", **{**ADAM, **more})
+
+
+@pytest.mark.parametrize("make", [Trainer, Asynchronous])
+def test_one_worker_without_loss_is_torchs_adamw(make) -> None:
+    """Bit by bit; of an asynchronous server as well, where one worker is plain training."""
+    ours, net, dealer = make(resnet(), DATA, recipe()), resnet(), Dealer(DATA, 1, 16, 0)
+    optimizer = torch.optim.AdamW(net.parameters(), 0.003, (0.8, 0.95), 1e-6, weight_decay=0.02)
+    for number in range(6):
+        ours.step()
+        inputs, targets = dealer.step(number)
+        optimizer.zero_grad()
+        cross_entropy(net(*inputs), targets).backward()
+        optimizer.step()
+    assert same(ours.model, net)
+
+
+def test_an_update_is_the_papers() -> None:
+    """Algorithm 2 of Loshchilov and Hutter, three steps in numpy, of the mean of two workers' gradients, one of which loses packets."""
+    net = plain()
+    ours = Trainer(net, DATA, recipe(2, 3), network=Random(0.4, seed=3))
+    kept = []
+    exchange = ours.exchange.step
+    ours.exchange.step = lambda *args: kept.append(exchange(*args)) or kept[-1]
+    values = [each.double().numpy().copy() for each in parameters(net)]
+    first, second = ([np.zeros_like(each) for each in values] for _ in range(2))
+    for step in range(1, 4):
+        ours.step()
+        assert any(share for row in ours.lost for share in row)
+        for at, mean in enumerate(kept[-1][0]):
+            gradient = mean.double().numpy()
+            first[at] = 0.8 * first[at] + 0.2 * gradient
+            second[at] = 0.95 * second[at] + 0.05 * gradient**2
+            move = first[at] / (1 - 0.8**step) / (np.sqrt(second[at] / (1 - 0.95**step)) + 1e-6)
+            values[at] -= 0.003 * (move + 0.02 * values[at])
+    for mine, theirs in zip(parameters(net), values, strict=True):
+        np.testing.assert_allclose(mine.numpy(), theirs, rtol=2e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize("collective", ["parameter_server", "ring"])
+def test_it_goes_on_from_a_checkpoint(collective: str) -> None:
+    """Both means, and how many steps; in a ring that loses those of each worker."""
+    whole, half = (Trainer(plain(), DATA, recipe(4, collective=collective), network=Random(0.2, way="both")) for _ in range(2))
+    for _ in range(3):
+        whole.step(), half.step()
+    later = Trainer(plain(), DATA, recipe(4, collective=collective), network=Random(0.2, way="both"))
+    later.load_state_dict(half.state_dict())
+    for _ in range(3):
+        assert whole.step() == later.step()
+    assert same(whole.model, later.model)
+
+
+def test_a_scenario_says_so() -> None:
+    made = load_scenario("train-tiny", set=[*SHORT, 'training.optimizer={kind="adamw", rate=0.003, betas=[0.8, 0.95], epsilon=1e-6}'], policy="dctcp")
+    other = load_scenario("train-tiny", set=[*SHORT, 'training.optimizer={kind="adamw", rate=0.003}'], policy="dctcp")
+    first, second = train(made), train(other)
+    assert first.steps[0]["loss"] == second.steps[0]["loss"] and first.steps[2]["loss"] != second.steps[2]["loss"]
+
+
+@pytest.mark.parametrize(("keys", "words"), [
+    (['training.optimizer={kind="adamw", momentum=0.5}'], "optimizer.momentum: is not known to adamw"),
+    (['training.optimizer={kind="adamw", nesterov=true}'], "optimizer.nesterov: is not known to adamw"),
+    (["training.optimizer={betas=[0.9, 0.99]}"], "optimizer.betas: is not known to sgd"),
+    (["training.optimizer={epsilon=1e-7}"], "optimizer.epsilon: is not known to sgd"),
+    (['training.optimizer={kind="adamw", betas=[0.9]}'], "optimizer.betas: is too short"),
+    (['training.optimizer={kind="adamw"}', 'training.reducer={kind="dgc"}'], "reducer.momentum: is momentum besides that of the optimiser"),
+    (['training.optimizer={kind="adamw"}', 'training.reducer={kind="topk"}', "training.momentum_correction=0.9"], "momentum_correction: is momentum besides"),
+    *((['training.optimizer={kind="adamw"}', f'training.system={{kind="{kind}"}}'], f"optimizer.kind: is not what {kind} updates parameters by")
+      for kind in ("mp2", "slimdp", "mipd")),
+])  # fmt: skip
+def test_what_does_not_go_together(keys: list[str], words: str) -> None:
+    with pytest.raises(ScenarioError, match=words):
+        load_scenario("train-tiny", set=[*SHORT, *keys], policy="dctcp")
+
+
+@pytest.mark.parametrize("make", [Mipd, Mp2Trainer, SlimTrainer])
+def test_systems_that_descend_by_themselves(make) -> None:
+    with pytest.raises(ValueError, match="optimizer = 'adamw' is not how parameters are updated here; expected sgd"):
+        make(plain(), DATA, recipe(2))
+
+
+def test_recipes() -> None:
+    for more, words in (({"optimizer": "lion"}, "Recipe.optimizer"), ({"betas": (0.9, 2.0)}, "Recipe.betas"), ({"epsilon": -1.0}, "Recipe.epsilon")):
+        with pytest.raises(ScenarioError, match=words):
+            recipe(**more)
