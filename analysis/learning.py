@@ -106,7 +106,8 @@ def draw_learned(trainings: Sequence[Learned]) -> Figure:
 
 
 def draw_arms(arms: Sequence[tuple[str, Sequence[Learned]]]) -> Figure:
-    """The same of arms that were trained from several seeds: their means, and each seed as a thin line.
+    """The same of arms that were trained from several seeds: their means, and each seed as a thin line; or every seed
+    alone where they have not been looked at equally often, as with an accuracy with which a training is over.
 
     arms : name, and trainings.
     """
@@ -122,6 +123,10 @@ def draw_arms(arms: Sequence[tuple[str, Sequence[Learned]]]) -> Figure:
             lines = [[(row[column] / unit, 100 * row["accuracy"]) for row in each.scores
                       if column != "clock_ps" or row["clock_ps"]] for each in those]  # fmt: skip
             style = look(number)
+            if not alike(those):
+                for at, line in enumerate(lines):
+                    axes.plot(*_split(line), label=None if at else name, marker="o", markersize=2, linewidth=1, **style)
+                continue
             for line in lines if len(lines) > 1 else ():
                 axes.plot(*_split(line), linewidth=0.6, alpha=0.4, color=style["color"])
             axes.plot(*_split(_middle(lines)), label=name, marker="o", markersize=3, **style)
@@ -147,9 +152,14 @@ def _split(line: Line) -> tuple[list[float], list[float]]:
     return [x for x, _ in line], [y for _, y in line]
 
 
+def alike(trainings: Sequence[Learned]) -> bool:
+    """Whether all have been looked at after the same steps, so that there is a mean of them."""
+    return len({tuple(row["step"] for row in each.scores) for each in trainings}) <= 1
+
+
 def _middle(lines: Sequence[Line]) -> Line:
-    """The mean of lines, point by point, as far as the shortest of them goes."""
-    return [(_mean([x for x, _ in points]), _mean([y for _, y in points])) for points in zip(*lines, strict=False)]
+    """The mean of lines, point by point."""
+    return [(_mean([x for x, _ in points]), _mean([y for _, y in points])) for points in zip(*lines, strict=True)]
 
 
 def save_learned(trainings: Sequence[Learned], path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isinf
 from statistics import fmean, median
-from typing import TextIO
+from typing import Any, TextIO
 
 from gradwire.analysis.claims.intervals import half_width
 from gradwire.analysis.tables import Row, print_rows
@@ -15,6 +15,8 @@ from gradwire.scenarios.learned import Learned
 from gradwire.scenarios.readable import accuracy_text, share_text, size_text, time_text
 
 NONE = ""
+FEWEST = 3
+"""Seeds that resolve a difference: two that happen to differ by as much have an interval of nothing. Ours."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,8 @@ def arms_of(trainings: Iterable[Learned]) -> list[Arm]:
 
 def rows_over(arms: Sequence[Arm], until: float | None = None) -> list[Row]:
     """The table: a row per figure, a column per arm. Means with half of their 95 % interval (Student's t), differences
-    to the first arm between trainings of the same seed; one whose interval holds zero is called unresolved."""
+    to the first arm between trainings of the same seed; one whose interval holds zero, or of less than `FEWEST` seeds,
+    is called unresolved."""
     first, timed = arms[0], any(each.timed for arm in arms for each in arm.trainings)
     pulled = any(row["pulled_bytes"] for arm in arms for each in arm.trainings for row in each.steps)
     rows = [
@@ -60,6 +63,8 @@ def rows_over(arms: Sequence[Arm], until: float | None = None) -> list[Row]:
     if timed:
         rows.append(Row("simulated time", [_time(arm, _clock) for arm in arms]))
         rows.append(Row("  per step, mean", [_time(arm, _step) for arm in arms]))
+    if any(each.diverged is not None for arm in arms for each in arm.trainings):
+        rows.append(Row("whose loss became no number", [_diverged(arm) for arm in arms]))
     if until is not None:
         what = "time" if timed else "steps"
         rows.append(Row(f"{what} to accuracy {until:g}, median", [_reached(arm, until, timed) for arm in arms]))
@@ -120,6 +125,35 @@ def _step(training: Learned) -> float:
     return fmean(row["time_ps"] for row in training.steps)
 
 
+def _diverged(arm: Arm) -> str:
+    return f"{sum(each.diverged is not None for each in arm.trainings)} of {len(arm.by_seed)}"
+
+
+def figures_of(arms: Sequence[Arm], until: float | None = None) -> list[dict[str, Any]]:
+    """The same figures for programs: by arm, means and halves of intervals (None of one seed), accuracies in shares."""
+    timed = any(each.timed for arm in arms for each in arm.trainings)
+    found = []
+    for arm in arms:
+        both = sorted(arm.by_seed.keys() & arms[0].by_seed.keys())
+        apart = [_accuracy(arm.by_seed[seed]) - _accuracy(arms[0].by_seed[seed]) for seed in both]
+        found.append({
+            "name": arm.name, "seeds": sorted(arm.by_seed), "accuracy": _mean(_of(arm, _accuracy)),
+            "less_first": _mean(apart) if arm is not arms[0] else None, "pairs": both,
+            "sent_bytes": fmean(_of(arm, _sent)), "lost": fmean(_of(arm, _lost)),
+            "clock_ps": fmean(_of(arm, _clock)) if timed else None,
+            "reached": None if until is None else [
+                None if isinf(when := _when(each, until, timed)) else when for each in arm.trainings
+            ],
+        })  # fmt: skip
+    return found
+
+
+def _mean(values: Sequence[float]) -> dict[str, float | None] | None:
+    if not values:
+        return None
+    return {"mean": fmean(values), "half_width": None if isinf(half := half_width(values)) else half}
+
+
 def _time(arm: Arm, figure: Callable[[Learned], float]) -> str:
     mean = fmean(_of(arm, figure))
     return time_text(mean) if mean else "none"
@@ -138,7 +172,8 @@ def _difference(arm: Arm, first: Arm) -> str:
     mean, half = fmean(values), half_width(values)
     if isinf(half):
         return f"{100 * mean:+.1f} points"
-    return f"{100 * mean:+.1f} ± {100 * half:.1f} points" + (", unresolved" if abs(mean) <= half else "")
+    open_ = abs(mean) <= half or len(values) < FEWEST
+    return f"{100 * mean:+.1f} ± {100 * half:.1f} points" + (", unresolved" if open_ else "")
 
 
 def _reached(arm: Arm, until: float, timed: bool) -> str:

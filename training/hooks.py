@@ -178,7 +178,10 @@ class Reduced:
             result = self.reducer.restore(mean, info, state)
             if self.strange:
                 check_decoded(self.reducer, "restore", result, info)
-            self.reducer.settle(result if self.reducer.rounds > 1 else self.reducer.decode(mine, info), info, state)
+            own = result if self.reducer.rounds > 1 else self.reducer.decode(mine, info)
+            if self.strange:
+                check_decoded(self.reducer, "decode", own, info)
+            self.reducer.settle(own, info, state)
             gradient.copy_(result.view_as(gradient))
         return bucket.buffer()
 

@@ -52,6 +52,17 @@ def answers(component: object, function: str, where: str) -> Iterator[None]:
         raise ScenarioError(f"{function} of {owner.__name__} ({place}) {what}", where, expected) from None
 
 
+@contextmanager
+def in_step(number: int) -> Iterator[None]:
+    """In here what is said of a reducer's answer says in which step that was, but in the first one."""
+    try:
+        yield
+    except ScenarioError as error:
+        if not number or error.where != REDUCER:
+            raise
+        raise ScenarioError(f"{error.what}, in step {number}", error.where, error.expected) from None
+
+
 def shown(value: Any) -> str:
     """An answer in a few words."""
     import torch

@@ -35,6 +35,7 @@ from gradwire.training.precision import Loss, Precision, check_precision, in_pre
 from gradwire.training.reducers.base import Reducer
 from gradwire.training.reducers.none import Dense
 from gradwire.training.replicas import Replicas
+from gradwire.training.strangers import in_step
 
 
 @dataclass(frozen=True)
@@ -258,7 +259,8 @@ class Trainer:
         inputs, targets = self.dealer.step(number)
         answers = self.gradients if self.replicas is None else self.replicas.answers
         losses, gradients = answers(self.loss, inputs, targets)
-        means, sent = self.exchange.step(gradients, number, self.network)
+        with in_step(number):
+            means, sent = self.exchange.step(gradients, number, self.network)
         began = self.watch()
         self._update(means, sent, number)
         self.server_ns += sent.server_ns + self.watch() - began

@@ -24,7 +24,7 @@ from gradwire.analysis.html.pieces import (
     paragraph,
     table,
 )
-from gradwire.analysis.learning import MEASURES, rows_of
+from gradwire.analysis.learning import MEASURES, alike, rows_of
 from gradwire.analysis.measured import completion_times
 from gradwire.analysis.metrics import measure
 from gradwire.analysis.over_seeds import Arm, rows_by_seed, rows_over
@@ -42,7 +42,7 @@ PS_PER_MS = 1e9
 CURVE = 400
 INTERVALS = (
     "Means with half of their 95 % interval (Student's t); differences are between trainings of the same seed, and "
-    "unresolved where their interval holds zero."
+    "unresolved where their interval holds zero, or where there are less than three."
 )
 VERDICTS = ("shown", "shown under a condition", "unresolved", "not shown")
 
@@ -107,10 +107,7 @@ def _learned_charts(trainings: Sequence[Learned]) -> Iterator[Chart]:
         if column == "clock_ps" and not timed:
             continue
         series = [
-            Series(each.name, [
-                (row[column] / unit, 100 * row["accuracy"])
-                for row in each.scores if column != "clock_ps" or row["clock_ps"]
-            ], dots=True) for each in trainings
+            Series(each.name, _points(each, column, unit), dots=True) for each in trainings
         ]  # fmt: skip
         yield Lines(
             f"Accuracy against {words.split(',')[0]}", "On data that is not learned from.", Axis(words),
@@ -127,17 +124,28 @@ def _seeds_charts(arms: Sequence[Arm]) -> Iterator[Chart]:
     for column, words, unit in MEASURES:
         if column == "clock_ps" and not timed:
             continue
+        every = all(alike(arm.trainings) for arm in arms)
+        what = "means of the seeds, and from the lowest to the highest"
+        what = what if every else "each seed, which ended when it did"
+        series = [Series(arm.name, _means(arm, column, unit), dots=True) for arm in arms] if every else [
+            Series(f"{arm.name}, seed {seed}", _points(each, column, unit), dots=True)
+            for arm in arms for seed, each in sorted(arm.by_seed.items())
+        ]  # fmt: skip
         yield Lines(
-            f"Accuracy against {words.split(',')[0]}",
-            "On data that is not learned from: means of the seeds, and from the lowest to the highest.", Axis(words),
-            Axis("accuracy (%)"), [Series(arm.name, _means(arm, column, unit), dots=True) for arm in arms],
+            f"Accuracy against {words.split(',')[0]}", f"On data that is not learned from: {what}.", Axis(words),
+            Axis("accuracy (%)"), series,
         )  # fmt: skip
 
 
+def _points(training: Learned, column: str, unit: float) -> list[tuple[float, float]]:
+    rows = [row for row in training.scores if column != "clock_ps" or row["clock_ps"]]
+    return [(row[column] / unit, 100 * row["accuracy"]) for row in rows]
+
+
 def _means(arm: Arm, column: str, unit: float) -> list[tuple[float, float, float, float]]:
-    """(x, mean, least, most) of the seeds' scores, one after the other, as far as all have come."""
+    """(x, mean, least, most) of the seeds' scores, one after the other."""
     found = []
-    for rows in zip(*(each.scores for each in arm.trainings), strict=False):
+    for rows in zip(*(each.scores for each in arm.trainings), strict=True):
         accuracies = [100 * row["accuracy"] for row in rows]
         x = fmean(row[column] / unit for row in rows)
         if x or column != "clock_ps":

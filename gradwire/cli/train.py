@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 
 WHAT = "trainings"
+SEEDS = ("seed", "training.model_seed", "training.data_seed", "training.network.seed")
+"""Keys that `--seeds` sets."""
 
 
 def register(app: typer.Typer) -> None:
@@ -76,7 +78,10 @@ def cmd_train(
     target = target_of(until)
     if every and policy is not None:
         raise ScenarioError("names one policy", "--policy", expected="either that or --all")
-    loaded = load_scenario(scenario, set=overrides_of(set_, trace, device=device), policy=policy)
+    overrides = overrides_of(set_, trace, device=device)
+    if seeds is not None and (said := [each for each in overrides if each.partition("=")[0].strip() in SEEDS]):
+        raise ScenarioError(f"sets what --set {said[0]} does", "--seeds", "one of the two")
+    loaded = load_scenario(scenario, set=overrides, policy=policy)
     chosen = loaded.variants() if every else [loaded]
     if jobs > 1 and any(each.training is not None and each.training.network == "emulated" for each in chosen):
         what = "would have trainings on real sockets disturb each other"
@@ -155,15 +160,16 @@ def _in_order(trainings: Mapping[int, Learned]) -> list[Learned]:
 
 def _printed(trainings: Sequence[Learned], target: float | None, as_json: bool, seeded: bool) -> None:
     """What came of them, and what there is to say of it."""
+    from gradwire.analysis.over_seeds import arms_of, figures_of, print_over
+
     if as_json:
         runs = [
-            {**done.summary, "scores": [_plain(row) for row in done.scores], "diverged": done.diverged}
+            {**done.summary, "scores": _plain(list(done.scores)), "diverged": done.diverged}
             for done in trainings
         ]
-        typer.echo(json.dumps({"trainings": runs}))
+        arms = {"arms": _plain(figures_of(arms_of(trainings), target))} if seeded else {}
+        typer.echo(json.dumps({"trainings": runs, **arms}))
     elif seeded:
-        from gradwire.analysis.over_seeds import arms_of, print_over
-
         print_over(arms_of(trainings), target)
     else:
         from gradwire.analysis.learning import print_learned
@@ -243,7 +249,10 @@ def _device_words(done: Learned) -> list[str]:
     return found
 
 
-def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row for JSON, which knows no infinity."""
-    odd = {name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)}
-    return {name: None if name in odd else value for name, value in row.items()}
+def _plain(value: Any) -> Any:
+    """The same for JSON, which knows no number that is none."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

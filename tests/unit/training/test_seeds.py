@@ -14,7 +14,9 @@ torch = pytest.importorskip("torch")
 
 from gradwire import cli  # noqa: E402
 from gradwire.analysis.claims.intervals import T95  # noqa: E402
-from gradwire.analysis.over_seeds import arms_of, rows_by_seed, rows_over  # noqa: E402
+from gradwire.analysis.html.given import report  # noqa: E402
+from gradwire.analysis.learning import draw_arms  # noqa: E402
+from gradwire.analysis.over_seeds import arms_of, figures_of, rows_by_seed, rows_over  # noqa: E402
 from gradwire.learn import train  # noqa: E402
 from gradwire.scenarios.errors import ScenarioError  # noqa: E402
 from gradwire.scenarios.learned import Learned, trainings_in  # noqa: E402
@@ -67,6 +69,10 @@ def test_means_and_differences_in_pairs() -> None:
 def test_what_holds_zero_is_unresolved() -> None:
     """A difference of 0.01 and -0.03 is; one seed says nothing of how others would be; arms without a seed in common are in no pair."""
     two = [made("a", 1, 0.5), made("a", 2, 0.5), made("b", 1, 0.51), made("b", 2, 0.47)]
+    same = [made(policy, seed, accuracy) for policy, accuracy in (("a", 0.5), ("b", 0.49)) for seed in (1, 2, 3)]
+    assert cells(rows_over(arms_of(same)), "less A")[1] == "-1.0 ± 0.0 points"
+    fewer = [each for each in same if each.seed < 3]
+    assert cells(rows_over(arms_of(fewer)), "less A")[1] == "-1.0 ± 0.0 points, unresolved", "two may differ by as much by chance"
     assert cells(rows_over(arms_of(two)), "less A")[1].endswith(" points, unresolved")
     assert cells(rows_over(arms_of([two[0], two[2]])), "less A")[1] == "+1.0 points"
     assert cells(rows_over(arms_of([two[0], two[3]])), "less A")[1] == "no seed of both"
@@ -81,6 +87,38 @@ def test_the_median_time_to_an_accuracy() -> None:
     assert cells(rows_over(of(None, None), 0.8), "time to") == ["not reached"]
     untimed = arms_of([made("a", seed, 0.9, clock=0) for seed in (1, 2)])
     assert cells(rows_over(untimed, 0.8), "steps to accuracy") == ["2"]
+
+
+def test_what_is_no_number_is_counted() -> None:
+    odd = [made("a", seed, 0.1) for seed in (1, 2)]
+    assert not [row for row in rows_over(arms_of(odd)) if row.label.startswith("whose loss")]
+    odd[1].steps[1]["loss"] = float("nan")
+    assert cells(rows_over(arms_of(odd)), "whose loss became no number") == ["1 of 2"]
+
+
+def test_figures_for_programs() -> None:
+    """The table's, as numbers; what there is none of is None."""
+    arms = arms_of([made("a", seed, 0.5 + seed / 10) for seed in (1, 2, 3)] + [made("b", 2, 0.6, reached=1)])
+    one, other = figures_of(arms, until=0.8)
+    assert one["accuracy"] == {"mean": pytest.approx(0.7), "half_width": pytest.approx(T95[1] * 0.1 / 3**0.5)}
+    assert one["less_first"] is None and one["seeds"] == [1, 2, 3] and one["reached"] == [None, None, 10.0]
+    assert other["less_first"] == {"mean": pytest.approx(-0.1), "half_width": None} and other["pairs"] == [2] and other["reached"] == [5.0]
+    assert one["sent_bytes"] == 200 and one["lost"] == pytest.approx(0.1) and one["clock_ps"] == 10
+
+
+def test_seeds_that_ended_when_they_did_have_no_mean(tmp_path: Path) -> None:
+    """As with --until: each seed is drawn to its end, in the picture and on the page."""
+    short = made("a", 2, 0.9)
+    early = Learned(short.summary, {**short.tables, "scores": list(short.scores)[:1]})
+    for second, lines in ((short, [1, 2, 2]), (early, [1, 2])):
+        figure = draw_arms([("A", [made("a", 1, 0.5), second])])
+        drawn = [line.get_xdata() for line in figure.axes[0].get_lines()]
+        assert sorted(len(each) for each in drawn) == ([2, 2, 2] if second is short else [1, 2]), lines
+        page = tmp_path / f"{len(second.scores)}.html"
+        report(made("a", 1, 0.5), second, out=page)
+        text = page.read_text()
+        assert ("means of the seeds, and from the lowest" in text) == (second is short)
+        assert ("each seed, which ended when it did" in text) == (second is early)
 
 
 def test_a_seed_is_of_everything_that_is_drawn() -> None:
@@ -110,7 +148,9 @@ def test_the_command_trains_all_policies_from_all_seeds(tmp_path: Path) -> None:
     before = {each: (each / "steps.parquet").stat().st_mtime_ns for each in places}
     told = command("--all", "--seeds", "3", "--jobs", "2", "--out", str(out), "--json")
     assert told.exit_code == 0, told.output
-    runs = json.loads(told.stdout)["trainings"]
+    said = json.loads(told.stdout)
+    runs = said["trainings"]
+    assert [(arm["seeds"], arm["pairs"]) for arm in said["arms"]] == [([1, 2, 3], [1, 2, 3])] * 3
     assert [(run["seed"], run["policy"]) for run in runs] == [(k, name) for k in (1, 2, 3) for name in ("dctcp", "dlcp", "topk")]
     assert {each: (each / "steps.parquet").stat().st_mtime_ns for each in places} == before, "what is over is not trained again"
     assert Learned.read(out / "seed-3" / "dlcp").steps == train(of_seed(tiny(policy="dlcp"), 3)).steps
@@ -130,6 +170,12 @@ def test_folders_of_one_seed_and_of_several_are_not_mixed(tmp_path: Path) -> Non
         done = command("--policy", "dctcp", *words)
         assert done.exit_code == 2 and said in " ".join(done.output.split())
     assert sorted(each.name for each in one.iterdir()) == ["accuracy.png", "dctcp", "trainings.txt"]
+
+
+@pytest.mark.parametrize("key", ["seed", "training.model_seed", "training.data_seed", "training.network.seed"])
+def test_a_seed_that_is_set_besides_is_refused(key: str) -> None:
+    done = command("--policy", "dctcp", "--seeds", "2", "--set", f"{key}=7")
+    assert done.exit_code == 2 and f"--seeds: sets what --set {key}=7 does; expected one of the two" in " ".join(done.output.split())
 
 
 def test_without_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
