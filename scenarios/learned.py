@@ -77,7 +77,7 @@ class Learned:
     ----------
     summary : name, policy, label, steps done and wanted, parameters, versions, command; the processor time of all
         workers' encoding, of the server's own work, and of the whole training, measured; `devices`, on which steps were
-        made, in order: `from_step`, `device`, `name`, `deterministic_algorithms`, `not_deterministic`.
+        made, in order: `from_step`, `device`, `name`, `deterministic_algorithms`, `not_deterministic`, `slower`.
     tables : rows by table, as `TABLES` names their columns.
     """
 

@@ -238,8 +238,9 @@ def _trainings(read: Sequence[tuple[Learned, Path | None]], title: str) -> Secti
 
     if not read:
         raise ResultError("holds no training yet", title, KNOWN)
-    arms = arms_of(each for each, _ in read)
-    seeds = any(len(arm.by_seed) > 1 for arm in arms) and sum(len(arm.by_seed) for arm in arms) == len(read)
+    looked_at = [each for each, _ in read if each.scores and each.steps]  # others have only begun
+    arms = arms_of(looked_at)
+    seeds = any(len(arm.by_seed) > 1 for arm in arms) and sum(len(arm.by_seed) for arm in arms) == len(looked_at)
     called = [each.name for each, _ in read]
     given = []
     for each, at in read:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 PS_PER_MS = 1e9
 CURVE = 400
+UNSEEN = "and no look at other data yet."
 INTERVALS = (
     "Means with half of their 95 % interval (Student's t); differences are between trainings of the same seed, and "
     "unresolved where their interval holds zero, or where there are less than three."
@@ -66,7 +67,7 @@ def learned_section(
         counts = {len(arm.by_seed) for arm in arms}
         said = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else f"{max(counts)}"
         section.lead = f"{len(arms)} {'policy' if len(arms) == 1 else 'policies'}, each from {said} seeds."
-        more = [each for each in more if each.startswith("**")]
+        more = [each for each in more if each.startswith("**") or each.endswith(UNSEEN)]
         section.add(table("", [arm.name for arm in arms], rows_over(arms)), paragraph(INTERVALS))
     section.add(listed(more))
     section.add(*(chart(each) for each in (_seeds_charts(arms) if arms else _learned_charts(all_of))))
@@ -87,7 +88,7 @@ def learned_section(
 def _learned_facts(trainings: Sequence[Learned]) -> Iterator[str]:
     for each in trainings:
         if not each.scores or not each.steps:
-            yield f"{each.name}: {each.summary.get('steps_done', 0)} steps, and no look at other data yet."
+            yield f"{each.name}: {each.summary.get('steps_done', 0)} steps, {UNSEEN}"
             continue
         last, steps = each.scores[-1], each.steps
         clock = f" and {time_text(steps[-1]['clock_ps'])} of simulated time" if each.timed else ""

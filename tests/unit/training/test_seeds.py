@@ -121,6 +121,14 @@ def test_seeds_that_ended_when_they_did_have_no_mean(tmp_path: Path) -> None:
         assert ("each seed, which ended when it did" in text) == (second is early)
 
 
+def test_a_page_of_what_has_only_begun(tmp_path: Path) -> None:
+    """A seed without a look at other data is said, and counts in no mean."""
+    begun = Learned({**made("a", 3, 0.5).summary, "steps_done": 0}, {"steps": [], "scores": []})
+    report(made("a", 1, 0.5), made("a", 2, 0.6), begun, out=tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert "1 policy, each from 2 seeds" in text and "A, seed 3: 0 steps, and no look at other data yet." in text
+
+
 def test_a_seed_is_of_everything_that_is_drawn() -> None:
     scenario = of_seed(tiny(), 7)
     assert (scenario.seed, scenario.training.model_seed, scenario.training.data_seed, scenario.training.network.seed) == (7, 7, 7, 7)
