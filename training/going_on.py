@@ -43,8 +43,9 @@ def _learned_from(scenario: Scenario, own_data: bool) -> dict[str, Path]:
     """Files of data and predictors, by where the scenario names them."""
     table, found = table_of(scenario), dict[str, Path]()
     if table.data != "synthetic" and not own_data:
-        find = find_text if model_kind(table).task == "next" else find_images
-        found |= {f"{DATA}: {file.name}": file for file in find(table.data)}
+        find, place = find_text if model_kind(table).task == "next" else find_images, Path(table.data)
+        files = find(place)
+        found |= {f"{DATA}: {file.name if file == place else file.relative_to(place)}": file for file in files}
     system: Any = table.system
     predictor = getattr(system, "predictor", None)
     if predictor is not None and predictor not in UNPREDICTED and (system.kind, str(predictor)) not in SHIPPED:

@@ -133,3 +133,11 @@ def test_data_and_predictors_are_inputs(tmp_path: Path) -> None:
         train(asked(system), tmp_path / "out")
     (tmp_path / "gone.txt").rename(text)
     assert train(asked(system), tmp_path / "out").summary["steps_done"] == 2
+
+
+def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "words.txt").write_text(f"{folder} text of some words")
+    asked = load_scenario("train-tiny", set=['training.model="char-lstm"', f'training.data="{tmp_path}"', "training.size=8"], policy="dctcp")
+    assert inputs_of(asked) == {f"training.data: {name}/words.txt": digest(tmp_path / name / "words.txt") for name in ("a", "b")}
