@@ -260,8 +260,8 @@ def _alike_in_float64(
     """Whether both ways give the same gradients in float64; a copy of the model is asked, and nothing is drawn."""
     twin = deepcopy(model).double()
     wide = [each.double() if each.is_floating_point() else each for each in (*inputs, targets)]
-    drawn_on = {each.device.index for each in wide if each.is_cuda} if torch.cuda.is_available() else set()
-    with torch.random.fork_rng(devices=sorted(drawn_on)):
+    drawn_on = {each.device.index for each in wide if each.is_cuda}
+    with torch.random.fork_rng(devices=sorted(drawn_on) if torch.cuda.is_initialized() else ()):
         one = of_each_in_turn(twin, loss, tuple(wide[:-1]), wide[-1], workers)
         other = Together(twin, workers)(loss, tuple(wide[:-1]), wide[-1])
     return _agree(other[1], one[1])
