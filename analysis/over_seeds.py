@@ -134,11 +134,10 @@ def figures_of(arms: Sequence[Arm], until: float | None = None) -> list[dict[str
     timed = any(each.timed for arm in arms for each in arm.trainings)
     found = []
     for arm in arms:
-        both = sorted(arm.by_seed.keys() & arms[0].by_seed.keys())
-        apart = [_accuracy(arm.by_seed[seed]) - _accuracy(arms[0].by_seed[seed]) for seed in both]
+        apart = _apart(arm, arms[0])
         found.append({
             "name": arm.name, "seeds": sorted(arm.by_seed), "accuracy": _mean(_of(arm, _accuracy)),
-            "less_first": _mean(apart) if arm is not arms[0] else None, "pairs": both,
+            "less_first": _mean([*apart.values()]) if arm is not arms[0] else None, "pairs": [*apart],
             "sent_bytes": fmean(_of(arm, _sent)), "lost": fmean(_of(arm, _lost)),
             "clock_ps": fmean(_of(arm, _clock)) if timed else None,
             "reached": None if until is None else [
@@ -164,11 +163,16 @@ def _spread(values: Sequence[float]) -> str:
     return f"{100 * fmean(values):.1f} %" if isinf(half) else f"{100 * fmean(values):.1f} ± {100 * half:.1f} %"
 
 
-def _difference(arm: Arm, first: Arm) -> str:
+def _apart(arm: Arm, first: Arm) -> dict[int, float]:
+    """By seed that both have, how much more accurate one ends."""
     both = sorted(arm.by_seed.keys() & first.by_seed.keys())
-    if not both:
+    return {seed: _accuracy(arm.by_seed[seed]) - _accuracy(first.by_seed[seed]) for seed in both}
+
+
+def _difference(arm: Arm, first: Arm) -> str:
+    values = [*_apart(arm, first).values()]
+    if not values:
         return "no seed of both"
-    values = [_accuracy(arm.by_seed[seed]) - _accuracy(first.by_seed[seed]) for seed in both]
     mean, half = fmean(values), half_width(values)
     if isinf(half):
         return f"{100 * mean:+.1f} points"
