@@ -96,7 +96,7 @@ def train(
     with ExitStack() as stack:
         if place is not None:
             stack.enter_context(folder_for(place))
-        data = data_of(table) if data is None else data
+        data = data_of(table, scenario.folder) if data is None else data
         network, engine = network_of(scenario, stack)
         unlike = stack.enter_context(repeatable(device))
         trainer = trainer_of(scenario, data, network)
@@ -132,9 +132,11 @@ def check_trainings(variants: Iterable[Scenario]) -> None:
             model_kind,  # nothing that a scenario without trainings should load
             refuse_ahead,
         )
+        from gradwire.training.own_model import is_own
 
-        model_kind(table)
-        elsewhere, own = table.device not in ("cpu", "auto"), isinstance(table.reducer, UserReducer)
+        model_kind(table, variant.folder)
+        elsewhere = table.device not in ("cpu", "auto")
+        own = isinstance(table.reducer, UserReducer) or is_own(table.model) or is_own(table.data)
         by_layer = asks_of_layers(variant)
         if elsewhere or own or by_layer:
             try:

@@ -175,7 +175,7 @@ def _tensors(scenario: Scenario) -> list[TensorInfo]:
     from gradwire.training.asked import model_kind, table_of
     from gradwire.training.trainer import tensors_of
 
-    return tensors_of(model_kind(table_of(scenario)).build(CLASSES))
+    return tensors_of(model_kind(table_of(scenario), scenario.folder).build(CLASSES))
 
 
 def _one_by_one(scenario: Scenario) -> bool:

@@ -23,14 +23,26 @@ def asked(component: object, function: str, where: str = "", at: str = "") -> It
     ScenarioError
         It was stopped by an error of its own, with its file, line and reason. What gradwire raises passes as it is.
     """
+    owner = component if isinstance(component, type) else type(component)
+    with stopped(f"{function} of {owner.__name__} stopped" + (f" {at}" if at else ""), file_of(owner), where):
+        yield
+
+
+@contextmanager
+def stopped(what: str, file: str, where: str = "") -> Iterator[None]:
+    """In here code of others runs: `what` begins the message if it is stopped, `file` is the one to find its line in.
+
+    Raises
+    ------
+    ScenarioError
+        As `asked`.
+    """
     try:
         yield
     except (GradwireError, MemoryError):
         raise
     except Exception as error:
-        owner = component if isinstance(component, type) else type(component)
-        what = f"{function} of {owner.__name__} stopped" + (f" {at}" if at else "")
-        raise ScenarioError(f"{what}: {stopped_at(error, file_of(owner))}", where) from error
+        raise ScenarioError(f"{what}: {stopped_at(error, file)}", where) from error
 
 
 def file_of(owner: type) -> str:

@@ -205,6 +205,9 @@ def _classes(scenario: Scenario) -> Iterator[tuple[str, str]]:
     yield "switch.policy", scenario.switch.queue_policy
     if scenario.training is not None and scenario.training.reducer is not None:
         yield "training.reducer", scenario.training.reducer.kind  # type: ignore[attr-defined]
+    if scenario.training is not None:
+        yield "training.model", scenario.training.model
+        yield "training.data", scenario.training.data
     tables: list[tuple[str, tuple[Any, ...]]] = [("job", scenario.job), ("traffic", scenario.traffic)]
     for kind, entries in tables:
         for number, each in enumerate(entries):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gradwire.scenarios.errors import ScenarioError, TraceError
 from gradwire.scenarios.schema.training import PLAYED, Replayed, Training
 from gradwire.traces.models import ModelKind, find_model
+from gradwire.training.own_model import DATA, MODEL, OwnModel, check_own, is_own, own_model
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.job import Job
@@ -34,14 +35,21 @@ def table_of(scenario: Scenario) -> Training:
     return scenario.training
 
 
-def model_kind(table: Training) -> ModelKind:
-    """The model that is trained.
+def model_kind(table: Training, folder: Path | None = None) -> ModelKind | OwnModel:
+    """The model that is trained; `folder` is where modules of the user's own are.
 
     Raises
     ------
     ScenarioError
-        There is none of that name, or it learns something else than pictures or texts.
+        There is none of that name, it learns something else than pictures or texts, or the table says what it learns
+        though that is known.
     """
+    if table.learns and (is_own(table.data) or not is_own(table.model)):
+        which = "data" if is_own(table.data) else "model"
+        expected = f"none: what is learned is known by training.{which}, {getattr(table, which)}"
+        raise ScenarioError(f"is {table.learns}", "training.learns", expected)
+    if is_own(table.model):
+        return own_model(table, folder)
     try:
         kind = find_model(table.model)
     except TraceError as error:
@@ -51,7 +59,7 @@ def model_kind(table: Training) -> ModelKind:
     return kind
 
 
-def sample_size(table: Training, kind: ModelKind) -> int:
+def sample_size(table: Training, kind: ModelKind | OwnModel) -> int:
     """Pixels of a side, or tokens of a sample. Raises ScenarioError if the model cannot take them."""
     size = table.size or kind.size
     if kind.takes(size):
@@ -91,9 +99,14 @@ def refuse_ahead(scenario: Scenario) -> None:
     """
     table, job = table_of(scenario), scenario.job[0]
     exchanged(job)
-    kind = model_kind(table)
+    kind, given = model_kind(table, scenario.folder), is_own(table.data)
     sample_size(table, kind)
-    if kind.task == "images" and table.samples is not None:
+    for name, where in ((table.model, MODEL), (table.data, DATA)):
+        if is_own(name):
+            check_own(name, scenario.folder, where)
+    if isinstance(kind, OwnModel):
+        kind.build(2)
+    if kind.task == "images" and table.samples is not None and not given:
         check_samples(table.samples, job.workers, table.batch)
     from gradwire.training.reducers.base import Reducer
 
@@ -105,7 +118,7 @@ def refuse_ahead(scenario: Scenario) -> None:
             check_ring(table.reducer, job.workers, payload, job.fill, job.pull_fill)
         except ValueError as error:
             raise ScenarioError(str(error), "training.reducer") from None
-    if table.data != "synthetic":
+    if table.data != "synthetic" and not given:
         if kind.task == "images":
             from gradwire.traces.datasets.images import find_images
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from gradwire.experiment.bounds import check_layers
 from gradwire.experiment.replay import Captured
+from gradwire.scenarios.asked import file_of
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.schema.base import Mistakes
 from gradwire.scenarios.schema.training import PLAYED, RandomLoss, Replayed, Training, UserReducer
@@ -23,25 +24,34 @@ from gradwire.training.kept import Again
 from gradwire.training.network import Ideal, Network, Random
 from gradwire.training.of_run import OfRun
 from gradwire.training.own import own_reducer
+from gradwire.training.own_model import DATA, MODEL, OwnModel, is_own, own_data, try_out, watched
+from gradwire.training.precision import in_precision
 from gradwire.training.reducers.base import Reducer
 from gradwire.training.reducers.feedback import ErrorFeedback, MomentumCorrection
 from gradwire.training.reducers.none import Dense
 from gradwire.training.systems.base import System
-from gradwire.training.trainer import Recipe, Trainer, tensors_of
+from gradwire.training.trainer import Recipe, Trainer, losses_of, tensors_of
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.training.simulated_turns import SimulatedTurns
 
-def data_of(table: Training) -> Images | Text:
-    """The data that is learned from.
+def data_of(table: Training, folder: Path | None = None) -> Images | Text:
+    """The data that is learned from; `folder` is where modules of the user's own are.
 
     Raises
     ------
     ScenarioError, TraceError
         There is no such model or data, or the model takes no samples of that size.
     """
-    kind = model_kind(table)
+    kind = model_kind(table, folder)
+    if is_own(table.data):
+        found = own_data(table, folder)
+        if not isinstance(kind, OwnModel) and isinstance(found, Images) != (kind.task == "images"):
+            made = "an Images" if isinstance(found, Images) else "a Text"
+            learned = "pictures" if kind.task == "images" else "texts"
+            raise ScenarioError(f"{table.data} makes {made}, and {table.model} learns {learned}", DATA, learned)
+        return found
     size = sample_size(table, kind)
     if kind.task == "images":
         return images(table.data, size, table.augment, table.samples)
@@ -94,20 +104,29 @@ def trainer_of(
         data_seed=table.data_seed, seed=scenario.seed,
     )  # fmt: skip
     torch.manual_seed(table.model_seed)
-    model, data = model_kind(table).build(data.classes).to(device), data.to(device)
+    kind = model_kind(table, scenario.folder)
+    model, data = kind.build(data.classes).to(device), data.to(device)
+    own = isinstance(kind, OwnModel)
+    file = kind.file(model) if isinstance(kind, OwnModel) else file_of(type(model))
+    if own or is_own(table.data):
+        try_out(model, data, table.model, file, MODEL if own else DATA)
     if network is None or table.network not in PLAYED:
         network = _network(table, job.workers, recipe.collective)
     carried: Any = network  # by turns where the system says so
     reducer = reducer_of(table, scenario.folder)
     try:
         if system is not None:
-            return system.trainer(model, data, recipe, reducer, carried)
-        if job.exchange.kind == "overlapped":
-            return _overlapped(scenario, model, data, recipe, carried)
-        return Trainer(model, data, recipe, reducer, carried, recorded=True)  # models of gradwire's own
+            trainer: Trainer = system.trainer(model, data, recipe, reducer, carried)
+        elif job.exchange.kind == "overlapped":
+            trainer = _overlapped(scenario, model, data, recipe, carried)
+        else:
+            trainer = Trainer(model, data, recipe, reducer, carried, recorded=not own)
     except ValueError as error:
         where = {"ring": "training.reducer", "overlapped": "job.exchange"}.get(job.exchange.kind, "job.fill")
         raise ScenarioError(str(error), "training.system" if system else where) from None
+    if own:
+        trainer.loss = in_precision(watched(losses_of, table.model, file), recipe.precision, device)
+    return trainer
 
 
 def fits_layers(scenario: Scenario) -> None:
@@ -120,7 +139,7 @@ def fits_layers(scenario: Scenario) -> None:
         They are not.
     """
     table, job = table_of(scenario), scenario.job[0]
-    kind = model_kind(table)
+    kind = model_kind(table, scenario.folder)
     with torch.random.fork_rng(devices=[]):
         one, other = (tensors_of(kind.build(classes)) for classes in (2, 3))
     layers, of = 1 + max(info.layer for info in one), f"the model, {table.model}"

@@ -90,24 +90,47 @@ def _check_split(given: Any, where: str, classes: int) -> None:
         kind = str(labels.dtype).removeprefix("torch.")
         raise TraceError(f"has labels of {kind}", where, "numbers of classes, int64")
     if labels.numel():
-        least, most = map(int, labels.aminmax())
-        if least < 0 or most >= classes:
-            wrong = least if least < 0 else most
-            raise TraceError(f"has a label {wrong}", where, f"classes 0 to {classes - 1}, of Images(classes)")
+        _check_range(labels, where, "label", classes, "Images")
+
+
+def _check_range(numbers: Tensor, where: str, name: str, classes: int, owner: str) -> None:
+    """Raise TraceError unless all numbers are below `classes`, which `owner` has been given."""
+    least, most = map(int, numbers.aminmax())
+    if least < 0 or most >= classes:
+        wrong = least if least < 0 else most
+        raise TraceError(f"has a {name} {wrong}", where, f"classes 0 to {classes - 1}, of {owner}(classes)")
 
 
 @dataclass
 class Text:
-    """A text as tokens int64 [length], of which samples are spans: the k-th begins at k x length. A tenth is held out.
+    """A text as tokens, of which samples are spans: the k-th begins at k x length.
 
-    classes : distinct tokens.
+    train, test : tokens int64 [tokens], what is learned from and what is held out (of `text` a tenth), each longer than
+        a span.
+    classes : distinct tokens, which are numbered from 0.
     length : tokens of a span, each of which is predicted from those before it.
+
+    Raises
+    ------
+    TraceError
+        They are no such tokens, or too few.
     """
 
     train: Tensor
     test: Tensor
     classes: int
     length: int
+
+    def __post_init__(self) -> None:
+        for name in ("classes", "length"):
+            whole_number(getattr(self, name), f"Text({name})", 1, TraceError)
+        for name in ("train", "test"):
+            tokens, where = getattr(self, name), f"Text({name})"
+            if not isinstance(tokens, Tensor) or tokens.dim() != 1 or tokens.dtype != torch.int64:
+                raise unfit(tokens, where, "a tensor of tokens, int64 [tokens]", TraceError)
+            if len(tokens) <= self.length:
+                raise TraceError(f"has {len(tokens)} tokens", where, f"more than a span, of {self.length}")
+            _check_range(tokens, where, "token", self.classes, "Text")
 
     def __len__(self) -> int:
         return (len(self.train) - 1) // self.length

@@ -14,6 +14,7 @@ from gradwire.traces.datasets.images import find_images
 from gradwire.traces.datasets.text import find_text
 from gradwire.training.asked import model_kind, table_of
 from gradwire.training.earlier import MISSING, ROUNDS, SHOWN, summary_of
+from gradwire.training.own_model import is_own
 from gradwire.training.served.predictor_file import SHIPPED
 from gradwire.training.systems.mp2 import UNPREDICTED
 
@@ -42,7 +43,7 @@ def _digests(scenario: Scenario, own_data: bool) -> dict[str, str]:
 def _learned_from(scenario: Scenario, own_data: bool) -> dict[str, Path]:
     """Files of data and predictors, by where the scenario names them."""
     table, found = table_of(scenario), dict[str, Path]()
-    if table.data != "synthetic" and not own_data:
+    if table.data != "synthetic" and not own_data and not is_own(table.data):
         find, place = find_text if model_kind(table).task == "next" else find_images, Path(table.data)
         files = find(place)
         found |= {f"{DATA}: {file.name if file == place else file.relative_to(place)}": file for file in files}

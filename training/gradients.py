@@ -58,7 +58,7 @@ def of_each_in_turn(
     for mine in zip(*[each.chunk(workers) for each in (*inputs, targets)], strict=True):
         try:
             mean = loss(model, mine[:-1], mine[-1]).mean()
-        except ValueError:
+        except (ValueError, ScenarioError):
             check_norms(model, loss, mine[:-1], mine[-1])
             raise
         found = torch.autograd.grad(mean, parameters, allow_unused=True)
@@ -93,7 +93,7 @@ def check_norms(model: nn.Module, loss: Loss, inputs: tuple[Tensor, ...], target
     seen: list[tuple[str, Tensor]] = []
     hooks = [each.register_forward_pre_hook(lambda m, given: seen.append((names[m], given[0]))) for each in names]
     try:
-        with suppress(ValueError):
+        with suppress(ValueError, ScenarioError):
             loss(model, inputs, targets)
     finally:
         for hook in hooks:
@@ -227,7 +227,8 @@ class Fastest:
                 self._alike = _alike_in_float64(model, exactly, inputs, targets, workers)
             if not self._alike:
                 self._in_turn("all at once they are others")
-        except (RuntimeError, TypeError) as error:  # shapes that do not come apart; a model that has no copy in float64
+        except (RuntimeError, TypeError, ScenarioError) as error:
+            # Shapes that do not come apart; a model that has no copy in float64.
             self._in_turn(_first_line(error))
         if self.on_gpu:
             torch.cuda.empty_cache()  # of both ways, which takes several times what one of them does

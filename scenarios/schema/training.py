@@ -153,9 +153,13 @@ class Training(Table):
     """Data-parallel training of a model by the workers of the scenario's one job, step by step over its network."""
 
     model: Annotated[str, Field(min_length=1)]
-    """A model of `gradwire capture` that learns pictures or texts, such as "resnet8" or "char-lstm"."""
+    """A model of `gradwire capture` that learns pictures or texts, such as "resnet8" or "char-lstm"; or
+    "module:function", a function of your own that makes one from the number of classes."""
     data: Annotated[str, Field(min_length=1)] = "synthetic"
-    """Folder or file of the data, relative to where one stands; "synthetic" makes something up that can be learned."""
+    """Folder or file of the data, relative to where one stands; "synthetic" makes something up that can be learned;
+    "module:function" is a function of your own that reads them."""
+    learns: Literal["pictures", "text"] | None = None
+    """Of a model of your own: what it learns, where data are not read by a function of your own; pictures if absent."""
     size: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
     """Pixels of a side, or tokens of a sample; what the model is meant for if absent."""
     samples: Count | None = None

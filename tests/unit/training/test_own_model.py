@@ -1,0 +1,254 @@
+"""Models and data of the user's own in a scenario: what they are in Python, and mistakes in them in one line."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from typer.testing import CliRunner
+
+torch = pytest.importorskip("torch")
+
+from gradwire import cli  # noqa: E402
+from gradwire.learn import check_trainings, train  # noqa: E402
+from gradwire.scenarios.errors import GradwireError, ResultError, ScenarioError  # noqa: E402
+from gradwire.scenarios.load import load_scenario  # noqa: E402
+from gradwire.training.build import data_of, trainer_of  # noqa: E402
+from gradwire.training.data import Images, Text  # noqa: E402
+from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
+from tests.support.picture_cases import write_picture  # noqa: E402
+
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "spirals.toml"
+SHORT = ["training.steps=6", "training.batch=8", 'training.network="ideal"']
+
+NETS = '''
+import torch
+from torch import nn
+from gradwire.training.data import Images, Text
+
+class Letters(nn.Module):
+    def __init__(self, classes, size):
+        super().__init__()
+        self.size, self.inner, self.outer = size, nn.Embedding(classes, 8), nn.Linear(8, classes)
+    def forward(self, tokens):
+        return self.outer(self.inner(tokens))
+
+def pictures(classes):
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(classes)) if classes < 0 else nn.Sequential(
+        nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(12, classes))
+
+def words(*, size=16):
+    tokens = torch.arange(1000) % 7
+    return Text(tokens[:800], tokens[800:], 7, size)
+
+def squares(samples):
+    draws = torch.Generator().manual_seed(1)
+    x = torch.randn(samples, 3, 8, 8, generator=draws)
+    return Images((x, torch.arange(samples) % 3), (x, torch.arange(samples) % 3), 3, augment=False)
+
+def listed():
+    return [1, 2, 3]
+
+def unheld():
+    x = torch.zeros(64, 2)
+    return Images((x, x[:, 0].long()), (x[:0], x[:0, 0].long()), 2, augment=False)
+
+def broken():
+    raise OSError("disk on fire")
+
+def frozen(classes):
+    net = nn.Linear(2, classes)
+    net.bias.requires_grad = False
+    return net
+
+def wide(classes):
+    return nn.Linear(3, classes)
+
+def narrow(classes):
+    return nn.Linear(2, classes - 1)
+
+def late(classes):
+    class Late(nn.Linear):
+        calls = 0
+        def forward(self, x):
+            Late.calls += self.training
+            if Late.calls > 20:
+                raise KeyError("twenty-one")
+            return super().forward(x)
+    return Late(2, classes)
+
+number = 7
+'''
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> Path:
+    """The example in a folder of its own, with a module of more."""
+    for each in (EXAMPLE, EXAMPLE.with_suffix(".py")):
+        shutil.copy(each, tmp_path)
+    (tmp_path / "nets.py").write_text(dedent(NETS))
+    return tmp_path / EXAMPLE.name
+
+
+def scenario(file: Path, *more: str, policy: str = "whole"):
+    return load_scenario(file, set=[*SHORT, *more], policy=policy)
+
+
+def test_it_is_the_training_that_it_is_in_python(beside: Path) -> None:
+    """The example's model and data, put into a trainer by hand, come to the same bits."""
+    asked = scenario(beside, "training.data_seed=3", "training.model_seed=5")
+    learned = train(asked)
+    namespace: dict[str, object] = {}
+    exec(beside.with_suffix(".py").read_text(), namespace)
+    torch.manual_seed(5)
+    trainer = Trainer(
+        namespace["Perceptron"](2), namespace["points"](), Recipe(4, 8, 6, data_seed=3, seed=asked.seed, payload=512)  # type: ignore[operator]
+    )
+    assert [row["loss"] for row in learned.tables["steps"]] == [trainer.step().loss for _ in range(6)]
+    assert learned.tables["scores"][-1]["accuracy"] == trainer.score().accuracy
+
+
+def test_data_hear_what_a_scenario_says_of_them(beside: Path) -> None:
+    assert len(data_of(scenario(beside, "training.samples=100").training, beside.parent)) == 80
+    found = data_of(scenario(beside, 'training.data="nets:words"', "training.size=9").training, beside.parent)
+    assert isinstance(found, Text) and found.length == 9
+
+
+def test_a_model_of_ones_own_learns_files(beside: Path, tmp_path: Path) -> None:
+    """Pictures in folders by class, a text, and what is made up."""
+    for split in ("train", "test"):
+        for number in range(64):
+            write_picture(tmp_path / "colours" / split / "ab"[number % 2] / f"{number}.png", (200 * (number % 2), 0, 0))
+    pictures = 'training.model="nets:pictures"'
+    colours = f'training.data="{tmp_path / "colours"}"'
+    learned = train(scenario(beside, pictures, colours, "training.size=8", "training.augment=false", "training.batch=4"))
+    assert learned.tables["scores"][-1]["accuracy"] == 1.0
+    made_up = scenario(beside, pictures, 'training.data="synthetic"')
+    assert data_of(made_up.training, beside.parent).train[0].shape[1:] == (3, 32, 32)  # type: ignore[union-attr]
+    (tmp_path / "text.txt").write_text("abcdefgh" * 400)
+    said = ['training.learns="text"', 'training.model="nets:Letters"', f'training.data="{tmp_path / "text.txt"}"']
+    letters = scenario(beside, *said, "training.size=12")
+    trainer = trainer_of(letters, data_of(letters.training, beside.parent))
+    assert trainer.model.size == 12 and trainer.data.length == 12
+    before = trainer.score().loss
+    for _ in range(6):
+        trainer.step()
+    assert trainer.score().loss < before
+
+
+def test_a_model_of_gradwires_learns_data_of_ones_own(beside: Path) -> None:
+    words = scenario(beside, 'training.model="char-lstm"', 'training.data="nets:words"', "training.batch=2")
+    assert train(words).tables["steps"][-1]["loss"] > 0
+    squares = scenario(beside, 'training.model="resnet8"', 'training.data="nets:squares"', "training.samples=64")
+    trainer = trainer_of(squares, data_of(squares.training, beside.parent))
+    assert isinstance(trainer.data, Images) and trainer.infos[-1].shape == (3,)
+
+
+def test_an_edited_model_is_not_gone_on_with(beside: Path, tmp_path: Path) -> None:
+    asked = scenario(beside)
+    train(asked, tmp_path / "out")
+    module = beside.with_suffix(".py")
+    module.write_text(module.read_text().replace("64)", "63)", 1).replace("Linear(64, 64)", "Linear(63, 64)"))
+    with pytest.raises(ResultError, match=r"was made with another spirals.py \(spirals:Perceptron\)"):
+        train(scenario(beside), tmp_path / "out")
+
+
+REFUSED = [
+    (['model="nets:nothing"'], r"training.model.*there is no nothing in .*nets.py"),
+    (['model="nets:number"'], r"training.model: 'nets:number' is no function"),
+    (['model="nets:words"'], r"training.model: nets:words stopped: .*nets.py: TypeError: words\(\) takes 0 positional"),
+    (['model="nets:frozen"'], r"training.model: what nets:frozen makes: has frozen parameters, bias"),
+    (['data="nets:number"'], r"training.data: 'nets:number' is no function"),
+    (['learns="text"'], r"training.learns: is text; expected none: what is learned is known by training.data, spirals:points"),
+    (['learns="text"', 'model="resnet8"', 'data="synthetic"'], r"training.learns: is text; .*by training.model, resnet8"),
+]
+AT_ONCE = [
+    *REFUSED,
+    (['data="nets:broken"'], r"training.data: nets:broken stopped: .*nets.py:\d+: OSError: disk on fire"),
+    (['data="nets:listed"'], r"training.data: nets:listed makes something of type list; expected .*Images or a Text"),
+    (['data="nets:unheld"'], r"nets:unheld makes an Images without held-out samples; expected at least one in test"),
+    (['size=8'], r"training.size: is 8, and spirals:points has no parameter for it; expected none, or a parameter size"),
+    (['augment=false'], r"training.augment: is False, and spirals:points has no parameter"),
+    (['model="nets:wide"'], r"training.model: nets:wide stopped at samples \(2, 2\): .*nets.py: RuntimeError: mat1 and mat2"),
+    (['model="nets:narrow"'], r"nets:narrow answers a tensor of float32, \(2, 1\) for samples \(2, 2\); .*of 2 classes, \(2, 2\)"),
+    (['model="resnet8"'], r"training.data: resnet8 stopped at samples \(2, 2\): .*resnet.py:\d+: RuntimeError"),
+    (['model="char-lstm"'], r"training.data: spirals:points makes an Images, and char-lstm learns texts; expected texts"),
+    (['model="resnet8"', 'data="nets:words"'], r"nets:words makes a Text, and resnet8 learns pictures; expected pictures"),
+    (['samples=9'], r"8 samples for 4 workers with 8 each in a step"),
+]  # fmt: skip
+
+
+def told(file: Path, keys: list[str]):
+    return scenario(file, *(f"training.{key}" for key in keys))
+
+
+@pytest.mark.parametrize(("keys", "said"), AT_ONCE)
+def test_mistakes_are_told_before_anything_is_trained(beside: Path, tmp_path: Path, keys: list[str], said: str) -> None:
+    with pytest.raises(GradwireError, match=said):
+        train(told(beside, keys), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("keys", "said"), REFUSED)
+def test_check_says_the_same(beside: Path, keys: list[str], said: str) -> None:
+    with pytest.raises(ScenarioError, match=said):
+        check_trainings([told(beside, keys)])
+
+
+def test_check_finds_nothing_in_the_example(beside: Path) -> None:
+    check_trainings([scenario(beside)])
+
+
+def test_what_stops_a_model_later_is_one_line(beside: Path) -> None:
+    """At the 21st batch of a worker, in the sixth step."""
+    with pytest.raises(ScenarioError, match=r"nets:late stopped at samples \(8, 2\): .*nets.py:\d+: KeyError: 'twenty-one'"):
+        train(scenario(beside, 'training.model="nets:late"'))
+    said = CliRunner().invoke(
+        cli.app, ["train", str(beside), "--policy", "whole", "--set", 'training.model="nets:late"', "--set", "training.steps=9"]
+    )
+    assert said.exit_code == 2 and "nets:late stopped" in said.output and "Traceback" not in said.output
+
+
+def test_a_norm_with_one_value_is_told_as_of_gradwires_models(beside: Path) -> None:
+    (beside.parent / "normed.py").write_text(
+        "from torch import nn\ndef net(classes):\n    return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, classes))\n"
+    )
+    with pytest.raises(ScenarioError, match="gives the batch norm 1 one value per channel"):
+        train(scenario(beside, 'training.model="normed:net"', "training.batch=1"))
+
+
+def test_models_that_do_not_come_apart_go_one_after_the_other(beside: Path) -> None:
+    """Few samples of a worker, so that all at once is tried; its second layer hands over something else than samples."""
+    (beside.parent / "mixed.py").write_text(dedent("""
+        import torch
+        from torch import nn
+
+        class Mixed(nn.Module):
+            def __init__(self, classes):
+                super().__init__()
+                self.one, self.other = nn.Linear(2, 4), nn.Linear(4, classes)
+
+            def forward(self, x):
+                if len(x) > 4:
+                    raise ValueError("at most four")
+                return self.other(self.one(x))
+    """))
+    asked = scenario(beside, 'training.model="mixed:Mixed"', "training.batch=2")
+    trainer = trainer_of(asked, data_of(asked.training, beside.parent))
+    trainer.step()
+    assert trainer.gradients.way == "one worker after the other"
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda: Text(torch.zeros(9), torch.zeros(9).long(), 2, 4), r"Text\(train\)"),
+        (lambda: Text(torch.zeros(9).long(), torch.zeros(4).long(), 2, 4), "has 4 tokens.*more than a span, of 4"),
+        (lambda: Text(torch.full((9,), 2), torch.zeros(9).long(), 2, 4), r"has a token 2.*0 to 1, of Text\(classes\)"),
+    ],
+)  # fmt: skip
+def test_data_that_nothing_can_be_learned_from(made, said: str) -> None:
+    with pytest.raises(GradwireError, match=said):
+        made()
