@@ -24,7 +24,8 @@ from gradwire.training.kept import Again
 from gradwire.training.network import Ideal, Network, Random
 from gradwire.training.of_run import OfRun
 from gradwire.training.own import own_reducer
-from gradwire.training.own_model import DATA, MODEL, OwnModel, is_own, own_data, try_out, watched
+from gradwire.training.own_data import own_data, try_out, watched
+from gradwire.training.own_model import DATA, MODEL, OwnModel, is_own
 from gradwire.training.precision import in_precision
 from gradwire.training.reducers.base import Reducer
 from gradwire.training.reducers.feedback import ErrorFeedback, MomentumCorrection
