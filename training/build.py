@@ -31,7 +31,8 @@ from gradwire.training.reducers.base import Reducer
 from gradwire.training.reducers.feedback import ErrorFeedback, MomentumCorrection
 from gradwire.training.reducers.none import Dense
 from gradwire.training.systems.base import System
-from gradwire.training.trainer import Recipe, Trainer, losses_of, tensors_of
+from gradwire.training.recipe import Recipe
+from gradwire.training.trainer import Trainer, losses_of, tensors_of
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario

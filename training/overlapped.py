@@ -23,7 +23,8 @@ from gradwire.scenarios.errors import ScenarioError
 from gradwire.training.exchange import Sent
 from gradwire.training.network import Network
 from gradwire.training.ring import VALUE
-from gradwire.training.trainer import Recipe, StepRow, Trainer, losses_of
+from gradwire.training.recipe import Recipe
+from gradwire.training.trainer import StepRow, Trainer, losses_of
 
 if TYPE_CHECKING:
     from gradwire.traces.trace import TensorInfo

@@ -34,7 +34,8 @@ from gradwire.training.seam import carried
 from gradwire.training.served.pace import Pace
 from gradwire.training.simulated_turns import SimulatedTurns
 from gradwire.training.strangers import check_decoded, innermost
-from gradwire.training.trainer import Recipe, StepRow, Trainer, losses_of
+from gradwire.training.recipe import Recipe
+from gradwire.training.trainer import StepRow, Trainer, losses_of
 
 COMPUTED, ARRIVED = 0, 1
 PUSH, PULL = 0, 1

@@ -30,7 +30,8 @@ from gradwire.training.served.quantiles import TOGETHER, packed, quantised, rest
 from gradwire.training.served.sgd import clipped, descends
 from gradwire.training.served.significance import SIGNIFICANCE, ratios_of
 from gradwire.training.simulated_turns import SimulatedTurns
-from gradwire.training.trainer import Recipe, losses_of
+from gradwire.training.recipe import Recipe
+from gradwire.training.trainer import losses_of
 
 
 @dataclass(frozen=True)

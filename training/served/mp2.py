@@ -28,7 +28,8 @@ from gradwire.training.served.predictor import BLOCK, PERIOD, features, kinds_of
 from gradwire.training.served.rows import counted
 from gradwire.training.served.sgd import descends, moves
 from gradwire.training.systems.mp2 import UNPREDICTED
-from gradwire.training.trainer import Recipe, StepRow, Trainer, losses_of
+from gradwire.training.recipe import Recipe
+from gradwire.training.trainer import StepRow, Trainer, losses_of
 
 WATCHED = 16
 """Of so many blocks one is predicted without half of what was pushed of it, to see how good predictions are."""

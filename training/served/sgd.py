@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gradwire.training.trainer import Recipe
+from gradwire.training.recipe import Recipe
 
 
 def descends(recipe: Recipe) -> None:

@@ -26,7 +26,8 @@ from gradwire.training.seam import carried
 from gradwire.training.served.asynchronous import lost_of
 from gradwire.training.served.rows import counted
 from gradwire.training.served.sgd import descends, moves
-from gradwire.training.trainer import Recipe, StepRow, Trainer, losses_of
+from gradwire.training.recipe import Recipe
+from gradwire.training.trainer import StepRow, Trainer, losses_of
 
 CORE, EXPLORER, KEYS = 0, 1, 2
 """What is sent of a tensor, each a message of its own."""

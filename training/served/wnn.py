@@ -19,7 +19,8 @@ from gradwire.training.gradients import Loss
 from gradwire.training.network import Network
 from gradwire.training.reducers.base import Reducer
 from gradwire.training.served.predictor import WeightNowcaster, kinds_of, load_predictor, nowcast
-from gradwire.training.trainer import Recipe, StepRow, Trainer, losses_of
+from gradwire.training.recipe import Recipe
+from gradwire.training.trainer import StepRow, Trainer, losses_of
 
 SEEN = 5
 """Values that a prediction is made from."""

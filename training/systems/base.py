@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from gradwire.training.data import Images, Text
     from gradwire.training.network import Network
     from gradwire.training.reducers.base import Reducer
-    from gradwire.training.trainer import Recipe, Trainer
+    from gradwire.training.recipe import Recipe
+    from gradwire.training.trainer import Trainer
 
 
 class System(Table):
