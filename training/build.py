@@ -27,11 +27,11 @@ from gradwire.training.own import own_reducer
 from gradwire.training.own_data import own_data, try_out, watched
 from gradwire.training.own_model import DATA, MODEL, OwnModel, is_own
 from gradwire.training.precision import in_precision
+from gradwire.training.recipe import Recipe
 from gradwire.training.reducers.base import Reducer
 from gradwire.training.reducers.feedback import ErrorFeedback, MomentumCorrection
 from gradwire.training.reducers.none import Dense
 from gradwire.training.systems.base import System
-from gradwire.training.recipe import Recipe
 from gradwire.training.trainer import Trainer, losses_of, tensors_of
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from gradwire.experiment.collectives.operations import Group, groups_of
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.training.exchange import Sent
 from gradwire.training.network import Network
-from gradwire.training.ring import VALUE
 from gradwire.training.recipe import Recipe
+from gradwire.training.ring import VALUE
 from gradwire.training.trainer import StepRow, Trainer, losses_of
 
 if TYPE_CHECKING:

@@ -29,12 +29,12 @@ from gradwire.training.data import Images, Text
 from gradwire.training.encoded import Encoded
 from gradwire.training.gradients import Loss, of_one
 from gradwire.training.network import Network, Pushed
+from gradwire.training.recipe import Recipe
 from gradwire.training.reducers.base import Reducer
 from gradwire.training.seam import carried
 from gradwire.training.served.pace import Pace
 from gradwire.training.simulated_turns import SimulatedTurns
 from gradwire.training.strangers import check_decoded, innermost
-from gradwire.training.recipe import Recipe
 from gradwire.training.trainer import StepRow, Trainer, losses_of
 
 COMPUTED, ARRIVED = 0, 1

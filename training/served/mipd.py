@@ -23,6 +23,7 @@ from gradwire.training.data import Images, Text
 from gradwire.training.encoded import Encoded
 from gradwire.training.gradients import Loss
 from gradwire.training.network import Network
+from gradwire.training.recipe import Recipe
 from gradwire.training.reducers.fields import kept
 from gradwire.training.served.asynchronous import Asynchronous
 from gradwire.training.served.pace import Pace
@@ -30,7 +31,6 @@ from gradwire.training.served.quantiles import TOGETHER, packed, quantised, rest
 from gradwire.training.served.sgd import clipped, descends
 from gradwire.training.served.significance import SIGNIFICANCE, ratios_of
 from gradwire.training.simulated_turns import SimulatedTurns
-from gradwire.training.recipe import Recipe
 from gradwire.training.trainer import losses_of
 
 

@@ -22,13 +22,13 @@ from gradwire.training.data import Images, Text
 from gradwire.training.encoded import Encoded
 from gradwire.training.gradients import Loss
 from gradwire.training.network import Network, Pushed
+from gradwire.training.recipe import Recipe
 from gradwire.training.seam import carried
 from gradwire.training.served.asynchronous import lost_of
 from gradwire.training.served.predictor import BLOCK, PERIOD, features, kinds_of, load_predictor
 from gradwire.training.served.rows import counted
 from gradwire.training.served.sgd import descends, moves
 from gradwire.training.systems.mp2 import UNPREDICTED
-from gradwire.training.recipe import Recipe
 from gradwire.training.trainer import StepRow, Trainer, losses_of
 
 WATCHED = 16

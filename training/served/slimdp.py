@@ -21,12 +21,12 @@ from gradwire.training.data import Images, Text
 from gradwire.training.encoded import Encoded
 from gradwire.training.gradients import Loss, of_one
 from gradwire.training.network import Network, Pushed
+from gradwire.training.recipe import Recipe
 from gradwire.training.reducers.state import State
 from gradwire.training.seam import carried
 from gradwire.training.served.asynchronous import lost_of
 from gradwire.training.served.rows import counted
 from gradwire.training.served.sgd import descends, moves
-from gradwire.training.recipe import Recipe
 from gradwire.training.trainer import StepRow, Trainer, losses_of
 
 CORE, EXPLORER, KEYS = 0, 1, 2

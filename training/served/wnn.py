@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from gradwire.training.data import Images, Text
 from gradwire.training.gradients import Loss
 from gradwire.training.network import Network
+from gradwire.training.recipe import Recipe
 from gradwire.training.reducers.base import Reducer
 from gradwire.training.served.predictor import WeightNowcaster, kinds_of, load_predictor, nowcast
-from gradwire.training.recipe import Recipe
 from gradwire.training.trainer import StepRow, Trainer, losses_of
 
 SEEN = 5

@@ -9,8 +9,8 @@ from gradwire.scenarios.schema.base import Table
 if TYPE_CHECKING:
     from gradwire.training.data import Images, Text
     from gradwire.training.network import Network
-    from gradwire.training.reducers.base import Reducer
     from gradwire.training.recipe import Recipe
+    from gradwire.training.reducers.base import Reducer
     from gradwire.training.trainer import Trainer
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -47,9 +48,17 @@ def test_trainings_one_folder_deeper(trained: Path) -> None:
     with pytest.raises(ResultError) as told:
         train(tiny(f'training.network={{replay="{trained}"}}', "training.keep_missing=false"))
     assert str(told.value) == (
-        f"{trained}: has not kept which packets were lost; "
+        f"{trained}: holds 2 trainings; "
         f"expected the folder of a training with training.keep_missing = true, such as {trained}/dctcp or {trained}/dlcp"
     )
+
+
+def test_trainings_of_seeds_two_folders_deeper(trained: Path, tmp_path: Path) -> None:
+    """In the order of the seeds, and of their policies."""
+    for seed in (10, 9):
+        shutil.copytree(trained, tmp_path / "seeds" / f"seed-{seed}")
+    with pytest.raises(ResultError, match=r"seeds: holds 4 trainings; .*such as \S*/seed-9/dctcp or \S*/seed-9/dlcp or \S*/seed-10/dctcp$"):
+        train(tiny(f'training.network={{replay="{tmp_path / "seeds"}"}}', "training.keep_missing=false"))
 
 
 @pytest.mark.parametrize(("more", "words"), [
