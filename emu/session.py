@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from gradwire.traces.trace import Trace
 
 SEEDS_APART = 1_000_003
-LENGTHS = "what servers send back is as long as what was pushed, where the training's would be longer or shorter"
 
 
 class Session:
@@ -79,7 +78,7 @@ class Session:
         self._clock = clock or self.scenario.emulation.clock
         self._switch = switch or self.scenario.emulation.switch
         self._limit_s, self._heard = limit_s, heard
-        self.built, self.disturbed, self._other_lengths = 0, list[str](), False
+        self.built, self.disturbed = 0, list[str]()
         self._held: Held | None = None
         self._chosen: Chosen | None = None
         self._resolved: Resolved | None = None
@@ -91,7 +90,6 @@ class Session:
         if self._chosen is not None:
             plan = self._chosen.plan
             found |= {"switch": plan.switch, "substitutions": list(self._chosen.substitutions)}
-            found["substitutions"] += [LENGTHS] if self._other_lengths else []
         return found
 
     def step(
@@ -100,8 +98,8 @@ class Session:
     ) -> Played:  # fmt: skip
         """Play one iteration, whose times and tags are those of the trace, called "step": of rank w for worker w.
 
-        back : bytes that should come back from servers, for each that is pushed or of every tensor. They send as many
-            as they get, and `engine` says so where that is otherwise.
+        back : bytes that come back from servers, for each that is pushed or of every tensor: what was added up, cut off
+            or filled up to that length.
         contents : what workers send, by worker and tensor, in whole words of 4 bytes; numbers that are drawn to the
             trace's magnitudes, if absent.
         numbers : whether they are float32 values, which servers can add up.
@@ -110,16 +108,15 @@ class Session:
         Raises
         ------
         TraceError, ScenarioError
-            It is none that the job can send.
+            It is none that the job can send, or something may be lost of what comes back in other lengths.
         TestbedError
             The testbed cannot run it, or failed; or what arrived is not what was sent.
         """
-        self._other_lengths |= back != 1
         if self._held is None:
             self._make(trace)
         held, resolved = self._held, self._resolved
         assert held is not None and resolved is not None and self._chosen is not None
-        job = self._steps.job(trace, resolved.places[0], resolved.network.cards, kept=kept)
+        job = self._steps.job(trace, resolved.places[0], resolved.network.cards, back, kept)
         program = tagged(written_out([job.part]), self.scenario)
         resolved = resolved._replace(traces=[trace], program=program)
         place = held.folder / f"values-{self._steps.done}"

@@ -4,9 +4,9 @@ is the clock.
 Every step becomes a trace of one iteration (`gradwire.training.as_trace`), which is played on a network that stays
 (`Plays`). Packets are the reducer's own: a message is cut where the encoding is, and over the testbed it holds the very
 bytes of it. A server there adds up float32 values as they are; of other encodings it adds up words, and sends back as
-many bytes, which mean nothing: what servers make of encodings is worked out here. The workers' messages to the servers
-may lose packets up to their bound, and so may what the servers send back, where it is whole float32 tensors, and all
-messages of a ring: then workers have parameters of their own (`gradwire.training.replicas`).
+many as servers of the training do, which mean nothing: what servers make of encodings is worked out here. The workers'
+messages to the servers may lose packets up to their bound, and so may what the servers send back, where it is whole
+float32 tensors, and all messages of a ring: then workers have parameters of their own (`gradwire.training.replicas`).
 """
 
 from __future__ import annotations

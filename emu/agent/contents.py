@@ -2,8 +2,9 @@
 
 A push carries a worker's gradient; a pull or a ring segment carries what its sender has received, added up after its
 own part, in the order that the program lists. Packets that were lost count there as zeros: a buffer is as it was made,
-but for what arrived. So what travels is what the network made of real values, and whoever knows the gradients and what
-was lost can tell what every message should have been (`gradwire.emu.results.verify`).
+but for what arrived. A pull that is shorter than the pushes holds the beginning of their sum, and a longer one nothing
+behind it. So what travels is what the network made of real values, and whoever knows the gradients and what was lost
+can tell what every message should have been (`gradwire.emu.results.verify`).
 
 Buffers live as long as something needs them: an outgoing one until its message is settled (and whoever sends it holds
 it), an incoming one until everything is made that it is part of.
@@ -159,7 +160,11 @@ class Contents:
         dtype = self._type(row.table, carried)
         count = row.nbytes // dtype.itemsize
         arrived = [np.frombuffer(self.incoming(each), dtype=dtype) for each in carried.sums or ()]
-        if carried.own:
+        if carried.own and carried.bucket < 0 and arrived:  # of a pull, which may be longer than what was pushed
+            total = np.zeros(count, dtype=dtype)
+            own = min(count, len(arrived[0]))
+            total[:own] = self._gradient(row.table, carried, own, dtype)
+        elif carried.own:
             total = self._gradient(row.table, carried, count, dtype)
         elif len(arrived) == 1 and carried.places[0][0] == 0 and len(arrived[0]) == count:
             return arrived[0].data

@@ -248,12 +248,12 @@ def _tensor(
     arrived: dict[int, dict[int, Values]] = defaultdict(dict)  # part -> worker -> what came
     totals: dict[int, Sums] = {}  # part -> check sums of what is pulled
 
-    def slice_of(message: int, worker: int) -> Values:
+    def slice_of(message: int, worker: int, count: int | None = None) -> Values:
         if worker not in of_worker:
             of_worker[worker] = gradients.of(job, worker, int(rows.captured[message]), tensor)
         whole = of_worker[worker]
         first = int(rows.first[message])
-        return whole[first : first + int(rows.nbytes[message]) // whole.itemsize]
+        return whole[first : first + (int(rows.nbytes[message]) // whole.itemsize if count is None else count)]
 
     for message in messages:
         if rows.kind[message] != PUSH:
@@ -277,11 +277,14 @@ def _tensor(
                 continue
             parts = [came[worker] for worker in sorted(came)]
             if own >= 0:
-                parts.insert(0, slice_of(message, own))
+                parts.insert(0, slice_of(message, own, len(parts[0]) if parts else None))
             total = parts[0].copy()
             for values in parts[1:]:
                 total += values
-            totals[part] = _sums(evidence, message, total)
+            answer = np.full(int(rows.nbytes[message]) // total.itemsize, 0.0 if own >= 0 else NOTHING, total.dtype)
+            common = min(len(total), len(answer))
+            answer[:common] = total[:common]
+            totals[part] = _sums(evidence, message, answer)
         yield from _compare(evidence, message, totals[part])
 
 

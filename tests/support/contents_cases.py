@@ -9,17 +9,23 @@ from gradwire.emu.agent.base import Arrival
 from gradwire.emu.agent.contents import CheckSums, Contents
 from gradwire.emu.agent.magnitudes import Magnitudes, prepare
 from gradwire.emu.results.verify import Evidence
-from gradwire.experiment.resolve import resolve
+from gradwire.experiment.resolve import resolve, tagged
+from gradwire.experiment.stepwise import Steps
+from gradwire.experiment.written import written_out
 from gradwire.scenarios.loss import allowed_loss
 
 
 class Network(Scripts):
     """`lose` : share of the packets that are lost where a message's bound has room for them. `values` : what workers send,
-    if that is not drawn to the trace. `carried` : of every message that was sent, its bytes."""
+    if that is not drawn to the trace. `back` : bytes that come back from servers, as a session has it, of one iteration.
+    `carried` : of every message that was sent, its bytes."""
 
-    def __init__(self, case, trace, folder, *, lose=0.5, seed=1, values=None):
+    def __init__(self, case, trace, folder, *, lose=0.5, seed=1, values=None, back=None):
         self.case = case
         self.resolved = resolve(case, trace)
+        if back is not None:
+            job = Steps(case).job(trace, self.resolved.places[0], self.resolved.network.cards, back)
+            self.resolved = self.resolved._replace(program=tagged(written_out([job.part]), case))
         super().__init__(self.resolved.program, latency=2_000_000)
         self.folders = prepare(self.resolved.traces, folder)
         self.payloads = [transport.payload for transport in case.transports]

@@ -17,9 +17,11 @@ from gradwire.emu.switches.base import TestbedError  # noqa: E402
 from gradwire.scenarios.errors import ScenarioError  # noqa: E402
 from gradwire.scenarios.load import build_scenario  # noqa: E402
 from gradwire.scenarios.schema.scenario import Scenario  # noqa: E402
+from gradwire.sim.session import Session as Simulator  # noqa: E402
 from gradwire.training.data import images  # noqa: E402
 from gradwire.training.network import Recorded, Replay  # noqa: E402
 from gradwire.training.reducers.base import Reducer  # noqa: E402
+from gradwire.training.reducers.terngrad import TernGrad  # noqa: E402
 from gradwire.training.reducers.topk import TopK  # noqa: E402
 from gradwire.training.simulated import Simulated  # noqa: E402
 from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
@@ -108,6 +110,28 @@ def test_wall_clock_carries_what_is_sent(transport: str, reducer: Reducer | None
         assert not any(row.lost for row in rows)
         plain = trainer(None, steps=3)
         assert [plain.step().loss for _ in range(3)] == [row.loss for row in rows], "nothing lost: plain training"
+
+
+@pytest.mark.slow
+@pytest.mark.virtual
+@needs("uml")
+def test_answers_of_another_length_take_their_time() -> None:
+    """TernGrad is pushed in 2 bits an element and comes back in 32: the step takes what the line needs for that, and as long as
+    in the simulator."""
+    one = scenario("virtual", loss=0.0)
+    simulator, session = Simulator(one), Session(one)
+    try:
+        there, here = (trainer(Simulated(each), TernGrad(), steps=2) for each in (simulator, session))
+        rows = [(there.step(), here.step()) for _ in range(2)]
+        assert not session.engine["substitutions"]
+    finally:
+        session.close()
+        simulator.close()
+    back = 4 * sum(info.numel for info in here.infos)
+    for simulated, emulated in rows:
+        assert emulated.pulled_bytes == 2 * back > 10 * emulated.sent_bytes
+        assert emulated.time_ps > 2 * back * 8000  # ps for a byte of 1 Gbps, to both workers
+        assert emulated.time_ps == pytest.approx(simulated.time_ps, rel=0.1)
 
 
 def test_what_cannot_be_played_is_said_before_anything_is_made() -> None:

@@ -75,6 +75,46 @@ def test_servers_add_up_what_arrived_of_them(tmp_path: Path, numbers: bool) -> N
     assert verify(run.evidence()) == []
 
 
+@pytest.mark.parametrize("beside", [False, True], ids=["own-hosts", "beside-workers"])
+@pytest.mark.parametrize("back", [[4 * 900, 4 * 700], 0.25, 3.0])
+def test_answers_of_another_length(tmp_path: Path, back: float | list[int], beside: bool) -> None:
+    """Tensors of 300 and 5000 values in partitions of 2 KiB, whose answers are longer and shorter: the sum's beginning, or the
+    sum and zeros; with servers on hosts of their own, and on those of workers, whose own part is in the sum."""
+    given = contents()
+    hosts = {"placement": {"workers": ["h0", "h1"], "servers": ["h0", "h1"]}} if beside else {}
+    job = ps_job(2, 2, push_bound=0.3, exchange={"partition": "2KiB"}, **hosts)
+    one = scenario(job, transport={"kind": "dlcp", "payload": "1024B"})
+    values = [Given(give(tmp_path / "given", given, True))]
+    trace = make_trace([[300], [5000]])
+    run = Network(one, trace, tmp_path, lose=0.9, values=values, back=back).run()
+    assert verify(run.evidence()) == []
+    workers, rows = run.program.workers(), run.program.messages
+    pulls = np.flatnonzero(rows.kind == KINDS.index("pull")).tolist()
+    came = {0: 0, 1: 0}
+    for pull in pulls:
+        tensor, first = int(rows.tensor[pull]), int(rows.first[pull])
+        parts = []
+        own = workers.get((0, int(rows.src[pull])))
+        pushes = run.program.sums[pull]
+        pushed = int(rows.nbytes[pushes[0]]) // 4
+        if own is not None:
+            parts.append(np.frombuffer(given[own][tensor], dtype=np.float32)[first : first + pushed])
+        for push in pushes:
+            mine = np.frombuffer(given[workers[0, int(rows.src[push])]][tensor], dtype=np.float32)[first : first + pushed].copy()
+            have = run.arrivals[push].have
+            if have is not None:
+                mine.view(np.uint8)[~np.repeat(have, 1024)[: 4 * len(mine)]] = 0
+            parts.append(mine)
+        total = parts[0] if len(parts) == 1 else parts[0] + parts[1]
+        answer = np.frombuffer(run.carried[pull], dtype=np.float32)
+        common = min(len(answer), len(total))
+        assert np.array_equal(answer[:common], total[:common]) and not answer[common:].any()
+        came[tensor] += len(answer)
+    if isinstance(back, list):
+        times = len(pulls) / len({(int(rows.tensor[each]), int(rows.first[each])) for each in pulls})
+        assert came[0] == times * 900 and came[1] == pytest.approx(times * 700, rel=0.02)
+
+
 def test_what_was_not_given_is_found(tmp_path: Path) -> None:
     run, _ = network(tmp_path)
     other = Given(give(tmp_path / "other", contents(seed=2), True))
