@@ -135,17 +135,18 @@ class Session:
         missing = {message: mask for message, mask in sorted(missing.items()) if mask.any()}
         return Played(ended, program.messages, missing, workers_of(job, program.messages), buckets, segments)
 
-    def rest(self) -> tuple[int, int]:
+    def rest(self) -> tuple[int, int, int]:
         """Let the network rest: under virtual time the next step is in a machine of its own, which begins as any does,
         so that whoever goes on from here goes on alike. On the wall clock no two runs are, and it stays. Returns what
         `resume` wants."""
         if self._clock == "virtual":
             self.close()
         self._steps.rest()
-        return self.built, self._steps.done
+        return self.built, self._steps.done, 0
 
-    def resume(self, built: int, steps: int) -> None:
-        """Go on where another session rested: so often its network had been made, so many steps it had played."""
+    def resume(self, built: int, steps: int, now_ps: int = 0) -> None:
+        """Go on where another session rested: so often its network had been made, so many steps it had played; no time
+        goes on from one to the next."""
         self.close()
         self.built, self._steps.done = built, steps
 

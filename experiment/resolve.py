@@ -65,12 +65,12 @@ def jobs_of(scenario: Scenario, needs: Needs) -> list[Job]:
     ]  # fmt: skip
 
 
-def traffic_of(scenario: Scenario, network: Network) -> list[Part]:
-    """What the traffic of a scenario does, in its order."""
+def traffic_of(scenario: Scenario, network: Network, since_ps: int = 0) -> list[Part]:
+    """What the traffic of a scenario does, in its order; from a time on, if it is not all of it."""
     return [
         traffic_part(
             table, len(scenario.job) + number, scenario.transport_of(table),
-            partial(flows_of, scenario, number, network), network.cards,
+            partial(flows_of, scenario, number, network, since_ps), network.cards,
         )
         for number, table in enumerate(scenario.traffic)
     ]  # fmt: skip

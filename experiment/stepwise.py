@@ -22,6 +22,7 @@ from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.inner_units import Ps
 from gradwire.scenarios.load import scenario_of
 from gradwire.scenarios.result import KINDS
+from gradwire.scenarios.units import format_time
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,15 +56,16 @@ class Played:
     segments: int = 1
 
 
-def played_scenario(scenario: Scenario | str | Path, given: str) -> Scenario:
+def played_scenario(scenario: Scenario | str | Path, given: str, beside: bool = False) -> Scenario:
     """A scenario, or one that is named, as it is played iteration by iteration: its job has one, of whatever trace.
 
-    given : what a mistake is about, such as "Session(scenario)".
+    given : what a mistake is about, such as "Session(scenario)". beside : whether traffic goes on beside the job, on a
+        network that stays between iterations.
 
     Raises
     ------
     ScenarioError
-        It has more or less than one job, a duration, or traffic or faults beside it.
+        It has more or less than one job, a duration, faults, or traffic that cannot go on.
     """
     scenario = scenario_of(scenario, given)
     if len(scenario.job) != 1:
@@ -75,10 +77,16 @@ def played_scenario(scenario: Scenario | str | Path, given: str) -> Scenario:
             "is about what a trace has besides gradients, and a training hands over gradients alone",
             f"{scenario.called}: job.parallel", expected="to leave it out",
         )  # fmt: skip
-    if scenario.fault or scenario.traffic:
+    if scenario.fault or (scenario.traffic and not beside):
         raise ScenarioError(
             "happens at times of a whole run, which one step at a time has not got",
-            f"{scenario.called}: {'fault' if scenario.fault else 'traffic'}", expected="the job alone",
+            f"{scenario.called}: {'fault' if scenario.fault else 'traffic'}",
+            expected="the job alone" if scenario.fault else "the job alone on real sockets",
+        )  # fmt: skip
+    if scenario.duration is not None:
+        raise ScenarioError(
+            f"is {format_time(scenario.duration)} of a whole run, and steps are as many as are played",
+            f"{scenario.called}: duration", expected="no such key",
         )  # fmt: skip
     if scenario.simulation.approximate is not None:
         raise ScenarioError(
@@ -87,7 +95,7 @@ def played_scenario(scenario: Scenario | str | Path, given: str) -> Scenario:
         )  # fmt: skip
     output = scenario.output.model_copy(update={"missing": True, "packet_log": False})
     job = scenario.job[0].model_copy(update={"phase": None, "trace": PLAYED, "iterations": 1, "start": Ps(0)})
-    return scenario.model_copy(update={"output": output, "duration": None, "job": (job,)})
+    return scenario.model_copy(update={"output": output, "job": (job,)})
 
 
 class Steps:

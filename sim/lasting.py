@@ -3,6 +3,9 @@
 Flows take memory for as long as the engine lives. So after some hundred thousand messages (`MOST_MESSAGES`) the network
 is to be built anew, which is as if it had rested for long: state of pairs is forgotten then. Each time it draws other
 random numbers.
+
+Traffic beside the job goes on with it: its flows are those of a run, at their times, which count from when the network
+was built first and while it is there; those that are under way when it is built anew are gone.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import numpy as np
 
 from gradwire.experiment.placement import Places
 from gradwire.experiment.program import Messages
+from gradwire.experiment.resolve import traffic_of
 from gradwire.experiment.routing import build_routing
 from gradwire.experiment.topology import Cards
 from gradwire.scenarios.arrays import Flags, Ints
@@ -25,6 +29,7 @@ from gradwire.sim.precheck import check_paths, find_all
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
+    from gradwire.sim.network_like import Track
     from gradwire.traces.trace import Trace
 
 BYTES = COLUMNS.index("bytes")
@@ -39,12 +44,14 @@ class Lasting:
     ----------
     coupling : of what it is at the moment; None while it is not built.
     built : how often it has been.
-    sent : messages since the last time.
+    since_ps : how long it had been there before it was built last: what times of traffic count by.
+    sent : messages of the job since then.
     places, cards : of the job, once it has been built.
     """
 
     def __init__(self, scenario: Scenario, threads: int) -> None:
-        self.scenario, self.threads, self.built, self.sent = scenario, threads, 0, 0
+        self.scenario, self.threads, self.built, self.sent, self.since_ps = scenario, threads, 0, 0, 0
+        self._traffic: list[Track] = []
         self.coupling: Coupling | None = None
         self.places: Places
         self.cards: Cards
@@ -52,7 +59,13 @@ class Lasting:
     @property
     def full(self) -> bool:
         """Whether it is time to build it anew."""
-        return self.sent > MOST_MESSAGES
+        beside = sum(track.handed.messages + sum(len(step.numbers) for step in track.steps) for track in self._traffic)
+        return self.sent + beside > MOST_MESSAGES
+
+    @property
+    def now_ps(self) -> int:
+        """How long it has been there, in all."""
+        return self.since_ps + (0 if self.coupling is None else int(self.coupling.fabric.now))
 
     def ready(self, trace: Trace) -> Coupling:
         """It, built if it is not.
@@ -76,10 +89,12 @@ class Lasting:
         self.coupling = Coupling(fabric, self.scenario.host.software_latency, network.names, False, patience)
         self.places, self.cards = found.needs.places[0], network.cards
         self.built, self.sent = self.built + 1, 0
+        self._traffic = [self.coupling.play(part) for part in traffic_of(self.scenario, network, self.since_ps)]
         return self.coupling
 
     def close(self) -> None:
         """Forget it, and end the engine's threads."""
+        self.since_ps, self._traffic = self.now_ps, []
         if self.coupling is not None and hasattr(self.coupling.fabric, "close"):
             self.coupling.fabric.close()
         self.coupling = None

@@ -1,8 +1,9 @@
 """A session: a scenario's network that stays, on which a job's iterations are played one at a time.
 
 `simulate` is told beforehand what a job sends in all its iterations. Here the caller says so iteration by iteration,
-and may wait with the next until it has heard what became of the last: training in the loop. The network rests in
-between; what transports remember of pairs of hosts, caches of switches and random streams go on from step to step.
+and may wait with the next until it has heard what became of the last: training in the loop. The network's time stands
+still in between; what transports remember of pairs of hosts, caches of switches and random streams go on from step to
+step, and so does traffic beside the job.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Session:
 
     Attributes
     ----------
-    now_ps : the network's time.
+    now_ps : how long the network has been there.
     built : how often the network has been built.
     takes_contents : how much is sent is enough.
     """
@@ -39,16 +40,16 @@ class Session:
         Raises
         ------
         ScenarioError
-            It cannot be simulated, or has more or less than one job, a duration, or traffic or faults beside it.
+            It cannot be simulated, or has more or less than one job, a duration, or faults.
         """
-        self.scenario = played_scenario(scenario, "Session(scenario)")
+        self.scenario = played_scenario(scenario, "Session(scenario)", beside=True)
         self._steps = Steps(self.scenario)
         self._network = Lasting(self.scenario, threads)
 
     @property
     def now_ps(self) -> int:
         coupling = self._network.coupling
-        return 0 if coupling is None else coupling.now
+        return self._network.since_ps + (0 if coupling is None else coupling.now)
 
     @property
     def built(self) -> int:
@@ -80,7 +81,9 @@ class Session:
         coupling.run(lambda: track.finished)
         coupling.settle(Ps(track.ended_ps))
         (seen,) = track.steps
-        runs = coupling.fabric.take_missing()  # type: ignore[attr-defined]  # the packet engine's
+        first, many = int(seen.numbers[0]) if len(seen.numbers) else 0, len(seen.numbers)
+        runs = coupling.fabric.missing_of(first, many)  # type: ignore[attr-defined]  # the packet engine's
+        coupling.fabric.take_missing()  # type: ignore[attr-defined]  # of traffic nobody asks
         coupling.forget(track)
         network.sent += len(seen.numbers)
         self._steps.done += 1
@@ -91,16 +94,17 @@ class Session:
         sent, (buckets, segments) = seen.step.messages, job.exchange.buckets_and_segments
         return Played(int(track.ended_ps) - begin, sent, missing, workers_of(job, sent), buckets, segments)
 
-    def rest(self) -> tuple[int, int]:
+    def rest(self) -> tuple[int, int, int]:
         """Let the network rest so long that it forgets everything: the next step is on one built anew. Returns what
         `resume` wants, so that another session goes on from here as this one does."""
         self.close()
-        return self.built, self._steps.done
+        return self.built, self._steps.done, self.now_ps
 
-    def resume(self, built: int, steps: int) -> None:
-        """Go on where another session rested: so often its network had been built, so many steps it had played."""
+    def resume(self, built: int, steps: int, now_ps: int = 0) -> None:
+        """Go on where another session rested: so often its network had been built, so many steps it had played, so long
+        it had been there."""
         self.close()
-        self._network.built, self._steps.done = built, steps
+        self._network.built, self._steps.done, self._network.since_ps = built, steps, now_ps
 
     def close(self) -> None:
         """End the engine's threads."""

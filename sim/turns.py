@@ -48,9 +48,9 @@ class Turns:
         ------
         ScenarioError
             It cannot be simulated, its job's workers cannot come one by one, or it has more or less than one job, a
-            duration, or traffic or faults beside it.
+            duration, or faults.
         """
-        self.scenario = played_scenario(scenario, "Turns(scenario)")
+        self.scenario = played_scenario(scenario, "Turns(scenario)", beside=True)
         self._turns = Turnwise(self.scenario)
         self._network = Lasting(self.scenario, threads)
         job = self.scenario.job[0]
@@ -125,7 +125,7 @@ class Turns:
     def resume(self, built: int, now_ps: int) -> None:
         """Go on where others rested: so often their network had been built, at that time."""
         self.close()
-        self._network.built, self.since_ps = built, now_ps
+        self._network.built, self._network.since_ps, self.since_ps = built, now_ps, now_ps
 
     def close(self) -> None:
         """End the engine's threads; what is under way is gone."""

@@ -130,7 +130,7 @@ def refuse_ahead(scenario: Scenario) -> None:
     if table.network in PLAYED and job.exchange.kind != "overlapped":
         from gradwire.experiment.stepwise import played_scenario
 
-        packets_of(played_scenario(scenario, "train(scenario)"))
+        packets_of(played_scenario(scenario, "train(scenario)", beside=table.network == "simulated"))
     system: Any = table.system
     if system is not None:
         served_by(system, table, job)

@@ -16,7 +16,7 @@ import numpy as np
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.errors import GradwireError, ResultError, ScenarioError
-from gradwire.scenarios.learned import FORMAT, SCENARIO, SUMMARY, trainings_in
+from gradwire.scenarios.learned import FORMAT, SCENARIO, SUMMARY, TRAININGS, seeds_in, trainings_in
 from gradwire.scenarios.load import load_scenario
 from gradwire.scenarios.schema.training import UserReducer
 
@@ -262,7 +262,7 @@ def _refuse_other(folder: Path) -> None:
     if is_of_run(folder):  # its missing.parquet is another
         raise ResultError("is the Result of a simulated or emulated run, not of a training", str(folder), KEEPING)
     if not (folder / MISSING).exists() and not (folder / ROUNDS).exists():
-        there = trainings_in(folder)
+        there = trainings_in(folder) if (folder / TRAININGS).is_file() or seeds_in(folder) else []
         what = f"holds {len(there)} trainings" if there else "has not kept which packets were lost"
         inner = [str(each) for each in there if (each / ROUNDS).exists()]
         such = f", such as {' or '.join(inner[:SHOWN])}" if inner else ""

@@ -47,11 +47,11 @@ class Plays(Protocol):
         where there are any, as `kept` the tensors of which nothing may be lost."""
         ...
 
-    def rest(self) -> tuple[int, int]:
+    def rest(self) -> tuple[int, int, int]:
         """Let the network rest, and say where it is."""
         ...
 
-    def resume(self, built: int, steps: int) -> None:
+    def resume(self, built: int, steps: int, now_ps: int = 0) -> None:
         """Go on from there."""
         ...
 
@@ -123,12 +123,12 @@ class Simulated:
     def state_dict(self) -> dict[str, object]:
         """Where it is. The network rests for it, and forgets what transports remember of pairs: so whoever goes on from
         here, now or later, goes on alike."""
-        built, steps = self.plays.rest()
-        return {"built": built, "steps": steps}
+        built, steps, now_ps = self.plays.rest()
+        return {"built": built, "steps": steps, "now_ps": now_ps}
 
     def load_state_dict(self, saved: Mapping[str, object]) -> None:
         """Go on from there."""
-        self.plays.resume(int(str(saved["built"])), int(str(saved["steps"])))
+        self.plays.resume(*(int(str(saved.get(name, 0))) for name in ("built", "steps", "now_ps")))
 
 
 def _contents(pushed: Pushed, layout: Layout, sent: Ints) -> list[list[bytes]]:

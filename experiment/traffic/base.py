@@ -131,6 +131,26 @@ def in_batches(parts: Iterator[Flows]) -> Iterator[Flows]:
         yield _joined(held)
 
 
+def from_then_on(parts: Iterator[Flows], since_ps: int) -> Iterator[Flows]:
+    """The flows that begin at a time or later, which count from then. Of those that wait for others, the ones that wait
+    for none that began before."""
+    import numpy as np
+
+    for part in parts:
+        kept = part.start_ps >= since_ps
+        before, after = part.edges.T
+        kept[after] = True
+        for one, other in zip(before.tolist(), after.tolist(), strict=True):  # each comes after those that it waits for
+            kept[other] &= kept[one]
+        if not kept.any():
+            continue
+        place = np.cumsum(kept) - 1
+        edges = place[part.edges[kept[after]]].reshape(-1, 2)
+        columns = {name: getattr(part, name)[kept] for name in ("src", "dst", "nbytes", "start_ps", "round", "flow")}
+        columns["start_ps"] = np.maximum(columns["start_ps"] - since_ps, 0)
+        yield Flows(**columns, edges=edges, rail=part.rails[kept])
+
+
 def _joined(parts: list[Flows]) -> Flows:
     import numpy as np
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.components.limits import MAX_PACKETS
-from gradwire.experiment.traffic.base import Flows, Setting, generator
+from gradwire.experiment.traffic.base import Flows, Setting, from_then_on, generator
 from gradwire.scenarios.asked import asked
 from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.scenarios.schema.traffic import Traffic
@@ -59,8 +59,8 @@ def check_hosts(scenario: Scenario, network: Network) -> None:
         hosts_of(table, f"traffic[{number}]", network)
 
 
-def flows_of(scenario: Scenario, number: int, network: Network) -> Iterator[Flows]:
-    """The flows of the scenario's `number`-th traffic.
+def flows_of(scenario: Scenario, number: int, network: Network, since_ps: int = 0) -> Iterator[Flows]:
+    """The flows of the scenario's `number`-th traffic; from a time on, if it is not all of them.
 
     Raises
     ------
@@ -81,7 +81,8 @@ def flows_of(scenario: Scenario, number: int, network: Network) -> Iterator[Flow
         end_ps=min(ends, default=None),
         rng=generator(scenario.seed, table.name),
     )
-    return _asked_for(table, setting)
+    flows = _asked_for(table, setting)
+    return from_then_on(flows, since_ps) if since_ps else flows
 
 
 def _asked_for(table: Traffic, setting: Setting) -> Iterator[Flows]:

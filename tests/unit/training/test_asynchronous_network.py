@@ -153,10 +153,18 @@ def test_gradients_are_ready_when_a_trace_says() -> None:
         Asynchronous(copy.deepcopy(net), DATA, recipe(1), None, live(1, times=wrong, job=LOSSLESS)).turn()
 
 
-def test_it_goes_on_from_a_checkpoint_in_the_midst_of_turns() -> None:
-    """Of what was under way it is known when and how it came; who goes on from there goes on alike."""
-    make = lambda: Asynchronous(resnet(), DATA, recipe(3), ErrorFeedback(reducer=TopK(ratio=0.45)), live(3, "dlcp"), pace=Pace((10**5,)))  # noqa: E731
-    whole, other = make(), make()
+@pytest.mark.parametrize("traffic", [[], [{"name": "others", "kind": "poisson", "load": 0.7, "sizes": "30kB"}]], ids=["alone", "beside"])
+def test_it_goes_on_from_a_checkpoint_in_the_midst_of_turns(traffic) -> None:
+    """Of what was under way it is known when and how it came; who goes on from there goes on alike. Traffic beside it goes on,
+    too, and makes turns longer."""
+    def make(*flows) -> Asynchronous:
+        reducer = ErrorFeedback(reducer=TopK(ratio=0.45))
+        return Asynchronous(resnet(), DATA, recipe(3), reducer, live(3, "dlcp", traffic=list(flows)), pace=Pace((10**5,)))
+
+    if traffic:
+        times = [[each.turn().time_ps for _ in range(15)][-1] for each in (make(), make(*traffic))]
+        assert times[1] > 1.05 * times[0]
+    whole, other = make(*traffic), make(*traffic)
     for _ in range(5):
         whole.turn()
     saved = copy.deepcopy(whole.state_dict())

@@ -23,6 +23,7 @@ from tests.support.killing import Killed  # noqa: E402
 
 SHORT = ["training.steps=7", "training.samples=200", "training.size=8", "training.batch=4", "job.workers=3"]
 PERSISTENT = 'transport={kind="dctcp", connections="persistent"}'
+TRAFFIC = 'traffic=[{name="others", kind="poisson", load=0.5, sizes="web_search"}]'
 ARMS = {
     "dctcp": ("dctcp", [PERSISTENT]),
     "dlcp": ("dlcp", []),
@@ -30,6 +31,8 @@ ARMS = {
     "spread": ("dlcp", ["training.spread=true", "training.keep_missing=true"]),
     "slimdp": ("dlcp", ['training.system={kind="slimdp"}']),
     "mp2": ("dctcp", [PERSISTENT, 'training.system={kind="mp2"}']),
+    "beside traffic": ("dctcp", [PERSISTENT, TRAFFIC]),
+    "one by one beside traffic": ("dctcp", [TRAFFIC, 'training.system={kind="asynchronous"}']),
     "wnn": ("dctcp", [PERSISTENT, 'training.system={kind="wnn", period=1}']),
 }
 """(policy, settings) by name."""
@@ -101,7 +104,7 @@ def test_it_rests_after_so_many_steps(arm: str, steps: int, settings: list[str],
     assert found == clocks[0] != clocks[1]
 
 
-@pytest.mark.parametrize("arm", ["dctcp", "spread", "slimdp"])
+@pytest.mark.parametrize("arm", ["dctcp", "spread", "slimdp", "beside traffic"])
 @pytest.mark.parametrize("rest", [3, 5])
 def test_stopped_between_rests_it_goes_on_alike(arm: str, rest: int, tmp_path: Path) -> None:
     """In any step: from the last rest on, or, where there was none, from the beginning."""
