@@ -39,9 +39,9 @@ def stopped(what: str, file: str, where: str = "") -> Iterator[None]:
     """
     try:
         yield
-    except (GradwireError, MemoryError):
+    except (GradwireError, MemoryError, KeyboardInterrupt, GeneratorExit):
         raise
-    except Exception as error:
+    except BaseException as error:  # sys.exit is one
         raise ScenarioError(f"{what}: {stopped_at(error, file)}", where) from error
 
 

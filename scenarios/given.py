@@ -16,6 +16,8 @@ from gradwire.scenarios.errors import GradwireError
 T = TypeVar("T")
 MOST_SHOWN = 60
 """Characters of a value in a message."""
+MOST_ARRAYS = 5
+"""Arrays of which a message says what they are."""
 
 
 def instance_of(
@@ -94,11 +96,21 @@ def unfit(value: Any, where: str, expected: str, error: type[GradwireError]) -> 
     """What to raise for a value of a type that cannot be used."""
     if value is None:
         return error("is None", where, expected)
-    return error(f"is {_shown(value)}, of type {type(value).__name__}", where, expected)
+    of_type = "" if _is_array(value) else f", of type {type(value).__name__}"
+    return error(f"is {_shown(value)}{of_type}", where, expected)
+
+
+def _is_array(value: Any) -> bool:
+    """Whether it is an array, or a tensor, of which type and shape say more than the first values."""
+    return hasattr(value, "dtype") and hasattr(value, "shape")
 
 
 def _shown(value: Any) -> str:
-    """The first line of its repr, of bounded length."""
+    """The first line of its repr, of bounded length; of arrays what they are, alone or a few of them."""
+    if _is_array(value):
+        return f"{type(value).__name__} of {str(value.dtype).removeprefix('torch.')}, {tuple(value.shape)}"
+    if isinstance(value, tuple | list) and len(value) < MOST_ARRAYS and any(map(_is_array, value)):
+        return f"({'; '.join(map(_shown, value))})"
     try:
         text = next(iter(repr(value).splitlines()), "")
     except Exception:  # whatever a stranger's __repr__ raises

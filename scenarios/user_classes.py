@@ -25,8 +25,8 @@ T = TypeVar("T")
 A = TypeVar("A", bound="Table")
 
 
-def user_class(name: str, folder: Path | None, where: str) -> Any:
-    """What is behind "module:Class"; `where` is the path of what names it.
+def user_class(name: str, folder: Path | None, where: str, kind: str = "Class") -> Any:
+    """What is behind "module:Class", or of another kind; `where` is the path of what names it.
 
     Raises
     ------
@@ -34,14 +34,18 @@ def user_class(name: str, folder: Path | None, where: str) -> Any:
         There is no such module or class, or it is stopped by an error; says where and why.
     """
     module_name, _, attribute = name.partition(":")
+    expected = f"an importable module:{kind}"
+    if folder is not None and not folder.is_dir():
+        raise ScenarioError(f"{folder} is no folder", "modules", f"the folder that has the module of {name!r}")
     try:
         module = _loaded(module_name, folder)
         return getattr(module, attribute)
     except AttributeError as error:
-        what = f"{name!r} cannot be loaded: there is no {attribute} in {getattr(module, '__file__', module_name)}"
-        raise ScenarioError(what, where, "an importable module:Class") from error
+        file = getattr(module, "__file__", None) or module_name
+        what = f"{name!r} cannot be loaded: there is no {attribute} in {file}"
+        raise ScenarioError(what, where, expected) from error
     except ImportError as error:
-        raise ScenarioError(f"{name!r} cannot be loaded: {error}", where, "an importable module:Class") from error
+        raise ScenarioError(f"{name!r} cannot be loaded: {error}", where, expected) from error
 
 
 def _loaded(name: str, folder: Path | None) -> types.ModuleType:
@@ -65,7 +69,8 @@ def _loaded(name: str, folder: Path | None) -> types.ModuleType:
             raise
     content = _stopped_by(file.read_bytes, str(file))
     digest = hashlib.sha256(str(file).encode() + b"\0" + content).hexdigest()[:12]
-    unique = f"gradwire_user_{digest}"
+    package = name.rpartition(".")[0] if file.with_name("__init__.py").is_file() else ""  # for imports from beside it
+    unique = f"{package}.gradwire_user_{digest}".lstrip(".")
     if unique in sys.modules:
         return sys.modules[unique]
     if str(folder) not in sys.path:

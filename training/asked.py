@@ -53,7 +53,7 @@ def model_kind(table: Training, folder: Path | None = None) -> ModelKind | OwnMo
     try:
         kind = find_model(table.model)
     except TraceError as error:
-        raise ScenarioError(error.what, "training.model", error.expected) from None
+        raise ScenarioError(error.what, MODEL, f"{error.expected}; or module:function, one of your own") from None
     if kind.task not in ("images", "next"):
         raise ScenarioError(f"{table.model} learns {kind.task}", "training.model", "a model of pictures or texts")
     return kind

@@ -24,15 +24,14 @@ from gradwire.training.kept import Again
 from gradwire.training.network import Ideal, Network, Random
 from gradwire.training.of_run import OfRun
 from gradwire.training.own import own_reducer
-from gradwire.training.own_data import own_data, try_out, watched
+from gradwire.training.own_data import own_data, try_out, watch
 from gradwire.training.own_model import DATA, MODEL, OwnModel, is_own
-from gradwire.training.precision import in_precision
 from gradwire.training.recipe import Recipe
 from gradwire.training.reducers.base import Reducer
 from gradwire.training.reducers.feedback import ErrorFeedback, MomentumCorrection
 from gradwire.training.reducers.none import Dense
 from gradwire.training.systems.base import System
-from gradwire.training.trainer import Trainer, losses_of, tensors_of
+from gradwire.training.trainer import Trainer, tensors_of
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
@@ -127,7 +126,7 @@ def trainer_of(
         where = {"ring": "training.reducer", "overlapped": "job.exchange"}.get(job.exchange.kind, "job.fill")
         raise ScenarioError(str(error), "training.system" if system else where) from None
     if own:
-        trainer.loss = in_precision(watched(losses_of, table.model, file), recipe.precision, device)
+        watch(trainer, table.model, file)
     return trainer
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate, pad
 
+from gradwire.scenarios.asked import asked
 from gradwire.scenarios.errors import TraceError
 from gradwire.scenarios.given import unfit, whole_number
 from gradwire.traces.datasets.images import ImageDataset, load_splits
@@ -81,7 +82,7 @@ class Images:
 def _check_split(given: Any, where: str, classes: int) -> None:
     """Raise TraceError unless it is samples with a class each."""
     both = isinstance(given, tuple | list) and len(given) == 2
-    if not both or not all(isinstance(each, Tensor) and each.dim() for each in given):
+    if not both or not all(isinstance(each, Tensor) and each.dim() and _is_plain(each) for each in given):
         raise unfit(given, where, "(x, y), tensors of samples and of their classes", TraceError)
     samples, labels = given
     if len(samples) != len(labels):
@@ -91,6 +92,11 @@ def _check_split(given: Any, where: str, classes: int) -> None:
         raise TraceError(f"has labels of {kind}", where, "numbers of classes, int64")
     if labels.numel():
         _check_range(labels, where, "label", classes, "Images")
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether its values are there, one beside the other."""
+    return tensor.layout == torch.strided and not tensor.is_meta
 
 
 def _check_range(numbers: Tensor, where: str, name: str, classes: int, owner: str) -> None:
@@ -233,7 +239,8 @@ class Dealer:
         if epoch != self._epoch:
             self._epoch, self._order = epoch, np.random.default_rng([self.seed, 0, epoch]).permutation(len(self.data))
         indices = self._order[within * self.count : (within + 1) * self.count]
-        dealt = self.data.batch(indices, np.random.default_rng([self.seed, 1, number]))
+        with asked(self.data, "batch", "training.data", f"in step {number}"):  # anybody's
+            dealt = self.data.batch(indices, np.random.default_rng([self.seed, 1, number]))
         return dealt if self.device is None else moved(dealt, self.device)
 
 

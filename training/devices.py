@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
@@ -113,3 +113,21 @@ def moved(saved: Any, device: torch.device) -> Any:
     if isinstance(saved, (list, tuple)):
         return type(saved)(moved(each, device) for each in saved)
     return saved
+
+
+def drawn(device: torch.device) -> dict[str, Tensor]:
+    """Where torch's random numbers are: the processor's, and those of a GPU that is computed on."""
+    found = {"cpu": torch.get_rng_state()}
+    return found | ({"cuda": torch.cuda.get_rng_state(device)} if _draws(device) else {})
+
+
+def draw_on(saved: Mapping[str, Tensor], device: torch.device) -> None:
+    """Let torch's random numbers go on from where they were."""
+    if "cpu" in saved:
+        torch.set_rng_state(saved["cpu"].cpu())
+    if "cuda" in saved and _draws(device):
+        torch.cuda.set_rng_state(saved["cuda"].cpu(), device)
+
+
+def _draws(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_initialized()

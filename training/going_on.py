@@ -56,7 +56,8 @@ def _learned_from(scenario: Scenario, own_data: bool) -> dict[str, Path]:
 
 def _changed(scenario: Scenario, digests: Mapping[str, str], own_data: bool) -> Iterator[Changed]:
     """Of the files that had these `inputs_of`, those that have others now."""
-    ours = {place: each for place, each in digests.items() if place.partition(":")[0] in (DATA, PREDICTOR)}
+    places = (PREDICTOR,) if is_own(table_of(scenario).data) else (DATA, PREDICTOR)  # modules are files of any scenario
+    ours = {place: each for place, each in digests.items() if place.partition(":")[0] in places}
     yield from changed_inputs(scenario, {place: each for place, each in digests.items() if place not in ours})
     files, now = _learned_from(scenario, own_data), _digests(scenario, own_data)
     for place, digest in ours.items():

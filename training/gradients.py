@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.training.copies import Buffers, Copies, buffers_of, put_back, share_out
+from gradwire.training.devices import draw_on, drawn
 from gradwire.training.layers import FORWARDS
 from gradwire.training.precision import Loss, exact
 from gradwire.training.recorded import Recorded
@@ -215,9 +216,10 @@ class Fastest:
                     self._replay = None
                     self._slower(f"steps cannot be replayed: {_first_line(error)}", "twice")
             return self._together(loss, inputs, targets)
-        before, exactly = buffers_of(model), exact(loss)
+        before, exactly, device = buffers_of(model), exact(loss), targets.device
+        from_here = drawn(device)
         expected = of_each_in_turn(model, exactly, inputs, targets, workers)
-        after = buffers_of(model)
+        after, from_there = buffers_of(model), drawn(device)
         put_back(model, before)
         answer = None
         try:
@@ -234,7 +236,9 @@ class Fastest:
             torch.cuda.empty_cache()  # of both ways, which takes several times what one of them does
         if exactly is not loss:
             put_back(model, before)
+            draw_on(from_here, device)
             return self(loss, inputs, targets)
+        draw_on(from_there, device)  # as where it is known how it is done
         if self._alike and answer is not None:
             return answer
         put_back(model, after)

@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from gradwire.scenarios.asked import file_of, stopped
 from gradwire.scenarios.components import USER_CLASS
-from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.errors import GradwireError, ScenarioError
 from gradwire.scenarios.modules import user_module
 from gradwire.scenarios.user_classes import user_class
 
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 MODEL, DATA = "training.model", "training.data"
 A_MODEL = "a function of the number of classes that makes a torch.nn.Module (docs/training.md)"
 SOME_DATA = "a function that makes an Images or a Text of gradwire.training.data (docs/training.md)"
+
+
+_handed_out: WeakSet[nn.Module] = WeakSet()
+"""What has been made, and may have been trained since."""
 
 
 def is_own(name: str) -> bool:
@@ -59,7 +64,14 @@ class OwnModel:
         from gradwire.training.parts import model_given
 
         made = made_by(self.name, self.folder, MODEL, A_MODEL, (outputs,), {"size": self.size})
-        return model_given(made, f"{MODEL}: what {self.name} makes")
+        where = f"{MODEL}: what {self.name} makes"
+        model = model_given(made, where)
+        if model in _handed_out:
+            raise ScenarioError("is the module that it has made before", where, "a new one each time, to be trained")
+        if any(each.is_meta for each in model.parameters()):
+            raise ScenarioError("has parameters without values, on meta", where, "parameters on the processor")
+        _handed_out.add(model)
+        return model
 
     def takes(self, size: int) -> bool:
         """It is tried when there are samples."""
@@ -91,7 +103,7 @@ def function_of(name: str, folder: Path | None, where: str, contract: str) -> Ca
     ScenarioError
         There is none; `contract` is what was expected.
     """
-    found = user_class(name, folder, where)
+    found = user_class(name, folder, where, "function")
     if not callable(found):
         raise ScenarioError(f"{name!r} is no function", where, contract)
     return found  # type: ignore[no-any-return]
@@ -102,10 +114,19 @@ def made_by(
 ) -> Any:
     """What a function of the user's own makes of what it is given, and of what is offered that it has parameters
     for."""
+    import torch
+
     function = function_of(name, folder, where, contract)
     taken = {key: value for key, value in offered.items() if takes(function, key)}
-    with stopped(f"{name} stopped", str(user_module(name.partition(":")[0], folder)), where):
-        return function(*given, **taken)
+    file = str(user_module(name.partition(":")[0], folder))
+    with stopped(f"{name} stopped", file, where), torch.enable_grad():  # whatever it says of gradients ends here
+        try:
+            made = function(*given, **taken)
+        except GradwireError as error:  # of something of gradwire's that it makes, such as an Images
+            raise ScenarioError(f"{name}: {error.where}: {error.what}", where, error.expected) from error
+    if inspect.iscoroutine(made):
+        made.close()
+    return made
 
 
 def takes(function: Callable[..., Any], name: str) -> bool:

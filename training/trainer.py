@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -24,7 +25,7 @@ from gradwire.scenarios.given import instance_of, unfit
 from gradwire.traces.trace import TensorInfo
 from gradwire.training.collective import all_reduced
 from gradwire.training.data import Dealer, Images, Text
-from gradwire.training.devices import CPU, Stopwatch, moved
+from gradwire.training.devices import CPU, Stopwatch, draw_on, drawn, moved
 from gradwire.training.exchange import Exchange, Sent
 from gradwire.training.gradients import Answers, Fastest
 from gradwire.training.kept import Again, remembers
@@ -129,6 +130,8 @@ class Trainer:
         self.network = Ideal() if network is None else network_given(network, "Trainer(network)")
         if not callable(loss):
             raise unfit(loss, "Trainer(loss)", "a function of (model, inputs, targets)", ScenarioError)
+        self.asking: Callable[[tuple[Tensor, ...]], AbstractContextManager[object]] = lambda inputs: nullcontext()
+        """Around each question to the model outside of the loss, about these inputs."""
         self.device = next((each.device for each in model.parameters()), CPU)
         """Where everything is but what goes to the network: that of the model's parameters."""
         check_precision(self.model, recipe.precision, self.device)
@@ -258,7 +261,8 @@ class Trainer:
         with torch.no_grad():
             for mine, answers in zip(inputs.split(batch), targets.split(batch), strict=True):
                 mine, answers = mine.to(self.device), answers.to(self.device)
-                logits = self.model(mine)
+                with self.asking((mine,)):
+                    logits = self.model(mine)
                 total += float(cross_entropy(logits.flatten(0, -2), answers.flatten(), reduction="sum"))
                 right += int((logits.argmax(dim=-1) == answers).sum())
         return total, right
@@ -308,10 +312,12 @@ class Trainer:
             "exchange": self.exchange.state_dict(),
             "network": self.network.state_dict(),
             "replicas": None if self.replicas is None else self.replicas.all_of_it(),
+            "drawn": drawn(self.device),
         }  # fmt: skip
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Go on from there, on whatever device that was.
+        """Go on from there, on whatever device that was. What models draw themselves, as dropout does, is drawn from
+        torch's own random numbers, and these go on from there, too.
 
         Raises
         ------
@@ -348,6 +354,7 @@ class Trainer:
         self.optimizer.load_state_dict(saved["optimizer"])
         self.exchange.load_state_dict(saved["exchange"])
         self.network.load_state_dict(saved["network"])
+        draw_on(saved.get("drawn", {}), self.device)
         self.replicas = None
         if saved["replicas"] is not None:
             self.replicas = Replicas(self.model, self.recipe.workers)

@@ -207,7 +207,11 @@ def _stopped(done: int, of: int, out: Path | None) -> None:
     """What there is of a command that was stopped."""
     over = f"{done} of {of} trainings were over" if of > 1 else ""
     kept = f"what was trained until the last checkpoint is in {out}; the same command goes on from there"
-    words = [over, kept if out is not None else "nothing is kept without --out"]
+    if out is None:
+        kept = "nothing is kept without --out"
+    elif not out.is_dir():
+        kept = f"nothing is in {out} yet"
+    words = [over, kept]
     typer.echo("; ".join(each for each in words if each), err=True)
 
 

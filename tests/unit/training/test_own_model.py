@@ -15,6 +15,7 @@ from gradwire import cli  # noqa: E402
 from gradwire.learn import check_trainings, train  # noqa: E402
 from gradwire.scenarios.errors import GradwireError, ResultError, ScenarioError  # noqa: E402
 from gradwire.scenarios.load import load_scenario  # noqa: E402
+from gradwire.scenarios.record import input_digests  # noqa: E402
 from gradwire.training.build import data_of, trainer_of  # noqa: E402
 from gradwire.training.data import Images, Text  # noqa: E402
 from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
@@ -78,6 +79,73 @@ def late(classes):
                 raise KeyError("twenty-one")
             return super().forward(x)
     return Late(2, classes)
+
+def leaves(classes):
+    raise SystemExit(0)
+
+class Own(BaseException):
+    pass
+
+def odd(classes):
+    raise Own("whatever")
+
+shared = nn.Linear(2, 2)
+
+def again(classes):
+    return shared
+
+def meta(classes):
+    return nn.Linear(2, classes, device="meta")
+
+class Detached(nn.Linear):
+    def forward(self, x):
+        return super().forward(x).detach()
+
+def detached(classes):
+    return Detached(2, classes)
+
+def without_gradients(classes):
+    torch.set_grad_enabled(False)
+    return nn.Linear(2, classes)
+
+class Few(nn.Linear):
+    def forward(self, x):
+        if not self.training and len(x) > 2:
+            raise RuntimeError("too many at once")
+        return super().forward(x)
+
+def few(classes):
+    return Few(2, classes)
+
+async def later(classes):
+    return nn.Linear(2, classes)
+
+def wrong():
+    return Images((torch.zeros(64, 2), torch.full((64,), 3)), (torch.zeros(4, 2), torch.zeros(4).long()), 2, augment=False)
+
+def arrays():
+    import numpy as np
+    return Images((np.zeros((64, 2)), np.zeros(64)), (torch.zeros(4, 2), torch.zeros(4).long()), 2, augment=False)
+
+def wide_test():
+    return Images((torch.zeros(64, 2), torch.zeros(64).long()), (torch.zeros(4, 3), torch.zeros(4).long()), 2, augment=False)
+
+def double():
+    return Images((torch.zeros(64, 2).double(), torch.zeros(64).long()), (torch.zeros(4, 2), torch.zeros(4).long()), 2, augment=False)
+
+def sparse():
+    x = torch.zeros(64, 2).to_sparse()
+    return Images((x, torch.zeros(64).long()), (x, torch.zeros(64).long()), 2, augment=False)
+
+class Moody(Images):
+    def batch(self, indices, draws):
+        if len(indices) > 2:
+            raise KeyError("not now")
+        return super().batch(indices, draws)
+
+def moody():
+    x = torch.zeros(64, 2)
+    return Moody((x, x[:, 0].long()), (x, x[:, 0].long()), 2, augment=False)
 
 number = 7
 '''
@@ -146,6 +214,82 @@ def test_a_model_of_gradwires_learns_data_of_ones_own(beside: Path) -> None:
     assert isinstance(trainer.data, Images) and trainer.infos[-1].shape == (3,)
 
 
+def test_it_is_gone_on_with(beside: Path, tmp_path: Path) -> None:
+    """By the same modules, over or stopped, with the bits of one that was never stopped; and by seeds, as a command."""
+    asked = scenario(beside, "training.score_every=2", "training.steps=8", 'training.network={loss=0.2}')
+    whole = train(asked, tmp_path / "whole")
+
+    def stop(share: float, words: str) -> None:
+        if words.startswith("step 5,"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(asked, tmp_path / "stopped", progress=stop)
+    assert train(asked, tmp_path / "stopped").tables == whole.tables == train(asked, tmp_path / "whole").tables
+    command = ["train", str(beside), "--policy", "whole", "--seeds", "2", "--out", str(tmp_path / "seeds"), "--set", "training.steps=3"]
+    assert [CliRunner().invoke(cli.app, command).exit_code for _ in range(2)] == [0, 0]
+
+
+@pytest.mark.parametrize("batch", [2, 8])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_what_a_model_draws_goes_on_from_a_checkpoint(beside: Path, tmp_path: Path, batch: int, precision: str) -> None:
+    """Dropout, with so few samples that all at once is tried in the first step, of whoever goes on, too; and with more."""
+    (beside.parent / "drops.py").write_text(
+        "from torch import nn\ndef net(classes):\n    return nn.Sequential(nn.Linear(2, 64), nn.Dropout(0.5), nn.Linear(64, classes))\n"
+    )
+    asked = scenario(
+        beside, 'training.model="drops:net"', f"training.batch={batch}", "training.score_every=2", "training.steps=8",
+        f'training.precision="{precision}"',
+    )
+    whole = train(asked, tmp_path / "whole")
+
+    def stop(share: float, words: str) -> None:
+        if words.startswith("step 5,"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(asked, tmp_path / "stopped", progress=stop)
+    torch.rand(7)  # somebody else draws
+    assert train(asked, tmp_path / "stopped").tables == whole.tables
+
+
+def test_a_package_imports_from_beside_it(beside: Path) -> None:
+    package = beside.parent / "pack" / "age"
+    package.mkdir(parents=True)
+    for each in (package.parent, package):
+        (each / "__init__.py").write_text("")
+    (package / "sizes.py").write_text("WIDTH = 5\n")
+    (package.parent / "more.py").write_text("MORE = 2\n")
+    (package / "nets.py").write_text(
+        "from torch import nn\nfrom .sizes import WIDTH\nfrom ..more import MORE\n"
+        "def net(classes):\n    return nn.Sequential(nn.Linear(2, WIDTH * MORE), nn.Linear(WIDTH * MORE, classes))\n"
+    )
+    asked = scenario(beside, 'training.model="pack.age.nets:net"')
+    assert trainer_of(asked, data_of(asked.training, beside.parent)).infos[0].shape == (10, 2)
+    digests = input_digests(asked)
+    assert {"training.model", "training.model: pack/age/sizes.py", "training.model: pack/more.py"} <= set(digests)
+
+
+def test_the_same_module_again_is_refused(beside: Path) -> None:
+    """It would begin where the training before has left it."""
+    asked = scenario(beside, 'training.model="nets:again"')
+    train(asked)
+    with pytest.raises(ScenarioError, match="what nets:again makes: is the module that it has made before; expected a new one"):
+        train(asked)
+
+
+def test_a_mistake_in_the_midst_of_a_score_or_a_batch_is_one_line(beside: Path) -> None:
+    with pytest.raises(ScenarioError, match=r"nets:few stopped at samples \(500, 2\): .*nets.py:\d+: RuntimeError: too many at once"):
+        train(scenario(beside, 'training.model="nets:few"'))
+    with pytest.raises(ScenarioError, match=r"batch of Moody stopped in step 0: .*nets.py:\d+: KeyError: 'not now'"):
+        train(scenario(beside, 'training.data="nets:moody"'))
+
+
+def test_without_gradients_is_not_for_others(beside: Path) -> None:
+    train(scenario(beside, 'training.model="nets:without_gradients"'))
+    assert torch.is_grad_enabled()
+
+
 def test_an_edited_model_is_not_gone_on_with(beside: Path, tmp_path: Path) -> None:
     asked = scenario(beside)
     train(asked, tmp_path / "out")
@@ -161,6 +305,12 @@ REFUSED = [
     (['model="nets:words"'], r"training.model: nets:words stopped: .*nets.py: TypeError: words\(\) takes 0 positional"),
     (['model="nets:frozen"'], r"training.model: what nets:frozen makes: has frozen parameters, bias"),
     (['data="nets:number"'], r"training.data: 'nets:number' is no function"),
+    (['model="nets:leaves"'], r"training.model: nets:leaves stopped: .*nets.py:\d+: SystemExit: 0"),
+    (['model="nets:odd"'], r"training.model: nets:odd stopped: .*nets.py:\d+: Own: whatever"),
+    (['model="nets:meta"'], r"what nets:meta makes: has parameters without values, on meta"),
+    (['model="nets:later"'], r"what nets:later makes: is .*coroutine"),
+    (['model="netz:net"'], r"training.model: 'netz:net' cannot be loaded: .*expected an importable module:function"),
+    (['model="my-net:net"'], r"training.model: model 'my-net:net'; expected one of .*; or module:function, one of your own"),
     (['learns="text"'], r"training.learns: is text; expected none: what is learned is known by training.data, spirals:points"),
     (['learns="text"', 'model="resnet8"', 'data="synthetic"'], r"training.learns: is text; .*by training.model, resnet8"),
 ]
@@ -169,6 +319,12 @@ AT_ONCE = [
     (['data="nets:broken"'], r"training.data: nets:broken stopped: .*nets.py:\d+: OSError: disk on fire"),
     (['data="nets:listed"'], r"training.data: nets:listed makes something of type list; expected .*Images or a Text"),
     (['data="nets:unheld"'], r"nets:unheld makes an Images without held-out samples; expected at least one in test"),
+    (['data="nets:wrong"'], r"training.data: nets:wrong: Images\(train\): has a label 3; expected classes 0 to 1"),
+    (['data="nets:arrays"'], r"nets:arrays: Images\(train\): is \(ndarray of float64, \(64, 2\); ndarray of float64, \(64,\)\), of type tuple"),
+    (['data="nets:sparse"'], r"nets:sparse: Images\(train\): is \(Tensor of float32, \(64, 2\)"),
+    (['data="nets:wide_test"'], r"training.model: spirals:Perceptron stopped at held-out samples \(2, 3\): .*RuntimeError"),
+    (['data="nets:double"'], r"spirals:Perceptron stopped at samples \(2, 2\) of float64: .*RuntimeError"),
+    (['model="nets:detached"'], r"nets:detached answers something that no gradients can be had of for samples \(2, 2\)"),
     (['size=8'], r"training.size: is 8, and spirals:points has no parameter for it; expected none, or a parameter size"),
     (['augment=false'], r"training.augment: is False, and spirals:points has no parameter"),
     (['model="nets:wide"'], r"training.model: nets:wide stopped at samples \(2, 2\): .*nets.py: RuntimeError: mat1 and mat2"),
@@ -195,6 +351,12 @@ def test_mistakes_are_told_before_anything_is_trained(beside: Path, tmp_path: Pa
 def test_check_says_the_same(beside: Path, keys: list[str], said: str) -> None:
     with pytest.raises(ScenarioError, match=said):
         check_trainings([told(beside, keys)])
+
+
+def test_a_folder_of_modules_that_is_not_there_is_said(beside: Path, tmp_path: Path) -> None:
+    for make in (lambda each: check_trainings([each]), train):
+        with pytest.raises(ScenarioError, match=r"modules: \S*nowhere is no folder; expected the folder that has the module of 'spirals:"):
+            make(scenario(beside, f'modules="{tmp_path / "nowhere"}"'))
 
 
 def test_check_finds_nothing_in_the_example(beside: Path) -> None:
