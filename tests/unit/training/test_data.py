@@ -137,7 +137,7 @@ X, Y = torch.randn(20, 5), torch.arange(20) % 2
     (((X, Y.int()), (X, Y), 2), r"Images\(train\): has labels of int32"),
     (((X, Y > 0), (X, Y), 2), r"Images\(train\): has labels of bool"),
     (((X.numpy(), Y.numpy()), (X, Y), 2), r"Images\(train\): is .* of type tuple; expected \(x, y\), tensors"),
-    ((X, (X, Y), 2), r"Images\(train\): is .* of type Tensor; expected"), (((X, Y), None, 2), r"Images\(test\): is None"),
+    ((X, (X, Y), 2), r"Images\(train\): is Tensor of float32, \(20, 5\); expected"), (((X, Y), None, 2), r"Images\(test\): is None"),
     (((X, Y), (X, torch.tensor(1)), 2), r"Images\(test\)"), (((X, Y), (X, Y), 2.0), r"Images\(classes\)"),
 ])  # fmt: skip
 def test_data_that_does_not_fit_together(given: tuple[Any, ...], words: str) -> None:
