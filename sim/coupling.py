@@ -116,10 +116,11 @@ class Coupling:
         if message.settled is not None:
             self._unsettled[number] = message
 
-    def play(self, part: Part) -> Track:
-        """Begin to play a part of a program: by the network itself, if it can, or by processes."""
+    def play(self, part: Part, begin: Ps | None = None) -> Track:
+        """Begin to play a part of a program: by the network itself, if it can, or by processes. `begin`: when, if that
+        was a little before, and where the network itself plays."""
         if hasattr(self.fabric, "play"):
-            track: Track = self.fabric.play(part, self._logged(part.table.name))
+            track: Track = self.fabric.play(part, self._logged(part.table.name), begin)
         else:
             from gradwire.sim.player import Player
 

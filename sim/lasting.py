@@ -62,11 +62,6 @@ class Lasting:
         beside = sum(track.handed.messages + sum(len(step.numbers) for step in track.steps) for track in self._traffic)
         return self.sent + beside > MOST_MESSAGES
 
-    @property
-    def now_ps(self) -> int:
-        """How long it has been there, in all."""
-        return self.since_ps + (0 if self.coupling is None else int(self.coupling.fabric.now))
-
     def ready(self, trace: Trace) -> Coupling:
         """It, built if it is not.
 
@@ -92,9 +87,9 @@ class Lasting:
         self._traffic = [self.coupling.play(part) for part in traffic_of(self.scenario, network, self.since_ps)]
         return self.coupling
 
-    def close(self) -> None:
-        """Forget it, and end the engine's threads."""
-        self.since_ps, self._traffic = self.now_ps, []
+    def close(self, now_ps: int = 0) -> None:
+        """Forget it, so long after it was built, and end the engine's threads."""
+        self.since_ps, self._traffic = self.since_ps + now_ps, []
         if self.coupling is not None and hasattr(self.coupling.fabric, "close"):
             self.coupling.fabric.close()
         self.coupling = None

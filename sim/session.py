@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gradwire.experiment.stepwise import Back, Played, Steps, played_scenario, workers_of
+from gradwire.scenarios.errors import StallError
 from gradwire.scenarios.inner_units import Ps
 from gradwire.sim.lasting import Lasting, hold_to_bounds, missing_by_message
 
@@ -27,7 +28,7 @@ class Session:
 
     Attributes
     ----------
-    now_ps : how long the network has been there.
+    now_ps : how long all steps have taken so far.
     built : how often the network has been built.
     takes_contents : how much is sent is enough.
     """
@@ -45,11 +46,11 @@ class Session:
         self.scenario = played_scenario(scenario, "Session(scenario)", beside=True)
         self._steps = Steps(self.scenario)
         self._network = Lasting(self.scenario, threads)
+        self._ended_ps = Ps(0)
 
     @property
     def now_ps(self) -> int:
-        coupling = self._network.coupling
-        return self._network.since_ps + (0 if coupling is None else coupling.now)
+        return self._network.since_ps + self._ended_ps
 
     @property
     def built(self) -> int:
@@ -76,10 +77,17 @@ class Session:
             self.close()
         coupling = network.ready(trace)
         job = self._steps.job(trace, network.places, network.cards, back, kept)
-        begin = coupling.fabric.now  # where the network rests, which is a little after it has told of the last end
-        track = coupling.play(job.part)
-        coupling.run(lambda: track.finished)
+        # The network is a little further than where the last step ended, by less than what is sent now takes to get to
+        # it: so steps follow each other as iterations of a run do, and traffic beside them meets them so.
+        begin = max(self._ended_ps, Ps(coupling.fabric.now - coupling.latency))
+        track = coupling.play(job.part, begin)
+        try:
+            coupling.run(lambda: track.finished)
+        except StallError as error:
+            beside = "".join(f", beside {table.name} (class {table.priority})" for table in self.scenario.traffic)
+            raise StallError(f"step {self._steps.done}{beside}: {error.what}", self.scenario.called) from None
         coupling.settle(Ps(track.ended_ps))
+        self._ended_ps = Ps(track.ended_ps)
         (seen,) = track.steps
         first, many = int(seen.numbers[0]) if len(seen.numbers) else 0, len(seen.numbers)
         runs = coupling.fabric.missing_of(first, many)  # type: ignore[attr-defined]  # the packet engine's
@@ -108,5 +116,6 @@ class Session:
 
     def close(self) -> None:
         """End the engine's threads."""
-        self._network.close()
+        self._network.close(self._ended_ps)
+        self._ended_ps = Ps(0)
         self._steps.rest()

@@ -91,9 +91,9 @@ class Recorder:
         )  # fmt: skip
         fabric._alone = self.threads == 1
         self.scenario, self.network = scenario, network
-        begin = fabric.play
+        play = fabric.play
         if self.log:
-            fabric.play = lambda part, logged=True: begin(part)  # type: ignore[method-assign]
+            fabric.play = lambda part, logged=True, begin=None: play(part, begin=begin)  # type: ignore[method-assign]
         return Plain(fabric) if self.by_processes else fabric
 
     def letters(self) -> list[Letter]:

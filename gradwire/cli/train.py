@@ -205,12 +205,14 @@ def _shown(
 
 def _stopped(done: int, of: int, out: Path | None) -> None:
     """What there is of a command that was stopped."""
+    from gradwire.scenarios.learned import CHECKPOINT, SUMMARY
+
     over = f"{done} of {of} trainings were over" if of > 1 else ""
     kept = f"what was trained until the last checkpoint is in {out}; the same command goes on from there"
     if out is None:
         kept = "nothing is kept without --out"
-    elif not out.is_dir():
-        kept = f"nothing is in {out} yet"
+    elif not any(each for name in (CHECKPOINT, SUMMARY) for each in out.rglob(name)):
+        kept = f"no checkpoint has been written to {out} yet"
     words = [over, kept]
     typer.echo("; ".join(each for each in words if each), err=True)
 

@@ -24,6 +24,7 @@ from gradwire.scenarios.schema.bound import most_of
 from gradwire.scenarios.schema.job import HostPlacement, Job
 from gradwire.scenarios.schema.network import Switch, entries, fits
 from gradwire.scenarios.schema.topology import MAX_CABLES, MAX_HOSTS, MAX_SWITCHES
+from gradwire.scenarios.schema.training import PLAYED
 from gradwire.scenarios.units import Bps, Ps, format_size, format_time
 from gradwire.scenarios.wire import MIN_FRAME, frame_bytes, serialisation_ps
 
@@ -92,6 +93,10 @@ def _training_remarks(scenario: Scenario) -> Iterator[str]:
             yield f"job[{index}].start is of a run; the clock of its training begins with the first step"
         if job.phase is not None and table.compute != "trace":
             yield f'job[{index}].phase is of a run; with training.compute = "none" no times of the trace are taken'
+    if table.network not in PLAYED:
+        for name in ("traffic", "fault"):
+            if getattr(scenario, name):
+                yield f"{name} makes no difference to a training: its network has no packets (training.network)"
 
 
 def _exchanges(scenario: Scenario) -> Iterator[Mistake]:

@@ -268,16 +268,22 @@ class Fabric:
             combination=self._combination, limit=limit, why=why, approximate=approximate, stopped=self._asks_to_stop,
         )  # fmt: skip
 
-    def play(self, part: Part, logged: bool = True) -> Track:
+    def play(self, part: Part, logged: bool = True, begin: Ps | None = None) -> Track:
         """Begin to play a part of a program: its messages start by themselves. `run` does not return for their
-        deliveries, only for the end of the part. `logged`: its packets are noted, if any are.
+        deliveries, only for the end of the part.
+
+        Parameters
+        ----------
+        logged : its packets are noted, if any are.
+        begin : when, if not now: up to a host's latency before, which is how far the network may have run since, as
+            nothing of it enters any earlier.
 
         Raises
         ------
         ValueError
             A message has more packets than can be numbered.
         """
-        return self._programs.play(part, self.now, logged)
+        return self._programs.play(part, self.now if begin is None else begin, logged)
 
     def _post(self, node: int, time_ps: Ps, key: int) -> None:
         self.kernel.post(self.memory.address, node, time_ps, key)

@@ -44,6 +44,21 @@ def test_the_first_step_is_a_runs_first_iteration(traffic: tuple[dict[str, Any],
         alone.close()
 
 
+@pytest.mark.parametrize("traffic", [[], [{**POISSON, "sizes": "20kB"}]], ids=["alone", "beside"])
+def test_steps_are_a_runs_iterations(traffic: list[dict[str, Any]]) -> None:
+    """Of one worker, whose iterations follow each other at once: all of them, to the picosecond, and their sum is the
+    network's time."""
+    def one(iterations: int):
+        return case(ps_job(1, push_bound=0.0, iterations=iterations), hosts=5, traffic=traffic, **SLOW)
+
+    made = make_trace([[20_000], [10_000]], forward=10**6, backward=10**6)
+    ends = [0, *sorted(simulate(one(12), made).iterations["end_ps"].to_pylist())]
+    session = Session(one(1))
+    found = [session.step(made).time_ps for _ in range(12)]
+    assert found == np.diff(ends).tolist()
+    assert session.now_ps == sum(found) and session.rest()[2] == sum(found)
+
+
 def test_traffic_goes_on_from_step_to_step_and_across_rests(tmp_path: Path) -> None:
     """Flows at times of their own, one of which meets the fourth step: only that one takes longer, and does so, too, where the
     network was built anew in between; in a session that goes on from there, too."""
