@@ -214,14 +214,16 @@ def test_a_model_of_gradwires_learns_data_of_ones_own(beside: Path) -> None:
     assert isinstance(trainer.data, Images) and trainer.infos[-1].shape == (3,)
 
 
+def stop(share: float, words: str) -> None:
+    """Hears of progress, and ends a training in its sixth step."""
+    if words.startswith("step 5,"):
+        raise KeyboardInterrupt
+
+
 def test_it_is_gone_on_with(beside: Path, tmp_path: Path) -> None:
     """By the same modules, over or stopped, with the bits of one that was never stopped; and by seeds, as a command."""
     asked = scenario(beside, "training.score_every=2", "training.steps=8", 'training.network={loss=0.2}')
     whole = train(asked, tmp_path / "whole")
-
-    def stop(share: float, words: str) -> None:
-        if words.startswith("step 5,"):
-            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         train(asked, tmp_path / "stopped", progress=stop)
@@ -242,10 +244,6 @@ def test_what_a_model_draws_goes_on_from_a_checkpoint(beside: Path, tmp_path: Pa
         f'training.precision="{precision}"',
     )
     whole = train(asked, tmp_path / "whole")
-
-    def stop(share: float, words: str) -> None:
-        if words.startswith("step 5,"):
-            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         train(asked, tmp_path / "stopped", progress=stop)
