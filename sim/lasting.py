@@ -26,6 +26,7 @@ from gradwire.scenarios.missing import COLUMNS
 from gradwire.sim.coupling import Coupling
 from gradwire.sim.patience import patience_ps
 from gradwire.sim.precheck import check_paths, find_all
+from gradwire.sim.run import submitted_by
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
@@ -59,8 +60,7 @@ class Lasting:
     @property
     def full(self) -> bool:
         """Whether it is time to build it anew."""
-        beside = sum(track.handed.messages + sum(len(step.numbers) for step in track.steps) for track in self._traffic)
-        return self.sent + beside > MOST_MESSAGES
+        return self.sent + sum(map(submitted_by, self._traffic)) > MOST_MESSAGES
 
     def ready(self, trace: Trace) -> Coupling:
         """It, built if it is not.

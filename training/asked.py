@@ -105,7 +105,10 @@ def refuse_ahead(scenario: Scenario) -> None:
         if is_own(name):
             check_own(name, scenario.folder, where)
     if isinstance(kind, OwnModel):
-        kind.build(2)
+        import torch
+
+        with torch.random.fork_rng(devices=[]):  # whoever asks has drawn nothing
+            kind.build(2)
     if kind.task == "images" and table.samples is not None and not given:
         check_samples(table.samples, job.workers, table.batch)
     from gradwire.training.reducers.base import Reducer
