@@ -90,10 +90,10 @@ H_ARENA_NEXT = 115
 H_ARENA_END = 116
 H_HEAP_NEXT = 117  # where heaps of hosts that grow find room
 H_HEAP_END = 118
-H_FAILED = 119  # FAILED_: what there was no room for; 0 = nothing
+H_FAILED = 119  # FAILED_: why the run cannot go on; 0 = it can
 H_FAR = 120  # 1 where the state is too large for the caches: what a node needs is asked for a node ahead
 HEADER_WORDS = 128
-FAILED_FLOWS, FAILED_ARENA, FAILED_HEAP = 1, 2, 3
+FAILED_FLOWS, FAILED_ARENA, FAILED_HEAP, FAILED_ROUTE = 1, 2, 3, 4
 ARENA_CLASSES = 256
 ALPHA_UNIT = 1 << 16
 

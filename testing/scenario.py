@@ -51,9 +51,10 @@ def agree(case: Case, **how: Any) -> Outcome:
     return engine
 
 
-def agree_on(scenario: Scenario, *, max_wall_s: float | None = None) -> int:
+def agree_on(scenario: Scenario, *, max_wall_s: float | None = None, reuse: bool = True) -> int:
     """Run one variant of a scenario on the engine and the messages that it started through the oracle as well, which takes
-    about 0.1 ms for each link that a packet crosses. Returns the packets sent by hosts.
+    about 0.1 ms for each link that a packet crosses. Returns the packets sent by hosts. `reuse`: the engine uses records
+    of messages again as early as it can, which finds what one message leaves behind for the next.
 
     Raises
     ------
@@ -64,7 +65,7 @@ def agree_on(scenario: Scenario, *, max_wall_s: float | None = None) -> int:
     """
     if scenario.policy:
         raise ScenarioError(f"has {len(scenario.policy)} policies", expected="one of scenario.variants()")
-    recorder = Recorder()
+    recorder = Recorder(reuse=reuse)
     simulate(scenario, fabric=recorder, max_wall_s=max_wall_s)
     difference = recorder.difference()
     if difference:
@@ -80,6 +81,8 @@ class Recorder:
     log: bool = True
     by_processes: bool = False
     """programs are played by SimPy"""
+    reuse: bool = False
+    """records of messages are used again as early as possible (`Fabric.reuse_records_at_once`)"""
     made: Any = None
 
     def __call__(self, scenario: Scenario, network: Network, routing: Routing, threads: int) -> FabricLike:
@@ -90,6 +93,8 @@ class Recorder:
             delays=scenario.output.delays, missing=True, folder=scenario.folder,
         )  # fmt: skip
         fabric._alone = self.threads == 1
+        if self.reuse:
+            fabric.reuse_records_at_once()
         self.scenario, self.network = scenario, network
         play = fabric.play
         if self.log:

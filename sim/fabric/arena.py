@@ -16,10 +16,15 @@ Keep = Callable[..., int]
 """`gradwire.sim.fabric.keep.keep` on the state of one fabric, as compiled: (what, first, second)."""
 
 FAILURES = {
-    at.FAILED_FLOWS: f"more than {at.MAX_FLOWS} messages under way at once",
-    at.FAILED_ARENA: "the messages under way have too many packets together",
-    at.FAILED_HEAP: "too many messages under way at one host",
+    at.FAILED_FLOWS: (f"more than {at.MAX_FLOWS} messages under way at once", "fewer"),
+    at.FAILED_ARENA: ("the messages under way have too many packets together", "fewer"),
+    at.FAILED_HEAP: ("too many messages under way at one host", "fewer"),
+    at.FAILED_ROUTE: (
+        "internal error: a switch has no route for a packet, although no cable is cut",
+        "a report with the scenario, since the engine's state is damaged",
+    ),
 }
+"""By FAILED_ word: message, and what would be right."""
 
 
 class Arena:
@@ -55,7 +60,8 @@ class Arena:
             self.free(words, base)
 
     def check(self) -> None:
-        """Raise GradwireError if there has been no room for something, here or while the engine ran."""
+        """Raise GradwireError if the run cannot go on: there was no room for something, or a packet had no route."""
         failed = int(self._M[at.H_FAILED])
         if failed:
-            raise GradwireError(FAILURES[failed], "fabric", "fewer")
+            message, expected = FAILURES[failed]
+            raise GradwireError(message, "fabric", expected)

@@ -58,6 +58,7 @@ __all__ = ["Delivery", "Event", "Fabric"]
 
 CALL_SECONDS = 0.05  # of a call of the compiled engine, about: Ctrl-C and progress get their turn between two
 CLOSE_BATCH = 64
+LEAST_BUDGET, MOST_BUDGET = 16, 1 << 40  # windows of one call
 DEADLOCK_PS = Ps(1_000_000_000)  # how often it is looked for
 MOST_THREADS = 128  # more take turns at the barrier rather than work
 
@@ -147,6 +148,8 @@ class Fabric:
         self._logs = Logs(self.memory, self.flows)
         self._deliveries = Deliveries(self.memory, self.flows, self._logs, missing)
         self._budget = 64
+        self._budgets = LEAST_BUDGET, MOST_BUDGET
+        self._close_batch = CLOSE_BATCH
         self._alone = True
         self.forward: FastForward | None = None
         self._quiet: tuple[int, int] = (0, -1)
@@ -408,7 +411,7 @@ class Fabric:
             spent = time.perf_counter() - before
             check_watched(M, self._combination.transports, self._combination.balancer, self._combination.queue)
             self._deliveries.harvest(events)
-            self._programs.closed(self.flows.close(CLOSE_BATCH))
+            self._programs.closed(self.flows.close(self._close_batch))
             status = int(M[at.H_STATUS])
             self.flows.arena.check()
             if status == at.POOL_FULL:
@@ -420,11 +423,19 @@ class Fabric:
                 M[at.H_STREAK] = 0
             if status == at.EXHAUSTED:
                 factor = min(2.0, max(0.5, CALL_SECONDS / max(spent, 1e-6)))
-                self._budget = max(16, int(self._budget * factor))
+                self._budget = min(max(self._budgets[0], int(self._budget * factor)), self._budgets[1])
             if self._asks_to_stop():
                 return True
             if status == at.REACHED:
                 return False
+
+    def reuse_records_at_once(self) -> None:
+        """Free the records of messages every few windows, for tests: which record a message gets must not show.
+
+        A run frees them in batches of `CLOSE_BATCH`, so that a run of fewer messages never uses a record twice.
+        """
+        self._budget, self._budgets = 4, (4, 4)
+        self._close_batch = 1
 
     def _asks_to_stop(self) -> bool:
         """Ask `on_progress`, about every `CALL_SECONDS` however short the calls of the engine are: between samples of

@@ -2,22 +2,27 @@
 
 A key is `message | base of the record | what` (see `layout`), that of a sender or of a receiver that waits; entries of
 equal time come out in key order, so the order of timers never depends on history. Entries are never removed early: a
-timer that moved leaves a stale entry behind, which is recognised when it comes out (S_ARMED or R_ARMED names another
-time). The stretch has room for the live entries of all active flows of the host (three each); when stale ones fill it,
-they are swept out.
+timer that moved leaves a stale entry behind, and so does a message that ends before its timer is due. `watches` says
+which entries are live. The stretch has room for the live entries of all active flows of the host (three each); when
+stale ones fill it, they are swept out.
 """
 
 from gradwire.components.compiled import njit
 from gradwire.components.layout import (
     H_RECEIVERS,
+    H_SENDERS,
+    KEY_ORDER,
     MASK_KEY_SENDER,
     N_HEAP,
     N_HEAP_COUNT,
     R_ARMED,
     R_TIMER,
+    RECEIVER_WORDS,
     S_ARMED,
     S_DONE,
     S_LISTED,
+    S_ORDER,
+    SENDER_WORDS,
     WHAT_PACE,
     WHAT_TIMER,
 )
@@ -81,8 +86,30 @@ def pop(M, node):
 
 
 @njit
+def watches(M, f, armed, time, key):
+    """Return True if a timer entry is the one that its flow waits for.
+
+    The record at `f` may by now belong to another message, of any host, that is armed for the very same time: where the
+    kernel's clock ticks, many are. So the message counts as well as the time.
+    """
+    return M[armed] == time and (M[f + S_ORDER] ^ key) >> KEY_ORDER == 0
+
+
+@njit
+def sender_of(M, record):
+    """Return the sender's record of the flow that a sender's or a receiver's record belongs to."""
+    if record < M[H_RECEIVERS]:
+        return record
+    return M[H_SENDERS] + (record - M[H_RECEIVERS]) // RECEIVER_WORDS * SENDER_WORDS
+
+
+@njit
 def _sweep(M, node):
-    """Drop the entries that no flow is waiting for, and rebuild the heap from the rest."""
+    """Drop the entries that no flow is waiting for, and rebuild the heap from the rest.
+
+    A timer that moves to and fro between two times leaves the same entry behind again and again, of which one is kept:
+    what watches a flow is struck out of its record until all entries have been read.
+    """
     base = M[node + N_HEAP]
     count = M[node + N_HEAP_COUNT]
     kept = 0
@@ -93,13 +120,23 @@ def _sweep(M, node):
         what = key & 3
         if what == WHAT_PACE and M[f + S_DONE]:
             M[f + S_LISTED] = 0
-        elif what == WHAT_TIMER and f >= M[H_RECEIVERS]:
-            if M[f + R_ARMED] == time and M[f + R_TIMER]:
-                _sift_up(M, base, kept, time, key)
-                kept += 1
-            elif M[f + R_ARMED] == time:
-                M[f + R_ARMED] = 0
-        elif what != WHAT_TIMER or (M[f + S_ARMED] == time and M[f + S_DONE] == 0):
-            _sift_up(M, base, kept, time, key)
-            kept += 1
+            continue
+        if what == WHAT_TIMER:
+            is_receiver = f >= M[H_RECEIVERS]
+            armed = f + R_ARMED if is_receiver else f + S_ARMED
+            if not watches(M, sender_of(M, f), armed, time, key):
+                continue
+            if is_receiver and M[f + R_TIMER] == 0:
+                M[armed] = 0
+                continue
+            if not is_receiver and M[f + S_DONE]:
+                continue
+            M[armed] = ~time
+        _sift_up(M, base, kept, time, key)
+        kept += 1
     M[node + N_HEAP_COUNT] = kept
+    for i in range(kept):
+        key = M[base + 2 * i + 1]
+        if key & 3 == WHAT_TIMER:
+            f = (key & MASK_KEY_SENDER) >> 2
+            M[f + R_ARMED if f >= M[H_RECEIVERS] else f + S_ARMED] = M[base + 2 * i]

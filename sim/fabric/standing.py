@@ -49,8 +49,11 @@ def _expects(memory: Memory, host: int) -> bool:
     sends = record < memory.receivers
     armed = np.where(sends, record + at.S_ARMED, record + at.R_ARMED)
     timer = np.where(sends, record + at.S_TIMER, record + at.R_TIMER)
-    over = sends & (M[np.where(sends, record + at.S_DONE, record)] != 0)
-    stale = over | (M[armed] != times) | (M[timer] == 0)
+    flow = (record - memory.receivers) // at.RECEIVER_WORDS
+    sender = np.where(sends, record, memory.senders + flow * at.SENDER_WORDS)
+    over = sends & (M[sender + at.S_DONE] != 0)
+    reused = (M[sender + at.S_ORDER] ^ keys) >> at.KEY_ORDER != 0
+    stale = over | reused | (M[armed] != times) | (M[timer] == 0)
     return bool(((keys & 3 != at.WHAT_TIMER) | ~stale).any())
 
 

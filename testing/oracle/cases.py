@@ -87,7 +87,7 @@ def run_engine(
 
 
 def fabric_of(case: Case, *, threads: int = 1, window: Ps | None = None) -> Fabric:
-    """The engine for a case, with a packet log and nothing sent yet."""
+    """The engine for a case, with a packet log and nothing sent yet; it uses records of messages again at once."""
     fabric = Fabric(
         case.network,
         build_routing(case.network),
@@ -103,6 +103,7 @@ def fabric_of(case: Case, *, threads: int = 1, window: Ps | None = None) -> Fabr
         faults=bool(case.changes),
         folder=case.folder,
     )
+    fabric.reuse_records_at_once()
     for change in case.changes:
         fabric.agenda.add(Ps(change.time), partial(_change, fabric.control, change))
     return fabric

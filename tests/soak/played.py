@@ -71,9 +71,9 @@ def _run(scenario: Scenario, seconds: float, against_oracle: bool) -> str:
     ended = result.summary["totals"]["ended_by"]
     if ended == "max_wall":
         return "cut"
-    for threads in (2, 3):
-        again = simulate(scenario, threads=threads, fabric=Recorder(threads, log=bool(scenario.output.packet_log)))
-        _same(result, again, "1 thread", f"{threads} threads")
+    for threads, reuse in ((1, True), (2, False), (3, True)):
+        again = simulate(scenario, threads=threads, fabric=Recorder(threads, log=bool(scenario.output.packet_log), reuse=reuse))
+        _same(result, again, "1 thread", f"{threads} threads{', records used again at once' if reuse else ''}")
     other = simulate(scenario, fabric=Recorder(log=bool(scenario.output.packet_log), by_processes=True))
     _same(result, other, "the engine's player", "SimPy's")
     tables = fabric.finish()

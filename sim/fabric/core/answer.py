@@ -14,7 +14,6 @@ from gradwire.components.layout import (
     B_ARGUMENT,
     B_SEQUENCE,
     H_RECEIVERS,
-    H_SENDERS,
     KEY_ORDER,
     MASK_FLOW,
     MASK_KEY_NUMBER,
@@ -42,11 +41,10 @@ from gradwire.components.layout import (
     R_TIMER,
     RECEIVER_WORDS,
     S_ORDER,
-    SENDER_WORDS,
     WHAT_PULL,
     WHAT_TIMER,
 )
-from gradwire.sim.fabric.heap import push
+from gradwire.sim.fabric.heap import push, sender_of, watches
 
 from .bound import HOST_PATHS, PULLS, STREAMS, on_late
 from .link import transmission_time, transmit
@@ -169,14 +167,13 @@ def _arm_receiver(M, node, s):
     timer = M[s + R_TIMER]
     if timer and (M[s + R_ARMED] == 0 or timer < M[s + R_ARMED]):
         M[s + R_ARMED] = timer
-        f = M[H_SENDERS] + (s - M[H_RECEIVERS]) // RECEIVER_WORDS * SENDER_WORDS
-        push(M, node, timer, M[f + S_ORDER] | (s << 2) | WHAT_TIMER)
+        push(M, node, timer, M[sender_of(M, s) + S_ORDER] | (s << 2) | WHAT_TIMER)
 
 
 @njit
-def receiver_timer(M, th, node, p, s, time):
+def receiver_timer(M, th, node, p, s, time, key):
     """Handle the entry of a receiver in the host's heap."""
-    if M[s + R_ARMED] != time:
+    if not watches(M, sender_of(M, s), s + R_ARMED, time, key):
         return
     M[s + R_ARMED] = 0
     wanted = M[s + R_TIMER]

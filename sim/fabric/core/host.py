@@ -64,7 +64,7 @@ from gradwire.components.layout import (
     X_PAUSES,
 )
 from gradwire.sim.fabric.atomics import prefetch
-from gradwire.sim.fabric.heap import pop
+from gradwire.sim.fabric.heap import pop, watches
 
 from .answer import answer, answer_or_wait, receiver_timer, send_pull
 from .bound import (
@@ -189,10 +189,10 @@ def _timer(M, th, node, p, time, key):
         send_pull(M, th, node, p, time)
         return
     if ACK_DELAY and what == WHAT_TIMER and f >= M[H_RECEIVERS]:
-        receiver_timer(M, th, node, p, f, time)
+        receiver_timer(M, th, node, p, f, time, key)
         return
     if what == WHAT_TIMER:
-        if M[f + S_ARMED] != time:
+        if not watches(M, f, f + S_ARMED, time, key):
             return
         M[f + S_ARMED] = 0
         wanted = M[f + S_TIMER]

@@ -6,8 +6,10 @@ from gradwire.components.layout import (
     A_KIND,
     B_ARGUMENT,
     CAUSE_NO_ROUTE,
+    FAILED_ROUTE,
     H_BLOCK_SHIFT,
     H_DEST,
+    H_FAILED,
     H_FAR,
     H_GROUPS,
     H_NOTES_TIES,
@@ -66,7 +68,7 @@ def route(M, th, node, A, B, now):
         return word >> DEST_PORT
     group = _group(M, node, edge)
     n = group >> GROUP_COUNT
-    if n == 1 or (FAULTS and n == 0):
+    if n < 2:
         return group & GROUP_MASK
     count = M[node + N_DRAWS]
     M[node + N_DRAWS] = count + 1
@@ -129,8 +131,11 @@ def _note_tie(M, th, before, p, now, drawn):
 
 @njit
 def _forward(M, th, node, p, A, B, back, now):
-    if FAULTS and p == 0:
-        log_drop(M, th, M[node + N_PORT], now, CAUSE_NO_ROUTE, A, B)
+    if p == 0:
+        if FAULTS:
+            log_drop(M, th, M[node + N_PORT], now, CAUSE_NO_ROUTE, A, B)
+        else:
+            M[H_FAILED] = FAILED_ROUTE  # without faults every host reaches every other one
         return
     if SOURCE_ROUTES:
         A = _used_up(M, node, A)

@@ -1,0 +1,108 @@
+"""Timers of messages that have ended, in runs that use the records of messages again: engine against oracle.
+
+The kernel's timers go off on a grid of 1 ms (`timers = "ticks"`, part of `preset = "linux"`). So a message often waits for
+the very time for which the message before it, with the same record, waited.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+from pathlib import Path
+
+import pytest
+from formats_cases import SHARED
+from profiles import by_profile
+from transport_bench import star_of
+
+from gradwire.components.layout import (
+    KEY_ORDER,
+    N_HEAP,
+    N_HEAP_COUNT,
+    R_ARMED,
+    R_TIMER,
+    RECEIVER_WORDS,
+    S_ARMED,
+    S_ORDER,
+    S_TIMER,
+    SENDER_WORDS,
+)
+from gradwire.experiment.routing import build_routing
+from gradwire.scenarios.load import build_scenario
+from gradwire.scenarios.schema.network import Switch
+from gradwire.sim.fabric import heap
+from gradwire.sim.fabric.fabric import Fabric
+from gradwire.testing import transport
+from gradwire.testing.scenario import agree_on
+from tests.soak.played import play
+
+CASES = SHARED / "cases" / "engine"
+
+
+def lossy_shifts(hosts: int, gpus: int, size: str, transport: dict) -> dict:
+    """A star whose hosts send short messages to all others, one after the other, over links that lose 1 %."""
+    return {
+        "name": "shifts", "load_balancing": "ecmp", "topology": {"kind": "star", "hosts": hosts}, "link": {"loss": 0.01},
+        "transport": transport, "host": {"gpus": gpus},
+        "traffic": [{"kind": "all_to_all", "name": "t", "size": size, "order": "shifts"}],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+@pytest.mark.parametrize("kind", ["dctcp", "cubic"])
+def test_messages_one_after_the_other_with_the_kernels_timers(seed, kind, tmp_path):
+    tables = {**lossy_shifts(4, 5, "10kB", {"kind": kind, "preset": "linux"}), "seed": seed}
+    assert play(tables, tmp_path) == "ok"
+
+
+@pytest.mark.parametrize("name", ["m3", "m4", "g1"])
+def test_the_cases_that_were_found(name, tmp_path):
+    path = CASES / f"{name}.toml"
+    if not path.exists():
+        pytest.skip(f"no shared data: {path}")
+    shutil.copy(path, tmp_path)
+    tables = tomllib.loads(Path(tmp_path / path.name).read_text())
+    for seed in range(1, by_profile(21, 3 if name == "g1" else 6)):
+        packets = agree_on(build_scenario({**tables, "seed": seed}).at(tmp_path), reuse=seed % 2 == 0)
+        assert packets > 100
+
+
+@pytest.fixture
+def fabric():
+    network = star_of(3)
+    return Fabric(network, build_routing(network), switch=Switch(), transports=[transport("dctcp")])
+
+
+def entries(fabric, node):
+    """The heap of a host, sorted."""
+    M = fabric.memory.M
+    base, count = int(M[node + N_HEAP]), int(M[node + N_HEAP_COUNT])
+    return sorted(map(tuple, M[base : base + 2 * count].reshape(-1, 2).tolist()))
+
+
+@pytest.mark.parametrize("receiver", [False, True])
+def test_a_full_heap_keeps_one_entry_of_each_live_timer(fabric, receiver):
+    """Three messages that wait, each with its entry several times over, among those of messages that have ended."""
+    memory, M = fabric.memory, fabric.memory.M
+    node = int(memory.node_base[0])
+    capacity = int(M[int(M[node + N_HEAP]) - 1])
+    live, pushed = [], 0
+    for flow in range(3):
+        f, r = memory.senders + flow * SENDER_WORDS, memory.receivers + flow * RECEIVER_WORDS
+        order = (100 + flow) << KEY_ORDER
+        M[f + S_ORDER] = order
+        record = r if receiver else f
+        M[record + (R_TIMER if receiver else S_TIMER)] = M[record + (R_ARMED if receiver else S_ARMED)] = 5000
+        live.append((5000, order | record << 2 | heap.WHAT_TIMER))
+    stale = [(time, key ^ 1 << KEY_ORDER) for time, key in live]  # of the messages that had the records before, for the same time
+    moved = [(time - 1, key) for time, key in live]
+    while pushed <= 3 * capacity:
+        time, key = (live + stale + moved)[pushed % 9]
+        heap.push(M, node, time, key)
+        pushed += 1
+        assert M[node + N_HEAP_COUNT] <= capacity
+    heap._sweep(M, node)
+    assert entries(fabric, node) == sorted(live)
+    armed = [M[memory.receivers + flow * RECEIVER_WORDS + R_ARMED] if receiver else M[memory.senders + flow * SENDER_WORDS + S_ARMED]
+             for flow in range(3)]  # fmt: skip
+    assert armed == [5000] * 3
