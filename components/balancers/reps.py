@@ -11,7 +11,7 @@ from gradwire.components.balancers.base import Balancer
 from gradwire.components.balancers.ecmp import choose
 from gradwire.components.balancers.source_random import pick as any_path
 from gradwire.components.compiled import njit
-from gradwire.components.layout import ACK, S_PATHS
+from gradwire.components.layout import NACK, PULL, S_PATHS
 
 RING = 8
 KEPT = S_PATHS  # unused ones | place of the next one << 8
@@ -32,8 +32,12 @@ def pick(M, f, count):
 
 @njit
 def heard(M, f, kind, entropy, echo, now):
-    """An acknowledgement without a mark brings back an entropy worth using again."""
-    if kind != ACK or echo:
+    """An unmarked answer to a packet that arrived brings back an entropy worth using again.
+
+    A receiver that acknowledges several packets at once answers with a BITMAP. A NACK tells of a packet that was trimmed
+    or of a gap; a PULL answers no packet.
+    """
+    if kind == NACK or kind == PULL or echo:
         return
     state = M[f + KEPT]
     place = state >> 8

@@ -12,10 +12,12 @@ from gradwire.components.balancers.source_round_robin import SourceRoundRobin
 from gradwire.components.layout import (
     A_ENTROPY,
     ACK,
+    BITMAP,
     H_ENTROPIES,
     HEADER_WORDS,
     KEY_ORDER,
     NACK,
+    PULL,
     S_DATA,
     S_ORDER,
     SENDER_WORDS,
@@ -65,10 +67,11 @@ def test_reps_uses_again_what_came_back_unmarked_oldest_first_and_once():
     record = sender()
     fresh = uncompiled(SourceRandom.pick)
     assert pick(record, F, 0) == fresh(record, F, 0)  # nothing has come back yet
-    for entropy, kind, marked in ((7, ACK, 0), (8, ACK, 1), (9, NACK, 0), (65535, ACK, 0)):
+    answers = ((7, ACK, 0), (8, ACK, 1), (9, NACK, 0), (10, PULL, 0), (11, BITMAP, 1), (12, BITMAP, 0), (65535, ACK, 0))
+    for entropy, kind, marked in answers:
         heard(record, F, kind, entropy, marked, 0)
-    assert [pick(record, F, 1), pick(record, F, 2)] == [7, 65535]
-    assert pick(record, F, 3) == fresh(record, F, 3)
+    assert [pick(record, F, 1), pick(record, F, 2), pick(record, F, 3)] == [7, 12, 65535]
+    assert pick(record, F, 4) == fresh(record, F, 4)
 
 
 def test_of_more_than_the_ring_holds_the_oldest_give_way():
