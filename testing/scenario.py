@@ -92,7 +92,7 @@ class Recorder:
             threads=self.threads, packet_log=self.log, faults=any(table.engine for table in scenario.fault),
             delays=scenario.output.delays, missing=True, folder=scenario.folder,
         )  # fmt: skip
-        fabric._alone = self.threads == 1
+        fabric.choice.fix(alone=self.threads == 1)
         if self.reuse:
             fabric.reuse_records_at_once()
         self.scenario, self.network = scenario, network

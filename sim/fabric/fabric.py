@@ -45,6 +45,7 @@ from gradwire.sim.fabric.recorder import Recorder
 from gradwire.sim.fabric.regions import Wanted
 from gradwire.sim.fabric.specialise import Kernel, combine, features_of, specialise, spent_ahead
 from gradwire.sim.fabric.tables import Tables, collect_drops, collect_ports, collect_sums
+from gradwire.sim.fabric.thread_choice import ThreadChoice
 from gradwire.sim.fabric.track import Track
 from gradwire.sim.fabric.watched import check_watched, stopped
 from gradwire.sim.fabric.workers import WorkerThreads
@@ -150,7 +151,7 @@ class Fabric:
         self._budget = 64
         self._budgets = LEAST_BUDGET, MOST_BUDGET
         self._close_batch = CLOSE_BATCH
-        self._alone = True
+        self.choice = ThreadChoice(threads)
         self.forward: FastForward | None = None
         self._quiet: tuple[int, int] = (0, -1)
         self.stalled = ""
@@ -403,9 +404,10 @@ class Fabric:
         while True:
             M[at.H_STATUS] = at.RUNNING
             M[at.H_BUDGET] = self._budget
-            before = time.perf_counter()
+            M[at.H_HOLDS] = self.choice.holds
+            packets, before = self._packets_handled(), time.perf_counter()
             try:
-                self._workers.advance(self._alone)
+                self._workers.advance(self.choice.alone)
             except Exception as error:  # Raised; where Numba compiles in this process, what a rule has raised
                 raise stopped(self._combination.owners, error) or error from error
             spent = time.perf_counter() - before
@@ -419,15 +421,22 @@ class Fabric:
                     "more than 33 million packets wait in queues", "fabric", "smaller buffers"
                 )
             if status in (at.BUSY, at.QUIET):
-                self._alone = status == at.QUIET
                 M[at.H_STREAK] = 0
+            is_trial = self.choice.note(status, self._packets_handled() - packets, spent)
             if status == at.EXHAUSTED:
                 factor = min(2.0, max(0.5, CALL_SECONDS / max(spent, 1e-6)))
                 self._budget = min(max(self._budgets[0], int(self._budget * factor)), self._budgets[1])
+            if is_trial:  # if threads have no processors, it ends soon
+                self._budget = max(self._budgets[0], self._budget // 16)
             if self._asks_to_stop():
                 return True
             if status == at.REACHED:
                 return False
+
+    def _packets_handled(self) -> int:
+        """Return the packets that all threads have handled, over all windows."""
+        first = int(self.memory.M[at.H_THREAD])
+        return int(self.memory.M[first + at.T_TOTAL : first + self.threads * at.THREAD_WORDS : at.THREAD_WORDS].sum())
 
     def reuse_records_at_once(self) -> None:
         """Free the records of messages every few windows, for tests: which record a message gets must not show.

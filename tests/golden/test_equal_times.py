@@ -40,7 +40,7 @@ def engine(case: Case) -> Outcome:
 
 
 def together(fabric: Any) -> None:
-    fabric._alone = False
+    fabric.choice.fix(alone=False)
 
 
 def paused(network: Network, letters: list[Letter], seed: int = 1, changes: Sequence[Change] = ()) -> Outcome:

@@ -59,7 +59,7 @@ def test_engine_and_oracle_choose_alike(kind, data):
 
 
 def together(fabric):
-    fabric._alone = False
+    fabric.choice.fix(alone=False)
 
 
 def two_ways(slow: int, fast: int):

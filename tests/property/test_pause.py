@@ -27,7 +27,7 @@ def dctcp(**more: Any) -> Dctcp:
 
 
 def together(fabric: Any) -> None:
-    fabric._alone = False
+    fabric.choice.fix(alone=False)
 
 
 @st.composite

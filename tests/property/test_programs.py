@@ -114,7 +114,7 @@ def played(made: Any, *, simpy: bool, threads: int = 1, loss: float = 0.0) -> An
     """What is known of every step when all is over, and when every message was delivered."""
     case = Case(star(HOSTS, LinkSpec(10**10, US, loss)), TABLES, [], host_latency=LATENCY)
     fabric = fabric_of(case, threads=threads)
-    fabric._alone = threads == 1
+    fabric.choice.fix(alone=threads == 1)
     coupling = Coupling(Plain(fabric) if simpy else fabric, LATENCY, ["a", "b", "c", "d"])
     track = coupling.play(made)
     assert coupling.run(lambda: track.finished, until=FOREVER)

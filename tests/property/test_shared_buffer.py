@@ -23,7 +23,7 @@ def dctcp(**more: Any) -> Dctcp:
 
 
 def together(fabric: Any) -> None:
-    fabric._alone = False
+    fabric.choice.fix(alone=False)
 
 
 @budget()

@@ -19,6 +19,7 @@ from gradwire.components.layout import (
     H_BUDGET,
     H_FAR,
     H_GO,
+    H_HOLDS,
     H_HOST_LATENCY,
     H_NEXT,
     H_NOW,
@@ -54,6 +55,7 @@ from gradwire.components.layout import (
     T_LOG_LIMIT,
     T_PLAYED,
     T_SLOT,
+    T_TOTAL,
     T_TRACE,
     T_WAKE,
     T_WORK,
@@ -176,6 +178,7 @@ def _window(M, begin, end, thread, threads, alone, parity):
     else:
         earliest = _share(M, th, begin, end, shift, thread, threads, parity)
     limit = M[th + T_LOG_LIMIT]
+    M[th + T_TOTAL] += M[th + T_WORK]
     slot = th + T_SLOT + 8 * parity
     M[slot] = min(earliest, M[th + T_EARLIEST])
     M[slot + 1] = M[th + T_DELIVERED]
@@ -251,7 +254,7 @@ def _advance(M, thread, threads, alone):
             status = LOG_FULL
         elif budget <= 0:
             status = EXHAUSTED
-        elif streak >= PERSISTENT and threads > 1:
+        elif streak >= PERSISTENT and threads > 1 and M[H_HOLDS] == 0:
             status = BUSY if alone else QUIET
     if thread == 0:
         M[H_NOW] = now

@@ -1,0 +1,114 @@
+"""One thread or all: who advances the network in the next call of the engine, by the speed that was measured.
+
+Threads meet at a barrier after every window. That pays where windows have many packets, which the engine sees
+itself, and where every thread has a processor, which only the clock shows: on a machine that is busy with something
+else, a thread that waits for its turn holds up all the others, window after window, and two threads can be ten times
+slower than one. So the speed of one thread is measured before all advance together, and whenever they are slower
+than it they pause, each time for twice as long.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Literal
+
+from gradwire.components.layout import BUSY, QUIET
+
+SAMPLE_S = 0.01  # of one thread alone: long enough to be more than noise
+SAMPLE_LASTS_S = 1.0  # so that measuring costs about 1 %
+SLOWER = 0.9  # of one thread's speed
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0
+
+State = Literal["quiet", "sampling", "together", "paused"]
+
+
+class ThreadChoice:
+    """Decides after every call of the engine how the next one advances.
+
+    Attributes
+    ----------
+    state : "quiet": one thread, until the engine finds windows of many packets. "sampling": one thread, to measure its
+        speed. "together": all threads, until windows have few packets. "paused": one thread, because all together were
+        slower.
+    """
+
+    def __init__(self, threads: int, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.threads = threads
+        self.state: State = "quiet"
+        self._clock = clock
+        self._is_fixed = False
+        self._one, self._all = Speed(), Speed()
+        self._speed_of_one = 0.0
+        self._measured_at = float("-inf")
+        self._paused_until = float("-inf")
+        self._pause_s = FIRST_PAUSE_S
+
+    @property
+    def alone(self) -> bool:
+        """True if one thread does the work of all in the next call."""
+        return self.state != "together"
+
+    @property
+    def holds(self) -> bool:
+        """True if the engine shall not return for the number of packets in its windows."""
+        return self._is_fixed or self.state in ("sampling", "paused")
+
+    def fix(self, alone: bool) -> None:
+        """Advance like this in every call, for tests."""
+        self._is_fixed, self.state = True, "quiet" if alone else "together"
+
+    def note(self, status: int, packets: int, seconds: float) -> bool:
+        """Take in a call of the engine: why it returned, the packets it handled, the time it took.
+
+        Returns True if all threads begin to advance together, so that the next call should be a short one.
+        """
+        if self.threads == 1 or self._is_fixed:
+            return False
+        now, before = self._clock(), self.state
+        if before == "quiet" and status == BUSY:
+            self._one = Speed()
+            self.state = "sampling" if now - self._measured_at > SAMPLE_LASTS_S else "together"
+        elif before in ("sampling", "paused"):
+            self._one.add(packets, seconds)
+            if self._one.seconds >= SAMPLE_S and (before == "sampling" or now >= self._paused_until):
+                self._speed_of_one, self._measured_at = self._one.speed, now
+                self.state = "together"
+        elif before == "together":
+            self._all.add(packets, seconds)
+            if status == QUIET:
+                self.state = "quiet"
+            if self._all.seconds >= SAMPLE_S:
+                self._judge(now)
+        return before != self.state == "together"
+
+    def _judge(self, now: float) -> None:
+        """Pause if all together have been slower than one."""
+        if self._all.speed >= SLOWER * self._speed_of_one:
+            if self._all.seconds < 10 * SAMPLE_S:
+                return
+            self._pause_s = FIRST_PAUSE_S
+        elif now - self._measured_at > SAMPLE_LASTS_S:  # packets may cost more than when one was measured
+            self.state = "sampling"
+        else:
+            self.state = "paused"
+            self._paused_until = now + self._pause_s
+            self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+        self._one, self._all = Speed(), Speed()
+
+
+class Speed:
+    """Packets handled over seconds taken, summed over calls."""
+
+    def __init__(self) -> None:
+        self.packets, self.seconds = 0, 0.0
+
+    def add(self, packets: int, seconds: float) -> None:
+        """Take in one call."""
+        self.packets += packets
+        self.seconds += seconds
+
+    @property
+    def speed(self) -> float:
+        """Packets per second."""
+        return self.packets / self.seconds

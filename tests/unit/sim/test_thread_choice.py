@@ -1,0 +1,88 @@
+"""One thread or all together, by made-up speeds on a made-up clock."""
+
+from __future__ import annotations
+
+import pytest
+
+from gradwire.components.layout import BUSY, EXHAUSTED, QUIET
+from gradwire.sim.fabric.thread_choice import LONGEST_PAUSE_S, ThreadChoice
+
+CALL_S = 0.05
+
+
+class Machine:
+    """Makes calls of an engine whose windows have many packets, at a speed that may change; counts time in each way."""
+
+    def __init__(self, threads: int = 2) -> None:
+        self.now = 0.0
+        self.choice = ThreadChoice(threads, clock=lambda: self.now)
+        self.spent = {"one": 0.0, "all": 0.0}
+        self.packets = 0
+
+    def run(self, seconds: float, *, one: float, together: float) -> None:
+        """Advance for so long with these packets per second; windows are busy all the time."""
+        until = self.now + seconds
+        trial = False
+        while self.now < until:
+            alone = self.choice.alone
+            wants = alone and not self.choice.holds
+            spent = CALL_S / 16 if trial or wants else CALL_S  # the engine returns as soon as it finds busy windows
+            packets = int(spent * (one if alone else together))
+            self.now += spent
+            self.packets += packets
+            self.spent["one" if alone else "all"] += spent
+            trial = self.choice.note(BUSY if wants else EXHAUSTED, packets, spent)
+
+
+def test_all_advance_together_where_that_is_faster():
+    machine = Machine()
+    machine.run(10, one=1e7, together=1.8e7)
+    assert machine.spent["one"] < 0.02 * 10
+
+
+def test_one_advances_where_all_are_slower_within_a_few_percent_of_its_speed():
+    """Two threads that wait for each other's processor, ten times slower than one: the run takes 5 % longer than with one."""
+    machine = Machine()
+    machine.run(20, one=1e7, together=1e6)
+    assert machine.packets > 0.95 * 20 * 1e7
+    assert machine.spent["all"] < 0.05 * 20
+
+
+def test_it_is_found_when_the_machine_gets_busy_and_when_it_is_quiet_again():
+    machine = Machine()
+    machine.run(5, one=1e7, together=1.8e7)
+    machine.spent = {"one": 0.0, "all": 0.0}
+    machine.run(5, one=4e6, together=4e5)
+    assert machine.spent["one"] > 4.0
+    machine.run(LONGEST_PAUSE_S, one=1e7, together=1.8e7)  # the last pause ends
+    machine.spent = {"one": 0.0, "all": 0.0}
+    machine.run(5, one=1e7, together=1.8e7)
+    assert machine.spent["all"] > 4.8
+
+
+def test_packets_that_cost_more_than_before_are_no_reason_to_pause():
+    machine = Machine()
+    machine.run(5, one=1e7, together=1.8e7)
+    machine.run(5, one=2e6, together=3.6e6)
+    machine.spent = {"one": 0.0, "all": 0.0}
+    machine.run(5, one=2e6, together=3.6e6)
+    assert machine.spent["all"] > 4.8
+
+
+def test_windows_of_few_packets_are_for_one():
+    choice = ThreadChoice(2, clock=lambda: 0.0)
+    assert choice.alone and not choice.holds
+    choice.note(BUSY, 10**6, CALL_S)
+    assert choice.alone and choice.holds  # measures the speed of one
+    assert choice.note(EXHAUSTED, 10**6, CALL_S) and not choice.alone
+    choice.note(QUIET, 10, CALL_S / 100)
+    assert choice.alone and not choice.holds
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_what_is_fixed_stays(alone):
+    choice = ThreadChoice(2)
+    choice.fix(alone)
+    for status in (BUSY, QUIET, EXHAUSTED):
+        choice.note(status, 1, 1.0)
+        assert choice.alone == alone and choice.holds
