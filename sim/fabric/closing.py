@@ -1,7 +1,8 @@
 """What becomes of messages: what the book notes of them, and when their records are free again.
 
-A record may be used again only when no packet of its message is left anywhere, late ones included; the counters of
-sender and receiver and the drops that were logged say so exactly.
+A record may be used again only when no packet of its message is left anywhere, late ones included, and none will be
+sent: the counters of sender and receiver, the drops that were logged and what both wait for say so exactly. Nor may
+anything be left that programs have not heard of yet, where one of them waits for Python to say how it goes on.
 """
 
 from gradwire.components.compiled import njit
@@ -37,6 +38,7 @@ from gradwire.components.layout import (
     H_NODES,
     H_RECEIVERS,
     H_SENDERS,
+    H_SORTED,
     KEY_ORDER,
     KIND_FRESH,
     KIND_LATE,
@@ -53,6 +55,7 @@ from gradwire.components.layout import (
     R_MARKED,
     R_PULL_LISTED,
     R_SENT,
+    R_TIMER,
     R_TRIMMED,
     RECEIVER_WORDS,
     S_BITS,
@@ -191,7 +194,7 @@ def _fan_is_over(M, fan):
 def close_some(M, at_least):
     """Free the records of messages of which no packet is left anywhere, if that many wait for it. Returns how many."""
     count = M[H_CLOSING_COUNT]
-    if count < at_least:
+    if count < at_least or M[H_SORTED]:
         return 0
     base = M[H_CLOSING]
     kept = 0
@@ -202,7 +205,8 @@ def close_some(M, at_least):
         if M[r + R_FAN]:
             over = _fan_is_over(M, M[r + R_FAN])
         else:
-            over = _balance(M, flow) == 0 and M[f + S_LISTED] == 0 and M[r + R_PULL_LISTED] == 0
+            waits = M[f + S_LISTED] or M[r + R_PULL_LISTED] or M[r + R_TIMER]  # R_TIMER: an answer that was put off
+            over = _balance(M, flow) == 0 and waits == 0
         if over:
             _close(M, flow)
         else:

@@ -4,18 +4,20 @@ packet as the oracle does. A sample; `python -m tests.soak` goes on for as long 
 from __future__ import annotations
 
 import json
+from itertools import islice
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 from profiles import is_usual
 
-from gradwire.scenarios.components import components
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.load import build_scenario
 from gradwire.sim.fabric.specialise import Combination, combination_of
 from tests.soak import ANSWERS
-from tests.soak.drawn import COMMON, Scenarios, combination
+from tests.soak.coverage import Coverage, Features, excludes
+from tests.soak.drawn import COMMON, Scenarios, accepted, combination
 from tests.soak.played import Difference, play
 from tests.soak.schema import SCHEMA
 
@@ -74,29 +76,46 @@ def test_a_difference_is_found(tmp_path, monkeypatch):
         play(tables, tmp_path)
 
 
-NAMES = {"switch": "Switch", "output": "Output", "link": "Link", "job": "Job", "link_override": "LinkOverride", "host": "Host"}
+def covered(features: Features, scenarios: int = 2500) -> Coverage:
+    """The features of so many valid scenarios of the soak's generator."""
+    coverage = Coverage(features)
+    for tables in islice(accepted(), scenarios):
+        coverage.note(tables)
+    return coverage
 
 
-def test_every_table_and_every_field_is_drawn():
-    seen: dict[str, set[str]] = {}
+@pytest.mark.slow  # 2,500 scenarios are drawn and checked, since the rarest feature is in a few of them alone
+def test_every_feature_of_the_schema_is_drawn_in_valid_scenarios_and_most_pairs_are():
+    """And a key that nothing draws is found."""
+    schema = json.loads(json.dumps(SCHEMA))
+    schema["$defs"]["Switch"]["properties"]["brand_new"] = {"type": "boolean"}
+    coverage = covered(Features(schema))
+    assert coverage.missing() == ["switch.brand_new=False", "switch.brand_new=True"]
+    known = Features()
+    old = [coverage.features.index[name] for name in known.names]
+    counts = coverage.pairs[np.ix_(old, old)]
+    possible = np.triu(~excludes(known.names), 1)
+    assert (counts[possible] > 0).mean() > 0.7
+    host = known.index["host.gpus>1"]  # what could not be drawn together with several accelerators, once
+    for name in ("transport.cubic.timers=ticks", "placement.workers", "link_override", "fault=link_down", "load_balancing=reps"):
+        assert counts[host, known.index[name]] > 0, name
 
-    def note(value, name):
-        """A table counts for its kind if it has one, else for the name of its field."""
-        for table in value if isinstance(value, list) else [value]:
-            if isinstance(table, dict):
-                seen.setdefault(str(table.get("kind", name)), set()).update(table)
-                for field, inner in table.items():
-                    note(inner, NAMES.get(field, field))
 
-    folder = Path("files")
-    folder.mkdir()
-    for seed in range(800):
-        note(Scenarios(folder, combination(Random(seed))).tables(seed, 0.2 * (seed % 2)), "Scenario")
-    wanted = {"Scenario": SCHEMA, **{name: SCHEMA["$defs"][name] for name in NAMES.values()}}
-    for model in SCHEMA["$defs"].values():
-        kind = model.get("properties", {}).get("kind", {}).get("const")
-        trained = {*components("reducer"), *components("system")}  # what nothing here is sent by
-        if kind and kind != "bbr" and kind not in trained:  # bbr is the kernel's
-            wanted[kind] = model
-    missed = {name: set(model["properties"]) - seen.get(name, set()) for name, model in wanted.items()}
-    assert not {name: fields for name, fields in missed.items() if fields}
+def test_features_are_counted_by_what_they_choose():
+    features = Features()
+    found = features.of({
+        "name": "x", "topology": {"kind": "rail", "cards": 2}, "load_balancing": "reps", "host": {"gpus": 2},
+        "switch": {"pfc": True, "buffer": "60kB"}, "transport": {"kind": "dctcp", "timers": "ticks"},
+        "traffic": [{"kind": "incast", "size": "1kB", "transport": {"kind": "cubic"}}],
+    })  # fmt: skip
+    assert found == {
+        "topology=rail", "topology.rail.cards>1", "load_balancing=reps", "host", "host.gpus>1", "switch", "switch.pfc=True",
+        "switch.buffer", "transport=dctcp", "transport.dctcp.timers=ticks", "traffic=incast", "traffic.incast.size", "transport=cubic",
+    }  # fmt: skip
+    one, other = Coverage(features), Coverage(features)
+    one.note({"load_balancing": "reps", "host": {"gpus": 2}})
+    other.note({"load_balancing": "ecmp", "host": {"gpus": 1}})
+    one.add(other)
+    numbers = [features.index[name] for name in ("load_balancing=reps", "host.gpus>1", "host.gpus=1", "host")]
+    assert one.pairs[np.ix_(numbers, numbers)].tolist() == [[1, 1, 0, 1], [1, 1, 0, 1], [0, 0, 1, 1], [1, 1, 1, 2]]
+    assert one.scenarios == 2 and "2 scenarios; " in one.lines()[0]

@@ -35,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"seed {given.seed}")
     for name, tally in totals.items():
         print(tally.line(name))
+        if tally.coverage is not None:
+            print("of those, compared packet by packet with the oracle:", *tally.coverage.lines(), sep="\n")
     failed = sum(len(tally.failures) for tally in totals.values())
     if failed:
         print(f"{failed} failed: see {given.log}")

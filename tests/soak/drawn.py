@@ -6,15 +6,17 @@ The engine is compiled for a combination of transports, load balancer and switch
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 
-from gradwire.experiment.topology import Network, build_network
+from gradwire.experiment.topology import Network, build_network, network_of
 from gradwire.scenarios.components import components
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.load import _drop, build_scenario
@@ -99,7 +101,8 @@ class Scenarios:
         rng = Random(seed)
         draw = Drawer(rng, odd, rng.choice((0.1, 0.3, 0.6)))
         wanted = self.combination
-        topology, link, network = self._network(rng, draw)
+        host = draw.table("Host", {"gpus": rng.choice((ABSENT, ABSENT, 1, 2, 2, 3, 4))})
+        topology, link, network = self._network(rng, draw, host)
         transports = [self._transport(draw, kind) for kind in wanted.transports]
         tables: dict[str, Any] = {
             "name": "soak", "seed": rng.choice((0, 1, 7, 2**40 + 3)), "topology": topology, "transport": transports[0],
@@ -122,9 +125,9 @@ class Scenarios:
             tables["link_override"] = [self._override(rng, draw, network) for _ in range(rng.choice((1, 1, 2)))]
         if rng.random() < 0.15:
             tables["duration"] = draw.value("duration", {})
-        tables["host"] = draw.table("Host")
+        tables["host"] = host
         pins = {
-            "delays": wanted.delays, "packet_log": ABSENT,
+            "delays": wanted.delays, "packet_log": rng.choice((ABSENT, False)),
             "sample_ports": ABSENT,
         }  # fmt: skip
         if rng.random() < 0.1:
@@ -154,34 +157,55 @@ class Scenarios:
                 break
         return tables
 
-    def _network(self, rng: Random, draw: Drawer) -> tuple[dict[str, Any], Any, Network | None]:
+    def _network(self, rng: Random, draw: Drawer, host: dict[str, Any]) -> tuple[dict[str, Any], Any, Network | None]:
         """Topology, links, and the network of both if they make one."""
         for _ in range(50):
             kind = rng.choice(TOPOLOGIES)
-            pins = {"file": f"{kind}{rng.randrange(3)}.{'txt' if kind == 'hpcc' else 'graphml'}"}
-            topology = draw.table(model("topology", kind), pins if kind in ("graph", "hpcc") else {})
+            pins: dict[str, Any] = {}
+            if kind in ("graph", "hpcc"):
+                pins["file"] = f"{kind}{rng.randrange(3)}.{'txt' if kind == 'hpcc' else 'graphml'}"
+            if kind == "graph":
+                pins["hosts_per_switch"] = rng.choice((ABSENT, 1, 2))
+                if pins["hosts_per_switch"] is not ABSENT:
+                    pins["file"] = "switches.graphml"
+            if kind == "leaf_spine" and rng.random() < 0.1:
+                pins["hosts_per_leaf"] = 1
+            if kind == "rail":
+                if rng.random() < 0.2:
+                    pins["hosts_per_group"] = 1
+                if rng.random() < 0.2:
+                    pins["spines"] = 0
+            topology = draw.table(model("topology", kind), pins)
             link = draw.table("Link") if kind != "hpcc" and rng.random() < 0.8 else ABSENT
-            tables = {"name": "n", "topology": topology, "link": {} if link is ABSENT else link, "traffic": [
+            tables = {"name": "n", "topology": topology, "host": host, "link": {} if link is ABSENT else link, "traffic": [
                 {"name": "t", "kind": "permutation", "size": "1kB"}]}  # fmt: skip
             if link is ABSENT:
                 del tables["link"]
             try:
                 scenario = build_scenario(tables).at(self.folder)
-                network = build_network(scenario.topology, scenario.link)
+                network, self._cabled = network_of(scenario), build_network(scenario.topology, scenario.link)
             except ScenarioError:
                 if draw.odd and rng.random() < 0.3:
                     return topology, link, None
                 continue
-            if network.host_count <= 16 and network.link_count <= 120:
+            if len(network.cards.hosts) <= 16 and network.link_count <= 160:
                 return topology, link, network
+        host.pop("gpus", None)
         return {"kind": "star", "hosts": 4}, ABSENT, None
 
     def _transport(self, draw: Drawer, kind: str) -> dict[str, Any]:
-        return draw.table(model("transport", kind), {"kind": kind})
+        table = draw.table(model("transport", kind), {"kind": kind})
+        ticks = table.get("timers", "ticks" if table.get("preset") == "linux" else "exact") == "ticks"
+        if ticks and not draw.odd and "min_rto" in table:
+            table["min_rto"] = draw.rng.choice(("2ms", "5ms"))
+        return table
 
     def _switch(self, rng: Random, draw: Drawer, transports: Sequence[dict[str, Any]]) -> dict[str, Any]:
         wanted = self.combination.features
-        pins: dict[str, Any] = {name: ABSENT for name in FEATURES if name not in wanted}
+        off = {"pfc": False, "shortest_first": False, "aggregation_slots": 0}
+        pins: dict[str, Any] = {
+            name: off[name] if name in off and rng.random() < 0.3 else ABSENT for name in FEATURES if name not in wanted
+        }
         pins |= {name: True for name in ("pfc", "shortest_first") if name in wanted}
         for name in ("shared_buffer", "buffer_share", "drr_quantum", "trim_threshold", "ecn_ceiling", "aggregation_slots"):
             if name in wanted:
@@ -192,16 +216,29 @@ class Scenarios:
             pins["buffer"] = "60kB"
             for transport in transports:
                 transport.setdefault("payload", "1460B")
-        return draw.table("Switch", pins)
+        table = draw.table("Switch", pins)
+        if not draw.odd and "pfc_classes" in table:
+            table["pfc_classes"] = [each for each in table["pfc_classes"] if each < table.get("queues", 8)] or [0]
+        return table
 
     def _job(self, rng: Random, draw: Drawer, network: Network | None, number: int, carrier: Any) -> dict[str, Any]:
         hosts = len(network.cards.hosts) // (1 + number) if network else 4
         ring = rng.random() < 0.6 and hosts > 1
         kind = rng.choice(COLLECTIVES if ring else ("parameter_server",))
-        exchange = draw.table(model("exchange", kind), {"kind": kind, **({"group": 2} if kind == "hierarchical" else {})})
+        workers = rng.choice((2, 2, 3, 4)) if hosts > 5 else min(2, hosts - 1 + ring)
+        inner: dict[str, Any] = {"kind": kind}
+        gpus = network.cards.per_machine if network else 1
+        if kind == "hierarchical" or (kind in ("fsdp", "sharded") and rng.random() < 0.3):
+            workers = 4 if hosts > 3 else workers
+            if kind == "hierarchical":
+                inner["group"] = 2 if gpus != 2 or rng.random() < 0.5 else ABSENT
+            elif gpus > 1:
+                workers = max(workers // gpus, 2) * gpus if hosts >= 2 * gpus else workers
+                inner["algorithm"] = "hierarchical"
+        exchange = draw.table(model("exchange", kind), inner)
         pins: dict[str, Any] = {
             "name": f"job{number}", "trace": f"./trace{rng.randrange(3)}", "transport": carrier,
-            "workers": rng.choice((2, 2, 3, 4)) if hosts > 5 else min(2, hosts - 1 + ring),
+            "workers": workers,
             "servers": 0 if ring else rng.choice((1, 1, 2)) if hosts > 6 else 1,
             "exchange": exchange,
         }  # fmt: skip
@@ -215,7 +252,7 @@ class Scenarios:
             places = rng.sample(names, pins["workers"] + pins["servers"])
             pins["placement"] = {"workers": places[: pins["workers"]], "servers": places[pins["workers"] :]}
         else:
-            pins["placement"] = rng.choice(("packed", "spread", "random"))
+            pins["placement"] = rng.choice(("packed", "spread", "random", "rails"))
         lossy = carrier["kind"] in ("dlcp", "ltp", "constant_rate")
         if kind in ("overlapped", "graph"):  # all of what it sends arrives, in an order of its own
             lossy, pins["accumulate"], pins["scheduler"] = False, ABSENT, ABSENT
@@ -225,16 +262,35 @@ class Scenarios:
         pins["parallel"] = ABSENT
         scheduler = pins["scheduler"]
         if kind in GROUPED and pins["trace"] != "./trace0" and rng.random() < 0.3:
-            sizes = {"tensor": rng.choice((1, 2)), "expert": rng.choice((1, 2)), "algorithm": rng.choice(("ring", "all_to_all"))}
+            sizes = {"tensor": rng.choice((1, 2)), "expert": rng.choice((1, 2)), "algorithm": rng.choice(("ring", "all_to_all", "halving"))}
+            if rng.random() < 0.3:
+                sizes["pipeline"] = 1
             pins |= {"parallel": sizes, "order": ABSENT}
             if scheduler is not ABSENT and components("scheduler")[scheduler["kind"]].holds_back:
                 pins["scheduler"] = ABSENT
         for bound in ("push_bound", "pull_bound"):
-            pins[bound] = rng.choice((0.0, 0.1, 0.29, 1.0)) if lossy else ABSENT
+            pins[bound] = self._bound(rng, draw, int(pins["trace"][-1])) if lossy and kind != "graph" else ABSENT
         if draw.odd:
             for field in [field for field in pins if rng.random() < draw.odd and field != "transport"]:
                 del pins[field]
         return draw.table("Job", pins)
+
+    def _bound(self, rng: Random, draw: Drawer, trace: int) -> Any:
+        """A bound on loss: a share, or a table of one rule for the layers of small trace `trace`."""
+        shares = (0.0, 0.1, 0.29, 1.0)
+        rule = rng.choice(("number", "number", "share", "layers", "front"))
+        if rule == "number":
+            return rng.choice(shares)
+        pins: dict[str, Any] = dict.fromkeys(("share", "layers", "front", "back", "critical"), ABSENT)
+        if rule == "layers":
+            pins["layers"] = [rng.choice(shares) for _ in range(1 + 2 * trace)]
+        elif rule == "share":
+            pins["share"] = rng.choice(shares)
+        else:
+            pins |= {"front": rng.choice(shares), "back": rng.choice(shares)}
+        if rng.random() < 0.4:
+            pins["critical"] = rng.choice((0.0, 0.1))
+        return draw.table("Bound", pins)
 
     def _scheduler(self, rng: Random, draw: Drawer, ring: bool, exchange: dict[str, Any]) -> dict[str, Any]:
         """One that the exchange can have; what forward waits for, and sizes, are then its own."""
@@ -250,7 +306,10 @@ class Scenarios:
         names = list(network.cards.hosts) if network else ["h0", "h1", "h2"]
         pins: dict[str, Any] = {"name": f"traffic{number}", "kind": kind, "transport": carrier}
         few = rng.sample(names, min(len(names), rng.choice((2, 3, 4))))
-        pins["hosts"] = few if rng.random() < 0.4 and len(few) > 1 else ABSENT
+        pins["hosts"] = few if rng.random() < 0.4 and len(few) > 1 else rng.choice((ABSENT, "all"))
+        if kind == "storage":
+            pins["storage"] = rng.sample(names, rng.randint(1, max(1, min(3, len(names) - 1))))
+            pins["hosts"] = ABSENT if rng.random() < 0.5 else rng.choice(("all", [name for name in names if name not in pins["storage"]]))
         if kind == "poisson":
             pins["flows"] = rng.choice((1, 3, 12))
             pins["sizes"] = rng.choice(("100B", "5kB", "20kB", "sizes.txt"))
@@ -261,7 +320,7 @@ class Scenarios:
             pins["period"] = rng.choice(("1us", "77us")) if pins["rounds"] == 2 else ABSENT
             if kind == "incast":
                 pins["receiver"] = rng.choice(names) if rng.random() < 0.4 else ABSENT
-                pins["fan_in"] = rng.randint(1, max(1, min(4, (len(few) if "hosts" in pins and pins["hosts"] is few else len(names)) - 1)))
+                pins["fan_in"] = rng.randint(1, max(1, min(4, (len(few) if pins["hosts"] is few else len(names)) - 1)))
         lossy = carrier["kind"] in ("dlcp", "ltp", "constant_rate")
         pins["bound"] = rng.choice((0.0, 0.1, 0.29, 1.0)) if lossy else ABSENT
         if draw.odd:
@@ -283,13 +342,25 @@ class Scenarios:
 
     def _override(self, rng: Random, draw: Drawer, network: Network | None) -> dict[str, Any]:
         pins: dict[str, Any] = {"rate": rng.choice(("1Gbps", "10Gbps", "400Gbps"))}
-        if network is not None:
-            pins["between"] = self._cable(rng, network)
+        if network is not None:  # accelerators' own cables have keys of their own
+            pins["between"] = self._cable(rng, self._cabled)
         return draw.table("LinkOverride", pins)
 
     def _cable(self, rng: Random, network: Network) -> list[str]:
         link = rng.randrange(network.link_count)
         return [network.names[int(network.link_src[link])], network.names[int(network.link_dst[link])]]
+
+
+def accepted(first: int = 0) -> Iterator[dict[str, Any]]:
+    """Valid scenarios without end, each of another combination."""
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in count(first):
+            tables = Scenarios(Path(folder), combination(Random(seed))).tables(seed)
+            try:
+                build_scenario(tables)
+            except ScenarioError:
+                continue
+            yield tables
 
 
 def small_trace(number: int) -> Trace:
@@ -349,6 +420,8 @@ def write_files(folder: Path) -> None:
     import networkx
 
     rng = Random(5)
+    switches_only = networkx.Graph([("s0", "s1"), ("s1", "s2"), ("s0", "s2")])
+    networkx.write_graphml(switches_only, folder / "switches.graphml")
     for number in range(3):
         graph = networkx.Graph()
         switches = [f"s{n}" for n in range(1 + 2 * number)]

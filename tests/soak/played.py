@@ -20,6 +20,7 @@ from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.sim.precheck import check_variants
 from gradwire.sim.simulate import simulate
 from gradwire.testing.scenario import Difference, Recorder
+from tests.soak.coverage import Coverage
 
 MOST_PACKETS = 3_000
 """Of a scenario that the oracle runs: it takes about 0.1 ms for each link that a packet crosses."""
@@ -38,8 +39,12 @@ def checked(tables: dict[str, Any], folder: Path) -> list[Scenario]:
     return variants
 
 
-def play(tables: dict[str, Any], folder: Path, *, seconds: float = 5.0, against_oracle: bool = True) -> str:
-    """Check a scenario and run it; the answer is one of `tests.soak.ANSWERS`.
+def play(
+    tables: dict[str, Any], folder: Path, *, seconds: float = 5.0, against_oracle: bool = True,
+    coverage: Coverage | None = None,
+) -> str:  # fmt: skip
+    """Check a scenario and run it; the answer is one of `tests.soak.ANSWERS`. `coverage` counts those in which engine and
+    oracle were compared packet by packet.
 
     Raises
     ------
@@ -53,25 +58,29 @@ def play(tables: dict[str, Any], folder: Path, *, seconds: float = 5.0, against_
     except (ScenarioError, TraceError) as error:
         assert error.exit_code == 2 and str(error), repr(error)
         return "refused"
-    answer = "ok"
+    answer, compared = "ok", True
     for scenario in variants:
         try:
-            answer = _run(scenario, seconds, against_oracle)
+            answer, is_compared = _run(scenario, seconds, against_oracle)
+            compared &= is_compared
         except StallError:
-            answer = "stalled"
+            answer, compared = "stalled", False
         except (ScenarioError, TraceError) as error:
             raise AssertionError(f"check accepted what run refused: {error}") from error
+    if coverage is not None and compared:
+        coverage.note(tables)
     return answer
 
 
-def _run(scenario: Scenario, seconds: float, against_oracle: bool) -> str:
+def _run(scenario: Scenario, seconds: float, against_oracle: bool) -> tuple[str, bool]:
+    """Run one variant. Returns the answer, and whether engine and oracle were compared."""
     recorder = Recorder()
     result = simulate(scenario, fabric=recorder, max_wall_s=seconds)
     fabric = recorder.made
     ended = result.summary["totals"]["ended_by"]
     if ended == "max_wall":
-        return "cut"
-    for threads, reuse in ((1, True), (2, False), (3, True)):
+        return "cut", False
+    for threads, reuse in ((1, True), (2 + len(scenario.traffic) % 2, False)):
         again = simulate(scenario, threads=threads, fabric=Recorder(threads, log=bool(scenario.output.packet_log), reuse=reuse))
         _same(result, again, "1 thread", f"{threads} threads{', records used again at once' if reuse else ''}")
     other = simulate(scenario, fabric=Recorder(log=bool(scenario.output.packet_log), by_processes=True))
@@ -79,11 +88,11 @@ def _run(scenario: Scenario, seconds: float, against_oracle: bool) -> str:
     tables = fabric.finish()
     packets = int(np.sum(tables.sent_packets))
     if not against_oracle or packets > MOST_PACKETS:
-        return "ok"
+        return "ok", False
     difference = recorder.difference()
     if difference:
         raise Difference(difference)
-    return "ok"
+    return "ok", True
 
 
 def _same(one: Any, other: Any, this: str, that: str) -> None:

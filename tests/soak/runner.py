@@ -36,6 +36,8 @@ class Tally:
     seconds: float = 0.0
     most_memory: int = 0
     """bytes that a worker had in use at most"""
+    coverage: Any = None
+    """`tests.soak.coverage.Coverage` of a source that counts it, else None"""
 
     def add(self, other: Tally) -> None:
         """Take in what another worker has seen."""
@@ -43,6 +45,10 @@ class Tally:
         self.failures += other.failures
         self.seconds += other.seconds
         self.most_memory = max(self.most_memory, other.most_memory)
+        if self.coverage is None:
+            self.coverage = other.coverage
+        elif other.coverage is not None:
+            self.coverage.add(other.coverage)
 
     def line(self, name: str) -> str:
         """For people."""
@@ -91,13 +97,16 @@ def worker(name: str, seed: int, until: float, told: Any) -> None:
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
-    cases: Iterator[Case] = importlib.import_module(f"tests.soak.{name}").cases(seed)
+    source = importlib.import_module(f"tests.soak.{name}")
+    coverage = source.new_coverage() if hasattr(source, "new_coverage") else None
+    cases: Iterator[Case] = source.cases(seed) if coverage is None else source.cases(seed, coverage)
     tally, last = Tally(), time.monotonic()
     while time.time() < until:
         attempt(next(cases), tally)
         if time.monotonic() - last > TOLD_EVERY:
             told.put((name, tally))
             tally, last = Tally(), time.monotonic()
+    tally.coverage = coverage
     told.put((name, tally))
 
 

@@ -8,26 +8,32 @@ from itertools import count
 from random import Random
 
 from tests.soak import Case
+from tests.soak.coverage import Coverage, Features
 from tests.soak.drawn import Scenarios, combination
 from tests.soak.played import play, scratch
 
-OF_EACH = 400
+OF_EACH = 100
 """Scenarios of a combination, which takes seconds to compile."""
 
 
-def cases(seed: int) -> Iterator[Case]:
-    """Scenarios of one combination after the other."""
+def cases(seed: int, coverage: Coverage | None = None) -> Iterator[Case]:
+    """Scenarios of one combination after the other. `coverage` counts those of which engine and oracle agree."""
     folder = scratch()
     for number in count():
         group = Random(f"{seed} {number}").getrandbits(40)
         for member in range(OF_EACH):
-            yield f"scenarios {group}:{member}", partial(one, f"{group}:{member}", folder)
+            yield f"scenarios {group}:{member}", partial(one, f"{group}:{member}", folder, coverage)
 
 
-def one(label: str, folder: object = None) -> str:
+def one(label: str, folder: object = None, coverage: Coverage | None = None) -> str:
     """Play the scenario of a label, "group:member"."""
     made, tables = tables_of(label, folder)
-    return play(tables, made.folder)
+    return play(tables, made.folder, coverage=coverage)
+
+
+def new_coverage() -> Coverage:
+    """Return empty counts of what this source draws."""
+    return Coverage(Features())
 
 
 def tables_of(label: str, folder: object = None) -> tuple[Scenarios, dict]:  # type: ignore[type-arg]
