@@ -85,8 +85,8 @@ def cmd_import(
     )
     typer.echo(f"times {trace.manifest['timing']}: {trace.manifest['timing_how']}")
     typer.echo(f"magnitudes: log-normal model fitted to {trace.manifest['magnitudes']['fitted_to']}")
-    for title in ("understood", "skipped"):
-        for what, count in source[title].items():
+    for title in ("understood", "skipped", "doubtful"):
+        for what, count in source.get(title, {}).items():
             typer.echo(f"{title}: {count} x {what}")
     typer.echo(f"trace written to {out}")
 
