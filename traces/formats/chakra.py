@@ -76,7 +76,7 @@ def read(path: Path, options: ReadOptions) -> Draft:
     """The draft of one rank's graph. TraceError for messages that are cut off or no nodes, and for circles."""
     draft = Draft("chakra")
     graph = Graph()
-    with opened(path, options.progress) as source:
+    with opened(path, options.progress, options.notes) as source:
         for number, data in enumerate(pb.messages(source)):
             read_message(data, number, source, graph, draft)
     if not len(graph.ids):

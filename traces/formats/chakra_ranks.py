@@ -73,7 +73,7 @@ def read_graphs(path: Path, options: ReadOptions, draft: Draft) -> Graphs:
     for file in files_of(path):
         graph, told = Graph(), Draft("chakra")
         graph.names = []
-        with opened(file, options.progress) as source:
+        with opened(file, options.progress, options.notes) as source:
             for number, data in enumerate(pb.messages(source)):
                 read_message(data, number, source, graph, told)
         if not len(graph.ids):

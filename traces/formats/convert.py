@@ -59,7 +59,9 @@ def import_trace(
         having = ", ".join(name for name, each in components("trace_format").items() if each.ranks)
         raise TraceError(f"format {format} has no graphs of ranks", str(path), f"a file of {having}, or without ranks")
     model = _fitted(fit_to or FITTED_TO)
-    draft = _code(format).read(path, ReadOptions(dtype, progress, ranks))
+    options = ReadOptions(dtype, progress, ranks)
+    draft = _code(format).read(path, options)
+    draft.doubtful.update(options.notes)
     return finish(draft, path, name or path.name.split(".")[0], model, seed)
 
 

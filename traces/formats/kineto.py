@@ -53,7 +53,7 @@ def read(path: Path, options: ReadOptions) -> Draft:
     draft = Draft("kineto", advice=ADVICE)
     header: dict[str, Any] = {}
     records = Records()
-    with opened(path, options.progress) as source:
+    with opened(path, options.progress, options.notes) as source:
         for event in events(source, header, draft.skipped):
             sort_event(event, records, draft)
     draft.about = _about(header)
