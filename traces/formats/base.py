@@ -56,6 +56,8 @@ class ReadOptions:
     dtype: str = "float32"
     progress: Progress | None = None
     ranks: bool = False
+    repair: bool = False
+    """Leave out control dependencies that close circles in a graph."""
     notes: Counter[str] = field(default_factory=Counter)
     """What was mended or ignored in the file's bytes, counted by readers."""
 

@@ -123,7 +123,9 @@ def _without_forward_groups(calls: list[Call], backward: Passes, draft: Draft) -
     chosen = [call for call in calls if call.group not in forward]
     if not chosen:
         return calls
-    draft.skipped["collectives of groups that are called in the forward pass, too"] += len(calls) - len(chosen)
+    draft.skipped["collectives of groups that are called in the forward pass, too"] += len(calls) - len(
+        chosen
+    )
     return chosen
 
 
@@ -148,4 +150,6 @@ def count_unknown_groups(calls: list[Call], records: Records, draft: Draft) -> N
     groups = {call.group for call in calls}
     if len(groups) > 1 and not any(dimension_of(records.descriptions.get(g, "") or g) for g in groups):
         names = ", ".join(sorted(groups))[:80]
-        draft.doubtful[f"collectives of process groups that may not exchange gradients ({names})"] += len(calls)
+        draft.doubtful[f"collectives of process groups that may not exchange gradients ({names})"] += len(
+            calls
+        )

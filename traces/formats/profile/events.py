@@ -151,9 +151,7 @@ def _annotation(name: str, span: Span, row: int, records: Records, draft: Draft)
         draft.skipped[f"annotation {without_digits(name)}"] += 1
 
 
-def _operator(
-    name: str, span: Span, row: int, args: dict[str, Any], records: Records, draft: Draft
-) -> None:
+def _operator(name: str, span: Span, row: int, args: dict[str, Any], records: Records, draft: Draft) -> None:
     if name.startswith(_ENGINE):
         functions = records.functions
         functions.begin.append(span.begin)
@@ -236,5 +234,3 @@ def describe_groups(header: dict[str, Any], records: Records) -> None:
     for group in groups if isinstance(groups, list) else []:
         if isinstance(group, dict) and isinstance(group.get("pg_desc"), str):
             records.descriptions.setdefault(str(group.get("pg_name"))[:200], group["pg_desc"][:200])
-
-

@@ -60,7 +60,9 @@ def checked_steps(records: Records, where: str, draft: Draft) -> list[Step]:
     again = next((number for number, count in numbers.items() if count > 1), None)
     if again is not None:
         raise TraceError(
-            f"holds several ranks (ProfilerStep#{again} comes {numbers[again]} times)", where, "one rank per file"
+            f"holds several ranks (ProfilerStep#{again} comes {numbers[again]} times)",
+            where,
+            "one rank per file",
         )
     cut = []
     for index, step in enumerate(steps):

@@ -81,7 +81,9 @@ class Records:
     operators: list[Call] = field(default_factory=list)  # c10d::allreduce_ with shapes
     kernel_calls: list[Call] = field(default_factory=list)  # NCCL kernels
     gathers: list[Call] = field(default_factory=list)  # all-gathers, which SyncBatchNorm's forward pass calls
-    forward: array[float] = field(default_factory=_floats)  # operators that autograd noted for the backward pass
+    forward: array[float] = field(
+        default_factory=_floats
+    )  # operators that autograd noted for the backward pass
     forward_rows: array[int] = field(default_factory=lambda: array("l"))
     functions: Functions = field(default_factory=Functions)
     backward_operators: dict[int, list[Span]] = field(default_factory=dict)  # FooBackward, by row

@@ -114,7 +114,9 @@ class Stream:
 class Timeline:
     """Streams of an accelerator; `compute` is the one that most kernels run on, None for a profile of a CPU alone."""
 
-    def __init__(self, streams: dict[int, Stream], compute: int | None, launches: tuple[Floats, Floats]) -> None:
+    def __init__(
+        self, streams: dict[int, Stream], compute: int | None, launches: tuple[Floats, Floats]
+    ) -> None:
         self.streams = streams
         self.compute = None if compute is None else streams[compute]
         self._launches = launches
@@ -130,7 +132,9 @@ def timeline(records: Records, draft: Draft) -> Timeline:
     host, device = _sides(records, draft)
     launches = _launches(host, device, draft)
     kernels = _kernels(device, launches)
-    communicating = np.concatenate([np.array(each.communicates, dtype=bool) for each in device.values()] or [[]])
+    communicating = np.concatenate(
+        [np.array(each.communicates, dtype=bool) for each in device.values()] or [[]]
+    )
     computing = kernels.take(~communicating.astype(bool))
     _count_launches(host, kernels, draft)
     lost = _lost_launches(host, kernels, records)
@@ -190,9 +194,7 @@ def _column(activities: Iterable[Activities], name: str) -> Floats:
     return np.concatenate(parts) if parts else np.zeros(0)
 
 
-def _launches(
-    host: list[Activities], device: dict[str, Activities], draft: Draft
-) -> tuple[Floats, Floats]:
+def _launches(host: list[Activities], device: dict[str, Activities], draft: Draft) -> tuple[Floats, Floats]:
     """Return (id, time) of the launches that have work, sorted by id; ids of several launches are left out."""
     ids, times, ends = (_column(host, name) for name in ("correlation", "begin", "end"))
     used = np.isin(ids, _column(device.values(), "correlation"))
@@ -242,7 +244,9 @@ def _count_launches(host: list[Activities], kernels: Kernels, draft: Draft) -> N
 
 def _lost_launches(host: list[Activities], kernels: Kernels, records: Records) -> Floats:
     """Return the times of launches whose kernel is not in the file, though most launches of that name have one."""
-    named = [number for name, number in records.names.items() if any(w in name.lower() for w in _LAUNCHES_KERNELS)]
+    named = [
+        number for name, number in records.names.items() if any(w in name.lower() for w in _LAUNCHES_KERNELS)
+    ]
     ids, names, times = (_column(host, column) for column in ("correlation", "name", "begin"))
     has_work = np.isin(ids, kernels.correlation)
     lost = [
@@ -257,7 +261,9 @@ def launches_nothing(records: Records) -> str:
     """Return the category of launches in a file without work of the accelerator, "" if there are none."""
     if any(each.side != HOST for each in records.activities.values()):
         return ""
-    names = {number for name, number in records.names.items() if any(w in name.lower() for w in _LAUNCHES_KERNELS)}
+    names = {
+        number for name, number in records.names.items() if any(w in name.lower() for w in _LAUNCHES_KERNELS)
+    }
     for category, each in records.activities.items():
         if names.intersection(each.name):
             return category
@@ -330,8 +336,12 @@ def _checked(
 
 def _early(kernels: Kernels, draft: Draft) -> Bools:
     early = kernels.launch - kernels.start > CLOCK_US
-    if len(early) > MANY and early.mean() > USUAL:  # the clocks differ: the order of launches is all that counts
-        draft.doubtful["kernels that begin before their launch, so often that the clocks differ"] += int(early.sum())
+    if (
+        len(early) > MANY and early.mean() > USUAL
+    ):  # the clocks differ: the order of launches is all that counts
+        draft.doubtful["kernels that begin before their launch, so often that the clocks differ"] += int(
+            early.sum()
+        )
         return np.zeros(len(early), dtype=bool)
     return early
 

@@ -13,7 +13,9 @@ from gradwire.traces.formats.profile.records import Span
 from gradwire.traces.formats.profile.timeline import Doubt, Stream, Timeline
 
 
-def timing(iteration: Iteration, backward: Passes, accelerator: Timeline, rank: int, draft: Draft) -> Timing | None:
+def timing(
+    iteration: Iteration, backward: Passes, accelerator: Timeline, rank: int, draft: Draft
+) -> Timing | None:
     """Return the times of one iteration; None, and counted, if a record that they depend on is missing or doubtful."""
     calls = iteration.calls
     start_of_pass = max([start for start in iteration.starts if start < calls[0].at], default=iteration.begin)
@@ -98,9 +100,7 @@ def _update(iteration: Iteration, accelerator: Timeline, draft: Draft) -> float:
     for window in iteration.update.windows:
         span = Span(min(max(window.begin, np.nextafter(last_call, math.inf)), window.end), window.end)
         spent = [
-            lasted
-            for stream in accelerator.streams.values()
-            if (lasted := stream.spent(*span)) is not None
+            lasted for stream in accelerator.streams.values() if (lasted := stream.spent(*span)) is not None
         ]
         if not spent and accelerator.streams:
             draft.doubtful["updates without a kernel: their time on the CPU is taken"] += 1
