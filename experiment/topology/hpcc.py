@@ -2,10 +2,11 @@
 
     nodes switches links            three numbers
     16 17 18                        the switches' numbers (on one or more lines); every other node is a host
-    0 16 100Gbps 0.001ms 0.000000   one line per cable: its ends, rate, delay, probability of loss (0 where it is missing)
+    0 16 100Gbps 0.001ms 0.000000   one line per cable: its ends, rate, delay, probability of loss
     ...
 
-The first line says how many cables are read; what follows them is skipped, as the simulators do.
+A missing probability is 0. The first line says how many cables are read; what follows them is skipped, as the
+simulators do.
 
 The format is the one that the public code of HPCC (Li et al., SIGCOMM 2019) and ConWeave (Song et al., SIGCOMM
 2023) reads.  Nodes are numbered from 0 through hosts and switches together; here they keep their number: node 5

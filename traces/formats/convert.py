@@ -41,7 +41,8 @@ def import_trace(
     from the model of `gradwire.traces.formats.magnitudes`, fitted to the measured trace `fit_to` (a bundled one by
     default). `dtype` is that of gradients of which the file gives only bytes. With `ranks` the trace has the graphs of
     all ranks besides, from the files beside this one or worked out from it, to be played as they are. With `repair`
-    control dependencies that close circles are left out of a Chakra graph, and counted. TraceError for a file that is missing, empty, damaged or of no known format, and for one that describes no gradients.
+    control dependencies that close circles are left out of a Chakra graph, and counted. TraceError for a file that is
+    missing, empty, damaged or of no known format, and for one that describes no gradients.
     """
     from gradwire.traces.formats.draft import finish
     from gradwire.traces.formats.magnitudes import FITTED_TO

@@ -132,10 +132,8 @@ def timeline(records: Records, draft: Draft) -> Timeline:
     host, device = _sides(records, draft)
     launches = _launches(host, device, draft)
     kernels = _kernels(device, launches)
-    communicating = np.concatenate(
-        [np.array(each.communicates, dtype=bool) for each in device.values()] or [[]]
-    )
-    computing = kernels.take(~communicating.astype(bool))
+    communicating = _column(device.values(), "communicates").astype(bool)
+    computing = kernels.take(~communicating)
     _count_launches(host, kernels, draft)
     lost = _lost_launches(host, kernels, records)
     if not len(computing):
@@ -145,7 +143,7 @@ def timeline(records: Records, draft: Draft) -> Timeline:
         draft.doubtful["kernels without launches: taken as launched when they start"] += len(computing)
         computing.launch = computing.start.copy()
     main = _main_row(computing)
-    exchange = set(np.unique(kernels.row[communicating.astype(bool)]).tolist()) - {main}
+    exchange = set(np.unique(kernels.row[communicating]).tolist()) - {main}
     duplicates = _duplicates(computing)
     draft.doubtful["kernels recorded twice"] += int(duplicates.sum())
     computing = computing.take(~duplicates)
