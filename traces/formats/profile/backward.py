@@ -19,6 +19,7 @@ class Passes:
     """Times of passes, sorted.
 
     begin, end, row, accumulates : of autograd's functions, [functions]; an end lies in its own step.
+    is_cut : which functions outlast their step, so that their end is not known.
     forward : beginnings of the operators of forward passes, [operators].
     """
 
@@ -26,6 +27,7 @@ class Passes:
     end: Floats
     row: NDArray[np.int64]
     accumulates: NDArray[np.bool_]
+    is_cut: NDArray[np.bool_]
     forward: Floats
 
     def functions(self, low: float, high: float) -> slice:
@@ -57,6 +59,8 @@ class Update:
 
     windows: tuple[Span, ...]
     has_repeated_closure: bool = False
+    has_open_closure: bool = False
+    """The end of a closure's backward pass is not known."""
 
     @property
     def begin(self) -> float:
@@ -87,7 +91,7 @@ def passes(records: Records, draft: Draft) -> Passes:
     beyond = end > limits
     draft.doubtful["autograd functions that outlast their step: cut off"] += int(beyond.sum())
     end = np.minimum(end, limits)
-    return Passes(begin, end, row, accumulates, _forward(records, begin, end))
+    return Passes(begin, end, row, accumulates, beyond, _forward(records, begin, end))
 
 
 def _forward(records: Records, begin: Floats, end: Floats) -> Floats:
@@ -123,20 +127,25 @@ def updates(records: Records, backward: Passes, draft: Draft) -> list[Update]:
     closure: the update begins behind them. Optimizers called within a backward function are part of the pass.
     """
     spans = _merged(_on_their_own(records, backward, draft))
-    windows: list[tuple[Span, bool]] = []
+    groups: list[list[Span]] = []
+    closures: list[list[Span]] = []
     for begin, end in spans:
-        inside = backward.last_end(begin, end)
-        is_repeated = len(backward.forward_starts(begin, end)) > 1
-        windows.append((Span(max(begin, min(inside, end)), end), is_repeated))
-    groups: list[list[tuple[Span, bool]]] = []
-    for window in windows:
-        if groups:
-            between = backward.functions(groups[-1][-1][0].end, window[0].begin)
-            if between.start == between.stop:
-                groups[-1].append(window)
-                continue
-        groups.append([window])
-    return [Update(tuple(span for span, _ in group), any(flag for _, flag in group)) for group in groups]
+        window = Span(max(begin, min(backward.last_end(begin, end), end)), end)
+        between = backward.functions(groups[-1][-1].end, window.begin) if groups else slice(0, 1)
+        if between.start == between.stop:
+            groups[-1].append(window)
+            closures[-1].append(Span(begin, end))
+        else:
+            groups.append([window])
+            closures.append([Span(begin, end)])
+    return [
+        Update(
+            tuple(group),
+            any(len(backward.forward_starts(*span)) > 1 for span in enclosing),
+            any(bool(backward.is_cut[backward.functions(*span)].any()) for span in enclosing),
+        )
+        for group, enclosing in zip(groups, closures, strict=True)
+    ]
 
 
 def _on_their_own(records: Records, backward: Passes, draft: Draft) -> list[Span]:

@@ -194,7 +194,9 @@ def _chosen(every: list[Iteration], records: Records, draft: Draft) -> list[Iter
     sound = _without_several_updates(every, draft)
     repeated = [each for each in sound if each.update is not None and each.update.has_repeated_closure]
     draft.doubtful["iterations whose optimizer calls its closure several times"] += len(repeated)
-    sound = [each for each in sound if each not in repeated]
+    unended = [each for each in sound if each.update is not None and each.update.has_open_closure]
+    draft.doubtful["iterations whose closure's end is not known"] += len(unended)
+    sound = [each for each in sound if each not in repeated and each not in unended]
     kinds = Counter(each.kind() for each in sound).most_common(2)
     if not kinds:
         return []

@@ -302,7 +302,7 @@ def _checked(
     """Return a stream of the kernels that can be believed; count the others by kind."""
     has_launch = np.isfinite(kernels.launch)
     has_no_time = (kernels.start == 0) & (kernels.end == 0)
-    is_before = np.zeros(len(kernels), dtype=bool)
+    is_before = ~has_launch & ~has_no_time  # also of a stream without any launch
     if (has_launch & ~has_no_time).any():
         first = np.argmin(np.where(has_launch & ~has_no_time, kernels.start, np.inf))
         is_before = ~has_launch & ~has_no_time & (kernels.start < kernels.end[first])
