@@ -115,7 +115,8 @@ class Recorded:
 
     def _collective(self, name: str, thread: int, numel: int, group: str) -> None:
         told = {"Collective name": name, "In msg nelems": numel, "dtype": "Float", "Group size": 4}
-        told |= {"Process Group Name": f"g{len(group)}{group[:2]}", "Process Group Description": group}
+        told |= {"Process Group Name": "1" if group == self.job.data_group else "2"}
+        told["Process Group Description"] = group
         self._operator("record_param_comms", thread, 1, **told)
 
     def _pass(self, scale: int, is_last: bool, ready: list[int]) -> tuple[int, int]:
@@ -230,6 +231,14 @@ def _twice(events: list[Event], which: int) -> list[Event]:
     return [*events, copy.deepcopy(candidates[which % len(candidates)])]
 
 
+def _overlapping(events: list[Event], which: int) -> list[Event]:
+    events = copy.deepcopy(events)
+    works = sorted((event for event in events if _is_work(event)), key=lambda event: int(event["ts"]))
+    place = which % (len(works) - 1)
+    works[place]["dur"] = works[place + 1]["ts"] - works[place]["ts"] + 50
+    return events
+
+
 def _both_zero(events: list[Event], which: int) -> list[Event]:
     events = copy.deepcopy(events)
     works = [event for event in events if _is_work(event)]
@@ -265,9 +274,7 @@ DAMAGES: dict[str, Damage] = {
     "kernel with ts 0": _damage(_is_work, lambda event: event.update(ts=0)),
     "kernel with dur 0": _damage(_is_work, lambda event: event.update(dur=0)),
     "kernel of impossible duration": _damage(_is_work, lambda event: event.update(dur=10**9)),
-    "kernel that reaches into its successors": _damage(
-        _is_work, lambda event: event.update(dur=event["dur"] + 9000)
-    ),
+    "kernel that overlaps its successor": _overlapping,
     "kernel of negative duration": _damage(_is_work, lambda event: event.update(dur=-5)),
     "kernel before its launch": _damage(_is_work, lambda event: event.update(ts=event["ts"] - 10**5)),
     "kernel far behind": _damage(_is_work, lambda event: event.update(ts=event["ts"] + 10**7)),

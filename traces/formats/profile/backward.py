@@ -59,8 +59,8 @@ class Update:
 
     windows: tuple[Span, ...]
     has_repeated_closure: bool = False
-    has_open_closure: bool = False
-    """The end of a closure's backward pass is not known."""
+    is_open: bool = False
+    """The end of an optimizer, or of the backward pass of its closure, is not known."""
 
     @property
     def begin(self) -> float:
@@ -126,7 +126,8 @@ def updates(records: Records, backward: Passes, draft: Draft) -> list[Update]:
     Optimizers that no backward pass separates make one update. A span that encloses backward functions is that of a
     closure: the update begins behind them. Optimizers called within a backward function are part of the pass.
     """
-    spans = _merged(_on_their_own(records, backward, draft))
+    spans, cut = _on_their_own(records, backward, draft)
+    spans = _merged(spans)
     groups: list[list[Span]] = []
     closures: list[list[Span]] = []
     for begin, end in spans:
@@ -138,20 +139,24 @@ def updates(records: Records, backward: Passes, draft: Draft) -> list[Update]:
         else:
             groups.append([window])
             closures.append([Span(begin, end)])
+    # An optimizer cut off by the next step may be of the update before what it encloses.
+    has_cut = [any(span.end in cut for span in enclosing) for enclosing in closures] + [False]
     return [
         Update(
             tuple(group),
             any(len(backward.forward_starts(*span)) > 1 for span in enclosing),
-            any(bool(backward.is_cut[backward.functions(*span)].any()) for span in enclosing),
+            has_cut[index]
+            or has_cut[index + 1]
+            or any(bool(backward.is_cut[backward.functions(*span)].any()) for span in enclosing),
         )
-        for group, enclosing in zip(groups, closures, strict=True)
+        for index, (group, enclosing) in enumerate(zip(groups, closures, strict=True))
     ]
 
 
-def _on_their_own(records: Records, backward: Passes, draft: Draft) -> list[Span]:
-    """Return the optimizers' spans that lie in no backward function, cut off where the next step begins."""
+def _on_their_own(records: Records, backward: Passes, draft: Draft) -> tuple[list[Span], set[float]]:
+    """Return the optimizers' spans that lie in no backward function, and where some are cut off by the next step."""
     steps = np.sort([step.begin for step in records.steps])
-    spans = []
+    spans, cut = [], set()
     for span in sorted(set(records.optimizers)):
         place = int(np.searchsorted(backward.begin, span.begin, side="right")) - 1
         if place >= 0 and backward.begin[place] < span.begin and backward.end[place] > span.end:
@@ -161,8 +166,9 @@ def _on_their_own(records: Records, backward: Passes, draft: Draft) -> list[Span
         if len(following) and following[0] < span.end:
             draft.doubtful["Optimizer.step annotations that outlast their step: cut off"] += 1
             span = Span(span.begin, float(following[0]))
+            cut.add(span.end)
         spans.append(span)
-    return spans
+    return spans, cut
 
 
 def _merged(spans: Sequence[Span]) -> list[Span]:

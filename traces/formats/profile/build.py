@@ -9,9 +9,9 @@ from gradwire.scenarios.errors import TraceError
 from gradwire.traces.formats.draft import Draft, Gradient
 from gradwire.traces.formats.profile.backward import passes, updates
 from gradwire.traces.formats.profile.collectives import count_unknown_groups, gradient_collectives
-from gradwire.traces.formats.profile.iterations import checked_steps, iterations
+from gradwire.traces.formats.profile.iterations import Iteration, checked_steps, iterations, usual_count
 from gradwire.traces.formats.profile.records import Call, Records
-from gradwire.traces.formats.profile.timeline import launches_nothing, timeline
+from gradwire.traces.formats.profile.timeline import Timeline, launches_nothing, timeline
 from gradwire.traces.formats.profile.times import timing
 
 STRAY = 0.1
@@ -47,6 +47,7 @@ def build(records: Records, draft: Draft, rank: int, where: str) -> None:
         records,
         draft,
     )
+    chosen = _with_all_kernels(chosen, accelerator, draft)
     if chosen:
         _describe(chosen[0].calls, by_parameter, draft)
         for iteration in chosen:
@@ -69,6 +70,20 @@ def _refuse_several_ranks(records: Records, where: str) -> None:
     if len(ranks) > 1:
         listed = ", ".join(ranks[:8])
         raise TraceError(f"holds several ranks (processes {listed})", where, "one rank per file")
+
+
+def _with_all_kernels(chosen: list[Iteration], accelerator: Timeline, draft: Draft) -> list[Iteration]:
+    """Return the iterations that launched as many kernels as most did, if some kernels cannot be believed.
+
+    A kernel that lacks its launch looks like one from before the recording.
+    """
+    if accelerator.compute is None or not accelerator.has_doubts:
+        return chosen
+    counts = [accelerator.compute.count(each.begin, each.high) for each in chosen]
+    usual = usual_count(counts)
+    whole = [each for each, count in zip(chosen, counts, strict=True) if usual in (None, count)]
+    draft.doubtful["iterations with other kernels than most"] += len(chosen) - len(whole)
+    return whole
 
 
 def _describe(calls: Sequence[Call], by_parameter: bool, draft: Draft) -> None:

@@ -130,16 +130,16 @@ def _without_forward_groups(calls: list[Call], backward: Passes, draft: Draft) -
 
 
 def within_backward(
-    calls: list[Call], begin: float, last_end: float, update: float, draft: Draft
+    calls: list[Call], begin: float, last_end: float, update: float, largest: int, draft: Draft
 ) -> list[Call]:
     """Return the calls of one iteration that can carry gradients.
 
     They are called after the backward pass has begun (-inf where that is unknown), and before the first optimizer is
     done. Of those behind the backward pass, metrics of few elements are left out.
+    `largest` is the number of elements of the iteration's largest gradient.
     """
     inside = [call for call in calls if begin <= call.at <= update]
     draft.skipped["collectives outside of the backward pass"] += len(calls) - len(inside)
-    largest = max((call.numel for call in inside), default=0)
     metrics = [call for call in inside if call.at > last_end and call.numel <= min(FEW, largest // 100)]
     draft.skipped["collectives of few elements behind the backward pass (metrics)"] += len(metrics)
     return [call for call in inside if call not in metrics]

@@ -103,7 +103,8 @@ def iterations(
         last_end = backward.last_end(low, high) if math.isfinite(first) else math.inf
         limit = update.windows[0].end if update and has_launches else high
         silent = Draft("") if by_parameter else draft
-        sent = within_backward(sent, first, last_end, limit, silent)
+        largest = max((call.numel for call in [*calls, *sent]), default=0)
+        sent = within_backward(sent, first, last_end, limit, largest, silent)
         if not by_parameter:
             calls = sent
         if not calls:
@@ -194,8 +195,8 @@ def _chosen(every: list[Iteration], records: Records, draft: Draft) -> list[Iter
     sound = _without_several_updates(every, draft)
     repeated = [each for each in sound if each.update is not None and each.update.has_repeated_closure]
     draft.doubtful["iterations whose optimizer calls its closure several times"] += len(repeated)
-    unended = [each for each in sound if each.update is not None and each.update.has_open_closure]
-    draft.doubtful["iterations whose closure's end is not known"] += len(unended)
+    unended = [each for each in sound if each.update is not None and each.update.is_open]
+    draft.doubtful["iterations whose optimizer or closure has no known end"] += len(unended)
     sound = [each for each in sound if each not in repeated and each not in unended]
     kinds = Counter(each.kind() for each in sound).most_common(2)
     if not kinds:
@@ -222,12 +223,16 @@ def _without_several_updates(every: list[Iteration], draft: Draft) -> list[Itera
 
 def _whole(chosen: list[Iteration], records: Records, draft: Draft) -> list[Iteration]:
     """Return the iterations without those that lack backward functions which others have."""
-    counts = Counter(each.functions for each in chosen)
-    most, times = counts.most_common(1)[0]
-    if records.lost["function"]:
-        most = max(counts)
-    elif times < max(2, 2 * len(chosen) / 3):
-        return chosen
-    whole = [each for each in chosen if each.functions == most]
+    counts = [each.functions for each in chosen]
+    usual = max(counts) if records.lost["function"] else usual_count(counts)
+    whole = [each for each in chosen if usual in (None, each.functions)]
     draft.doubtful["iterations with other backward functions than most"] += len(chosen) - len(whole)
     return whole
+
+
+def usual_count(counts: Sequence[int]) -> int | None:
+    """Return the number that two thirds of the counts are, and at least two; None if there is none."""
+    if not counts:
+        return None
+    usual, times = Counter(counts).most_common(1)[0]
+    return usual if times >= max(2, 2 * len(counts) / 3) else None

@@ -101,6 +101,11 @@ class Stream:
             raise Doubt
         return index
 
+    def count(self, begin: float, end: float) -> int:
+        """Return how many kernels were launched from `begin` up to `end`."""
+        first, last = np.searchsorted(self.launch, (begin, end), side="left")
+        return int(last - first)
+
     def spent(self, begin: float, end: float) -> float | None:
         """Return the time from the first to the last kernel launched from `begin` up to `end`, None without any."""
         index = self.first(begin, end)
@@ -120,6 +125,7 @@ class Timeline:
         self.streams = streams
         self.compute = None if compute is None else streams[compute]
         self._launches = launches
+        self.has_doubts = False  # kernels are doubtful, or older than the recording
         self.has_launches = len(launches[0]) > 0
 
     def launched(self, correlations: Iterable[float]) -> Floats:
@@ -162,7 +168,9 @@ def timeline(records: Records, draft: Draft) -> Timeline:
             records.lost["function"] > 0,
             draft,
         )
-    return Timeline(streams, main, launches)
+    checked = Timeline(streams, main, launches)
+    checked.has_doubts = bool(draft.doubtful.total() or draft.skipped[BEFORE])
+    return checked
 
 
 def _sides(records: Records, draft: Draft) -> tuple[list[Activities], dict[str, Activities]]:
