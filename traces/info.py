@@ -272,7 +272,7 @@ def _remarks(data: Json) -> list[str]:
     source = data["manifest"].get("source")
     if isinstance(source, dict) and "format" in source:
         lines.append(f"imported from {source['format']} ({source.get('file', 'unknown file')})")
-        for verb in ("understood", "skipped"):
+        for verb in ("understood", "skipped", "doubtful"):
             counts = source.get(verb)
             if isinstance(counts, dict) and counts:
                 most = sorted(counts.items(), key=lambda item: -item[1])

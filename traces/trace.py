@@ -25,7 +25,8 @@ What the manifest may say beyond the name, all optional, for those who must tell
     timing      "measured", "imported", or "estimated" followed by how; measured if absent
     groups      [{"kind": "ddp_bucket" | "fsdp_unit", "tensors": [indices], ...}, ...]: tensors that travel
                 together
-    source      of an imported trace: {"format", "file", "understood": {...}, "skipped": {name: count}}
+    source      of an imported trace: {"format", "file", "understood": {...}, "skipped": {name: count},
+                "doubtful": {name: count}}, the last of records that were clipped or left out, if there are any
     parallel    into how many parts the job's model was split: {"tensor": 2, "expert": 1, "pipeline": 1}; 1 if absent
 
 Every layer runs forward before the gradients of its parameters are ready, and all of that before the backward pass

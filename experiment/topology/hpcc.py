@@ -5,6 +5,9 @@
     0 16 100Gbps 0.001ms 0.000000   one line per cable: its ends, rate, delay, probability of loss
     ...
 
+A missing probability is 0. The first line says how many cables are read; what follows them is skipped, as the
+simulators do.
+
 The format is the one that the public code of HPCC (Li et al., SIGCOMM 2019) and ConWeave (Song et al., SIGCOMM
 2023) reads.  Nodes are numbered from 0 through hosts and switches together; here they keep their number: node 5
 is "h5" if it is a host and "s5" if it is a switch, so that flow lists and overrides mean what they say.
@@ -31,8 +34,8 @@ def read_hpcc(path: str | Path, *, overrides: Iterable[Override] = ()) -> Networ
 
     Parameters
     ----------
-    path : the file.  Empty lines and what follows a # are skipped, and so is text behind the last cable, where the
-        simulators' own files explain themselves.
+    path : the file.  Empty lines and what follows a # are skipped, and so is what stands behind as many cables as the
+        first line says: text with which the simulators' own files explain themselves, or more cables.
     overrides : other properties for single cables.
 
     Returns
@@ -83,12 +86,10 @@ class _Reader:
         numbers, rows = self.switches(nodes, switches)
         hosts = [node for node in range(nodes) if node not in numbers]
         index = {node: place for place, node in enumerate((*hosts, *sorted(numbers)))}
-        given, after = rows[:links], rows[links:]
-        while after and not _looks_like_a_cable(after[-1][1]):
-            after.pop()
+        given = rows[:links]
         cables = [cable for line, row in given if (cable := self.cable(line, row, index)) is not None]
-        if len(given) + len(after) != links:
-            self.wrong(self.rows[0][0], f"says {links} links, but {len(given) + len(after)} follow")
+        if len(given) != links:
+            self.wrong(self.rows[0][0], f"says {links} links, but {len(given)} follow")
         self.refuse()
         names = [f"h{node}" for node in hosts], [f"s{node}" for node in sorted(numbers)]
         cables, unfit = override_cables(names[0] + names[1], len(hosts), cables, overrides)
@@ -135,14 +136,14 @@ class _Reader:
         return None
 
     def cable(self, line: int, words: list[str], index: dict[int, int]) -> Cable | None:
-        if len(words) != 5:
+        if len(words) not in (4, 5):
             self.wrong(line, f"has {len(words)} entries", " ".join(words), ROW)
             return None
         before = len(self.mistakes)
         ends = [self.node(line, word, len(index)) for word in words[:2]]
         rate = self.value(line, parse_rate, words[2].replace("b/s", "bps"))
         latency = self.value(line, parse_time, words[3])
-        loss = self.value(line, _probability, words[4])
+        loss = self.value(line, _probability, words[4]) if len(words) == 5 else 0.0
         if len(self.mistakes) > before:
             return None
         # a host comes first, so that its even link leads up, as in the generators
@@ -164,10 +165,6 @@ class _Reader:
         if len(found) > SHOWN:
             found = [*found[:SHOWN], Mistake(self.path.name, f"{len(found) - SHOWN} more lines are wrong")]
         refuse_network(found)
-
-
-def _looks_like_a_cable(words: list[str]) -> bool:
-    return len(words) >= 2 and all(whole(word) is not None for word in words[:2])
 
 
 def whole(word: str) -> int | None:

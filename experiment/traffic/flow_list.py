@@ -5,8 +5,8 @@
     2 1 3 100 20000 0.0000015
 
 that is: source, destination, priority group, destination port, bytes, start in seconds. Lists of ConWeave's simulator
-have no port [recalled]; five words are read as such a line. Hosts are counted from 0. Text behind the last flow, with
-which the simulator's own files explain themselves, is skipped.
+have no port [recalled]; five words are read as such a line. Hosts are counted from 0. The first line says how many
+flows are read; what follows them is skipped, as in the simulator, whose own list says 2 and has 256 [code].
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def read(path: Path, where: str, hosts: int | None) -> Ints:
         reader.wrong(number, "is no number of flows", " ".join(words), "the number of flows alone")
         count = -1
     for number, words in lines:
-        if len(rows) >= count >= 0 and not reader.mistakes and None in map(_whole, words[:2]):
-            break  # text behind the last flow
+        if len(rows) >= count >= 0 and not reader.mistakes:
+            break  # the simulators read no further
         flow = _flow(reader, number, words, hosts)
         if flow:
             rows.append(flow)

@@ -60,11 +60,15 @@ def cmd_import(
             help="The graphs of all ranks as well: of NAME.RANK.et beside it (chakra), or worked out of one's (simai).",
         ),
     ] = False,
+    repair: Annotated[
+        bool,
+        typer.Option("--repair", help="Leave out control dependencies that close circles (chakra), and count them."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Make a trace of a PyTorch profile, a PipeDream graph, a SimAI workload, a Chakra trace or a CSV.
 
-    What was not understood, or left out because it is no gradient, is counted and named.
+    What was not understood, left out because it is no gradient, or cannot be believed is counted and named.
     """
     from gradwire.scenarios.output import refuse_unwritable
     from gradwire.traces.formats import import_trace
@@ -72,7 +76,15 @@ def cmd_import(
     refuse_unwritable(out)
     with progress(f"import {file.name}", as_json) as show:
         trace = import_trace(
-            file, format=format, name=name, seed=seed, dtype=dtype, fit_to=fit_to, ranks=ranks, progress=show
+            file,
+            format=format,
+            name=name,
+            seed=seed,
+            dtype=dtype,
+            fit_to=fit_to,
+            ranks=ranks,
+            repair=repair,
+            progress=show,
         )
     trace.save(out)
     source = trace.manifest["source"]
@@ -85,8 +97,8 @@ def cmd_import(
     )
     typer.echo(f"times {trace.manifest['timing']}: {trace.manifest['timing_how']}")
     typer.echo(f"magnitudes: log-normal model fitted to {trace.manifest['magnitudes']['fitted_to']}")
-    for title in ("understood", "skipped"):
-        for what, count in source[title].items():
+    for title in ("understood", "skipped", "doubtful"):
+        for what, count in source.get(title, {}).items():
             typer.echo(f"{title}: {count} x {what}")
     typer.echo(f"trace written to {out}")
 

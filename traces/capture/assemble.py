@@ -63,6 +63,8 @@ class Anatomy:
     modules: list[nn.Module] = field(init=False)
     module_names: list[str] = field(init=False)
     parameters: list[tuple[str, nn.Parameter]] = field(init=False)
+    empty: list[str] = field(init=False)
+    """Names of trainable parameters without elements: they have nothing to send."""
     inside: dict[int, int] = field(init=False, default_factory=dict)
     dtypes: dict[int, torch.dtype] = field(init=False, default_factory=dict)
 
@@ -72,12 +74,17 @@ class Anatomy:
         self._walk(start_of(self.model), "", None)
         self._owners_of: dict[int, list[int]] = {}  # by id of the parameter
         self.parameters = []
+        self.empty = []
         self.owners: set[int] = set()
         for number, module in enumerate(self.modules):
             for name, parameter in module.named_parameters(recurse=False):
                 self.owners.add(number)
                 if id(parameter) not in self._owners_of and parameter.requires_grad:
-                    self.parameters.append((f"{self.module_names[number]}.{name}".lstrip("."), parameter))
+                    full_name = f"{self.module_names[number]}.{name}".lstrip(".")
+                    if parameter.numel():
+                        self.parameters.append((full_name, parameter))
+                    else:
+                        self.empty.append(full_name)
                 self._owners_of.setdefault(id(parameter), []).append(number)
         if not self.parameters:
             raise TraceError("has no trainable parameter", type(self.model).__name__, "a model to train")
@@ -204,7 +211,8 @@ def assemble(
     tensor_of = {number: tensor for tensor, number in enumerate(kept)}
     said: Json = {
         "without_gradient": [
-            name for number, (name, _) in enumerate(anatomy.parameters) if number not in tensor_of
+            *(name for number, (name, _) in enumerate(anatomy.parameters) if number not in tensor_of),
+            *anatomy.empty,
         ]
     }
     if groups:

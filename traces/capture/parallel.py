@@ -253,7 +253,8 @@ class Units:
     ) -> None:
         for shard in unit.shards:
             whole = shard.unsharded_param
-            if not shard.sharded_param.requires_grad or id(whole) in unit.hooked:
+            has_gradient = shard.sharded_param.requires_grad and shard.sharded_param.numel() > 0
+            if not has_gradient or id(whole) in unit.hooked:
                 continue
             unit.hooked.add(id(whole))
 

@@ -13,8 +13,9 @@ Writers say in their docstring what of a trace their format cannot hold.
 from __future__ import annotations
 
 import importlib
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, ClassVar
 
@@ -55,6 +56,10 @@ class ReadOptions:
     dtype: str = "float32"
     progress: Progress | None = None
     ranks: bool = False
+    repair: bool = False
+    """Leave out control dependencies that close circles in a graph."""
+    notes: Counter[str] = field(default_factory=Counter)
+    """What was mended or ignored in the file's bytes, counted by readers."""
 
 
 @dataclass(frozen=True)

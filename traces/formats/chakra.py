@@ -33,6 +33,7 @@ import numpy as np
 from gradwire.scenarios.errors import TraceError
 from gradwire.traces.formats import protobuf as pb
 from gradwire.traces.formats.chakra_graph import COMM_COLL, COMP, Graph, Node, build
+from gradwire.traces.formats.chakra_repair import chain_streams, cut_circles
 from gradwire.traces.formats.draft import PS_PER_US, Draft
 from gradwire.traces.formats.sink import write_files
 from gradwire.traces.formats.source import Source, opened
@@ -76,11 +77,14 @@ def read(path: Path, options: ReadOptions) -> Draft:
     """The draft of one rank's graph. TraceError for messages that are cut off or no nodes, and for circles."""
     draft = Draft("chakra")
     graph = Graph()
-    with opened(path, options.progress) as source:
+    with opened(path, options.progress, options.notes) as source:
         for number, data in enumerate(pb.messages(source)):
             read_message(data, number, source, graph, draft)
     if not len(graph.ids):
         raise TraceError("has no node in it", str(path), "a Chakra execution trace")
+    if options.repair:
+        cut_circles(graph, str(path), draft.doubtful)
+    chain_streams(graph, draft.doubtful)
     build(graph, draft, str(path), options.dtype)
     if options.ranks:
         from gradwire.traces.formats.chakra_ranks import read_graphs

@@ -77,6 +77,9 @@ class Graph:
         self.names: list[str] | None = None  # for who wants them
         self.layers: dict[int, tuple[int, str]] = {}  # place of a forward node: layer and its name
         self.place: dict[int, int] = {}
+        self.streams: dict[int, int] = {}  # by place, where the file says it
+        self.extra: dict[int, int] = {}  # place of a node, and of the one before it on its stream
+        self.cut: set[tuple[int, int]] = set()  # a place, and one that it does not wait for
         self.timeless = 0  # compute nodes without a duration
 
     def add(self, node: Node) -> bool:
@@ -94,6 +97,9 @@ class Graph:
         role = next((r for r, pattern in _ROLES if node.type == COMP and pattern.search(node.name)), OTHER)
         self.roles.append(role)
         self.cpu.append(bool(node.attributes.get("is_cpu_op", False)))
+        stream = node.attributes.get("stream")
+        if isinstance(stream, int):
+            self.streams[place] = stream
         mark = node.attributes.get("gradwire_iteration", 0)
         self.iterations.append(mark if isinstance(mark, int) and 0 <= mark < 2**31 else 0)
         self.deps.extend(node.control)
@@ -117,12 +123,19 @@ class Graph:
         found = (self.place.get(i) for i in self.deps[first : self.first_dep[place + 1]])
         return [p for p in found if p is not None]
 
+    def waits_for(self, place: int) -> set[int]:
+        """Return the places that a node waits for: with its stream's order, without what closes circles."""
+        needs = set(self.dependencies(place))
+        if place in self.extra:
+            needs.add(self.extra[place])
+        return {before for before in needs if (place, before) not in self.cut} if self.cut else needs
+
     def followers(self, data_only: bool = False) -> tuple[list[list[int]], list[int]]:
         """(places of the nodes that depend on each node, how many each depends on)."""
         following: list[list[int]] = [[] for _ in self.ids]
         waiting = [0] * len(self.ids)
         for place in range(len(self.ids)):
-            for before in set(self.dependencies(place, data_only)):
+            for before in set(self.dependencies(place, True)) if data_only else self.waits_for(place):
                 following[before].append(place)
                 waiting[place] += 1
         return following, waiting
@@ -170,10 +183,11 @@ def run(graph: Graph, where: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]
                 heapq.heappush(queue, (met[after], graph.ids[after], after))
     if done < count:
         stuck = next(graph.ids[place] for place in range(count) if waiting[place])
-        what = f"nodes wait for each other in a circle (node {stuck})"
+        what, expected = f"nodes wait for each other in a circle (node {stuck})", "an acyclic graph"
         if graph.acyclic_data():
             what += "; its data dependencies alone are acyclic, its control dependencies make the circle"
-        raise TraceError(what, where, "an acyclic graph")
+            expected += ", or --repair, which leaves control dependencies out that close circles"
+        raise TraceError(what, where, expected)
     return start, end
 
 
@@ -198,7 +212,9 @@ def build(graph: Graph, draft: Draft, where: str, dtype: str) -> None:
     _describe(graph, members[order[0]], draft, dtype, where)
     expected = [c.node.attributes["comm_size"] for c in members[order[0]]]
     roles, durations = np.array(graph.roles), np.array(graph.durations)
-    origin = 0
+    # A graph of launches starts with its first kernel, as a profile does.
+    kernels = (durations > 0) & (np.array(graph.cpu) == 0)
+    origin = int(start[kernels].min()) if graph.extra and kernels.any() else 0
     for mark in order:
         if [c.node.attributes["comm_size"] for c in members[mark]] == expected:
             inside = np.flatnonzero((marks == mark) & (durations > 0))

@@ -31,6 +31,7 @@ from gradwire.traces.formats.chakra_graph import (
     Graph,
     Node,
 )
+from gradwire.traces.formats.chakra_repair import chain_streams, cut_circles
 from gradwire.traces.formats.draft import Draft
 from gradwire.traces.formats.source import opened
 from gradwire.traces.graphs import SEND, Call, Graphs
@@ -73,11 +74,16 @@ def read_graphs(path: Path, options: ReadOptions, draft: Draft) -> Graphs:
     for file in files_of(path):
         graph, told = Graph(), Draft("chakra")
         graph.names = []
-        with opened(file, options.progress) as source:
+        with opened(file, options.progress, options.notes) as source:
             for number, data in enumerate(pb.messages(source)):
                 read_message(data, number, source, graph, told)
         if not len(graph.ids):
             raise TraceError("has no node in it", str(file), "a Chakra execution trace")
+        if options.repair:
+            cut_circles(graph, str(file), told.doubtful)
+        chain_streams(graph, told.doubtful)
+        if file != path:
+            draft.doubtful.update(told.doubtful)
         graphs.append(graph)
     draft.understood["graphs of ranks"] = len(graphs)
     for name in ("COMM_SEND_NODE", "COMM_RECV_NODE"):
@@ -233,7 +239,7 @@ def _written(
     number = {who: row for row, who in enumerate(order)}
     alone = [each.kind != SEND and len(each.members) == 1 for each in calls]
     kept = np.cumsum([not each for each in alone]) - 1
-    needs = [sorted({number[rank, each] for each in graphs[rank].dependencies(place)}) for rank, place in order]
+    needs = [sorted({number[rank, each] for each in graphs[rank].waits_for(place)}) for rank, place in order]
     first = np.concatenate([[0], np.cumsum([len(each) for each in needs])]).astype(np.int64)
     numbers = [call_of.get(who, -1) for who in order]
 

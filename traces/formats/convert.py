@@ -32,6 +32,7 @@ def import_trace(
     dtype: str = "float32",
     fit_to: str | None = None,
     ranks: bool = False,
+    repair: bool = False,
     progress: Progress | None = None,
 ) -> Trace:
     """The trace that a foreign file describes; its manifest says what was understood and what left out.
@@ -39,8 +40,9 @@ def import_trace(
     `format` is one of `importers()` or "auto", by the file's first bytes. Magnitudes are drawn with `seed`
     from the model of `gradwire.traces.formats.magnitudes`, fitted to the measured trace `fit_to` (a bundled one by
     default). `dtype` is that of gradients of which the file gives only bytes. With `ranks` the trace has the graphs of
-    all ranks besides, from the files beside this one or worked out from it, to be played as they are. TraceError for a
-    file that is missing, empty, damaged or of no known format, and for one that describes no gradients.
+    all ranks besides, from the files beside this one or worked out from it, to be played as they are. With `repair`
+    control dependencies that close circles are left out of a Chakra graph, and counted. TraceError for a file that is
+    missing, empty, damaged or of no known format, and for one that describes no gradients.
     """
     from gradwire.traces.formats.draft import finish
     from gradwire.traces.formats.magnitudes import FITTED_TO
@@ -59,7 +61,9 @@ def import_trace(
         having = ", ".join(name for name, each in components("trace_format").items() if each.ranks)
         raise TraceError(f"format {format} has no graphs of ranks", str(path), f"a file of {having}, or without ranks")
     model = _fitted(fit_to or FITTED_TO)
-    draft = _code(format).read(path, ReadOptions(dtype, progress, ranks))
+    options = ReadOptions(dtype, progress, ranks, repair)
+    draft = _code(format).read(path, options)
+    draft.doubtful.update(options.notes)
     return finish(draft, path, name or path.name.split(".")[0], model, seed)
 
 

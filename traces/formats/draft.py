@@ -86,6 +86,7 @@ class Draft:
     groups: list[dict[str, Any]] = field(default_factory=list)
     understood: Counter[str] = field(default_factory=Counter)
     skipped: Counter[str] = field(default_factory=Counter)
+    doubtful: Counter[str] = field(default_factory=Counter)  # records that cannot be believed: clipped or left out
     advice: str = "at least one gradient tensor or collective"  # for a file without any
     about: dict[str, Any] = field(default_factory=dict)  # what else the manifest should say, e.g. the GPU
 
@@ -149,10 +150,11 @@ def finish(draft: Draft, source: Path, name: str, model: Model, seed: int) -> Tr
     """
     where = str(source)
     if not draft.gradients:
-        left = _listing(draft.skipped)
+        left = _listing(draft.doubtful + draft.skipped)
         raise TraceError(f"no gradient in it{left}", where, draft.advice)
     if not draft.iterations:
-        raise TraceError(f"no complete iteration in it{_listing(draft.skipped)}", where, "at least one")
+        left = _listing(draft.doubtful + draft.skipped)
+        raise TraceError(f"no complete iteration in it{left}", where, "at least one")
     for timing in draft.iterations:
         if max(*timing.ready, *timing.forward_end, timing.backward_end + timing.optimizer) > LONGEST_PS:
             raise TraceError("an iteration of more than 50 days", where, "times of one iteration")
@@ -247,6 +249,7 @@ def _manifest(draft: Draft, source: Path, name: str, model: Model, seed: int) ->
             "file": source.name,
             "understood": _told(draft.understood),
             "skipped": _told(draft.skipped),
+            **({"doubtful": _told(draft.doubtful)} if draft.doubtful else {}),
         },
     }
 

@@ -24,6 +24,13 @@ LARGEST_VALUE = 1 << 26  # characters; an event or header value beyond is taken 
 _BLOCK = 1 << 22
 _BLANK = re.compile(r"[\s\ufeff]*")
 _NEXT = re.compile(r"[\s,]*")
+_STRING_OR_WORD = re.compile(
+    r'"[^"\\]*(?:\\.[^"\\]*)*(?:(?P<end>")|\\?\Z)'
+    r"|(?<![\w.#])[-+]?(?:inf(?:inity)?|nan(?:\(\w*\))?|1\.#\w+)(?![\w.#])",
+    re.DOTALL | re.IGNORECASE,
+)
+_ESCAPE = re.compile(r'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|\\')
+LITERAL, NOT_FINITE = "invalid escapes in text, taken literally", "bare inf or nan"
 
 
 class _Window:
@@ -36,6 +43,7 @@ class _Window:
         self._read = 0  # bytes, before the block that is being decoded
         self._scan = json.JSONDecoder(strict=False).raw_decode  # profilers write raw control characters
         self.events = 0
+        self._mended = 0  # up to here the text has been mended
 
     def more(self) -> None:
         block = self.source.read(_BLOCK)
@@ -48,7 +56,41 @@ class _Window:
             what = f"byte {at + 1:,} (0x{byte:02x}) is no UTF-8"
             raise TraceError(what, self.source.where, "JSON, which is text in UTF-8") from None
         self._read += len(block)
+        self._mended = max(self._mended - self.at, 0)
         self.text, self.at = self.text[self.at :] + text, 0
+
+    def _mend(self) -> bool:
+        """Mend the text from here on: Windows paths with single backslashes, and C's spellings of inf and nan.
+
+        Return False if nothing was to mend. Text is mended once, and only in files that are no JSON otherwise.
+        """
+        counts: Counter[str] = Counter()
+
+        def mended(match: re.Match[str]) -> str:
+            word = match[0]
+            if word[0] != '"':
+                counts[NOT_FINITE] += 1
+                sign = "-" if word[0] == "-" else ""
+                return "NaN" if re.search("na|ind", word, re.IGNORECASE) else sign + "Infinity"
+            return _ESCAPE.sub(literal, word)
+
+        def literal(match: re.Match[str]) -> str:
+            counts[LITERAL] += match[1] is None
+            return match[0] if match[1] else "\\\\"
+
+        begin = max(self.at, self._mended)
+        end = begin
+        for match in _STRING_OR_WORD.finditer(self.text, begin):
+            if match[0][0] == '"' and not match["end"]:
+                break  # the rest of this text is not read yet
+            end = match.end()
+        if end == begin:
+            return False
+        text = _STRING_OR_WORD.sub(mended, self.text[begin:end])
+        self.text = self.text[:begin] + text + self.text[end:]
+        self._mended = begin + len(text)
+        self.source.notes.update(+counts)
+        return bool(+counts)
 
     def peek(self, between: re.Pattern[str] = _BLANK) -> str:
         """The next character that is not blank; none at the end of the file."""
@@ -69,6 +111,8 @@ class _Window:
                 margin = 0 if self.ended else 16
                 lacks = error.msg.startswith("Unterminated string") or error.pos >= len(self.text) - margin
                 if self.ended or not lacks:
+                    if self._mend():
+                        continue
                     self.wrong("ends" if self.ended and lacks else error.msg)
             except RecursionError:
                 self.wrong("nesting beyond all measure")

@@ -107,7 +107,7 @@ def read(path: Path, options: ReadOptions) -> Draft:
     draft = Draft("perfetto", how="as in the trace that the timeline was written from")
     header: dict[str, Any] = {}
     found: dict[int, dict[str, Any]] = {}
-    with opened(path, options.progress) as source:
+    with opened(path, options.progress, options.notes) as source:
         for event in events(source, header, draft.skipped):
             _take(event, found, draft)
     try:

@@ -53,7 +53,7 @@ def read(path: Path, options: ReadOptions) -> Draft:
     draft = Draft("pipedream", how="compute times as measured, layers one after the other")
     nodes: dict[str, Node] = {}
     edges: list[tuple[str, str]] = []
-    with opened(path, options.progress) as source:
+    with opened(path, options.progress, options.notes) as source:
         for number, line in source.lines():
             parts = [part.strip() for part in re.split(r"\s--\s", line.strip())]
             if not line.strip():

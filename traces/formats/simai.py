@@ -83,7 +83,7 @@ def read(path: Path, options: ReadOptions) -> Draft:
     """
     draft = Draft("simai")
     rows: list[Row] = []
-    with opened(path, options.progress) as source:
+    with opened(path, options.progress, options.notes) as source:
         lines = ((number, line) for number, line in source.lines() if line.strip())
         number, first = next(lines, (1, ""))
         header = first.split()
@@ -207,6 +207,11 @@ def _build(draft: Draft, rows: list[Row], dtype: str, data_parallel: bool) -> No
     moments = [ready[gradient.layer] for gradient in draft.gradients]
     draft.iterations = [Timing(start, end, moments, clock, update, asked=asked)]
     draft.understood["rows"] = len(rows)
+    if draft.communications and not draft.gradients:
+        draft.advice = (
+            "a collective in the column of weight gradients; this workload has "
+            f"{len(draft.communications)} communications of other passes alone (a collective by itself is traffic)"
+        )
     draft.how = "compute times as the workload says, rows one after the other, communication without time"
 
 
@@ -214,6 +219,7 @@ def _gradient(draft: Draft, row: Row, number: int, dtype: str) -> None:
     """The gradient of a row, if it has one."""
     collective, size = row.collective[2], row.size[2]
     if collective == "NONE" or not size:
+        _count_empty(draft, collective, 2)
         return
     found = _COLLECTIVE.fullmatch(collective)
     group = _OF_GRADIENTS.get(found[2]) if found and found[1] in ("ALLREDUCE", "REDUCESCATTER") else None
@@ -224,10 +230,16 @@ def _gradient(draft: Draft, row: Row, number: int, dtype: str) -> None:
     draft.understood[f"{_PASSES[2]} {collective}"] += 1
 
 
+def _count_empty(draft: Draft, collective: str, column: int) -> None:
+    if collective != "NONE":
+        draft.skipped[f"{_PASSES[column]} {collective} of 0 bytes"] += 1
+
+
 def _called(draft: Draft, row: Row, number: int, column: int, clock: int) -> list[int]:
     """Note what a row's pass waits for: when it is called, or nothing."""
     collective, size = row.collective[column], row.size[column]
     if collective == "NONE" or not size:
+        _count_empty(draft, collective, column)
         return []
     meant = _meant(collective, column)
     if meant is None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
+import codecs
 import io
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,31 +20,102 @@ Progress = Callable[[float, str], None]
 
 LONGEST_LINE = 1 << 20  # bytes; a longer one is no line of a text format
 _BLOCK = 1 << 20
+_GZIP = b"\x1f\x8b"
 _END = re.compile(rb"\r\n|\n|\r")  # of a line: Unix, Windows, and Macs of long ago
+
+
+class _Gunzip:
+    """Members of a gzip file, one after the other; like gzip(1) it takes zeros and counts other bytes behind them."""
+
+    def __init__(self, raw: IO[bytes], notes: Counter[str]) -> None:
+        self._raw = raw
+        self._notes = notes
+        self._input = b""
+        self._member = zlib.decompressobj(31)
+        self._ended = False
+
+    def read(self, size: int) -> bytes:
+        """Return the next bytes, at most `size`. EOFError or zlib.error for data that are cut off or damaged."""
+        while not self._ended:
+            if not self._input:
+                self._input = self._raw.read(_BLOCK)
+                if not self._input:
+                    raise EOFError("Compressed file ended before the end-of-stream marker was reached")
+            data = self._member.decompress(self._input, size)
+            self._input = self._member.unconsumed_tail
+            if self._member.eof:
+                self._next_member(self._member.unused_data)
+            if data:
+                return data
+        return b""
+
+    def _next_member(self, behind: bytes) -> None:
+        while not (behind := behind.lstrip(b"\0")) or len(behind) < len(_GZIP):
+            more = self._raw.read(_BLOCK)
+            if not more:
+                break
+            behind += more
+        if behind.startswith(_GZIP):
+            self._member = zlib.decompressobj(31)
+            self._input = behind
+            return
+        self._ended = True
+        if behind:
+            self._notes["bytes behind the gzip data, ignored"] += 1
 
 
 class Source:
     """A file opened for reading; gzip is recognised by its first bytes, whatever the file is called.
 
+    UTF-16 and UTF-32 with a byte-order mark are read as UTF-8. `notes` counts what was mended or ignored.
     `read` raises TraceError where gzip says that the data are damaged or end too early. What cannot be opened,
     and a file without a byte in it, is refused by `opened`.
     """
 
-    def __init__(self, path: Path, raw: IO[bytes], progress: Progress | None) -> None:
+    def __init__(
+        self, path: Path, raw: IO[bytes], progress: Progress | None, notes: Counter[str] | None = None
+    ) -> None:
         self.path = path
         self.where = str(path)
+        self.notes: Counter[str] = Counter() if notes is None else notes
         self._raw = raw
         self._size = max(path.stat().st_size, 1)
         self._progress = progress
-        zipped = raw.read(2) == b"\x1f\x8b"
+        zipped = raw.read(2) == _GZIP
         raw.seek(0)
-        self._plain: IO[bytes] | gzip.GzipFile = gzip.GzipFile(fileobj=raw) if zipped else raw
+        self._plain: IO[bytes] | _Gunzip = _Gunzip(raw, self.notes) if zipped else raw
+        self._begin: bytes | None = None  # read to see the encoding, not yet handed out
+        self._decoder: codecs.IncrementalDecoder | None = None
 
     def read(self, size: int = _BLOCK) -> bytes:
-        """The next bytes, at most `size`; none at the end of the file."""
+        """Return the next bytes, at most `size` unless they are transcoded; none at the end of the file."""
+        if self._begin is None:
+            self._begin = b""
+            while len(self._begin) < 4 and (more := self._bytes(4 - len(self._begin))):
+                self._begin += more
+            if encoding := _wide_encoding(self._begin):
+                self._decoder = codecs.getincrementaldecoder(encoding)()
+                self.notes[f"text in {encoding.upper()}, read as UTF-8"] += 1
+        if self._begin and self._decoder is None:
+            data, self._begin = self._begin[:size], self._begin[size:]
+            return data
+        if self._decoder is None:
+            return self._bytes(size)
+        while True:
+            data = self._begin or self._bytes(size)
+            self._begin = b""
+            try:
+                text = self._decoder.decode(data, final=not data)
+                encoded = text.encode()
+            except UnicodeError as error:
+                raise TraceError(f"is damaged text ({error})", self.where, "UTF-8") from None
+            if encoded or not data:
+                return encoded
+
+    def _bytes(self, size: int) -> bytes:
         try:
             data = self._plain.read(size)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        except (EOFError, zlib.error) as error:
             raise TraceError(f"its gzip data are damaged or end too early ({error})", self.where) from error
         except OSError as error:
             raise TraceError(f"cannot be read ({error.strerror or error})", self.where) from error
@@ -74,6 +146,15 @@ class Source:
             raise not_utf8(f"{self.where}, line {number}", line, error) from None
 
 
+def _wide_encoding(begin: bytes) -> str:
+    """Return the encoding that a byte-order mark before an ASCII character names, "" if there is none."""
+    if begin[:4] == b"\xff\xfe\0\0" or begin[:4] == b"\0\0\xfe\xff":
+        return "utf-32"
+    is_little = begin[:2] == b"\xff\xfe" and begin[3:4] == b"\0"
+    is_big = begin[:3] == b"\xfe\xff\0"
+    return "utf-16" if is_little or is_big else ""
+
+
 def not_utf8(where: str, data: bytes, error: UnicodeDecodeError) -> TraceError:
     """What to raise for text that is no UTF-8: which byte it is, counted from 1, and how to make it some."""
     at = error.start + (len(data) - len(error.object))  # the mark of the encoding is not in what was decoded
@@ -88,11 +169,15 @@ def first_line(head: bytes) -> str:
 
 
 @contextmanager
-def opened(path: Path, progress: Progress | None = None) -> Iterator[Source]:
-    """`path` as a Source. TraceError if it is missing, a directory, unreadable, empty or damaged gzip."""
+def opened(
+    path: Path, progress: Progress | None = None, notes: Counter[str] | None = None
+) -> Iterator[Source]:
+    """Yield `path` as a Source that counts in `notes`.
+
+    TraceError if it is missing, a directory, unreadable, empty or damaged gzip."""
     try:
         with regular(path).open("rb") as raw:
-            source = Source(path, raw, progress)
+            source = Source(path, raw, progress, notes)
             if not path.stat().st_size:
                 raise TraceError("is empty", str(path), "a file with something in it")
             yield source

@@ -40,6 +40,15 @@ if TYPE_CHECKING:
 
 UNITS = {"s": 10**12, "ms": 10**9, "us": 10**6, "ns": 10**3, "ps": 1}
 _SIZES = {"shape": "shape", "numel": "numel", "elements": "numel", "bytes": "bytes", "size": "bytes"}
+_DTYPES = {
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "half": "float16",
+    "fp32": "float32",
+    "float": "float32",
+    "fp64": "float64",
+    "double": "float64",
+}
 _TIMES = ("forward", "backward", "ready")
 _KNOWN = ("name", "layer", "dtype", "mean", *_SIZES)
 
@@ -68,7 +77,7 @@ def _header(cells: list[str]) -> list[str]:
 def read(path: Path, options: ReadOptions) -> Draft:
     """The draft of a table: one iteration. TraceError for a cell that is not what its column needs."""
     draft = Draft("csv")
-    with opened(path, options.progress) as source:
+    with opened(path, options.progress, options.notes) as source:
         lines = [(number, line) for number, line in source.lines() if line.strip()]
     if not lines:  # a byte-order mark alone, for one
         raise TraceError("has no line with anything in it", str(path), "a header, and a row per tensor")
@@ -136,7 +145,8 @@ def _gradient(
     where: str,
     skipped: Counter[str],
 ) -> Gradient:
-    kind = row.get("dtype", "").removeprefix("torch.") or dtype
+    kind = row.get("dtype", "").removeprefix("torch.").lower() or dtype
+    kind = _DTYPES.get(kind, kind)
     if kind not in ELEMENT_BYTES:
         raise TraceError(f"dtype {kind!r}", where, ", ".join(ELEMENT_BYTES))
     mean = _number(row["mean"], "mean", where) if row.get("mean") else None
@@ -147,8 +157,10 @@ def _gradient(
         if each in sizes and row.get(sizes[each])
     }
     if "shape" in sizes and (text := row.get(sizes["shape"], "")):
-        shape = tuple(int(part) for part in re.findall(r"\d+", text)) or (0,)
-        if re.search(r"[^\d\sx×*,()\[\]]", text.lower()):
+        text = re.sub(r"^(?:torch\.)?Size(?=\()", "", text.strip())
+        shape = tuple(int(part) for part in re.findall(r"\d+", text))
+        is_scalar = re.fullmatch(r"[(\[\s\])]+", text) is not None  # (), of one element as in PyTorch
+        if re.search(r"[^\d\sx×*,()\[\]]", text.lower()) or not (shape or is_scalar):
             raise TraceError(f"shape {text!r}", where, "a shape such as 64x3x7x7")
         numel = math.prod(shape)
     elif "numel" in said:
@@ -172,7 +184,8 @@ def _number(text: str, column: str, where: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 <= value < 1e18:
-        raise TraceError(f"{column} is {text!r}", where, "a number from 0")
+        form = ", with a decimal point and without separators of thousands" if "," in text else ""
+        raise TraceError(f"{column} is {text!r}", where, f"a number from 0{form}")
     return value
 
 

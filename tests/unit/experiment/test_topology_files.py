@@ -65,6 +65,17 @@ def test_text_behind_the_last_cable_is_an_explanation(tmp_path):
     assert read_hpcc(write(tmp_path, text)).link_count == read_hpcc(write(tmp_path, TWO_RACKS)).link_count
 
 
+def test_the_first_line_says_how_many_cables_are_read(tmp_path):
+    network = read_hpcc(write(tmp_path, TWO_RACKS + "2 7 40Gbps 2us 0\n0 7 40Gbps 2us 0\n"))
+    assert network.link_count == 2 * 10
+
+
+def test_a_cable_without_a_loss_loses_nothing(tmp_path):
+    network = read_hpcc(write(tmp_path, lines({7: "5 3 25Gbps 1000ns"})))
+    assert network.link_loss[network.up_link[network.index["h3"]]] == 0
+    assert read_hpcc(write(tmp_path, TWO_RACKS)).link_loss[network.up_link[network.index["h3"]]] == 0.5
+
+
 def test_overrides_name_nodes_by_their_numbers(tmp_path):
     network = read_hpcc(write(tmp_path, TWO_RACKS), overrides=[Override(("s2", "s7"), rate=GBPS)])
     assert (network.link_rate == GBPS).sum() == 4, "both parallel cables, both directions"
@@ -88,11 +99,10 @@ def lines(changed: dict[int, str]) -> str:
         (lines({3: "7 9"}), ["line 3: is no node", "0 to 7"]),
         (lines({3: "7 2 0"}), ["line 2: lists 5 switches", "expected 4"]),
         (lines({1: "8 4 11"}), ["line 1: says 11 links, but 10 follow"]),
-        (TWO_RACKS + "2 7 40Gbps 2us 0\n", ["line 1: says 10 links, but 11 follow"]),
         ("999999999 1 1\n0\n0 1 25Gbps 1us 0\n", ["line 1: says 999999999 nodes, more than the ends of its cables"]),
         ("9" * 5000 + " 1 1\n", ["line 1: is no first line"]),
         (lines({5: "0 " + "9" * 5000 + " 25Gbps 1us 0"}), ["line 5: is no node"]),
-        (lines({5: "0 4 25Gbps 1000ns"}), ["line 5: has 4 entries"]),
+        (lines({5: "0 4 25Gbps"}), ["line 5: has 3 entries"]),
         (lines({6: "1 8 25Gbps 1us 0"}), ["line 6: is no node", '"8"']),
         (
             lines({7: "5 3 fast 1us 0", 8: "6 5 25Gbps soon no"}),

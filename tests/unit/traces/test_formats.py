@@ -110,8 +110,8 @@ def test_damaged_gzip(name: str):
     with pytest.raises(TraceError, match=r"bent\.gz"):
         import_trace("bent.gz", format=name)
     Path("behind.gz").write_bytes(packed + b"something else")
-    with pytest.raises(TraceError, match="gzip data are damaged"):
-        import_trace("behind.gz", format=name)
+    behind = import_trace("behind.gz", format=name)  # as gzip(1), which warns
+    assert behind.manifest["source"]["doubtful"]["bytes behind the gzip data, ignored"] == 1
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,11 @@ def test_a_mark_of_the_encoding_counts_as_none():
     with pytest.raises(TraceError, match=r"line 1: byte 5 \(0xe4\) is no UTF-8"):
         import_trace("file.txt", format="csv")
     Path("file.txt").write_bytes(CSV.encode("utf-16"))
-    with pytest.raises(TraceError):
+    wide = import_trace("file.txt")
+    assert wide.manifest["source"]["doubtful"] == {"text in UTF-16, read as UTF-8": 1}
+    assert [t.numel for t in wide.tensors] == [t.numel for t in imported(CSV).tensors]
+    Path("file.txt").write_bytes(CSV.encode("utf-16")[:-1])
+    with pytest.raises(TraceError, match="is damaged text"):
         import_trace("file.txt", format="csv")
 
 

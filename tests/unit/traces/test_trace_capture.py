@@ -348,3 +348,18 @@ def test_model_without_parameters_to_train() -> None:
     model = nn.Linear(2, 2).requires_grad_(False)
     with pytest.raises(TraceError, match="Linear: has no trainable parameter"):
         Recorder(model, torch.optim.SGD(model.parameters(), 0.1), {"early": [0]})
+
+
+def test_a_parameter_without_elements_sends_nothing(tmp_path: Path) -> None:
+    class WithEmpty(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 2)
+            self.empty = nn.Parameter(torch.zeros(0, 3))
+
+        def forward(self, x: Any) -> Any:
+            return self.linear(x) + self.empty.sum()
+
+    trace = train(WithEmpty(), tmp_path / "t", lambda: torch.randn(3, 4), {"early": range(2)})
+    assert [tensor.name for tensor in trace.tensors] == ["linear.weight", "linear.bias"]
+    assert trace.manifest["without_gradient"] == ["empty"]

@@ -1,0 +1,403 @@
+"""Checked timeline of an accelerator: kernels by stream and launch, and where a record cannot be believed.
+
+A stream runs its kernels one after the other in the order of their launches. So a kernel is *doubtful* if it begins
+before its own launch, is out of its stream's order, overlaps a neighbor, has no duration while others of its name have
+one, outlasts the recording, or has no launch although later kernels have one. Doubtful records are counted by kind.
+No time is taken from them: a `Doubt` is raised where one of them decides a time.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwire.traces.formats.draft import Draft
+from gradwire.traces.formats.profile.records import DEVICE, HOST, UNKNOWN, Activities, Records
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+CLOCK_US = 2.0
+"""Clocks of CPU and accelerator agree to this; old profiles have whole microseconds. Our choice."""
+USUAL = 0.1
+"""A share of kernels from which on a doubt is a property of the machine, and not of single records. Our choice."""
+MANY = 20
+"""No share is taken of fewer kernels."""
+BEFORE = "kernels launched before the recording began"
+_LAUNCHES_KERNELS = ("launch", "enqueue")
+
+
+class Doubt(Exception):
+    """A time depends on a record that cannot be believed."""
+
+
+class Kernels:
+    """Columns of equal length: `start`, `end`, `launch` (NaN if unknown), `correlation`, `row`, `name`, `is_kernel`."""
+
+    def __init__(self, columns: dict[str, NDArray[np.generic]]) -> None:
+        self.start: Floats = columns["start"]  # type: ignore[assignment]
+        self.end: Floats = columns["end"]  # type: ignore[assignment]
+        self.launch: Floats = columns["launch"]  # type: ignore[assignment]
+        self.correlation: Floats = columns["correlation"]  # type: ignore[assignment]
+        self.row: Ints = columns["row"]  # type: ignore[assignment]
+        self.name: Ints = columns["name"]  # type: ignore[assignment]
+        self.is_kernel: Bools = columns["is_kernel"]  # type: ignore[assignment]
+
+    def take(self, which: NDArray[np.generic]) -> Kernels:
+        """Return the kernels at these indices, or where this mask is true."""
+        return Kernels({key: column[which] for key, column in vars(self).items()})
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+class Stream:
+    """Kernels of one stream by launch that can be believed, and the places of those that cannot."""
+
+    def __init__(self, sound: Kernels, doubtful: Kernels, lost_launches: Floats, is_step_lost: bool) -> None:
+        order = np.lexsort((sound.start, sound.launch))
+        sound = sound.take(order)
+        self.launch, self.start = sound.launch, sound.start
+        self.end: Floats = np.maximum.accumulate(sound.end) if len(sound) else sound.end
+        self.doubtful_after = np.zeros(len(sound) + 1, dtype=bool)  # [k]: behind the first k kernels
+        launches = [lost_launches]
+        if len(sound) and len(doubtful):
+            spread = max(float(self.end[-1] - self.start[0]), 1.0)
+            has_place = (doubtful.start > self.start[0] - spread) & (doubtful.start < self.end[-1] + spread)
+            self._doubt_after(np.searchsorted(self.start, doubtful.start[has_place], side="right"))
+            launch = doubtful.launch
+            has_launch = (launch > self.launch[0] - spread) & (launch < self.launch[-1] + spread)
+            launches.append(launch[has_launch])
+            # Ids grow from launch to launch: they place what has neither time.
+            if (np.diff(sound.correlation) >= 0).all():
+                nowhere = ~has_place & ~has_launch & np.isfinite(doubtful.correlation)
+                places = np.searchsorted(sound.correlation, doubtful.correlation[nowhere])
+                # Behind all others they are of the step whose functions were lost as well.
+                self._doubt_after(places[places < len(sound)] if is_step_lost else places)
+        self.doubtful_launches = np.sort(np.concatenate(launches))
+
+    def _doubt_after(self, places: Ints) -> None:
+        self.doubtful_after[places] = True
+
+    def done(self, moment: float) -> float:
+        """Return when all that was launched before `moment` is done; NaN if that is nothing. Doubt if unknown."""
+        count = int(np.searchsorted(self.launch, moment, side="left"))
+        if self.doubtful_after[count] or self._doubts(self.launch[count - 1] if count else -np.inf, moment):
+            raise Doubt
+        return float(self.end[count - 1]) if count else float("nan")
+
+    def first(self, begin: float, end: float) -> int | None:
+        """Return the index of the first kernel launched from `begin` up to `end`, None if there is none."""
+        index = int(np.searchsorted(self.launch, begin, side="left"))
+        if self._doubts(begin, min(end, self.launch[index] if index < len(self.launch) else np.inf)):
+            raise Doubt
+        if index == len(self.launch) or self.launch[index] >= end:
+            return None
+        if self.doubtful_after[index]:
+            raise Doubt
+        return index
+
+    def count(self, begin: float, end: float) -> int:
+        """Return how many kernels were launched from `begin` up to `end`."""
+        first, last = np.searchsorted(self.launch, (begin, end), side="left")
+        return int(last - first)
+
+    def spent(self, begin: float, end: float) -> float | None:
+        """Return the time from the first to the last kernel launched from `begin` up to `end`, None without any."""
+        index = self.first(begin, end)
+        return None if index is None else self.done(end) - float(self.start[index])
+
+    def _doubts(self, begin: float, end: float) -> bool:
+        first, last = np.searchsorted(self.doubtful_launches, (begin, end), side="left")
+        return bool(first < last)
+
+
+class Timeline:
+    """Streams of an accelerator; `compute` is the one that most kernels run on, None for a profile of a CPU alone."""
+
+    def __init__(
+        self, streams: dict[int, Stream], compute: int | None, launches: tuple[Floats, Floats]
+    ) -> None:
+        self.streams = streams
+        self.compute = None if compute is None else streams[compute]
+        self._launches = launches
+        self.has_doubts = False  # kernels are doubtful, or older than the recording
+        self.has_launches = len(launches[0]) > 0
+
+    def launched(self, correlations: Iterable[float]) -> Floats:
+        """Return the times of the launches with these ids, NaN where there is none."""
+        return _joined(self._launches, np.array(list(correlations), dtype=np.float64))
+
+
+def timeline(records: Records, draft: Draft) -> Timeline:
+    """Return the checked timeline of the records; what is doubtful or left out is counted in `draft`."""
+    host, device = _sides(records, draft)
+    launches = _launches(host, device, draft)
+    kernels = _kernels(device, launches)
+    communicating = _column(device.values(), "communicates").astype(bool)
+    computing = kernels.take(~communicating)
+    _count_launches(host, kernels, draft)
+    lost = _lost_launches(host, kernels, records)
+    if not len(computing):
+        return Timeline({}, None, launches)
+    has_launches = bool(np.isfinite(computing.launch).any())
+    if not has_launches:
+        draft.doubtful["kernels without launches: taken as launched when they start"] += len(computing)
+        computing.launch = computing.start.copy()
+    main = _main_row(computing)
+    exchange = set(np.unique(kernels.row[communicating]).tolist()) - {main}
+    duplicates = _duplicates(computing)
+    draft.doubtful["kernels recorded twice"] += int(duplicates.sum())
+    computing = computing.take(~duplicates)
+    has_no_duration = _without_duration(computing)
+    streams = {}
+    for row in np.unique(computing.row).tolist():
+        if row in exchange:
+            continue
+        here = computing.row == row
+        if row != main:
+            draft.skipped["kernels of other streams than the one that computes"] += int(here.sum())
+        streams[row] = _checked(
+            computing.take(here),
+            has_no_duration[here],
+            lost if row == main else lost[:0],
+            records.lost["function"] > 0,
+            draft,
+        )
+    checked = Timeline(streams, main, launches)
+    checked.has_doubts = bool(draft.doubtful.total() or draft.skipped[BEFORE])
+    return checked
+
+
+def _sides(records: Records, draft: Draft) -> tuple[list[Activities], dict[str, Activities]]:
+    """Return launches, and work by category; records of unknown categories are launches on the CPU's threads."""
+    host = [each for each in records.activities.values() if each.side == HOST]
+    device = {category: each for category, each in records.activities.items() if each.side == DEVICE}
+    cpu = np.array(sorted(records.cpu_rows), dtype=np.int64)
+    for category, each in records.activities.items():
+        if each.side != UNKNOWN:
+            continue
+        on_cpu = np.isin(np.array(each.row, dtype=np.int64), cpu)
+        for side, which in ((HOST, on_cpu), (DEVICE, ~on_cpu)):
+            part = Activities(side)
+            for index in np.flatnonzero(which).tolist():
+                for column in ("begin", "end", "correlation", "row", "name", "communicates"):
+                    getattr(part, column).append(getattr(each, column)[index])
+            if len(part.begin) and side == HOST:
+                host.append(part)
+            elif len(part.begin):
+                device[category] = part
+                draft.understood[f"{category} events"] += len(part.begin)
+    return host, device
+
+
+def _column(activities: Iterable[Activities], name: str) -> Floats:
+    parts = [np.array(getattr(each, name), dtype=np.float64) for each in activities]
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def _launches(host: list[Activities], device: dict[str, Activities], draft: Draft) -> tuple[Floats, Floats]:
+    """Return (id, time) of the launches that have work, sorted by id; ids of several launches are left out."""
+    ids, times, ends = (_column(host, name) for name in ("correlation", "begin", "end"))
+    used = np.isin(ids, _column(device.values(), "correlation"))
+    ids, times, ends = ids[used], times[used], ends[used]
+    order = np.lexsort((times, ids))
+    ids, times, ends = ids[order], times[order], ends[order]
+    is_again = np.zeros(len(ids), dtype=bool)
+    is_again[1:] = ids[1:] == ids[:-1]
+    # A call of the driver within the runtime's call is the same launch; another time is another launch.
+    apart = is_again.copy()
+    apart[1:] &= times[1:] > ends[:-1] + CLOCK_US
+    ambiguous = np.isin(ids, ids[apart])
+    draft.doubtful["launches with the id of another launch"] += int(ambiguous.sum())
+    chosen = ~is_again & ~ambiguous
+    return ids[chosen], times[chosen]
+
+
+def _joined(launches: tuple[Floats, Floats], correlations: Floats) -> Floats:
+    ids, times = launches
+    if not len(ids):
+        return np.full(len(correlations), np.nan)
+    place = np.minimum(np.searchsorted(ids, correlations), len(ids) - 1)
+    return np.where(ids[place] == correlations, times[place], np.nan)
+
+
+def _kernels(device: dict[str, Activities], launches: tuple[Floats, Floats]) -> Kernels:
+    correlation = _column(device.values(), "correlation")
+    is_kernel = [np.full(len(each.begin), not name.startswith("gpu_mem")) for name, each in device.items()]
+    return Kernels(
+        {
+            "start": _column(device.values(), "begin"),
+            "end": _column(device.values(), "end"),
+            "launch": _joined(launches, correlation),
+            "correlation": correlation,
+            "row": _column(device.values(), "row").astype(np.int64),
+            "name": _column(device.values(), "name").astype(np.int64),
+            "is_kernel": np.concatenate(is_kernel) if is_kernel else np.zeros(0, dtype=bool),
+        }
+    )
+
+
+def _count_launches(host: list[Activities], kernels: Kernels, draft: Draft) -> None:
+    has_work = np.isin(_column(host, "correlation"), kernels.correlation)
+    draft.understood["launches"] += int(has_work.sum())
+    draft.skipped["calls of the accelerator's runtime that launch nothing"] += int((~has_work).sum())
+
+
+def _lost_launches(host: list[Activities], kernels: Kernels, records: Records) -> Floats:
+    """Return the times of launches whose kernel is not in the file, though most launches of that name have one."""
+    named = [
+        number for name, number in records.names.items() if any(w in name.lower() for w in _LAUNCHES_KERNELS)
+    ]
+    ids, names, times = (_column(host, column) for column in ("correlation", "name", "begin"))
+    has_work = np.isin(ids, kernels.correlation)
+    lost = [
+        times[here & ~has_work]
+        for here in (names == number for number in named)
+        if has_work[here].sum() > 2 * (~has_work[here]).sum()
+    ]
+    return np.sort(np.concatenate(lost)) if lost else np.zeros(0)
+
+
+def launches_nothing(records: Records) -> str:
+    """Return the category of launches in a file without work of the accelerator, "" if there are none."""
+    if any(each.side != HOST for each in records.activities.values()):
+        return ""
+    names = {
+        number for name, number in records.names.items() if any(w in name.lower() for w in _LAUNCHES_KERNELS)
+    }
+    for category, each in records.activities.items():
+        if names.intersection(each.name):
+            return category
+    return ""
+
+
+def _main_row(kernels: Kernels) -> int:
+    """Return the stream with the most kernels; copies count only where there is no kernel."""
+    rows = kernels.row[kernels.is_kernel] if kernels.is_kernel.any() else kernels.row
+    values, counts = np.unique(rows, return_counts=True)
+    return int(values[np.argmax(counts)])
+
+
+def _duplicates(kernels: Kernels) -> Bools:
+    columns = (kernels.start, kernels.end, kernels.correlation, kernels.row)
+    order = np.lexsort(columns)
+    again = np.zeros(len(kernels), dtype=bool)
+    again[order[1:]] = np.logical_and.reduce([each[order[1:]] == each[order[:-1]] for each in columns])
+    return again
+
+
+def _without_duration(kernels: Kernels) -> Bools:
+    """Return where a kernel lasts no time although others of its name do, unless that is usual (whole microseconds)."""
+    lasts = kernels.end - kernels.start
+    names, inverse = np.unique(kernels.name, return_inverse=True)
+    longest = np.zeros(len(names))
+    np.maximum.at(longest, inverse, lasts)
+    is_alone = np.bincount(inverse, minlength=len(names))[inverse] == 1
+    zero: Bools = (lasts == 0) & kernels.is_kernel & ((longest[inverse] > 1) | is_alone)
+    if zero.sum() > MANY and zero.mean() > USUAL / 5:
+        return np.zeros(len(zero), dtype=bool)
+    return zero
+
+
+def _checked(
+    kernels: Kernels, has_no_duration: Bools, lost_launches: Floats, is_step_lost: bool, draft: Draft
+) -> Stream:
+    """Return a stream of the kernels that can be believed; count the others by kind."""
+    has_launch = np.isfinite(kernels.launch)
+    has_no_time = (kernels.start == 0) & (kernels.end == 0)
+    is_before = ~has_launch & ~has_no_time  # also of a stream without any launch
+    if (has_launch & ~has_no_time).any():
+        first = np.argmin(np.where(has_launch & ~has_no_time, kernels.start, np.inf))
+        is_before = ~has_launch & ~has_no_time & (kernels.start < kernels.end[first])
+    draft.skipped[BEFORE] += int(is_before.sum())
+    kinds: list[tuple[str, Bools]] = [
+        ("kernels with ts 0 and dur 0", has_no_time),
+        ("kernels whose launch is not in the file", ~has_launch),
+        ("kernels that begin before their launch", _early(kernels, draft)),
+        ("kernels without a duration", has_no_duration),
+    ]
+    doubtful = is_before.copy()
+    for kind, where in kinds:
+        draft.doubtful[kind] += int((where & ~doubtful).sum())
+        doubtful |= where
+    order = np.flatnonzero(~doubtful)
+    order = order[np.lexsort((kernels.start[order], kernels.launch[order]))]
+    draft.doubtful["kernels whose record was lost"] += len(lost_launches)
+    for kind, check in (
+        ("kernels out of their stream's order", _out_of_order),
+        ("kernels that outlast the recording", _outlasting),
+        ("kernels that overlap their neighbor", _overlapping),
+    ):
+        where = check(kernels.start[order], kernels.end[order])
+        draft.doubtful[kind] += int(where.sum())
+        doubtful[order[where]] = True
+        order = order[~where]
+    return Stream(kernels.take(order), kernels.take(doubtful & ~is_before), lost_launches, is_step_lost)
+
+
+def _early(kernels: Kernels, draft: Draft) -> Bools:
+    early = kernels.launch - kernels.start > CLOCK_US
+    if (
+        len(early) > MANY and early.mean() > USUAL
+    ):  # the clocks differ: the order of launches is all that counts
+        draft.doubtful["kernels that begin before their launch, so often that the clocks differ"] += int(
+            early.sum()
+        )
+        return np.zeros(len(early), dtype=bool)
+    return early
+
+
+def _out_of_order(start: Floats, end: Floats) -> Bools:
+    """Return which kernels are not in every longest run of non-decreasing starts, of kernels by launch."""
+    if (np.diff(start) >= 0).all():
+        return np.zeros(len(start), dtype=bool)
+    up, down = _run_lengths(start.tolist()), _run_lengths((-start[::-1]).tolist())[::-1]
+    longest = up.max()
+    member = up + down - 1 == longest
+    counts = np.bincount(up[member], minlength=longest + 1)
+    return ~(member & (counts[up] == 1))
+
+
+def _run_lengths(values: list[float]) -> Ints:
+    """Return for each value the length of the longest non-decreasing subsequence that ends with it."""
+    tails: list[float] = []
+    lengths = np.empty(len(values), dtype=np.int64)
+    for index, value in enumerate(values):
+        low = bisect_right(tails, value)
+        if low == len(tails):
+            tails.append(value)
+        else:
+            tails[low] = value
+        lengths[index] = low + 1
+    return lengths
+
+
+def _outlasting(start: Floats, end: Floats) -> Bools:
+    """Return which kernels alone last twice as long as the rest of the recording."""
+    if len(start) < 3:
+        return np.zeros(len(start), dtype=bool)
+    lasts = end - start
+    return lasts > 2 * max(float(start[-1] - start[0]), CLOCK_US)
+
+
+def _overlapping(start: Floats, end: Floats) -> Bools:
+    """Return the kernels of each overlap, unless overlaps are usual on this stream (programmatic launches).
+
+    One that reaches beyond its successor is itself wrong; else either of the two may be.
+    """
+    wrong = np.zeros(len(start), dtype=bool)
+    over = end[:-1] - start[1:] > CLOCK_US
+    # A kernel may reach into its successor where the hardware starts that early, but not beyond its end.
+    mild = over & (end[:-1] <= end[1:] + CLOCK_US)
+    if len(over) > MANY and mild.mean() > USUAL:
+        over &= ~mild
+    wrong[:-1] |= over
+    is_long = np.zeros(len(over), dtype=bool)
+    is_long[:-1] = end[:-2] - start[2:] > CLOCK_US
+    wrong[1:] |= over & ~is_long
+    return wrong

@@ -1,0 +1,108 @@
+"""Times of an iteration from its passes on the CPU and the kernels that they launched."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from gradwire.traces.formats.draft import PS_PER_US, Draft, Timing, spread_forward
+from gradwire.traces.formats.profile.backward import Passes
+from gradwire.traces.formats.profile.iterations import Iteration
+from gradwire.traces.formats.profile.records import Span
+from gradwire.traces.formats.profile.timeline import Doubt, Stream, Timeline
+
+
+def timing(
+    iteration: Iteration, backward: Passes, accelerator: Timeline, rank: int, draft: Draft
+) -> Timing | None:
+    """Return the times of one iteration; None, and counted, if a record that they depend on is missing or doubtful."""
+    calls = iteration.calls
+    start_of_pass = max([start for start in iteration.starts if start < calls[0].at], default=iteration.begin)
+    functions = backward.functions(max(start_of_pass, iteration.low), iteration.high)
+    first = float(backward.begin[functions.start]) if functions.stop > functions.start else math.nan
+    try:
+        if accelerator.compute is not None:
+            found = _on_accelerator(iteration, first, backward, accelerator, draft)
+        else:
+            found = _on_cpu(iteration, first)
+    except Doubt:
+        draft.doubtful["iterations left out, since a time of theirs depends on a doubtful record"] += 1
+        return None
+    if found is None:
+        return None
+    ready, middle = found
+    if any(math.isnan(moment) for moment in ready):
+        draft.skipped["iterations without kernels before a collective"] += 1
+        return None
+    try:
+        spent = _update(iteration, accelerator, draft)
+    except Doubt:
+        draft.doubtful["iterations left out, since their update depends on a doubtful record"] += 1
+        return None
+    if math.isnan(middle):
+        draft.skipped["iterations without autograd events: forward pass taken as a third of the time"] += 1
+        middle = max(ready) / 3
+    moments = [max(round(moment * PS_PER_US), 0) for moment in reversed(ready)]
+    forward_end = min(max(round(middle * PS_PER_US), 0), max(moments))
+    if min(moments) < forward_end:
+        draft.skipped["iterations with a gradient ready before the forward pass ended"] += 1
+        return None
+    starts, ends = spread_forward(moments, forward_end, forward_end)
+    return Timing(
+        starts, ends, moments, max(moments), max(round(spent * PS_PER_US), 0), iteration.number, rank
+    )
+
+
+def _on_cpu(iteration: Iteration, first: float) -> tuple[list[float], float]:
+    """Return readiness of each gradient and the end of the forward pass, microseconds since the start."""
+    calls, start = iteration.calls, iteration.begin
+    if not math.isfinite(start):
+        start = calls[0].at if math.isnan(first) else min(calls[0].at, first)
+    return [call.at - start for call in calls], first - start
+
+
+def _on_accelerator(
+    iteration: Iteration, first: float, backward: Passes, accelerator: Timeline, draft: Draft
+) -> tuple[list[float], float] | None:
+    """Return the same from the compute stream; waiting for the next micro-batch's first kernel is no computing."""
+    stream = accelerator.compute
+    assert stream is not None
+    index = stream.first(iteration.begin, iteration.high)
+    if index is None:
+        draft.skipped["iterations without kernels"] += 1
+        return None
+    start = float(stream.start[index])
+    for moment in iteration.starts[1:]:
+        if moment < iteration.calls[0].at:
+            start += _idle_before(moment, iteration, backward, stream)
+    ready = [stream.done(call.at) - start for call in iteration.calls]
+    middle = math.nan if math.isnan(first) else stream.done(first) - start
+    return ready, middle
+
+
+def _idle_before(moment: float, iteration: Iteration, backward: Passes, stream: Stream) -> float:
+    """Return how long the stream waits for the first kernel of the micro-batch whose forward pass begins then."""
+    since = backward.last_end(iteration.low, moment)
+    index = stream.first(since, iteration.high)
+    if not index:
+        return 0.0
+    return max(float(stream.start[index] - stream.done(since)), 0.0)
+
+
+def _update(iteration: Iteration, accelerator: Timeline, draft: Draft) -> float:
+    """Return how long all optimizers of the iteration take, in microseconds."""
+    if iteration.update is None:
+        draft.skipped["iterations without Optimizer.step: it takes no time"] += 1
+        return 0.0
+    last_call = max(call.at for call in [*iteration.calls, *iteration.collectives])
+    total = 0.0
+    for window in iteration.update.windows:
+        span = Span(min(max(window.begin, np.nextafter(last_call, math.inf)), window.end), window.end)
+        spent = [
+            lasted for stream in accelerator.streams.values() if (lasted := stream.spent(*span)) is not None
+        ]
+        if not spent and accelerator.streams:
+            draft.doubtful["updates without a kernel: their time on the CPU is taken"] += 1
+        total += max(spent) if spent else span.end - span.begin
+    return total
