@@ -28,7 +28,7 @@ from typing import BinaryIO
 
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.uml.edits import EDITS, edit
-from gradwire.scenarios.cache import cache_folder
+from gradwire.scenarios.cache import cache_folder, check_private, private_folder
 
 SOURCES = Path("/usr/src")
 OPTION = b"time-travel"
@@ -58,7 +58,7 @@ def find_kernel() -> Path | None:
     Raises
     ------
     TestbedError
-        $GRADWIRE_UML names no program, or none whose time can stand still.
+        $GRADWIRE_UML names no program, or none whose time can stand still; or others may write where kernels are built.
     """
     named = os.environ.get("GRADWIRE_UML")
     if named:
@@ -77,7 +77,19 @@ def find_kernel() -> Path | None:
 def _built(version: str = "*") -> list[Path]:
     """Kernels that have been built by this recipe: of 6.1.192 those of 6.1, too."""
     folder = cache_folder() / "uml"
+    if not folder.is_dir():
+        return []
+    try:
+        check_private(folder)
+    except OSError as error:
+        raise _refused(folder, error) from None
     return sorted({*folder.glob(f"linux-{version}-{recipe()}"), *folder.glob(f"linux-{version}.*-{recipe()}")})
+
+
+def _refused(folder: Path, error: OSError) -> TestbedError:
+    """Return what to raise where the folder of built kernels cannot be trusted, or not be used."""
+    expected = "a folder of your own that nobody else may write to; GRADWIRE_CACHE names another one"
+    return TestbedError(str(error.strerror), str(folder), expected)
 
 
 def version_of(source: Path) -> str:
@@ -135,8 +147,10 @@ def build(
     if there is not None:
         return there
     source = find_source(tarball)
-    folder = cache_folder() / "uml"
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder = private_folder("uml")
+    except OSError as error:
+        raise _refused(cache_folder() / "uml", error) from None
     work = Path(tempfile.mkdtemp(prefix=".build-", dir=folder))
     log = folder / "build.log"
     try:
