@@ -25,13 +25,15 @@ from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as llvm
-from numba.core import codegen, compiler, environment, funcdesc, registry, types, typing
+from numba.core import codegen, compiler, environment, funcdesc, registry, typing
+from numba.core import types as _types
 
 from gradwire.components.identity import made_by, made_of
 from gradwire.components.pieces import Piece, key_of, read, write
 
 DYNAMIC = "numba.dynamic.globals"  # names of Numba's for addresses in this process
 OWN_NAME = "gradwire_"  # before names in machine code that are made of keys
+types: Any = _types  # its type stubs do not know all of it
 CALLS, RESULT, NO_ALIAS = "calls", "result", "noalias"
 """Keys of the JSON before a function's bitcode: the keys of those that it calls, the type of its result
 (`_text_of`), and an option of its declaration."""
@@ -156,7 +158,7 @@ def _names(function: Any, key: str) -> tuple[str, str]:
 
 
 def _described(
-    function: Any, key: str, args: tuple[Any, ...], result: types.Type, noalias: bool
+    function: Any, key: str, args: tuple[Any, ...], result: Any, noalias: bool
 ) -> funcdesc.FunctionDescriptor:
     """Return what Numba notes of a function that it has compiled, but for the types inside of it."""
     name, environment_name = _names(function, key)
@@ -169,7 +171,7 @@ def _described(
     )  # fmt: skip
 
 
-def _text_of(kind: types.Type) -> object:
+def _text_of(kind: Any) -> object:
     """Return a type as JSON: the name of a plain one, else what it is of. Raise TypeError if it is another one."""
     if isinstance(kind, (types.IntegerLiteral, types.BooleanLiteral)):
         return {"literal": kind.literal_value}
@@ -182,7 +184,7 @@ def _text_of(kind: types.Type) -> object:
     raise TypeError(f"{kind} is not written down")
 
 
-def _type_of(text: Any) -> types.Type:
+def _type_of(text: Any) -> Any:
     """Return the type that `_text_of` has written down."""
     if isinstance(text, str):
         return PLAIN_TYPES[text]

@@ -13,6 +13,8 @@ from functools import wraps
 from html import escape
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
+from gradwire.scenarios.terminal_text import printable
+
 
 class GradwireError(Exception):
     """Input that cannot be used, or a run that cannot go on.
@@ -43,12 +45,6 @@ class GradwireError(Exception):
     def __str__(self) -> str:
         message = f"{self.where}: {self.what}" if self.where else self.what
         return printable(f"{message}; expected {self.expected}" if self.expected else message)
-
-
-def printable(text: str) -> str:
-    """The text with escapes for what a terminal would obey instead of showing it, as in names out of a damaged file.
-    Line ends and tabs stay."""
-    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
 
 
 def place(path: str, inner: str) -> str:

@@ -16,6 +16,7 @@ from gradwire.cli.options import Json, MaxWall, PolicyName, ScenarioName, Set
 from gradwire.cli.terminal import for_people
 from gradwire.cli.testbed import Clock, Switch, print_engines, request_of
 from gradwire.connect import emulate
+from gradwire.scenarios.terminal_text import unescaped
 
 if TYPE_CHECKING:
     from gradwire.emu.testbed import Request
@@ -142,7 +143,8 @@ def _heard(quiet: bool) -> Callable[[Mapping[str, Any]], None]:
             return
         if news.get("state") == "output":
             stream = sys.stdout if news["stream"] == "out" else sys.stderr
-            print(f"[{news['rank']} {news['host']}] {news['text']}", file=stream, flush=True)
+            line = f"[{news['rank']} {news['host']}] {news['text']}"
+            print(line, file=unescaped(stream), flush=True)  # colours of one's own program are welcome
         elif news.get("state") == "compiling":
             print("compiling the hosts' loop and transports (once, then kept)", file=sys.stderr, flush=True)
         elif news.get("state") == "ending":

@@ -97,9 +97,9 @@ def cmd_probe(
             shown["choice"] = vars(choice) if choice is not None else {"error": why}
         typer.echo(json.dumps(shown))
     else:
-        from rich.console import Console
+        from gradwire.scenarios.terminal_text import console
 
-        Console().print(tables(kernel, choice, why))
+        console().print(tables(kernel, choice, why))
     if why:
         raise typer.Exit(1)
 
