@@ -27,6 +27,7 @@ from gradwire.scenarios.overrides import lay_over, of_policies, put_in_traces, s
 from gradwire.scenarios.schema.base import Mistakes
 from gradwire.scenarios.schema.policy import Policy, overlay
 from gradwire.scenarios.schema.scenario import Scenario
+from gradwire.scenarios.trust import refuse_outside
 from gradwire.scenarios.units import format_size
 
 NAMED_BY = "a scenario file, or a name of the library"
@@ -54,6 +55,7 @@ def load_scenario(source: str | Path, set: Sequence[str] | str = (), policy: str
     path, text = _read(source)
     set = overrides_of(set, "load_scenario(set)")
     tables = parse_toml(path, text)
+    refuse_outside(path, tables.get("modules"))
     if policy is None:
         scenario = build_scenario(put_in_traces(tables, set), str(path))
     else:

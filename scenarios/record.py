@@ -26,6 +26,7 @@ from gradwire.scenarios.result import SCENARIO_FILE, versions
 from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.scenarios.stored import read_summary
 from gradwire.scenarios.toml import write_toml
+from gradwire.scenarios.trust import require_trust
 
 
 def scenario_text(scenario: Scenario) -> str:
@@ -116,6 +117,8 @@ def load_record(
     ------
     ResultError
         There is no scenario in it, it was not simulated, or a file or trace that it names is another one now.
+    TrustError
+        A module that it names lies in it, and the user does not trust it.
     """
     summary = _summary(folder)
     path = folder / SCENARIO_FILE
@@ -129,6 +132,8 @@ def load_record(
     name = summary.get("policy", "base")
     recorded = load_scenario(path, policy=None if name == "base" else name)
     scenario = load_scenario(path, set=overrides, policy=None if name == "base" else name) if overrides else recorded
+    for _, module in own_modules(scenario):
+        require_trust(module, user_module(module, scenario.folder))
     _check_inputs(recorded, scenario, summary.get("inputs", {}), str(folder))
     if [job.trace for job in scenario.job] == [job.trace for job in recorded.job]:
         _check_traces(scenario, digests(scenario), summary.get("trace_hash", ""), str(folder))

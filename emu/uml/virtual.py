@@ -30,6 +30,7 @@ from gradwire.emu.system.scratch import scratch
 from gradwire.emu.uml.build import find_kernel
 from gradwire.emu.uml.mappings import make_room
 from gradwire.emu.uml.watch import ASLEEP_S, STILL_S, Ending, Pause, Watch
+from gradwire.scenarios import trust
 
 HERE = "virtual time"
 CAGE_S = 10.0
@@ -276,7 +277,7 @@ def _write_init(folder: Path, status: Path, command: Sequence[str], environment:
     """What the machine starts first, below a folder of its own."""
     variables = {
         "PATH": SEARCH, "HOME": "/run/tmp", "TMPDIR": "/run/tmp", "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1",
-        "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", TELLS: processor(), **environment,
+        "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", TELLS: processor(), **trust.environment(), **environment,
     }  # fmt: skip
     program, script = folder / "init.py", folder / "init"
     program.write_text(PROGRAM.format(told=([*command], variables, os.getcwd(), str(status))), encoding="utf-8")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gradwire.cli.options import Json, MaxWall, PolicyName, ScenarioName, Set
+from gradwire.cli.options import Json, MaxWall, PolicyName, ScenarioName, Set, Trust
 from gradwire.cli.terminal import for_people
 from gradwire.cli.testbed import Clock, Switch, print_engines, request_of
 from gradwire.connect import emulate
@@ -69,6 +69,7 @@ def cmd_exec(
     out: Annotated[
         Path | None, typer.Option(help="Write the Result, the ranks' output and their marks to this new directory.")
     ] = None,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Run a program of your own at the hosts of a scenario, over its emulated network.

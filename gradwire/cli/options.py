@@ -68,6 +68,10 @@ Plots = Annotated[
         autocompletion=one_of("png", "pdf", "svg"),
     ),
 ]
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Import modules that lie in a Result without a question (SECURITY.md).")
+]
+"""Commands need not heed it: `gradwire.cli.terminal.for_people` does."""
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Breakdown = Annotated[
     bool,

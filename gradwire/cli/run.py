@@ -21,6 +21,7 @@ from gradwire.cli.options import (
     Set,
     Threads,
     TraceName,
+    Trust,
     known_format,
     library_names,
     overrides_of,
@@ -82,6 +83,7 @@ def cmd_run(
         typer.Option("--fast-forward/--no-fast-forward", help="Leave out iterations that would repeat others exactly."),
     ] = True,
     approximate: Approximate = None,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Simulate one scenario and print what came out. Exits with 1 if a loss bound is broken or time was up."""
@@ -124,6 +126,7 @@ def cmd_compare(
         bool, typer.Option("--all-metrics", help="Print a second table: time-outs, classes, links, packets sent again.")
     ] = False,
     breakdown: Breakdown = False,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """The same trace under several policies, as a table; --out adds plots. Exits with 1 on a broken bound, or if a

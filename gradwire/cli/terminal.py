@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from gradwire.cli.deaf import heard_anyway
 from gradwire.scenarios.errors import GradwireError, ScenarioNote
 from gradwire.scenarios.terminal_text import EscapingStream, console, printable
+from gradwire.scenarios.trust import trusting
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -53,7 +54,8 @@ def for_people(command: Callable[P, R]) -> Callable[P, R]:
     def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
         terminated: list[int] = []
         try:
-            with _as_ctrl_c(terminated), heard_anyway(), _notes():
+            question = None if kwargs.get("as_json") else _question()
+            with _as_ctrl_c(terminated), heard_anyway(), _notes(), trusting(bool(kwargs.get("trust")), question):
                 return command(*args, **kwargs)
         except GradwireError as error:
             if kwargs.get("as_json"):
@@ -66,6 +68,18 @@ def for_people(command: Callable[P, R]) -> Callable[P, R]:
         raise SystemExit(code)
 
     return guarded
+
+
+def _question() -> Callable[[str], bool] | None:
+    """Return what asks a person yes or no; None where there is nobody to ask."""
+    if not (sys.stdin and sys.stdin.isatty() and sys.stderr and sys.stderr.isatty()):
+        return None
+
+    def ask(words: str) -> bool:
+        print(f"{words} [y/N]", file=sys.stderr, flush=True)  # a whole line: a progress bar leaves only such alone
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+    return ask
 
 
 @contextmanager

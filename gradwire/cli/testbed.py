@@ -16,6 +16,7 @@ from gradwire.cli.options import (
     ScenarioName,
     Set,
     TraceName,
+    Trust,
     one_of,
     overrides_of,
     seconds_of,
@@ -62,6 +63,7 @@ def cmd_probe(
     ] = None,
     set_: Set = None,
     clock: Clock = None,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """What this kernel and this user can emulate, found by trying; with a scenario, how it would be run."""
@@ -125,6 +127,7 @@ def cmd_emulate(
         bool, typer.Option("--all", help="Run all policies of the scenario, and compare.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Write the Result to this new directory.")] = None,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Run one scenario on real sockets: hosts and switches are network namespaces, or virtual ones (--clock virtual).
