@@ -2,8 +2,8 @@
 
 A scenario names classes as "module:Class", and whoever runs it runs that module. A user knows what lies beside a
 scenario of their own. A Result is data, passed from hand to hand, and reading it runs nothing; so a module that lies in
-one is imported only if the user says so: `--trust`, a "yes" on a terminal, or the environment variable `GRADWIRE_TRUST`,
-which names folders and is inherited by the processes that a command starts.
+one is imported only if the user says so: `--trust`, a "yes" on a terminal, or the environment variable
+`GRADWIRE_TRUST`, which names folders and is inherited by the processes that a command starts.
 """
 
 from __future__ import annotations
