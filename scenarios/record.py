@@ -12,6 +12,7 @@ moved is no riddle, the scenario says where it was.
 from __future__ import annotations
 
 import hashlib
+import json
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -90,11 +91,25 @@ def command_line() -> str:
 
 
 def members(folder: str | Path) -> list[Path]:
-    """The Results of a folder: itself, or those of a comparison, in the order of their names."""
+    """Return the Results of a folder: itself, or those of a comparison, in the order in which it compared them.
+
+    Those that comparison.json does not name follow, by name."""
     place = Path(folder)
     if (place / "result.json").is_file():
         return [place]
-    return sorted(path.parent for path in place.glob("results/*/result.json")) or [place]
+    names = _compared(place / "comparison.json")
+    rank = {name: number for number, name in enumerate(names)}
+    found = sorted(path.parent for path in place.glob("results/*/result.json"))
+    return sorted(found, key=lambda path: rank.get(path.name, len(names))) or [place]
+
+
+def _compared(path: Path) -> list[str]:
+    """Return the names of the folders of a comparison, in its order; none if it does not say."""
+    try:
+        names = json.loads(path.read_text(encoding="utf-8"))["folders"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 
 def is_record(source: str | Path) -> bool:

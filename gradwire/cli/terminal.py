@@ -62,8 +62,9 @@ def for_people(command: Callable[P, R]) -> Callable[P, R]:
                 print(json.dumps({"error": error.as_dict()}))
             print(f"gradwire: {error}", file=sys.stderr)
             code = error.exit_code
-        except KeyboardInterrupt:
-            print(f"gradwire: {'terminated' if terminated else 'interrupted'}", file=sys.stderr)
+        except KeyboardInterrupt as stop:
+            notes = "".join(f": {note}" for note in getattr(stop, "__notes__", ()))
+            print(f"gradwire: {'terminated' if terminated else 'interrupted'}{notes}", file=sys.stderr)
             code = TERMINATED if terminated else INTERRUPTED
         raise SystemExit(code)
 
