@@ -128,7 +128,8 @@ def _diverged(arm: Arm) -> str:
 
 
 def figures_of(arms: Sequence[Arm], until: float | None = None) -> list[dict[str, Any]]:
-    """The same figures for programs: by arm, means and halves of intervals (None of fewer than `FEWEST` seeds), accuracies in shares."""
+    """The same figures for programs: by arm, means and halves of intervals (None of fewer than `FEWEST` seeds),
+    accuracies in shares."""
     timed = any(each.timed for arm in arms for each in arm.trainings)
     found = []
     for arm in arms:

@@ -134,8 +134,8 @@ def _losses(result: Result, entry: Metrics, name: str) -> Iterator[str]:
         if drops[port]
     )
     yield (
-        f"{name}: {count_text(dropped)} packets were dropped, most of them at {where}; {trimmed}{count_text(again)} were "
-        f"sent again for {count_text(entry.data_packets)} packets of data."
+        f"{name}: {count_text(dropped)} packets were dropped, most of them at {where}; {trimmed}"
+        f"{count_text(again)} were sent again for {count_text(entry.data_packets)} packets of data."
     )
 
 

@@ -13,6 +13,7 @@ from functools import wraps
 from html import escape
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
+from gradwire.scenarios.advice import install
 from gradwire.scenarios.terminal_text import printable
 
 
@@ -157,16 +158,12 @@ class StallError(GradwireError):
     exit_code = 1
 
 
-INSTALL = "pip install -e '.[{extra}]' (in the folder of gradwire)"
-"""How an optional dependency is installed in a copy of the repository."""
-
-
 class MissingExtraError(GradwireError):
     """An optional dependency that is not installed; the message names the extra that brings it."""
 
     def __init__(self, package: str, extra: str) -> None:
         self.package, self.extra = package, extra
-        super().__init__(f"{package} is not installed; install it with: {INSTALL.format(extra=extra)}")
+        super().__init__(f"{package} is not installed; install it with: {install(extra)}")
 
     def __reduce__(self) -> tuple[object, ...]:
         return (type(self), (self.package, self.extra))

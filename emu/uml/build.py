@@ -28,6 +28,7 @@ from typing import BinaryIO
 
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.uml.edits import EDITS, edit
+from gradwire.scenarios.advice import build_kernel, is_checkout
 from gradwire.scenarios.cache import cache_folder, check_private, private_folder
 
 SOURCES = Path("/usr/src")
@@ -67,7 +68,7 @@ def find_kernel() -> Path | None:
         if OPTION not in Path(named).read_bytes():
             raise TestbedError(
                 "is no User-Mode Linux kernel with time travel", f"GRADWIRE_UML={named}",
-                "one that `make uml` has built, or nothing there",
+                f"one that `{build_kernel()}` has built, or nothing there",
             )  # fmt: skip
         return Path(named)
     found = _built()
@@ -114,11 +115,13 @@ def find_source(given: Path | None = None) -> Path:
         if not given.is_file():
             raise TestbedError("is no file", str(given), f"a tarball of {SOURCE}, such as linux-6.1.tar.xz")
         return given
+    from_source = "make uml SOURCE=" if is_checkout() else f"{build_kernel()} --source "
+    from_source += "linux-6.1.tar.xz"
     found = [*SOURCES.glob("linux-source-*.tar.*"), *SOURCES.glob("linux-source-*/linux-source-*.tar.*")]  # Ubuntu's
     if not found:
         raise TestbedError(
             f"no linux-source-6.1.tar.xz in {SOURCES}", "the virtual-time kernel",
-            f"{install} (Debian 12; linux-source-6.12 in Debian 13), or make uml SOURCE=linux-6.1.tar.xz (kernel.org)",
+            f"{install} (Debian 12; linux-source-6.12 in Debian 13), or {from_source} (kernel.org)",
         )  # fmt: skip
 
     def place(path: Path) -> tuple[int, str]:

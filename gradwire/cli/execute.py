@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gradwire.cli.options import Json, MaxWall, PolicyName, ScenarioName, Set, Trust
+from gradwire.cli.options import Force, Json, MaxWall, PolicyName, ScenarioName, Set, Trust
 from gradwire.cli.terminal import for_people
 from gradwire.cli.testbed import Clock, Switch, print_engines, request_of
 from gradwire.connect import emulate
@@ -69,6 +69,7 @@ def cmd_exec(
     out: Annotated[
         Path | None, typer.Option(help="Write the Result, the ranks' output and their marks to this new directory.")
     ] = None,
+    force: Force = False,
     trust: Trust = False,
     as_json: Json = False,
 ) -> None:
@@ -89,7 +90,7 @@ def cmd_exec(
     if at and pcap is None:
         raise GradwireError("says where to capture, but not into which folder", "--at", "--pcap FOLDER too")
     loaded = load_scenario(scenario, set=set_ or [], policy=policy)
-    with claimed(out) as place, scratch("gradwire-left-") as kept:
+    with claimed(out, force) as place, scratch("gradwire-left-") as kept:
         common = request_of(clock, switch, max_wall, 1, pcap, at)
         request = _request(command, hosts, ranks_per_host, (compute, trace), common)
         result, finished = _run(loaded, request, kept, as_json)

@@ -61,6 +61,9 @@ MaxWall = Annotated[
     typer.Option(metavar="TIME", help="End every run after so long on the wall clock, such as 30s or 5m."),
 ]
 Out = Annotated[Path | None, typer.Option(help="Write results to this new directory.")]
+Force = Annotated[
+    bool, typer.Option("--force", help="Replace --out if it holds results of gradwire, and nothing else ever.")
+]
 Plots = Annotated[
     str,
     typer.Option(

@@ -20,7 +20,7 @@ MOST_FAILURES = 10
 
 def sweep_names(incomplete: str) -> list[str]:
     """For shells that complete words: sweeps of the library."""
-    from gradwire.analysis.sweeps.schema import list_sweeps
+    from gradwire.scenarios.load import list_sweeps
 
     return [name for name in list_sweeps() if name.startswith(incomplete)]
 

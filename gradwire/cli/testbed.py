@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gradwire.cli.options import (
+    Force,
     Json,
     MaxWall,
     PolicyName,
@@ -127,6 +128,7 @@ def cmd_emulate(
         bool, typer.Option("--all", help="Run all policies of the scenario, and compare.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Write the Result to this new directory.")] = None,
+    force: Force = False,
     trust: Trust = False,
     as_json: Json = False,
 ) -> None:
@@ -150,7 +152,7 @@ def cmd_emulate(
         names = ", ".join(each.name for each in loaded.policy)
         typer.echo(f"{loaded.name} without any of its policies ({names}): --policy NAME or --all for those", err=True)
     request = request_of(clock, switch, max_wall, repeat, pcap, at)
-    with claimed(out) as place:
+    with claimed(out, force) as place:
         results: list[Result] = []
         try:
             finished = run_all(loaded.variants() if every else [loaded], request, as_json, results)
