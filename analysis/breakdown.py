@@ -43,18 +43,8 @@ if TYPE_CHECKING:
 
 CAUSES = ("straggler", "server", "scheduler", "sharing", "serialisation", "queueing", "retransmission", "timeouts")
 PARTS = ("computing", *CAUSES)
-WORDS: Mapping[str, str] = {
-    "computing": "computing",
-    "straggler": "waiting: other workers compute",
-    "server": "waiting: servers add up",
-    "scheduler": "waiting: for the scheduler",
-    "sharing": "waiting: behind its host's own",
-    "serialisation": "waiting: on the empty network",
-    "queueing": "waiting: queues, transport",
-    "retransmission": "waiting: sent again",
-    "timeouts": "waiting: time-outs",
-}
-"""What people call the parts."""
+WORDS: Mapping[str, str] = {"computing": "computing", **{cause: f"waiting: {cause}" for cause in CAUSES}}
+"""The parts as tables and pictures name them: by the keys of `Breakdown.means`."""
 
 Row = dict[str, int]
 
@@ -151,8 +141,9 @@ class Breakdown:
         return pyarrow.Table.from_pylist(self.rows, schema=schema)
 
     def means(self, job: str) -> dict[str, float]:
-        """Mean picoseconds of every part, over all workers and the iterations of the steady state of a job, as
-        comparisons have it; of all iterations where there are fewer than three. Empty without any."""
+        """Return the mean picoseconds of every part, by its name in PARTS, over all workers and the iterations of the
+        steady state of a job, as comparisons have it; of all iterations where there are fewer than three. Empty without
+        any. A table calls `queueing` "waiting: queueing", and so on."""
         mine = [row for row in self.rows if row["job"] == job]
         if not mine:
             return {}

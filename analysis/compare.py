@@ -216,7 +216,7 @@ class Comparison:
             folders = result_folders(self.results)
             for result, folder in zip(self.results, folders, strict=True):
                 result.write(partial / "results" / folder)
-            _write_json(partial / "comparison.json", self.as_dict())
+            _write_json(partial / "comparison.json", {**self.as_dict(), "folders": folders})
             write_rows(self.flat, partial)
             write_flows(self.results, self.metrics, partial)
             pictures = save_all(self.plot(), partial, plots)

@@ -9,14 +9,12 @@ from math import inf, isinf
 from statistics import fmean, median
 from typing import Any, TextIO
 
-from gradwire.analysis.claims.intervals import half_width
+from gradwire.analysis.claims.intervals import FEWEST, shown_half_width
 from gradwire.analysis.tables import Row, print_rows
 from gradwire.scenarios.learned import Learned
 from gradwire.scenarios.readable import accuracy_text, share_text, size_text, time_text
 
 NONE = ""
-FEWEST = 3
-"""Seeds that resolve a difference: two that happen to differ by as much have an interval of nothing. Ours."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +128,8 @@ def _diverged(arm: Arm) -> str:
 
 
 def figures_of(arms: Sequence[Arm], until: float | None = None) -> list[dict[str, Any]]:
-    """The same figures for programs: by arm, means and halves of intervals (None of one seed), accuracies in shares."""
+    """The same figures for programs: by arm, means and halves of intervals (None of fewer than `FEWEST` seeds),
+    accuracies in shares."""
     timed = any(each.timed for arm in arms for each in arm.trainings)
     found = []
     for arm in arms:
@@ -150,7 +149,7 @@ def figures_of(arms: Sequence[Arm], until: float | None = None) -> list[dict[str
 def _mean(values: Sequence[float]) -> dict[str, float | None] | None:
     if not values:
         return None
-    return {"mean": fmean(values), "half_width": None if isinf(half := half_width(values)) else half}
+    return {"mean": fmean(values), "half_width": None if isinf(half := shown_half_width(values)) else half}
 
 
 def _time(arm: Arm, figure: Callable[[Learned], float]) -> str:
@@ -159,7 +158,7 @@ def _time(arm: Arm, figure: Callable[[Learned], float]) -> str:
 
 
 def _spread(values: Sequence[float]) -> str:
-    half = half_width(values)
+    half = shown_half_width(values)
     return f"{100 * fmean(values):.1f} %" if isinf(half) else f"{100 * fmean(values):.1f} ± {100 * half:.1f} %"
 
 
@@ -173,10 +172,11 @@ def _difference(arm: Arm, first: Arm) -> str:
     values = [*_apart(arm, first).values()]
     if not values:
         return "no seed of both"
-    mean, half = fmean(values), half_width(values)
+    mean, half = fmean(values), shown_half_width(values)
     if isinf(half):
-        return f"{100 * mean:+.1f} points"
-    open_ = abs(mean) <= half or len(values) < FEWEST
+        needed = f", unresolved: at least {FEWEST} seeds" if len(values) > 1 else ""
+        return f"{100 * mean:+.1f} points{needed}"
+    open_ = abs(mean) <= half
     return f"{100 * mean:+.1f} ± {100 * half:.1f} points" + (", unresolved" if open_ else "")
 
 

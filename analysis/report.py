@@ -118,11 +118,12 @@ def _less(best: float, other: float, name: str) -> str:
 def _losses(result: Result, entry: Metrics, name: str) -> Iterator[str]:
     """What was dropped where, and what it cost to send it again, by everything in a Result together."""
     dropped, again = entry.dropped, entry.retransmitted
+    trimmed = f"{count_text(entry.trimmed)} were trimmed to their headers, " if entry.trimmed > 0 else ""
     if dropped < 0:
         yield f"{name}: drops were not counted."
         return
     if not dropped:
-        yield f"{name}: no packet was dropped; {count_text(again)} were sent again."
+        yield f"{name}: no packet was dropped; {trimmed}{count_text(again)} were sent again."
         return
     ports = result.ports
     drops = np.sum([numpy_of(ports[column]) for column in DROPS], axis=0)
@@ -133,8 +134,8 @@ def _losses(result: Result, entry: Metrics, name: str) -> Iterator[str]:
         if drops[port]
     )
     yield (
-        f"{name}: {count_text(dropped)} packets were dropped, most of them at {where}; {count_text(again)} were sent "
-        f"again for {count_text(entry.data_packets)} packets of data."
+        f"{name}: {count_text(dropped)} packets were dropped, most of them at {where}; {trimmed}"
+        f"{count_text(again)} were sent again for {count_text(entry.data_packets)} packets of data."
     )
 
 

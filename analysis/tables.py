@@ -254,8 +254,9 @@ def print_grid(grid: Grid) -> None:
 
 def _console_and_table(title: str, file: TextIO) -> tuple[Console, RichTable]:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
+
+    from gradwire.scenarios.terminal_text import console
 
     on_terminal = file.isatty()
     table = Table(
@@ -266,7 +267,7 @@ def _console_and_table(title: str, file: TextIO) -> tuple[Console, RichTable]:
         header_style="bold",
         pad_edge=False,
     )
-    return Console(file=file, width=None if on_terminal else WIDTH, highlight=False), table
+    return console(file=file, width=None if on_terminal else WIDTH, highlight=False), table
 
 
 def markdown_rows(names: Sequence[str], rows: Sequence[Row]) -> str:

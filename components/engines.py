@@ -3,6 +3,7 @@
     <cache>/engines/<identity>/about.json       what it was compiled for, how, by what, in how many seconds
     <cache>/engines/<identity>/run.o, post.o    its machine code
     <cache>/engines/functions/<key>             what engines that are compiled later can have in common with it
+                                                (`gradwire.components.pieces`)
 
 Those of the simulator have the functions `run`, `post` and `keep`; agents of the testbed have theirs
 (`gradwire.emu.agent.machine`).
@@ -12,6 +13,8 @@ interrupted compilation leaves nothing that could be taken for whole, and what o
 processes that want the same engine at once, one compiles it and the others wait for it. Compiling
 takes 150 MB that Numba never gives back, and every object in them slows the garbage collection of the process that
 runs: the child takes them with it.
+
+Nothing in it is a pickle, and a folder that others may write to is not used (`gradwire.scenarios.cache`).
 
 Engines that were not used for `KEEP_DAYS`, and the oldest beyond `KEEP_MOST`, go by themselves when a new one is made;
 functions (`gradwire.components.lowered`) as well, beyond `KEEP_FUNCTIONS`.
@@ -36,7 +39,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradwire.components import objects
-from gradwire.scenarios.cache import cache_folder
+from gradwire.scenarios.cache import cache_folder, private_folder
 from gradwire.scenarios.json_data import Json
 
 if TYPE_CHECKING:
@@ -50,6 +53,7 @@ ABOUT = "about.json"
 AT_ONCE = "as one program"
 PART = ".part"
 LOCK = "lock"
+ENGINES = "engines"
 FUNCTIONS = "functions"  # what `gradwire.components.lowered` keeps
 DISK = b"\0"  # before what a child says of a disk
 STALE_PART_S = 2 * COMPILE_SECONDS
@@ -71,20 +75,20 @@ class Kept:
 
 def engines_folder() -> Path:
     """Where engines are kept."""
-    return cache_folder() / "engines"
+    return cache_folder() / ENGINES
 
 
 def writable_folder() -> Path:
-    """The same if it can be written, else a temporary folder of this process, of which a line on stderr tells."""
+    """Return the same if it can be written and by nobody else, else a temporary folder of this process, of which a line
+    on stderr tells."""
     if _private:
         return Path(_private[0].name)
-    folder = engines_folder()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = private_folder(ENGINES)
         with tempfile.TemporaryFile(dir=folder):
             return folder
     except OSError as error:
-        return _go_private(f"{folder}: {error.strerror}")
+        return _go_private(f"{engines_folder()}: {error.strerror}")
 
 
 def _go_private(why: str) -> Path:

@@ -12,26 +12,38 @@ options of its declaration, versions, the processor, and the sources of what com
 of that key, so what was lowered in one process finds by name what was lowered in another. A function that knows
 anything else, an array of its module's for example, has no key, nor has what calls it: these are lowered every time.
 
-A file that is not what was written, or that calls for one that is gone, counts as not there.
+A file holds what Numba cannot find out again without lowering: bitcode, the keys of what is called, and the type of the
+result. All else follows from the function itself, so no file names anything to import, and none is a pickle. A function
+whose result has a type that `_text_of` does not know is lowered every time. A file that is not what was written, or
+that calls for one that is gone, counts as not there.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as llvm
-from numba.core import codegen, compiler, environment, funcdesc, registry
+from numba.core import codegen, compiler, environment, funcdesc, registry, typing
+from numba.core import types as _types
 
 from gradwire.components.identity import made_by, made_of
-from gradwire.components.pieces import key_of, read, write
+from gradwire.components.pieces import Piece, key_of, read, write
 
 DYNAMIC = "numba.dynamic.globals"  # names of Numba's for addresses in this process
 OWN_NAME = "gradwire_"  # before names in machine code that are made of keys
-Found = tuple[list[str], bytes, funcdesc.FunctionDescriptor, Any]
-"""What is kept of a function: the keys of those that it calls, bitcode, descriptor, signature."""
+types: Any = _types  # its type stubs do not know all of it
+CALLS, RESULT, NO_ALIAS = "calls", "result", "noalias"
+"""Keys of the JSON before a function's bitcode: the keys of those that it calls, the type of its result
+(`_text_of`), and an option of its declaration."""
+PLAIN_TYPES = {
+    str(each): each
+    for each in (
+        types.none, types.boolean, types.int8, types.int16, types.int32, types.int64, types.uint8, types.uint16,
+        types.uint32, types.uint64, types.float32, types.float64,
+    )
+}  # fmt: skip
 
 
 class Lowered:
@@ -56,14 +68,16 @@ class Lowered:
             return None
         return key_of(known, str(args), sorted(dispatcher.targetoptions.items()), self._by)
 
-    def find(self, key: str) -> compiler.CompileResult | None:
-        """What is kept under a key, as Numba has what it has compiled."""
+    def find(self, key: str, function: Any, args: tuple[Any, ...]) -> compiler.CompileResult | None:
+        """Return the function under a key, for arguments of these types, as Numba has what it has compiled; None if it
+        is not there."""
         if key not in self._results:
-            found: Found | None = read(self._folder, key)
-            library = None if found is None else self._library(key, found)
-            if found is None or library is None:
+            piece = read(self._folder, key)
+            library = None if piece is None else self._library(key, piece)
+            if piece is None or library is None:
                 return None
-            _, _, descriptor, signature = found
+            result = _type_of(piece.about[RESULT])
+            descriptor = _described(function, key, args, result, bool(piece.about[NO_ALIAS]))
             target = registry.cpu_target.target_context
             entry = target.get_executable(
                 library, descriptor, environment.Environment.from_fndesc(descriptor)
@@ -71,7 +85,8 @@ class Lowered:
             fields = dict.fromkeys(compiler.CR_FIELDS)
             fields |= {
                 "target_context": target, "typing_context": target.typing_context, "library": library,
-                "entry_point": entry, "fndesc": descriptor, "signature": signature, "objectmode": False, "lifted": (),
+                "entry_point": entry, "fndesc": descriptor, "signature": typing.signature(result, *args),
+                "objectmode": False, "lifted": (),
             }  # fmt: skip
             self._results[key] = compiler.compile_result(**fields)
             target.insert_user_function(entry, descriptor, [library])
@@ -85,8 +100,7 @@ class Lowered:
         """Give a function that is being lowered its name."""
         key = self._keys.get(function)
         if key is not None:
-            descriptor.mangled_name = f"{OWN_NAME}{function.__name__}_{key}"
-            descriptor.env_name = f"_ZN08NumbaEnv_{OWN_NAME}{key}"
+            descriptor.mangled_name, descriptor.env_name = _names(function, key)
 
     def keep(self, key: str, result: compiler.CompileResult) -> None:
         """Keep what has been lowered, and go on with what will be found of it, so that an engine is the same whatever
@@ -103,10 +117,12 @@ class Lowered:
                 each.linkage = llvm.Linkage.internal  # others have theirs by the same name
         result.library._final_module = module
         result.library._linking_libraries = [self._libraries[each] for each in calls]
-        descriptor = copy.copy(result.fndesc)
-        descriptor.typemap = descriptor.calltypes = None
-        found: Found = list(calls), module.as_bitcode(), descriptor, result.signature
-        write(self._folder, key, found)
+        try:
+            returned = _text_of(result.signature.return_type)
+        except TypeError:
+            return
+        about = {CALLS: list(calls), RESULT: returned, NO_ALIAS: bool(result.fndesc.noalias)}
+        write(self._folder, key, Piece(about, module.as_bitcode()))
 
     def _bring(self, library: Any, module: llvm.ModuleRef, calls: dict[str, None], seen: set[Any]) -> None:
         """Link what a library calls and has no key, Numba's own helpers, into a module; the keys of the others."""
@@ -119,19 +135,62 @@ class Lowered:
                 module.link_in(each._final_module if fresh else each._get_module_for_linking(), preserve=True)
                 self._bring(each, module, calls, seen)
 
-    def _library(self, key: str, found: Found | None = None) -> codegen.CodeLibrary | None:
+    def _library(self, key: str, piece: Piece | None = None) -> codegen.CodeLibrary | None:
         """The library of a key, with all that it calls; None if any of them is not there."""
         if key not in self._libraries:
-            found = found or read(self._folder, key)
-            if found is None:
+            piece = piece or read(self._folder, key)
+            if piece is None:
                 return None
-            calls, code, descriptor, _ = found
             libraries = []
-            for each in calls:
+            for each in piece.about[CALLS]:
                 library = self._library(each)
                 if library is None:
                     return None
                 libraries.append(library)
-            made = self._take(descriptor.mangled_name, llvm.parse_bitcode(code), libraries)
+            made = self._take(f"{OWN_NAME}{key}", llvm.parse_bitcode(piece.code), libraries)
             self._libraries[key], self._key_of[made] = made, key
         return self._libraries[key]
+
+
+def _names(function: Any, key: str) -> tuple[str, str]:
+    """Return the names in machine code of a function and of its environment."""
+    return f"{OWN_NAME}{function.__name__}_{key}", f"_ZN08NumbaEnv_{OWN_NAME}{key}"
+
+
+def _described(
+    function: Any, key: str, args: tuple[Any, ...], result: Any, noalias: bool
+) -> funcdesc.FunctionDescriptor:
+    """Return what Numba notes of a function that it has compiled, but for the types inside of it."""
+    name, environment_name = _names(function, key)
+    code = function.__code__
+    return funcdesc.PythonFunctionDescriptor(
+        native=True, modname=function.__module__, qualname=function.__qualname__,
+        unique_name=f"{function.__qualname__}${key}", doc="", typemap=None, restype=result, calltypes=None,
+        args=code.co_varnames[: code.co_argcount], kws=(), mangler=lambda *_, **__: name, argtypes=args,
+        noalias=noalias, env_name=environment_name,
+    )  # fmt: skip
+
+
+def _text_of(kind: Any) -> object:
+    """Return a type as JSON: the name of a plain one, else what it is of. Raise TypeError if it is another one."""
+    if isinstance(kind, (types.IntegerLiteral, types.BooleanLiteral)):
+        return {"literal": kind.literal_value}
+    if isinstance(kind, types.CPointer) and kind.addrspace is None:
+        return {"pointer": _text_of(kind.dtype)}
+    if isinstance(kind, (types.UniTuple, types.Tuple)):
+        return {"tuple": [_text_of(each) for each in kind.types]}
+    if PLAIN_TYPES.get(str(kind)) == kind:
+        return str(kind)
+    raise TypeError(f"{kind} is not written down")
+
+
+def _type_of(text: Any) -> Any:
+    """Return the type that `_text_of` has written down."""
+    if isinstance(text, str):
+        return PLAIN_TYPES[text]
+    ((what, inner),) = text.items()
+    if what == "literal":
+        return types.literal(inner)
+    if what == "pointer":
+        return types.CPointer(_type_of(inner))
+    return types.Tuple([_type_of(each) for each in inner])

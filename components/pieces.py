@@ -1,64 +1,80 @@
-"""Pieces of engines that are kept in one folder, each under a key of all that it is made of.
+"""Files of the engine cache: a digest, a line of JSON and bytes, each under a key of all that it is made of.
 
-A file is a digest and what is kept, and appears complete or not at all. One that is not what was written counts as not
-there; one that is read counts as used. A disk that is full or cannot be written keeps nothing.
+    32 bytes          SHA-256 of the rest
+    {"symbol": ...}   one line of JSON: what describes the bytes
+    ...               machine code (an object file) or LLVM bitcode
+
+Nothing that is read here makes objects or names modules to import, as a pickle would. A file appears complete or not at
+all. One with another digest, or that cannot be read, counts as absent; one that is read counts as used. A disk that is
+full or cannot be written keeps nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
-import pickle
 import tempfile
 from pathlib import Path
 from types import FunctionType
-from typing import Any, cast
+from typing import NamedTuple, cast
 
 from gradwire.components import objects
 from gradwire.components.compiled import Compiled
 from gradwire.components.identity import made_by, made_of
+from gradwire.scenarios.cache import PRIVATE
+from gradwire.scenarios.json_data import Json
 
-DIGEST = 32  # bytes before what is kept
+DIGEST = 32  # bytes
+
+
+class Piece(NamedTuple):
+    """One file: what describes its code, as JSON has it, and the code."""
+
+    about: Json
+    code: bytes
 
 
 def key_of(*made_of: object) -> str:
-    """The name of a piece that is made of these."""
+    """Return the name of a piece that is made of these."""
     return hashlib.sha256(repr(made_of).encode()).hexdigest()[:32]
 
 
-def read(folder: Path, key: str) -> Any:
-    """What is kept under a key, or None."""
+def read(folder: Path, key: str) -> Piece | None:
+    """Return the piece under a key; None if there is none, or not what was written."""
     try:
         path = folder / key
         data = path.read_bytes()
         if hashlib.sha256(data[DIGEST:]).digest() != data[:DIGEST]:
             return None
         os.utime(path)
-    except OSError:
+        about, _, code = data[DIGEST:].partition(b"\n")
+        return Piece(json.loads(about), code)
+    except (OSError, ValueError):
         return None
-    return pickle.loads(data[DIGEST:])
 
 
-def write(folder: Path, key: str, piece: object) -> None:
-    """Keep it."""
-    data = pickle.dumps(piece)
+def write(folder: Path, key: str, piece: Piece) -> None:
+    """Write a piece under a key."""
+    data = json.dumps(piece.about).encode() + b"\n" + piece.code
     with contextlib.suppress(OSError):
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(mode=PRIVATE, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
             file.write(hashlib.sha256(data).digest() + data)
         os.replace(file.name, folder / key)
 
 
 def machine_code(function: Compiled, folder: Path) -> tuple[str, bytes]:
-    """The machine code of a function that is the same in many engines, as `objects.emitted` returns it: translated for
-    the first of them, and taken from there by all others."""
+    """Return the machine code of a function that is the same in many engines, as `objects.emitted` does: translated for
+    the first of them, and read from `folder` by all others."""
     known = made_of(cast(FunctionType, function.py_func), {})
     if known is None:
         return objects.emitted(function)
     key = key_of("machine code", known, function.declared, made_by())
-    found: tuple[str, bytes] | None = read(folder, key)
-    if found is None:
-        found = objects.emitted(function)
-        write(folder, key, found)
-    return found
+    piece = read(folder, key)
+    if piece is not None:
+        return str(piece.about["symbol"]), piece.code
+    symbol, code = objects.emitted(function)
+    write(folder, key, Piece({"symbol": symbol}, code))
+    return symbol, code

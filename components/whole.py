@@ -183,7 +183,7 @@ def whole_program(folder: Path) -> None:
     def compile_core(self: Any, args: tuple[Any, ...], return_type: Any) -> Any:
         key = lowered.key(self, args)
         outermost = return_type is not None
-        result = None if key is None or outermost else lowered.find(key)
+        result = None if key is None or outermost else lowered.find(key, self.py_func, args)
         if result is None:
             lowered.naming(self.py_func, key)
             result = lower(self, args, return_type)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gradwire.analysis.metrics import Metrics
     from gradwire.emu.testbed import Request
     from gradwire.scenarios.learned import Learned
+    from gradwire.scenarios.load import Overrides
     from gradwire.scenarios.result import Result
     from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.sim.progress import Progress
@@ -82,7 +83,7 @@ def _simulated(scenario: Scenario, progress: Told | None, **how: Any) -> Result:
 
 
 def compare(
-    *sources: Source | Iterable[Source], set: Sequence[str] | str = (), threads: int = 1, jobs: int = 1,
+    *sources: Source | Iterable[Source], set: Overrides = (), threads: int = 1, jobs: int = 1,
     progress: Told | None = None,
 ) -> Comparison:  # fmt: skip
     """Several runs side by side: what `gradwire compare` does, without its files.
@@ -122,7 +123,7 @@ def compare(
     from gradwire.scenarios.load import overrides_of
     from gradwire.scenarios.result import Result
     from gradwire.sim.fabric.specialise import compile_ahead
-    from gradwire.sim.simulate import Stalled
+    from gradwire.sim.simulate import Stalled, check_uncompiled
 
     overrides = overrides_of(set, "compare(set)")
     if progress is not None and not callable(progress):
@@ -146,6 +147,7 @@ def compare(
                 raise Stalled(outcome.stalled, outcome.result)
         made = iter([outcome.result for outcome in outcomes])
         return side_by_side([each if isinstance(each, Result) else next(made) for each in found])
+    check_uncompiled(scenarios)
     compile_ahead(scenarios)
     parts = [_part(progress, number, len(scenarios)) for number in range(len(scenarios))]
     ran = iter([_simulated(each, part, threads=threads) for each, part in zip(scenarios, parts, strict=True)])

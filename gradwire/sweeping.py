@@ -99,9 +99,12 @@ def sweep(
         declare(place, declared, text)
         try:
             run.work()
-        except BaseException:
+        except BaseException as stop:
             with suppress(ResultError):  # what has ended the work matters more
-                run.outcome().write(place)
+                found = run.outcome()
+                if isinstance(stop, KeyboardInterrupt):
+                    stop.add_note(f"{found.states['done']} of {len(points)} done; the same command resumes")
+                found.write(place)
             raise
         found = run.outcome()
         found.write(place)

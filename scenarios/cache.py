@@ -1,16 +1,109 @@
-"""Where things are kept that are made once: compiled engines, switches of the testbed, the kernel for virtual time."""
+"""The cache folder: compiled engines, switches of the testbed, the kernel for virtual time.
+
+All of it is code that gradwire runs, so a folder counts only if nobody else could have put something there: as ssh asks
+of `~/.ssh`, it belongs to the user, and nobody else may write to it or replace a folder above it.
+"""
 
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
+
+PRIVATE = 0o700
+"""The mode of folders that are created in the cache."""
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def cache_folder() -> Path:
-    """$GRADWIRE_CACHE if it is set, else `gradwire` in the user's cache folder ($XDG_CACHE_HOME or ~/.cache). It need
-    not exist, nor be writable."""
+    """Return $GRADWIRE_CACHE if it is set, else `gradwire` in the user's cache folder ($XDG_CACHE_HOME or ~/.cache).
+
+    It need not exist, nor be writable, nor be safe to read (`private_folder`)."""
     named = os.environ.get("GRADWIRE_CACHE")
     if named:
         return Path(named)
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "gradwire"
+
+
+class UnsafeCacheError(OSError):
+    """A cache folder that others could have written to; `strerror` says which folder, and why."""
+
+
+def private_folder(*below: str) -> Path:
+    """Return a folder of the cache. It is created with mode 0700 if it is not there, and so is what lies above it.
+
+    Raises
+    ------
+    UnsafeCacheError
+        It belongs to somebody else, or others may write to it, or to a folder above it.
+    OSError
+        It cannot be created, or its mode cannot be read.
+    """
+    folder = cache_folder()
+    for above in reversed((folder, *folder.parents)):
+        if not above.exists():
+            above.mkdir(mode=PRIVATE, exist_ok=True)
+    check_private(folder)
+    for name in below:
+        folder = folder / name
+        folder.mkdir(mode=PRIVATE, exist_ok=True)
+        _check_owned(folder)
+    return folder
+
+
+def check_private(folder: Path) -> None:
+    """Raise UnsafeCacheError if somebody else may write to a folder, or put another one in its place; OSError if it is
+    not there."""
+    resolved = folder.resolve(strict=True)
+    _check_owned(resolved)
+    for above in resolved.parents:
+        status = above.stat()
+        is_sticky = bool(status.st_mode & stat.S_ISVTX)  # as /tmp: only owners replace what lies in it
+        if status.st_uid not in (os.geteuid(), *_roots()):
+            raise UnsafeCacheError(0, f"{above} above it belongs to user {status.st_uid}")
+        if _others_write(status) and not is_sticky:
+            raise UnsafeCacheError(0, f"others may write to {above} above it (mode {_mode(status)})")
+
+
+def _check_owned(folder: Path) -> None:
+    status = folder.stat()
+    if status.st_uid != os.geteuid():
+        raise UnsafeCacheError(0, f"{folder} belongs to user {status.st_uid}, not to you ({os.geteuid()})")
+    if _others_write(status):
+        expected = f"chmod go-w {folder}, once you know what is in it"
+        raise UnsafeCacheError(0, f"others may write to {folder} (mode {_mode(status)}); expected {expected}")
+
+
+def _others_write(status: os.stat_result) -> bool:
+    """Return True if others may write: a group counts unless the user is alone in it, as on systems with umask 002."""
+    if status.st_mode & stat.S_IWOTH:
+        return True
+    return bool(status.st_mode & stat.S_IWGRP) and not _is_users_own_group(status.st_gid)
+
+
+def _is_users_own_group(number: int) -> bool:
+    import grp
+    import pwd
+
+    try:
+        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(number)
+    except KeyError:
+        return False
+    is_private = user.pw_gid == number and group.gr_name == user.pw_name
+    return is_private and set(group.gr_mem) <= {user.pw_name}
+
+
+def _roots() -> tuple[int, ...]:
+    """Return root's number, and in a user namespace without root the number that stands for everybody outside of it."""
+    try:
+        first = Path("/proc/self/uid_map").read_text(encoding="utf-8").split()
+        if first[:1] == ["0"] and first[2] == str(2**32 - 1):
+            return (0,)
+        return 0, int(Path("/proc/sys/kernel/overflowuid").read_text(encoding="utf-8"))
+    except (OSError, ValueError, IndexError):
+        return (0,)
+
+
+def _mode(status: os.stat_result) -> str:
+    return f"{stat.S_IMODE(status.st_mode):04o}"

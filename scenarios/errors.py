@@ -13,6 +13,9 @@ from functools import wraps
 from html import escape
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
+from gradwire.scenarios.advice import install
+from gradwire.scenarios.terminal_text import printable
+
 
 class GradwireError(Exception):
     """Input that cannot be used, or a run that cannot go on.
@@ -43,12 +46,6 @@ class GradwireError(Exception):
     def __str__(self) -> str:
         message = f"{self.where}: {self.what}" if self.where else self.what
         return printable(f"{message}; expected {self.expected}" if self.expected else message)
-
-
-def printable(text: str) -> str:
-    """The text with escapes for what a terminal would obey instead of showing it, as in names out of a damaged file.
-    Line ends and tabs stay."""
-    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
 
 
 def place(path: str, inner: str) -> str:
@@ -161,16 +158,12 @@ class StallError(GradwireError):
     exit_code = 1
 
 
-INSTALL = "pip install -e '.[{extra}]' (in the folder of gradwire)"
-"""How an optional dependency is installed in a copy of the repository."""
-
-
 class MissingExtraError(GradwireError):
     """An optional dependency that is not installed; the message names the extra that brings it."""
 
     def __init__(self, package: str, extra: str) -> None:
         self.package, self.extra = package, extra
-        super().__init__(f"{package} is not installed; install it with: {INSTALL.format(extra=extra)}")
+        super().__init__(f"{package} is not installed; install it with: {install(extra)}")
 
     def __reduce__(self) -> tuple[object, ...]:
         return (type(self), (self.package, self.extra))

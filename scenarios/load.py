@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import copy
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from gradwire.scenarios.advice import nearest
 from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.scenarios.explain import Location, entries, explain, file_location
 from gradwire.scenarios.files import regular
@@ -27,8 +28,12 @@ from gradwire.scenarios.overrides import lay_over, of_policies, put_in_traces, s
 from gradwire.scenarios.schema.base import Mistakes
 from gradwire.scenarios.schema.policy import Policy, overlay
 from gradwire.scenarios.schema.scenario import Scenario
+from gradwire.scenarios.toml import inline
+from gradwire.scenarios.trust import refuse_outside
 from gradwire.scenarios.units import format_size
 
+Overrides = Mapping[str, Any] | Sequence[str] | str
+"""Values that are written differently: "job.workers=8", a list of these, or {"job.workers": 8}."""
 NAMED_BY = "a scenario file, or a name of the library"
 MOST_BYTES = 8 * 2**20
 """No scenario is larger; a file that is would only be read for minutes before it turned out to be none."""
@@ -40,7 +45,13 @@ def list_library() -> list[str]:
     return sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".toml"))
 
 
-def load_scenario(source: str | Path, set: Sequence[str] | str = (), policy: str | None = None) -> Scenario:
+def list_sweeps() -> list[str]:
+    """Return the names of the sweeps that come with gradwire."""
+    folder = resources.files("gradwire.scenarios") / "library" / "sweeps"
+    return sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".toml"))
+
+
+def load_scenario(source: str | Path, set: Overrides = (), policy: str | None = None) -> Scenario:
     """Read a scenario from a file, or by name from the library, with `set` overrides such as "job.workers=8".
 
     A path in an override is dotted, "[2]" picks one of several tables and a table that is left unpicked
@@ -54,8 +65,15 @@ def load_scenario(source: str | Path, set: Sequence[str] | str = (), policy: str
     path, text = _read(source)
     set = overrides_of(set, "load_scenario(set)")
     tables = parse_toml(path, text)
+    refuse_outside(path, tables.get("modules"))
+    if "scenario" in tables and "measures" in tables:
+        raise ScenarioError("is a sweep, not a scenario", str(path), f"gradwire sweep {source}")
     if policy is None:
-        scenario = build_scenario(put_in_traces(tables, set), str(path))
+        laid = put_in_traces(tables, set)
+        try:
+            scenario = build_scenario(laid, str(path))
+        except ScenarioError as error:
+            raise _of_another_kind(error, tables, set) from None
     else:
         tables = lay_over(tables, [each for each in set if of_policies(each)])
         name = instance_of(policy, str, "load_scenario(policy)", "the name of a policy", ScenarioError)
@@ -69,6 +87,20 @@ def load_scenario(source: str | Path, set: Sequence[str] | str = (), policy: str
         mistake = Mistake("topology.file", what, file, "a graph file")
         raise ScenarioError("is no valid scenario, 1 mistake:", str(path), mistakes=[mistake])
     return scenario
+
+
+def _of_another_kind(error: ScenarioError, tables: dict[str, Any], overrides: Sequence[str]) -> ScenarioError:
+    """Return the error, with advice where an override has changed a table's kind and left the keys of the old one."""
+    for override in overrides:
+        key, _, value = override.partition("=")
+        table, _, last = key.strip().rpartition(".")
+        old = tables.get(table)
+        if last == "kind" and isinstance(old, dict) and old.get("kind") != value.strip() and len(old) > 1:
+            missing = [each.path.rpartition(".")[2] for each in error.mistakes if each.what == "is missing"]
+            keys = ", ".join([f'kind = "{value.strip()}"', *(f"{name} = ..." for name in missing)])
+            hint = f"the keys of that kind besides --set {override}: --set '{table}={{ {keys} }}' sets the whole table"
+            return ScenarioError(error.what.removesuffix(":"), error.where, hint, error.mistakes)
+    return error
 
 
 def load_tables(source: str | Path) -> dict[str, Any]:
@@ -85,7 +117,13 @@ def scenario_of(given: Any, where: str) -> Scenario:
 
 
 def overrides_of(given: Any, where: str) -> list[str]:
-    """Overrides as a list; one alone needs no list around it. Raises `ScenarioError`."""
+    """Return overrides as a list; one alone needs no list around it. In a mapping each value is by its path: what is
+    {"job.workers": 8} is ["job.workers=8"]. Raises `ScenarioError`."""
+    if isinstance(given, Mapping):
+        try:
+            return [f"{key}={inline(value)}" for key, value in given.items()]
+        except TypeError as error:
+            raise ScenarioError(str(error), where, "texts, numbers, booleans, lists and tables of these") from None
     return texts_of(given, where, 'overrides, such as ["job.workers=8"]', ScenarioError)
 
 
@@ -139,7 +177,10 @@ def _read(source: str | Path) -> tuple[Path, str]:
     if bare and (not path.exists() or (path.is_dir() and source in list_library())):
         entry = resources.files("gradwire.scenarios") / "library" / f"{source}.toml"
         if not entry.is_file():
-            expected = "a file, or one of the library: " + ", ".join(list_library())
+            if source in list_sweeps():
+                raise ScenarioError("is a sweep, not a scenario", str(source), f"gradwire sweep {source}")
+            known = list_library()
+            expected = f"a file, or one of the library: {', '.join(known)}{nearest(str(source), known)}"
             raise ScenarioError("no such scenario", str(source), expected)
         path = Path(str(entry))
     return path, read_text(path)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import json
 import os
 import shutil
 import tempfile
@@ -31,18 +32,57 @@ _ours: set[Path] = set()
 """Folders that this process has claimed, and may therefore put something in the place of."""
 _locks: set[int] = set()
 """Open folders that this process has locked."""
+MARKS = ("result.json", "comparison.json", "fidelity.json")
+"""Files by which a folder is recognised as results of a command that writes a new one."""
 FREE = "a directory that does not exist yet, or an empty one"
 NEW_FILE = "a file that does not exist yet"
 
 
 @contextmanager
-def claimed(path: str | Path | None) -> Iterator[Path | None]:
-    """Claim `path` while the work goes on, if there is one."""
+def claimed(path: str | Path | None, force: bool = False) -> Iterator[Path | None]:
+    """Claim `path` while the work goes on, if there is one. With `force`, results of gradwire that are there make room;
+    they come back unless others take their place."""
     if path is None:
         yield None
     else:
-        with Claim(path) as place:
+        with _set_aside(Path(path)) if force else contextlib.nullcontext(), Claim(path) as place:
             yield place
+
+
+@contextmanager
+def _set_aside(path: Path) -> Iterator[None]:
+    """Move a folder of results out of the way, and remove it once there are new ones in its place."""
+    if not os.path.lexists(path) or (path.is_dir() and not path.is_symlink() and not any(path.iterdir())):
+        yield
+        return
+    if path.is_symlink() or not _is_results(path):
+        expected = f"a folder that gradwire has written, with one of {', '.join(MARKS)}"
+        raise ResultError("is not replaced (--force)", str(path), expected)
+    if path.resolve() == Path.cwd():
+        raise ResultError("is the working directory", str(path), "another folder to stand in")
+    aside = path.with_name(f".{path.name}.{os.getpid()}.replaced")
+    try:
+        os.rename(path, aside)
+    except OSError as error:
+        raise cannot_write(error, path) from None
+    try:
+        yield
+    finally:
+        if path.is_dir() and any(path.iterdir()):
+            shutil.rmtree(aside, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                path.rmdir()
+            os.rename(aside, path)
+
+
+def _is_results(folder: Path) -> bool:
+    """Return True if one of `MARKS` is in a folder, and says of which format it is."""
+    for mark in MARKS:
+        with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
+            if "format" in json.loads((folder / mark).read_text(encoding="utf-8")):
+                return True
+    return False
 
 
 class Claim:

@@ -12,6 +12,7 @@ moved is no riddle, the scenario says where it was.
 from __future__ import annotations
 
 import hashlib
+import json
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from gradwire.scenarios.result import SCENARIO_FILE, versions
 from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.scenarios.stored import read_summary
 from gradwire.scenarios.toml import write_toml
+from gradwire.scenarios.trust import require_trust
 
 
 def scenario_text(scenario: Scenario) -> str:
@@ -89,11 +91,25 @@ def command_line() -> str:
 
 
 def members(folder: str | Path) -> list[Path]:
-    """The Results of a folder: itself, or those of a comparison, in the order of their names."""
+    """Return the Results of a folder: itself, or those of a comparison, in the order in which it compared them.
+
+    Those that comparison.json does not name follow, by name."""
     place = Path(folder)
     if (place / "result.json").is_file():
         return [place]
-    return sorted(path.parent for path in place.glob("results/*/result.json")) or [place]
+    names = _compared(place / "comparison.json")
+    rank = {name: number for number, name in enumerate(names)}
+    found = sorted(path.parent for path in place.glob("results/*/result.json"))
+    return sorted(found, key=lambda path: rank.get(path.name, len(names))) or [place]
+
+
+def _compared(path: Path) -> list[str]:
+    """Return the names of the folders of a comparison, in its order; none if it does not say."""
+    try:
+        names = json.loads(path.read_text(encoding="utf-8"))["folders"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 
 def is_record(source: str | Path) -> bool:
@@ -116,6 +132,8 @@ def load_record(
     ------
     ResultError
         There is no scenario in it, it was not simulated, or a file or trace that it names is another one now.
+    TrustError
+        A module that it names lies in it, and the user does not trust it.
     """
     summary = _summary(folder)
     path = folder / SCENARIO_FILE
@@ -129,6 +147,8 @@ def load_record(
     name = summary.get("policy", "base")
     recorded = load_scenario(path, policy=None if name == "base" else name)
     scenario = load_scenario(path, set=overrides, policy=None if name == "base" else name) if overrides else recorded
+    for _, module in own_modules(scenario):
+        require_trust(module, user_module(module, scenario.folder))
     _check_inputs(recorded, scenario, summary.get("inputs", {}), str(folder))
     if [job.trace for job in scenario.job] == [job.trace for job in recorded.job]:
         _check_traces(scenario, digests(scenario), summary.get("trace_hash", ""), str(folder))

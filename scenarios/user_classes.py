@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gradwire.scenarios.asked import stopped_at
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.scenarios.modules import module_file
+from gradwire.scenarios.modules import module_file, user_module
+from gradwire.scenarios.trust import require_trust
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.base import Table
@@ -31,7 +32,8 @@ def user_class(name: str, folder: Path | None, where: str, kind: str = "Class") 
     Raises
     ------
     ScenarioError
-        There is no such module or class, or it is stopped by an error; says where and why.
+        There is no such module or class, or it is stopped by an error; says where and why. Or it lies in a Result that
+        the user has not trusted (`gradwire.scenarios.trust`).
     """
     module_name, _, attribute = name.partition(":")
     expected = f"an importable module:{kind}"
@@ -60,6 +62,7 @@ def _loaded(name: str, folder: Path | None) -> types.ModuleType:
     folder = folder or Path.cwd()
     file = module_file(name, folder)
     if not file.is_file():
+        require_trust(name, user_module(name.partition(".")[0], folder))  # to look for more would import that package
         try:
             return _stopped_by(lambda: importlib.import_module(name), name)
         except ImportError as error:
@@ -73,6 +76,7 @@ def _loaded(name: str, folder: Path | None) -> types.ModuleType:
     unique = f"{package}.gradwire_user_{digest}".lstrip(".")
     if unique in sys.modules:
         return sys.modules[unique]
+    require_trust(name, file)
     if str(folder) not in sys.path:
         sys.path.append(str(folder))  # for what it imports from beside it
     spec = importlib.util.spec_from_file_location(unique, file)

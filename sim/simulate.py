@@ -10,7 +10,7 @@ Result                                        what was seen
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, cast
 
 from gradwire.components import layout as at
@@ -222,6 +222,17 @@ def _check_approximated(fast_forward: bool, fabric: FabricMaker | None) -> None:
         raise ScenarioError("leaves out iterations, as the packet engine alone can", where, "no such key")
     if not fast_forward:
         raise ScenarioError("leaves out iterations, which --no-fast-forward forbids", where, "one of the two")
+
+
+def check_uncompiled(scenarios: Iterable[Scenario]) -> None:
+    """Raise what `simulate` would, for scenarios whose engine is not compiled yet: before it is, and in vain."""
+    from gradwire.sim.fabric.specialise import combination_of, is_compiled
+
+    for scenario in scenarios:
+        check_simulated(scenario)
+        if not is_compiled(combination_of(scenario)):
+            found = find_all(scenario)
+            check_paths(scenario, build_routing(found.needs.network))
 
 
 def check_simulated(scenario: Scenario) -> None:

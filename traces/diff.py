@@ -18,6 +18,7 @@ from rich.table import Table
 
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.readable import size_text
+from gradwire.scenarios.terminal_text import console as escaping_console
 from gradwire.traces.info import tensor_means
 from gradwire.traces.trace import Trace
 
@@ -228,7 +229,7 @@ def _ratio(a: float | None, b: float | None) -> float | None:
 
 def print_diff(data: Json, console: Console | None = None) -> None:
     """Print what `diff` returned as tables for people."""
-    console = console or Console()
+    console = console or escaping_console()
     a, b, tensors = data["a"], data["b"], data["tensors"]
     if data["identical"]:
         console.print(f"{escape(a['name'])} and {escape(b['name'])} hold the same data")

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.readable import change_text, share_text, size_text
+from gradwire.scenarios.terminal_text import console as escaping_console
 from gradwire.traces.retime import told
 from gradwire.traces.trace import CHUNK_ELEMENTS, Trace
 
@@ -215,7 +216,7 @@ def print_info(trace: Trace, console: Console | None = None, *, layers: bool = T
     """Print `info(trace)` as tables. The last one has a line per layer, or, without `layers` where there are more than
     `MANY_LAYERS` of them, a line per block of neighbouring layers.
     """
-    console = console or Console()
+    console = console or escaping_console()
     data = info(trace)
     manifest = data["manifest"]
     console.print(f"[bold]{escape(data['name'])}[/bold]  {escape(_origin(manifest))}")

@@ -131,7 +131,7 @@ def _read_manifest(path: Path) -> tuple[Json, dict[str, int], int]:
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise TraceError("missing", str(path), "the manifest of a trace") from None
+        raise TraceError("is no trace: it has no manifest.json", str(path.parent), "the folder of a trace") from None
     except (OSError, ValueError) as error:
         raise TraceError(f"cannot be read ({error})", str(path), "a JSON object") from error
     if not isinstance(manifest, dict):

@@ -11,10 +11,12 @@ T95 = (
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 )  # fmt: skip
 """97.5 % quantiles of Student's t with 1, 2, ... 30 degrees of freedom."""
+FEWEST = 3
+"""Values of which tables show an interval (our choice): that of two is 13 times as wide as they are apart."""
 
 
 def half_width(values: Sequence[float]) -> float:
-    """Half of the 95 % interval of the mean; infinite for one value, which says nothing of how others would be.
+    """Return half of the 95 % interval of the mean; infinite for one value, which says nothing of how others would be.
 
     From 32 values on the quantile is that of 30 degrees of freedom, which makes the interval slightly too wide.
     """
@@ -22,6 +24,11 @@ def half_width(values: Sequence[float]) -> float:
     if count < 2:
         return inf
     return T95[min(count - 1, len(T95)) - 1] * stdev(values) / sqrt(count)
+
+
+def shown_half_width(values: Sequence[float]) -> float:
+    """Return the same as tables show it: infinite for fewer than `FEWEST` values."""
+    return half_width(values) if len(values) >= FEWEST else inf
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:

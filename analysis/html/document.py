@@ -6,6 +6,8 @@ sections give the same bytes: there is no date in it.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Sequence
 from html import escape
 from importlib import resources
@@ -13,7 +15,8 @@ from importlib import resources
 from gradwire import __version__
 from gradwire.analysis.html.pieces import Section, prose
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; style-src {}; script-src {}"
+"""What the page may load, and by their hashes which style and scripts of its own count [CSP Level 3, hash-source]."""
 SCRIPTS = ("look.js", "chart.js", "lanes.js", "timeline.js", "page.js")
 SAMPLES = "".join(f'<div class="{kind}" hidden></div>' for kind in ("paper",))
 """Elements that have the colours of print, for what is drawn by script before it is printed."""
@@ -24,13 +27,15 @@ def page(title: str, sections: Sequence[Section], command: str = "") -> str:
     alone = len(sections) == 1 and sections[0].title == title
     body = [_section(number, section, alone) for number, section in enumerate(sections, 1)]
     kind = f' <span class="kind">{escape(sections[0].kind)}</span>' if alone else ""
+    style, scripts = _file("page.css"), [_file(name) for name in SCRIPTS]
+    policy = POLICY.format(_hashed(style), " ".join(map(_hashed, scripts)))
     made = f" by <code>{escape(command)}</code>" if command else ""
     return "\n".join([
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">',
-        f"<title>{escape(title)}</title><style>{_file('page.css')}</style></head><body>{SAMPLES}",
+        f"<title>{escape(title)}</title><style>{style}</style></head><body>{SAMPLES}",
         f'<a class="skip" href="#s1">to the content</a><header><h1>{escape(title)}{kind}</h1>',
         '<div class="tools"><button type="button" id="theme">dark</button></div></header>',
         _contents(sections), "<main>", *body, "</main>",
@@ -38,7 +43,7 @@ def page(title: str, sections: Sequence[Section], command: str = "") -> str:
         "inside.</p></footer>",
         '<div id="tip" role="status" aria-live="polite" hidden></div>',
         "<noscript><p>Plots and the timeline need JavaScript; sentences and tables do not.</p></noscript>",
-        *(f"<script>{_file(name)}</script>" for name in SCRIPTS), "</body></html>", "",
+        *(f"<script>{each}</script>" for each in scripts), "</body></html>", "",
     ])  # fmt: skip
 
 
@@ -57,6 +62,11 @@ def _contents(sections: Sequence[Section]) -> str:
         for number, each in enumerate(sections, 1)
     )
     return f'<nav aria-label="contents"><ol>{items}</ol></nav>'
+
+
+def _hashed(text: str) -> str:
+    """Return the source expression that allows exactly this text between its tags."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def _file(name: str) -> str:

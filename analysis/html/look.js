@@ -37,7 +37,9 @@ const look = {
   make(name, given, parent) {
     const made = document.createElement(name);
     for (const [key, value] of Object.entries(given || {})) {
-      if (key === "text") made.textContent = value; else made.setAttribute(key, value);
+      if (key === "text") made.textContent = value;
+      else if (key === "style") made.style.cssText = value;  // the policy of the page forbids the attribute
+      else made.setAttribute(key, value);
     }
     if (parent) parent.append(made);
     return made;
@@ -45,7 +47,9 @@ const look = {
   svg(name, given, parent) {
     const made = document.createElementNS("http://www.w3.org/2000/svg", name);
     for (const [key, value] of Object.entries(given || {})) {
-      if (key === "text") made.textContent = value; else made.setAttribute(key, value);
+      if (key === "text") made.textContent = value;
+      else if (key === "style") made.style.cssText = value;  // the policy of the page forbids the attribute
+      else made.setAttribute(key, value);
     }
     if (parent) parent.append(made);
     return made;

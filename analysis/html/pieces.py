@@ -61,9 +61,14 @@ def folded(title: str, inner: str) -> str:
 
 def table(title: str, names: Sequence[str], rows: Sequence[Row], corner: str = "", words: bool = False) -> str:
     """A table with a line per `Row`, in a frame that scrolls if it is wide. `words`: its cells are no figures."""
-    inner = html_table(title, names, rows, corner)
+    inner = bare_table(title, names, rows, corner)
     kind = "table words" if words else "table"
     return f'<div class="{kind}" tabindex="0" role="region" aria-label="{escape(title or "table")}">{inner}</div>'
+
+
+def bare_table(title: str, names: Sequence[str], rows: Sequence[Row], corner: str = "") -> str:
+    """Return a table without its frame. Styles of its own, for notebooks, are not: the page's policy forbids them."""
+    return html_table(title, names, rows, corner).replace(' style="text-align: right"', "")
 
 
 def grid(found: Grid, most: int = 500, words: bool = False) -> str:

@@ -15,6 +15,7 @@ from gradwire.analysis.html.charts import Axis, Bars, Chart, Lines, Series
 from gradwire.analysis.html.lanes import lanes_of, usual_iteration
 from gradwire.analysis.html.pieces import (
     Section,
+    bare_table,
     chart,
     code,
     folded,
@@ -28,7 +29,7 @@ from gradwire.analysis.measured import completion_times, durations, steady_state
 from gradwire.analysis.metrics import DROPS, Metrics, ran_on
 from gradwire.analysis.ran import Ran
 from gradwire.analysis.report import facts, provenance
-from gradwire.analysis.tables import KIND_WORDS, headings, html_table, whole_networks
+from gradwire.analysis.tables import KIND_WORDS, headings, whole_networks
 from gradwire.analysis.tail import later
 from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.errors import GradwireError, ResultError
@@ -116,7 +117,7 @@ def run_section(comparison: Comparison, places: Sequence[str], again: Sequence[A
         section.add(table(f"flows of {traffic}", names, rows))
     flat = [each for entries in comparison.details for each in entries]
     names = headings(comparison.flat)
-    section.add(folded("In detail: time-outs, classes, waiting for release", html_table("", names, detail_rows(flat))))
+    section.add(folded("In detail: time-outs, classes, waiting for release", bare_table("", names, detail_rows(flat))))
     section.add(*_how(comparison, places))
     return section
 

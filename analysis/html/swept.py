@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from gradwire.analysis.html.charts import Axis, Chart, Heat, Lines, Series
 from gradwire.analysis.html.pieces import Section, chart, code, folded, grid, heading, listed, paragraph
 from gradwire.analysis.sweeps.checks import shown_points
-from gradwire.analysis.sweeps.drawing import Drawn, Scale, is_log, positions, quantity_of, words_of
+from gradwire.analysis.sweeps.drawing import Drawn, Scale, is_log, is_plain, positions, quantity_of, words_of
 from gradwire.analysis.sweeps.kinds import front, pooled
 from gradwire.analysis.sweeps.measures import MEASURES, whose
 from gradwire.analysis.sweeps.outcome import Sweep
 from gradwire.analysis.sweeps.points import name_of
 from gradwire.analysis.sweeps.schema import Plot
-from gradwire.analysis.sweeps.shown import cell_of
+from gradwire.analysis.sweeps.shown import cell_of, remark
 from gradwire.analysis.sweeps.stored import DECLARED
 from gradwire.analysis.sweeps.table import Line, summary_lines
 
@@ -29,8 +29,8 @@ def sweep_section(found: Sweep) -> Section:
     section.add(paragraph(found.file.description), listed(_facts(found)))
     for plot in found.file.plot or _plain_plots(found):
         section.add(*(chart(each) for each in charts_of(found, plot)))
-    remark = paragraph("± is half of the 95 % interval over the seeds.", "remark")
-    section.add(heading("Figures"), remark, grid(found.grid))
+    explained = paragraph(remark(found.points, found.records, found.file.measures), "remark")
+    section.add(heading("Figures"), explained, grid(found.grid))
     failed = [f"{point.name}: {record.why}" for point, record in found.failures[:MOST_FAILURES]]
     section.add(folded(f"{len(found.failures)} runs have failed", listed(failed)) if failed else "")
     if found.folder is not None:
@@ -105,9 +105,11 @@ def _measure(whole: Drawn, which: str, name: str) -> tuple[Axis, float]:
 
 
 def _title(whole: Drawn, label: str) -> str:
-    """A line's name; with the axis where it says nothing by itself."""
+    """Return a line's name; with the axis where no name says anything by itself."""
     by = whole.plot.by
-    return f"{whole.axis(by).title} {label}" if by and label[:1].isdigit() else label or words_of(whole.plot.y)
+    if by and is_plain([each for _, each in whole.groups(by)]):
+        return f"{whole.axis(by).title} {label}"
+    return label or words_of(whole.plot.y)
 
 
 def _lines(part: Drawn, whole: Drawn, title: str) -> Lines:
@@ -120,7 +122,10 @@ def _lines(part: Drawn, whole: Drawn, title: str) -> Lines:
         rows = [line for line in mine if line[plot.y] is not None and line[plot.x] is not None]
         rows.sort(key=lambda line: at.places[line[plot.x]])
         points = [
-            (at.places[line[plot.x]], *(None if line[name] is None else line[name] / by for name in _band(plot.y)))
+            (
+                at.places[line[plot.x]],
+                *(None if line[name] is None else max(0.0, line[name] / by) for name in _band(plot.y)),
+            )
             for line in rows
         ]
         series.append(Series(_title(whole, label), points, dots=True))

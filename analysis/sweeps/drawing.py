@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -145,6 +145,18 @@ def set_axis(axes: Axes, which: str, data: Drawn, column: str, logarithmic: bool
         at.set_minor_formatter(NullFormatter())
     getattr(axes, f"set_{which}label")(found.label)
     return lambda value: found.places[value]
+
+
+def is_plain(labels: Iterable[str]) -> bool:
+    """Return True if labels are numbers and the like, which say nothing without the name of their axis."""
+    return all(label[:1].isdigit() or label in ("true", "false", "none") for label in labels)
+
+
+def begin_at_zero(axes: Axes) -> None:
+    """Let a linear y axis begin at zero, unless its values are far from it; chart.js has the same rule."""
+    low, high = axes.dataLim.intervaly
+    if axes.get_yscale() == "linear" and 0 <= low < 0.6 * high:
+        axes.set_ylim(bottom=0)
 
 
 def is_log(values: Sequence[Scalar]) -> bool:

@@ -14,6 +14,7 @@ from gradwire.analysis.sweeps.drawing import (
     MOST_TICKS,
     Drawn,
     Scale,
+    begin_at_zero,
     is_log,
     look_of,
     quantity_of,
@@ -76,8 +77,7 @@ def lines(part: Drawn, axes: Axes, whole: Drawn) -> None:
         (drawn,) = axes.plot(x, [line[plot.y] / scale.by for line in rows], label=label or None, **look_of(number))
         _band(axes, x, rows, plot.y, scale, drawn.get_color())
     measure_axis(axes, "y", whole, plot.y)
-    if plot.y_scale != "log" and axes.get_ylim()[0] < 0:
-        axes.set_ylim(bottom=0)
+    begin_at_zero(axes)
 
 
 def _band(axes: Axes, x: Sequence[float], rows: Sequence[Line], name: str, scale: Scale, colour: Any) -> None:
@@ -197,6 +197,7 @@ def pareto(part: Drawn, axes: Axes, whole: Drawn) -> None:
     corners = [dots[place] for place in best]
     if corners:
         axes.step(*zip(*corners, strict=True), where="post", color=GREY, linewidth=0.9, zorder=1)
+    begin_at_zero(axes)
     others = [axis for axis in [each.column for each in part.file.axis] if axis not in (plot.by, plot.panels)]
     for place in best[:MOST_NAMES] if others else ():
         words = ", ".join(str(there[place][axis]) for axis in others if there[place][axis] is not None)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradwire.analysis.sweeps.points import Place
 from gradwire.analysis.sweeps.schema import SweepFile, pictures
-from gradwire.analysis.sweeps.shown import grid_of, rows_of_table, shortened
+from gradwire.analysis.sweeps.shown import grid_of, remark, rows_of_table, shortened
 from gradwire.analysis.sweeps.store import State, writing
 from gradwire.analysis.sweeps.table import point_lines, summary_lines, table_of, write_table
 from gradwire.analysis.tables import Grid, html_table, print_grid
@@ -134,6 +134,7 @@ class Sweep:
         """Print the table of means to stdout, of a long one the beginning."""
         grid, more = shortened(self.grid)
         print_grid(grid)
+        print(remark(self.points, self.records, self.file.measures))
         if more:
             print(f"and {more:,} more lines: sweep.csv has all of them")
 

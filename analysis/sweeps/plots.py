@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from gradwire.analysis.plots import dress
 from gradwire.analysis.sweeps.checks import shown_points
-from gradwire.analysis.sweeps.drawing import Drawn
+from gradwire.analysis.sweeps.drawing import Drawn, is_plain
 from gradwire.analysis.sweeps.kinds import KINDS
 from gradwire.analysis.sweeps.measures import MEASURES, whose
 from gradwire.analysis.sweeps.points import Place
@@ -107,11 +107,7 @@ def _legend(figure: Figure, places: Sequence[Axes], plot: Plot, data: Drawn) -> 
         return
     widest = max(map(len, found)) + 6
     columns = max(1, min(len(found), int(WIDTHS[plot.columns] * 17 / widest)))
-    title = data.axis(plot.by).title if plot.by and _plain(found) else None
+    title = data.axis(plot.by).title if plot.by and is_plain(found) else None
     figure.legend(list(found.values()), list(found), loc="outside upper center", ncols=columns, frameon=False,
                   title=title, title_fontsize=7, handlelength=2.2, columnspacing=1.2, borderaxespad=0.2)  # fmt: skip
 
-
-def _plain(labels: Sequence[str] | dict[str, Any]) -> bool:
-    """Whether labels are numbers and the like, which say nothing without what they are of."""
-    return all(label[:1].isdigit() or label in ("true", "false", "none") for label in labels)

@@ -28,10 +28,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from gradwire.analysis.sweeps.quantity import number_of
+from gradwire.scenarios.advice import nearest
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.explain import explain
 from gradwire.scenarios.given import path_of
-from gradwire.scenarios.load import parse_toml, read_text
+from gradwire.scenarios.load import list_library, list_sweeps, parse_toml, read_text
 from gradwire.scenarios.overrides import steps_of
 from gradwire.scenarios.schema.base import Count, Flag, Natural, Table, refuse
 
@@ -260,12 +261,6 @@ def pictures(file: SweepFile, folder: Path) -> dict[str, list[Path]]:
     return {plot.name: [folder / f"{plot.name}.{kind}" for kind in plot.formats] for plot in file.plot}
 
 
-def list_sweeps() -> list[str]:
-    """Names of the sweeps that come with gradwire."""
-    folder = resources.files("gradwire.scenarios") / "library" / "sweeps"
-    return sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".toml"))
-
-
 def load_sweep(source: str | Path) -> tuple[SweepFile, Path, str]:
     """A sweep from a file, or by name from the library; with the folder of its file and its text. A bare name is a
     file if there is one. Raises `ScenarioError` with every mistake."""
@@ -273,7 +268,11 @@ def load_sweep(source: str | Path) -> tuple[SweepFile, Path, str]:
     if str(source) in list_sweeps() and not path.exists():
         path = Path(str(resources.files("gradwire.scenarios") / "library" / "sweeps" / f"{source}.toml"))
     elif not path.exists():
-        raise ScenarioError("no such sweep", str(source), f"a file, or one of the library: {', '.join(list_sweeps())}")
+        if str(source) in list_library():
+            raise ScenarioError("is a scenario, not a sweep", str(source), f"gradwire compare {source}")
+        known = list_sweeps()
+        expected = f"a file, or one of the library: {', '.join(known)}{nearest(str(source), known)}"
+        raise ScenarioError("no such sweep", str(source), expected)
     text = read_text(path, "a sweep file (.toml)")
     return build_sweep(parse_toml(path, text), str(source)), path.resolve().parent, text
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gradwire.analysis.claims.intervals import FEWEST
 from gradwire.analysis.sweeps.measures import whose
 from gradwire.analysis.sweeps.points import Place
 from gradwire.analysis.sweeps.schema import SweepFile
@@ -29,20 +30,31 @@ def value_text(name: str, value: float) -> str:
 
 
 def cell_of(name: str, line: Line) -> str:
-    """The mean with half of its interval, such as "5.31 us ±3 %"; how many runs it is of, if not of all."""
+    """Return the mean and half of its 95 % interval, both absolute: "5.31 us ± 160 ns", "33.6 % ± 1.2 points".
+
+    How many runs it is of follows, if not of all."""
     mean, high, count = line[name], line[f"{name}_high"], line[f"{name}_count"]
     if mean is None:
         return "-"
     text = value_text(name, mean)
     if high is not None and high > mean:
-        text += f" ±{share_of(high - mean, abs(mean))} %" if mean else f" ±{value_text(name, high)}"
+        text += f" ± {half_text(name, high - mean)}"
     return text if count == line["runs"] else f"{text} ({count})"
 
 
-def share_of(part: float, whole: float) -> str:
-    """A percentage with two digits at most."""
-    percent = 100 * part / whole
-    return f"{percent:.0f}" if percent >= 9.5 else f"{percent:.1g}"
+def half_text(name: str, half: float) -> str:
+    """Return half of an interval with two digits and its unit, which is points of a share's percent."""
+    digits = float(f"{half:.2g}")
+    text = value_text(name, digits)
+    return f"{100 * digits:.2g} points" if text.endswith("%") else text
+
+
+def remark(points: Sequence[Place], records: Records, measures: Sequence[str]) -> str:
+    """Return what the ± of a table is, or why there is none."""
+    counts = [line[f"{name}_count"] for line in summary_lines(points, records, measures) for name in measures]
+    if not any(count >= FEWEST for count in counts):
+        return f"No intervals: they take at least {FEWEST} seeds."
+    return "± is half of the 95 % interval over the seeds (Student's t), in the unit of the mean."
 
 
 def grid_of(file: SweepFile, points: Sequence[Place], records: Records) -> Grid:

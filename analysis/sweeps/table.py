@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from gradwire.analysis.claims.intervals import half_width
+from gradwire.analysis.claims.intervals import shown_half_width
 from gradwire.analysis.sweeps.measures import whose
 from gradwire.analysis.sweeps.points import Place, rows_of
 from gradwire.analysis.sweeps.store import Record
@@ -47,7 +47,7 @@ def summary_lines(points: Sequence[Place], records: Records, measures: Sequence[
         line["failed"] = sum(each is not None and each.state == "failed" for each in found)
         for name in measures:
             values = [value for each in found if (value := value_of(each, name)) is not None]
-            half = half_width(values) if len(values) > 1 else math.inf
+            half = shown_half_width(values)
             mean = fmean(values) if values else None
             known = mean is not None and math.isfinite(half)
             line |= {

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from gradwire.emu.planning.plan import Plan
 from gradwire.emu.planning.probe import Kernel
 from gradwire.emu.switches.base import BackendKind, TestbedError
+from gradwire.scenarios.advice import build_kernel
 from gradwire.scenarios.components import component, components
 
 BACKENDS = tuple(components("switch"))
@@ -82,5 +83,5 @@ def advice(kernel: Kernel, told: str) -> str:
         return f"the packages {' '.join(packages)}"
     if kernel.virtual:
         return "another backend, or the wall clock"
-    virtual = "--clock virtual" if kernel.uml else "--clock virtual after make uml"
+    virtual = "--clock virtual" if kernel.uml else f"--clock virtual after {build_kernel()}"
     return f"another backend or kernel, or {virtual}"

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from gradwire.emu.planning.choose import Choice
 from gradwire.emu.planning.probe import PACKAGES, Kernel
+from gradwire.scenarios.advice import build_kernel
 
 USES = {
     "htb": "rate and strict priorities: backends red and bpf", "bfifo": "limits in bytes: red and bpf",
@@ -41,7 +42,8 @@ def advice(kernel: Kernel) -> list[str]:
         )
     if not kernel.uml:
         lines.append(
-            "make uml: a kernel for virtual time, which has everything, needs no root and does not depend on speed"
+            f"{build_kernel()}: a kernel for virtual time, which has everything, needs no root and does not depend on "
+            "speed"
         )
     if kernel.timer_late_us[1] > 1000:
         lines.append(

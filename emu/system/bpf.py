@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.system.namespaces import find_tool
-from gradwire.scenarios.cache import cache_folder
+from gradwire.scenarios.cache import cache_folder, private_folder
 
 SYSCALLS = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}
 MAP_CREATE, PROG_LOAD, OBJ_PIN = 0, 5, 6
@@ -63,7 +63,11 @@ def compile_program(source: Path, prologue: str = "", cache: Path | None = None)
     """
     text = f'{prologue}\n#line 1 "{source.name}"\n{source.read_text()}'
     key = hashlib.sha256("\0".join([text, *FLAGS]).encode()).hexdigest()[:20]
-    folder = cache or cache_folder()
+    try:
+        folder = cache or private_folder()
+    except OSError as error:
+        expected = "a folder of your own that nobody else may write to; GRADWIRE_CACHE names another one"
+        raise TestbedError(str(error.strerror), str(cache_folder()), expected) from None
     target = folder / f"{source.stem}-{key}.o"
     if target.exists():
         return target
@@ -74,7 +78,6 @@ def compile_program(source: Path, prologue: str = "", cache: Path | None = None)
         )
     partial = folder / f".{target.name}.{os.getpid()}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         done = subprocess.run(
             [clang, *FLAGS, "-x", "c", "-c", "-", "-o", str(partial)],
             input=text, capture_output=True, text=True, timeout=COMPILE_SECONDS,

@@ -28,7 +28,8 @@ from typing import BinaryIO
 
 from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.uml.edits import EDITS, edit
-from gradwire.scenarios.cache import cache_folder
+from gradwire.scenarios.advice import build_kernel, is_checkout
+from gradwire.scenarios.cache import cache_folder, check_private, private_folder
 
 SOURCES = Path("/usr/src")
 OPTION = b"time-travel"
@@ -58,7 +59,7 @@ def find_kernel() -> Path | None:
     Raises
     ------
     TestbedError
-        $GRADWIRE_UML names no program, or none whose time can stand still.
+        $GRADWIRE_UML names no program, or none whose time can stand still; or others may write where kernels are built.
     """
     named = os.environ.get("GRADWIRE_UML")
     if named:
@@ -67,7 +68,7 @@ def find_kernel() -> Path | None:
         if OPTION not in Path(named).read_bytes():
             raise TestbedError(
                 "is no User-Mode Linux kernel with time travel", f"GRADWIRE_UML={named}",
-                "one that `make uml` has built, or nothing there",
+                f"one that `{build_kernel()}` has built, or nothing there",
             )  # fmt: skip
         return Path(named)
     found = _built()
@@ -77,7 +78,19 @@ def find_kernel() -> Path | None:
 def _built(version: str = "*") -> list[Path]:
     """Kernels that have been built by this recipe: of 6.1.192 those of 6.1, too."""
     folder = cache_folder() / "uml"
+    if not folder.is_dir():
+        return []
+    try:
+        check_private(folder)
+    except OSError as error:
+        raise _refused(folder, error) from None
     return sorted({*folder.glob(f"linux-{version}-{recipe()}"), *folder.glob(f"linux-{version}.*-{recipe()}")})
+
+
+def _refused(folder: Path, error: OSError) -> TestbedError:
+    """Return what to raise where the folder of built kernels cannot be trusted, or not be used."""
+    expected = "a folder of your own that nobody else may write to; GRADWIRE_CACHE names another one"
+    return TestbedError(str(error.strerror), str(folder), expected)
 
 
 def version_of(source: Path) -> str:
@@ -102,11 +115,13 @@ def find_source(given: Path | None = None) -> Path:
         if not given.is_file():
             raise TestbedError("is no file", str(given), f"a tarball of {SOURCE}, such as linux-6.1.tar.xz")
         return given
+    from_source = "make uml SOURCE=" if is_checkout() else f"{build_kernel()} --source "
+    from_source += "linux-6.1.tar.xz"
     found = [*SOURCES.glob("linux-source-*.tar.*"), *SOURCES.glob("linux-source-*/linux-source-*.tar.*")]  # Ubuntu's
     if not found:
         raise TestbedError(
             f"no linux-source-6.1.tar.xz in {SOURCES}", "the virtual-time kernel",
-            f"{install} (Debian 12; linux-source-6.12 in Debian 13), or make uml SOURCE=linux-6.1.tar.xz (kernel.org)",
+            f"{install} (Debian 12; linux-source-6.12 in Debian 13), or {from_source} (kernel.org)",
         )  # fmt: skip
 
     def place(path: Path) -> tuple[int, str]:
@@ -135,8 +150,10 @@ def build(
     if there is not None:
         return there
     source = find_source(tarball)
-    folder = cache_folder() / "uml"
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder = private_folder("uml")
+    except OSError as error:
+        raise _refused(cache_folder() / "uml", error) from None
     work = Path(tempfile.mkdtemp(prefix=".build-", dir=folder))
     log = folder / "build.log"
     try:

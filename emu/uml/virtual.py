@@ -30,6 +30,8 @@ from gradwire.emu.system.scratch import scratch
 from gradwire.emu.uml.build import find_kernel
 from gradwire.emu.uml.mappings import make_room
 from gradwire.emu.uml.watch import ASLEEP_S, STILL_S, Ending, Pause, Watch
+from gradwire.scenarios import trust
+from gradwire.scenarios.advice import build_kernel
 
 HERE = "virtual time"
 CAGE_S = 10.0
@@ -122,7 +124,7 @@ def kernel_or_error() -> Path:
     """The kernel for virtual time. TestbedError with one line if there is none."""
     found = find_kernel()
     if found is None:
-        raise TestbedError("there is no virtual-time kernel yet", HERE, "make uml, once (a few minutes)")
+        raise TestbedError("there is no virtual-time kernel yet", HERE, f"{build_kernel()}, once (a few minutes)")
     return found
 
 
@@ -184,7 +186,7 @@ def run_inside(
         except OSError as error:
             os.close(said)
             raise TestbedError(
-                f"the kernel cannot be started: {error.strerror}", str(kernel), "make uml"
+                f"the kernel cannot be started: {error.strerror}", str(kernel), build_kernel()
             ) from None
         ended = threading.Event()
         reader = threading.Thread(target=_listen, args=(said, process, ended, heard, log), daemon=True)
@@ -276,7 +278,7 @@ def _write_init(folder: Path, status: Path, command: Sequence[str], environment:
     """What the machine starts first, below a folder of its own."""
     variables = {
         "PATH": SEARCH, "HOME": "/run/tmp", "TMPDIR": "/run/tmp", "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1",
-        "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", TELLS: processor(), **environment,
+        "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", TELLS: processor(), **trust.environment(), **environment,
     }  # fmt: skip
     program, script = folder / "init.py", folder / "init"
     program.write_text(PROGRAM.format(told=([*command], variables, os.getcwd(), str(status))), encoding="utf-8")

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from gradwire.emu.switches.base import TestbedError
-from gradwire.scenarios.errors import INSTALL
+from gradwire.scenarios.advice import install
 from gradwire.scenarios.wire import (
     CONTROL_PORT,
     GRADWIRE,
@@ -30,7 +30,7 @@ try:
     from scapy.layers.inet import TCP, UDP
     from scapy.packet import Packet, Padding, Raw, bind_layers
 except ImportError:
-    raise TestbedError("scapy is not installed", "gradwire.emu.wire.scapy_layer", INSTALL.format(extra="emu")) from None
+    raise TestbedError("scapy is not installed", "gradwire.emu.wire.scapy_layer", install("emu")) from None
 
 FORMATS = {1: "B", 2: "H", 4: "I"}
 

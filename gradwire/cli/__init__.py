@@ -35,6 +35,7 @@ try:
     )
     from gradwire.cli.terminal import patient_stdout
     from gradwire.cli.trace import app as trace_app
+    from gradwire.scenarios.terminal_text import escaped_stderr
 except KeyboardInterrupt:  # while a command starts there is nobody yet who would answer it
     if Path(sys.argv[0]).name != "gradwire":
         raise
@@ -79,5 +80,5 @@ def only(name: str) -> typer.Typer:
 
 def main() -> None:
     """Entry point of the `gradwire` command."""
-    with patient_stdout():
+    with escaped_stderr(), patient_stdout():
         only(sys.argv[1] if len(sys.argv) > 1 else "")()

@@ -34,6 +34,7 @@ def cmd_cache(context: typer.Context, as_json: Json = False) -> None:
     from gradwire.components.engines import FUNCTIONS, engines_folder, kept_engines
     from gradwire.scenarios.cache import cache_folder
 
+    _refuse_unsafe()
     kept, folder = kept_engines(), cache_folder()
     others = {each.name: _size(each) for each in sorted(folder.glob("*")) if each != engines_folder()}
     if (functions := engines_folder() / FUNCTIONS).exists():
@@ -57,8 +58,25 @@ def cmd_clear(as_json: Json = False) -> None:
     The kernel for virtual time and the testbed's switches stay."""
     from gradwire.components.engines import clear
 
+    _refuse_unsafe()
     count = clear()
     typer.echo(json.dumps({"removed": count}) if as_json else f"removed {count} compiled engines")
+
+
+def _refuse_unsafe() -> None:
+    """Raise GradwireError if there is a cache folder that gradwire does not use, because others may write to it."""
+    from gradwire.components.engines import engines_folder
+    from gradwire.scenarios.cache import cache_folder, check_private
+    from gradwire.scenarios.errors import GradwireError
+
+    for folder in (cache_folder(), engines_folder()):
+        try:
+            check_private(folder)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            expected = "a folder of your own that nobody else may write to"
+            raise GradwireError(f"is not used: {error.strerror}", str(folder), expected) from None
 
 
 def _line(about: dict[str, Any]) -> str:

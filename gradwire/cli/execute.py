@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gradwire.cli.options import Json, MaxWall, PolicyName, ScenarioName, Set
+from gradwire.cli.options import Force, Json, MaxWall, PolicyName, ScenarioName, Set, Trust
 from gradwire.cli.terminal import for_people
 from gradwire.cli.testbed import Clock, Switch, print_engines, request_of
 from gradwire.connect import emulate
+from gradwire.scenarios.terminal_text import unescaped
 
 if TYPE_CHECKING:
     from gradwire.emu.testbed import Request
@@ -68,6 +69,8 @@ def cmd_exec(
     out: Annotated[
         Path | None, typer.Option(help="Write the Result, the ranks' output and their marks to this new directory.")
     ] = None,
+    force: Force = False,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Run a program of your own at the hosts of a scenario, over its emulated network.
@@ -87,7 +90,7 @@ def cmd_exec(
     if at and pcap is None:
         raise GradwireError("says where to capture, but not into which folder", "--at", "--pcap FOLDER too")
     loaded = load_scenario(scenario, set=set_ or [], policy=policy)
-    with claimed(out) as place, scratch("gradwire-left-") as kept:
+    with claimed(out, force) as place, scratch("gradwire-left-") as kept:
         common = request_of(clock, switch, max_wall, 1, pcap, at)
         request = _request(command, hosts, ranks_per_host, (compute, trace), common)
         result, finished = _run(loaded, request, kept, as_json)
@@ -142,7 +145,8 @@ def _heard(quiet: bool) -> Callable[[Mapping[str, Any]], None]:
             return
         if news.get("state") == "output":
             stream = sys.stdout if news["stream"] == "out" else sys.stderr
-            print(f"[{news['rank']} {news['host']}] {news['text']}", file=stream, flush=True)
+            line = f"[{news['rank']} {news['host']}] {news['text']}"
+            print(line, file=unescaped(stream), flush=True)  # colours of one's own program are welcome
         elif news.get("state") == "compiling":
             print("compiling the hosts' loop and transports (once, then kept)", file=sys.stderr, flush=True)
         elif news.get("state") == "ending":

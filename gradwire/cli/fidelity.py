@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gradwire.cli.options import Json, MaxWall, PolicyName, Set, TraceName, overrides_of
+from gradwire.cli.options import Force, Json, MaxWall, PolicyName, Set, TraceName, Trust, overrides_of
 from gradwire.cli.terminal import for_people, progress
 from gradwire.cli.testbed import Clock, Repeat, Switch, print_engines, request_of, run_all
 
@@ -46,6 +46,8 @@ def cmd_fidelity(
     out: Annotated[
         Path | None, typer.Option(help="Write both Results, all figures and a plot to this new directory.")
     ] = None,
+    force: Force = False,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """The same scenario simulated and on real sockets, side by side. Exits with 1 if a tolerance is missed.
@@ -72,7 +74,7 @@ def cmd_fidelity(
     request = replace(
         request_of(clock, switch, max_wall, repeat, None, None), answers_late=chosen.fidelity.answers
     )
-    with claimed(out) as place:
+    with claimed(out, force) as place:
         _both(chosen, request, place, as_json, None if program is None else program.result)
 
 

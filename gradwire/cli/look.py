@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gradwire.cli.options import Json, ScenarioName, Set, TraceName, overrides_of, policy_names
+from gradwire.cli.options import Json, ScenarioName, Set, TraceName, Trust, overrides_of, policy_names
 from gradwire.cli.terminal import for_people
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def cmd_check(
     ] = None,
     trace: TraceName = None,
     set_: Set = None,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Validate a scenario, its network and the traces it names; every mistake is reported at once."""

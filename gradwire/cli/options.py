@@ -61,6 +61,9 @@ MaxWall = Annotated[
     typer.Option(metavar="TIME", help="End every run after so long on the wall clock, such as 30s or 5m."),
 ]
 Out = Annotated[Path | None, typer.Option(help="Write results to this new directory.")]
+Force = Annotated[
+    bool, typer.Option("--force", help="Replace --out if it holds results of gradwire, and nothing else ever.")
+]
 Plots = Annotated[
     str,
     typer.Option(
@@ -68,6 +71,10 @@ Plots = Annotated[
         autocompletion=one_of("png", "pdf", "svg"),
     ),
 ]
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Import modules that lie in a Result without a question (SECURITY.md).")
+]
+"""Commands need not heed it: `gradwire.cli.terminal.for_people` does."""
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Breakdown = Annotated[
     bool,

@@ -13,6 +13,7 @@ import typer
 from gradwire.cli.options import (
     Approximate,
     Breakdown,
+    Force,
     Json,
     MaxWall,
     Out,
@@ -21,6 +22,7 @@ from gradwire.cli.options import (
     Set,
     Threads,
     TraceName,
+    Trust,
     known_format,
     library_names,
     overrides_of,
@@ -82,6 +84,8 @@ def cmd_run(
         typer.Option("--fast-forward/--no-fast-forward", help="Leave out iterations that would repeat others exactly."),
     ] = True,
     approximate: Approximate = None,
+    force: Force = False,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Simulate one scenario and print what came out. Exits with 1 if a loss bound is broken or time was up."""
@@ -98,7 +102,7 @@ def cmd_run(
         else:
             chosen = load_scenario(scenario, set=overrides, policy=policy)
         _refuse_untold([chosen], breakdown)
-    with claimed(out) as place:
+    with claimed(out, force) as place:
         results, finished = _simulate(
             [chosen], threads, limit, as_json, asked(scenario, overrides), fast_forward=fast_forward
         )
@@ -124,6 +128,8 @@ def cmd_compare(
         bool, typer.Option("--all-metrics", help="Print a second table: time-outs, classes, links, packets sent again.")
     ] = False,
     breakdown: Breakdown = False,
+    force: Force = False,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """The same trace under several policies, as a table; --out adds plots. Exits with 1 on a broken bound, or if a
@@ -131,7 +137,7 @@ def cmd_compare(
     from gradwire.scenarios.output import claimed
 
     known_format(plots)
-    with claimed(out) as place:
+    with claimed(out, force) as place:
         run = partial(_simulate, threads=threads, max_wall_s=seconds_of(max_wall), quiet=as_json, jobs=jobs)
         _compare(sources, overrides_of(set_, trace), run, place, as_json, plots, all_metrics, breakdown)
 
@@ -177,13 +183,14 @@ def _simulate(
     with light_start():
         from gradwire.pace import in_words
         from gradwire.sim.fabric.specialise import compile_ahead
-        from gradwire.sim.simulate import Stalled, simulate
+        from gradwire.sim.simulate import Stalled, check_uncompiled, simulate
 
     results: list[Result] = []
     for scenario in scenarios:
         try:
             with progress(f"{scenario.name} {scenario.policy_name}", quiet, COMPILING) as show:
                 if not results:
+                    check_uncompiled(scenarios)
                     compile_ahead(scenarios)  # all that they need, side by side
                 told = importing(in_words(show, scenario), threads)
                 results.append(

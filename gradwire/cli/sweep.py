@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gradwire.cli.options import Json, one_of, seconds_of
+from gradwire.cli.options import Json, Trust, one_of, seconds_of
 from gradwire.cli.terminal import for_people, progress
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ MOST_FAILURES = 10
 
 def sweep_names(incomplete: str) -> list[str]:
     """For shells that complete words: sweeps of the library."""
-    from gradwire.analysis.sweeps.schema import list_sweeps
+    from gradwire.scenarios.load import list_sweeps
 
     return [name for name in list_sweeps() if name.startswith(incomplete)]
 
@@ -62,6 +62,7 @@ def cmd_sweep(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be run, and what is there already; run nothing.")
     ] = False,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Many scenarios along axes, with seeds: tables of means and intervals, and plots. Interrupted, killed or

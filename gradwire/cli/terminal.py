@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from gradwire.cli.deaf import heard_anyway
 from gradwire.scenarios.errors import GradwireError, ScenarioNote
+from gradwire.scenarios.terminal_text import EscapingStream, console, printable
+from gradwire.scenarios.trust import trusting
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -52,19 +54,33 @@ def for_people(command: Callable[P, R]) -> Callable[P, R]:
     def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
         terminated: list[int] = []
         try:
-            with _as_ctrl_c(terminated), heard_anyway(), _notes():
+            question = None if kwargs.get("as_json") else _question()
+            with _as_ctrl_c(terminated), heard_anyway(), _notes(), trusting(bool(kwargs.get("trust")), question):
                 return command(*args, **kwargs)
         except GradwireError as error:
             if kwargs.get("as_json"):
                 print(json.dumps({"error": error.as_dict()}))
             print(f"gradwire: {error}", file=sys.stderr)
             code = error.exit_code
-        except KeyboardInterrupt:
-            print(f"gradwire: {'terminated' if terminated else 'interrupted'}", file=sys.stderr)
+        except KeyboardInterrupt as stop:
+            notes = "".join(f": {note}" for note in getattr(stop, "__notes__", ()))
+            print(f"gradwire: {'terminated' if terminated else 'interrupted'}{notes}", file=sys.stderr)
             code = TERMINATED if terminated else INTERRUPTED
         raise SystemExit(code)
 
     return guarded
+
+
+def _question() -> Callable[[str], bool] | None:
+    """Return what asks a person yes or no; None where there is nobody to ask."""
+    if not (sys.stdin and sys.stdin.isatty() and sys.stderr and sys.stderr.isatty()):
+        return None
+
+    def ask(words: str) -> bool:
+        print(f"{words} [y/N]", file=sys.stderr, flush=True)  # a whole line: a progress bar leaves only such alone
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+    return ask
 
 
 @contextmanager
@@ -144,7 +160,7 @@ def patient_stdout() -> Iterator[None]:
         yield
         return
     before, tty = sys.stdout, raw.isatty()
-    sys.stdout = io.TextIOWrapper(
+    sys.stdout = EscapingStream(
         io.BufferedWriter(raw), encoding=before.encoding, errors=before.errors, line_buffering=tty
     )
     code: int | str | None = 0
@@ -200,20 +216,19 @@ def _patience(early: Progress, words: str, show: Progress | None = None) -> Iter
 def _bar(title: str) -> Iterator[Progress]:
     """The name, how much is done, as many words as there is room for, and the time so far: whatever the width, the name
     and the share are there."""
-    from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as RichProgress
 
-    console = Console(stderr=True)
-    width = console.width
+    terminal = console(stderr=True)
+    width = terminal.width
     bar = [BarColumn(BAR_WIDTH)] if width >= WIDE else []  # the words say more
-    name = shortened(title, int(width * NAME_SHARE))
+    name = shortened(printable(title), int(width * NAME_SHARE))
     taken = len(name) + len(" 100%") + len(" 0:00:00 ") + (BAR_WIDTH + 1) * len(bar)
     texts = [TextColumn(text, markup=False) for text in ("{task.percentage:3.0f}%", "{task.fields[words]}")]
     columns = (TextColumn("{task.description}", markup=False), *bar, *texts, TimeElapsedColumn())
-    with RichProgress(*columns, console=console, transient=True) as shown:
+    with RichProgress(*columns, console=terminal, transient=True) as shown:
         task = shown.add_task(name, total=1.0, words="")
-        yield lambda share, words: shown.update(task, completed=share, words=fitting(words, width - taken))
+        yield lambda share, words: shown.update(task, completed=share, words=fitting(printable(words), width - taken))
 
 
 def shortened(name: str, most: int) -> str:

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gradwire.cli.options import (
+    Force,
     Json,
     MaxWall,
     PolicyName,
     ScenarioName,
     Set,
     TraceName,
+    Trust,
     one_of,
     overrides_of,
     seconds_of,
@@ -62,6 +64,7 @@ def cmd_probe(
     ] = None,
     set_: Set = None,
     clock: Clock = None,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """What this kernel and this user can emulate, found by trying; with a scenario, how it would be run."""
@@ -97,9 +100,9 @@ def cmd_probe(
             shown["choice"] = vars(choice) if choice is not None else {"error": why}
         typer.echo(json.dumps(shown))
     else:
-        from rich.console import Console
+        from gradwire.scenarios.terminal_text import console
 
-        Console().print(tables(kernel, choice, why))
+        console().print(tables(kernel, choice, why))
     if why:
         raise typer.Exit(1)
 
@@ -125,6 +128,8 @@ def cmd_emulate(
         bool, typer.Option("--all", help="Run all policies of the scenario, and compare.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Write the Result to this new directory.")] = None,
+    force: Force = False,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Run one scenario on real sockets: hosts and switches are network namespaces, or virtual ones (--clock virtual).
@@ -147,7 +152,7 @@ def cmd_emulate(
         names = ", ".join(each.name for each in loaded.policy)
         typer.echo(f"{loaded.name} without any of its policies ({names}): --policy NAME or --all for those", err=True)
     request = request_of(clock, switch, max_wall, repeat, pcap, at)
-    with claimed(out) as place:
+    with claimed(out, force) as place:
         results: list[Result] = []
         try:
             finished = run_all(loaded.variants() if every else [loaded], request, as_json, results)

@@ -18,6 +18,7 @@ from gradwire.cli.options import (
     ScenarioName,
     Set,
     TraceName,
+    Trust,
     known_format,
     overrides_of,
 )
@@ -65,6 +66,7 @@ def cmd_train(
     plots: Annotated[
         str, typer.Option("--plots", metavar="FORMAT", help="Format of the picture that --out writes: png, pdf or svg.")
     ] = "png",
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Train a model over the scenario's network: what the network loses is lost in the update, and its time is the

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gradwire.cli.options import Json, PolicyName, ScenarioName, Set, Threads, TraceName, overrides_of
+from gradwire.cli.options import Json, PolicyName, ScenarioName, Set, Threads, TraceName, Trust, overrides_of
 from gradwire.cli.terminal import for_people
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def cmd_tune(
     trials: Annotated[int, typer.Option(min=1, max=1000, help="Runs, that of the scenario as it is included.")] = 20,
     threads: Threads = 1,
     out: Annotated[Path | None, typer.Option(help="Write the scenario with the best pair to this new file.")] = None,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Find ByteScheduler's partition and credit by Bayesian optimisation over simulated runs, as its paper does over

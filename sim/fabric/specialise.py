@@ -26,7 +26,7 @@ import gradwire.components
 import gradwire.scenarios.wire
 import gradwire.sim.fabric.core
 from gradwire.components.balancers.base import Balancer
-from gradwire.components.engines import CompileError, Work, compile_all, load
+from gradwire.components.engines import CompileError, Work, compile_all, is_kept, load
 from gradwire.components.find import (
     BALANCER_SIDE,
     QUEUE_SIDE,
@@ -220,6 +220,11 @@ def compile_ahead(scenarios: Iterable[Scenario], jobs: int | None = None) -> Non
     """
     for identity, seconds in _compile([combination_of(scenario) for scenario in scenarios], jobs).items():
         _ahead[identity] = _ahead.get(identity, 0.0) + seconds
+
+
+def is_compiled(combination: Combination) -> bool:
+    """Return True if the engine for a combination is kept."""
+    return is_kept(_identity(combination))
 
 
 def spent_ahead(kernel: Kernel) -> float:

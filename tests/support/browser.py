@@ -18,7 +18,7 @@ WAIT_S = 120.0
 """No answer takes longer, even on a busy machine."""
 OFFLINE = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-extensions",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
+    "--disable-quic", "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
     "--host-resolver-rules=MAP * ~NOTFOUND", "--proxy-server=127.0.0.1:9", "--remote-debugging-pipe",
 )  # fmt: skip
 """Nothing can be resolved, nothing be fetched: a page that wants something from a network shows it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 from collections import Counter
@@ -21,7 +23,7 @@ from typer.testing import CliRunner
 import gradwire
 from gradwire import cli
 from gradwire.analysis.html.charts import rounded
-from gradwire.analysis.html.document import POLICY, page
+from gradwire.analysis.html.document import page
 from gradwire.analysis.html.given import report
 from gradwire.analysis.html.lanes import lanes_of, usual_iteration
 from gradwire.analysis.html.pieces import Section, code, data, prose
@@ -245,7 +247,18 @@ def test_it_asks_no_network(folders: dict[str, Path], tmp_path: Path) -> None:
     """Its policy forbids it, and there is nothing that would."""
     text = report(folders["run"], out=tmp_path / "r.html", perfetto=False).path.read_text(encoding="utf-8")
     found = Page(text)
-    assert (POLICY in text) and "default-src 'none'" in POLICY
+    policy = re.search(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', text)
+    assert policy is not None and "default-src 'none'" in policy[1] and "unsafe" not in policy[1]
+    own = {
+        kind: [f"'sha256-{base64.b64encode(hashlib.sha256(each.encode()).digest()).decode()}'" for each in found]
+        for kind, found in (
+            ("style", re.findall(r"<style>(.*?)</style>", text, re.S)),
+            ("script", re.findall(r"<script>(.*?)</script>", text, re.S)),
+        )
+    }
+    allowed = {words[0]: words[1:] for words in map(str.split, policy[1].split(";"))}
+    assert allowed["style-src"] == own["style"] and allowed["script-src"] == own["script"] and len(own["script"]) > 3
+    assert not re.search(r"<[^>]+\s(style|on\w+)=", re.sub(r"<(script|style)\b.*?</\1>", "", text, flags=re.S))
     for tag, attributes in found.attributes:
         for name in ("src", "href", "action", "data", "srcset", "poster"):
             assert re.match(r"#|data:", attributes.get(name) or "#"), (tag, attributes)

@@ -17,8 +17,9 @@ from gradwire.analysis.sweeps.condition import condition
 from gradwire.analysis.sweeps.located import located
 from gradwire.analysis.sweeps.points import different, key_of, points_of, trace_digest
 from gradwire.analysis.sweeps.quantity import number_of, numbers_of
-from gradwire.analysis.sweeps.schema import Range, build_sweep, list_sweeps, load_sweep
+from gradwire.analysis.sweeps.schema import Range, build_sweep, load_sweep
 from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.load import list_sweeps
 from gradwire.scenarios.modules import user_module
 from gradwire.scenarios.record import input_digests
 from gradwire.scenarios.toml import write_toml

@@ -45,13 +45,13 @@ def invoke(*arguments: str) -> Any:
 
 
 def test_tables_have_means_intervals_and_points(whole: Any) -> None:
-    """Worked out again from what is kept of the points: two seeds, whose half width is 12.706 s / sqrt(2)."""
+    """Worked out again from what is kept of the points: two seeds, of which there is no interval."""
     table, points = whole.to_pandas(), whole.to_pandas(points=True)
     assert list(table.columns)[:4] == ["load", "buffer", "runs", "failed"] and len(table) == 4 and len(points) == 8
     values = points[(points.load == 0.6) & (points.buffer == "1MiB")].slowdown_p99
     row = table[(table.load == 0.6) & (table.buffer == "1MiB")].iloc[0]
     assert row.slowdown_p99 == pytest.approx(values.mean()) and row.runs == row.slowdown_p99_count == 2
-    assert row.slowdown_p99_high - row.slowdown_p99 == pytest.approx(12.706 * values.std(ddof=1) / 2**0.5)
+    assert pandas.isna(row.slowdown_p99_low) and pandas.isna(row.slowdown_p99_high) and values.std(ddof=1) > 0
     assert pyarrow.parquet.read_table(whole.folder / "sweep.parquet").equals(whole.table)
     assert pandas.read_csv(whole.folder / "points.csv").key.tolist() == points.key.tolist()
 

@@ -72,8 +72,8 @@ def test_what_holds_zero_is_unresolved() -> None:
     same = [made(policy, seed, accuracy) for policy, accuracy in (("a", 0.5), ("b", 0.49)) for seed in (1, 2, 3)]
     assert cells(rows_over(arms_of(same)), "less A")[1] == "-1.0 ± 0.0 points"
     fewer = [each for each in same if each.seed < 3]
-    assert cells(rows_over(arms_of(fewer)), "less A")[1] == "-1.0 ± 0.0 points, unresolved", "two may differ by as much by chance"
-    assert cells(rows_over(arms_of(two)), "less A")[1].endswith(" points, unresolved")
+    assert cells(rows_over(arms_of(fewer)), "less A")[1] == "-1.0 points, unresolved: at least 3 seeds", "two may differ by as much by chance"
+    assert cells(rows_over(arms_of(two)), "less A")[1].endswith(" points, unresolved: at least 3 seeds")
     assert cells(rows_over(arms_of([two[0], two[2]])), "less A")[1] == "+1.0 points"
     assert cells(rows_over(arms_of([two[0], two[3]])), "less A")[1] == "no seed of both"
 
