@@ -93,7 +93,7 @@ H_HEAP_END = 118
 H_FAILED = 119  # FAILED_: what there was no room for; 0 = nothing
 H_FAR = 120  # 1 where the state is too large for the caches: what a node needs is asked for a node ahead
 HEADER_WORDS = 128
-FAILED_FLOWS, FAILED_ARENA, FAILED_HEAP = 1, 2, 3
+FAILED_FLOWS, FAILED_ARENA, FAILED_HEAP, FAILED_LATE = 1, 2, 3, 5
 ARENA_CLASSES = 256
 ALPHA_UNIT = 1 << 16
 

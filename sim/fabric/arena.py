@@ -19,6 +19,7 @@ FAILURES = {
     at.FAILED_FLOWS: f"more than {at.MAX_FLOWS} messages under way at once",
     at.FAILED_ARENA: "the messages under way have too many packets together",
     at.FAILED_HEAP: "too many messages under way at one host",
+    at.FAILED_LATE: "a message enters the network before the time that it has reached: an error of the simulator",
 }
 
 

@@ -362,6 +362,10 @@ class Fabric:
                 until = min(until, self.forward.soonest)
             if agenda.next_observer < until:
                 until = self._until_seen(until)
+            if programs.timer < self.now:
+                # A part begins up to one host latency before now: play it up to now in a window of no length, since
+                # its first messages enter the network within the next window.
+                until = self.now
             M[at.H_UNTIL] = until
             told = self._advance(events)
             while programs.starved():

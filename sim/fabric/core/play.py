@@ -24,6 +24,7 @@ from gradwire.components.layout import (
     E_POSTS_COUNT,
     E_STATION,
     E_WAITER,
+    FAILED_LATE,
     FIRED,
     FOREVER,
     G_QUEUE,
@@ -31,6 +32,7 @@ from gradwire.components.layout import (
     G_READY,
     G_RELEASED,
     G_VARIANT,
+    H_FAILED,
     H_HOST_LATENCY,
     H_RECEIVERS,
     H_SENDERS,
@@ -399,4 +401,6 @@ def play(M, end, threads):
             _fire(M, key >> 1, now)
         else:
             _proceed(M, key >> 1, now)
+    if M[H_SOON] < end:
+        M[H_FAILED] = FAILED_LATE
     M[H_SOON] = min(M[H_SOON], M[H_TIMER_NEXT])
