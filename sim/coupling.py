@@ -203,8 +203,8 @@ class Coupling:
                 if now >= limit:
                     return False
                 if fabric.stalled or fabric.idle or now <= before:
-                    still = "no packet is on its way and no timer is set" if fabric.idle else "nothing moves in the network"
-                    raise self._stall(fabric.stalled or still, waiting())
+                    nothing = "no packet is on its way and no timer is set" if fabric.idle else "time stands still"
+                    raise self._stall(fabric.stalled or nothing, waiting())
             elif now >= limit:
                 return finished()
         return True

@@ -94,13 +94,11 @@ def _trimming(scenario: Scenario, known: list[Carrier]) -> Iterator[Mistake]:
                 "switch.trim_threshold", f"leaves headers without payload, which {transport.kind} cannot read", value,
                 'no trim_threshold, or transport = "ndp" or "nscc"', (path, "transport"),
             )  # fmt: skip
-    room, where = switch.buffer, "buffer"
-    if switch.shared_buffer is not None:
-        room, where = switch.shared_buffer, "shared_buffer"
-    if threshold >= room:
+    room = max(switch.rooms(), default=None)
+    if room is not None and threshold >= room.size:
         yield Mistake(
-            "switch.trim_threshold", f"is not below switch.{where}: there would be no room for a header", value,
-            f"less than {format_size(room)}", (f"switch.{where}",),
+            "switch.trim_threshold", f"is not below {room.words}: there would be no room for a header", value,
+            f"less than {format_size(room.size)}", (f"switch.{room.key}",),
         )  # fmt: skip
     if frames and threshold < max(frames):
         yield Mistake(

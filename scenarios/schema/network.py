@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import core_schema
@@ -155,6 +155,14 @@ class Shares:
         return {"anyOf": [one, {"type": "array", "items": one, "minItems": 1, "maxItems": MAX_QUEUES}]}
 
 
+class Room(NamedTuple):
+    """The most that a queue can hold: bytes, the key of [switch] that says so, and that in words."""
+
+    size: int
+    key: str
+    words: str
+
+
 class Switch(Table):
     """Every egress port of every switch; the hosts' network interfaces have the same queues.
 
@@ -300,6 +308,28 @@ class Switch(Table):
         room = self.buffer if self.shared_buffer is None else self.shared_buffer
         shares = self.buffer_share if len(self.buffer_share) == self.queues else self.buffer_share * self.queues
         return tuple(allowed_loss(room, share) for share in shares)
+
+    def room(self, queue: int) -> Room | None:
+        """Return the most bytes that one queue of a port can hold; None where flow control limits its senders instead.
+
+        Sizes in bytes. A queue alone in a shared buffer ends up with alpha / (1 + alpha) of it, since it may hold alpha
+        times what is free (Choudhury and Hahne, ToN 1998).
+        """
+        if self.pfc and (self.pfc_classes is None or queue in self.pfc_classes):
+            return None
+        if self.shared_buffer is None:
+            whole = Room(self.buffer, "buffer", "switch.buffer")
+        else:
+            most = int(self.shared_buffer * self.buffer_alpha / (1 + self.buffer_alpha))
+            whole = Room(most, "shared_buffer", "what buffer_alpha leaves one queue of switch.shared_buffer")
+        limits = self.limits()
+        if limits is None or queue >= len(limits) or limits[queue] >= whole.size:
+            return whole
+        return Room(limits[queue], "buffer_share", "what buffer_share leaves it")
+
+    def rooms(self) -> list[Room]:
+        """Return the rooms of all queues that have one (see `room`)."""
+        return [room for room in map(self.room, range(self.queues)) if room is not None]
 
     def ramp(self) -> tuple[int, float] | None:
         """Kmax in bytes and Pmax; None where the threshold is a step."""
