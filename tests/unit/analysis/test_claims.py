@@ -16,7 +16,16 @@ from gradwire.analysis import sources
 from gradwire.analysis.claims import SETS, claims_of
 from gradwire.analysis.claims.claim import Claim, Expect, Setting, gain, ratio, saved
 from gradwire.analysis.claims.draw import picture
-from gradwire.analysis.claims.judge import CONDITION, NOT_SHOWN, OPEN, SHOWN, UNRESOLVED, Judgement, Spread, judge
+from gradwire.analysis.claims.judge import (
+    CONDITION,
+    NOT_SHOWN,
+    OPEN,
+    SHOWN,
+    UNRESOLVED,
+    Judgement,
+    Spread,
+    judge,
+)
 from gradwire.analysis.claims.lee import MODELS, SETTINGS, speed_up
 from gradwire.analysis.claims.magnitude import lost_magnitude
 from gradwire.analysis.claims.measures import WHY_ABSENT, WORDS
