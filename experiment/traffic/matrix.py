@@ -8,7 +8,13 @@
     1->3 id 3 trigger 1 size 1000000
     trigger id 1 barrier 2
 
-Nodes are counted from 0, starts are picoseconds. A trigger fires when a flow has been received (`recv_done_trigger`)
+Nodes are counted from 0. Starts are microseconds in uet-htsim and picoseconds in csg-htsim [code]. Forks of the former
+read picoseconds, too, so no word of a file tells, and the scenario has to say (`start_unit`) unless all starts are 0.
+
+With `msg` a line is a message of the connection `id` (uet-htsim): lines of one id have the same ends and different
+numbers of messages. Whether they share a window is the transport's affair (`connections`).
+
+A trigger fires when a flow has been received (`recv_done_trigger`)
 and starts the flows that name it: `oneshot` the first time, `barrier n` the n-th time, `multishot` one flow each time.
 
 Here a flow can wait for deliveries to its own host only: nothing else can make a host act. So a trigger is taken where
@@ -23,6 +29,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
 import numpy as np
@@ -35,10 +42,14 @@ from gradwire.experiment.traffic.reading import Reader
 from gradwire.scenarios.units import MAX_INNER
 
 HEADERS = ("Nodes", "Connections", "Triggers", "Failures")
-LINE = "src->dst id N start PS size BYTES"
+LINE = "src->dst id N start TIME size BYTES"
+NAMES = ("id", "msg", "start", "size", "trigger", "recv_done_trigger")
+MOST_DIGITS = 20
+"""Of a start, before the decimal point: more is beyond all time in any unit."""
 KINDS = ("oneshot", "multishot", "barrier")
 UNKNOWN = {
     "send_done_trigger": "fires at the sender, which has no counterpart here",
+    "addon": "adds to a flow that is under way, which has no counterpart here",
     "prio": "is a priority of receivers' pulls, which has no counterpart here",
 }
 
@@ -55,6 +66,10 @@ class Connection:
     start: int
     trigger: int | None
     fires: int | None
+    message: int | None
+    """Its number where it is a message of a connection, else None."""
+    named: bool
+    """True if the file gives its `flow`, the id."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +89,14 @@ class Entries:
     triggers: dict[int, Trigger] = field(default_factory=dict)
 
 
+PS_PER_UNIT = {"us": 1_000_000, "ps": 1}
+
+
 def matrix(setting: Setting, table: Matrix) -> Iterator[Flows]:
     """Flows of a `Matrix` table, all in one batch."""
-    connections, edges = read(Path(table.file), f"{setting.where}.file", len(setting.hosts))
+    connections, edges = read(
+        Path(table.file), f"{setting.where}.file", len(setting.hosts), table.start_unit
+    )
     start = np.array([table.start + max(0, each.start) for each in connections], dtype=np.int64)
     late = np.array([setting.over(begin) for begin in start.tolist()])
     order, edges = _sorted(len(connections), start, edges, late)
@@ -88,14 +108,14 @@ def matrix(setting: Setting, table: Matrix) -> Iterator[Flows]:
     yield Flows(setting.hosts[src], setting.hosts[dst], nbytes, start[order], none, flow, edges)
 
 
-def read(path: Path, where: str, hosts: int | None) -> tuple[list[Connection], Ints]:
+def read(path: Path, where: str, hosts: int | None, unit: str | None = None) -> tuple[list[Connection], Ints]:
     """The flows of a file, and int64[m, 2]: which waits for which (before, after), by position in the list.
 
     Raises
     ------
     ScenarioError
         The file is missing, damaged, or asks for what cannot be done; says in which lines. `hosts`: how many there are,
-        None if that is not known yet.
+        None if that is not known yet. `unit`: of starts, "us" or "ps"; None if the scenario does not say.
     """
     reader = Reader(path, where)
     entries = Entries()
@@ -105,13 +125,14 @@ def read(path: Path, where: str, hosts: int | None) -> tuple[list[Connection], I
         elif words[0] == "trigger":
             _trigger(reader, number, words, entries)
         elif "->" in words[0]:
-            connection = _connection(reader, number, words)
+            connection = _connection(reader, number, words, unit)
             if connection:
                 entries.connections.append(connection)
         else:
             reader.wrong(number, "is no line of a traffic matrix", " ".join(words), LINE)
     if not reader.mistakes:
         _totals(reader, entries, hosts)
+        _messages(reader, entries)
     edges = [] if reader.mistakes else _edges(reader, entries)
     reader.finish("a traffic matrix that can be run")
     return entries.connections, np.array(edges, dtype=np.int64).reshape(-1, 2)
@@ -140,37 +161,100 @@ def _trigger(reader: Reader, line: int, words: list[str], entries: Entries) -> N
         entries.triggers[int(numbers[0])] = Trigger(line, kind, int(numbers[-1]) if kind == "barrier" else 1)
 
 
-def _connection(reader: Reader, line: int, words: list[str]) -> Connection | None:
+def _connection(reader: Reader, line: int, words: list[str], unit: str | None) -> Connection | None:
     text = " ".join(words)
     ends = words[0].split("->")
-    if len(ends) != 2 or not all(end.isdecimal() for end in ends) or len(words) % 2 == 0:
+    values = _values(reader, line, words[1:])
+    if values is None:
+        return None
+    if len(ends) != 2 or not all(end.isdecimal() for end in ends):
         reader.wrong(line, "is no connection", text, LINE)
         return None
-    values: dict[str, int] = {}
-    for name, value in zip(words[1::2], words[2::2], strict=True):
-        if name in UNKNOWN:
-            reader.wrong(line, f"{name} {UNKNOWN[name]}", text, LINE)
-            return None
-        if name not in ("id", "start", "size", "trigger", "recv_done_trigger") or name in values:
-            reader.wrong(line, f"has a word too many, {name}", text, LINE)
-            return None
-        if not value.isdecimal() or int(value) >= MAX_INNER:
-            reader.wrong(line, f"gives no number for {name}", value, LINE)
-            return None
-        values[name] = int(value)
+    start = _start(reader, line, values.get("start", "0"), unit)
     src, dst = map(int, ends)
+    if start is None:
+        return None
     if src == dst:
         reader.wrong(line, "goes from a host to itself", text, "two different hosts")
-    elif not values.get("size"):
+    elif not int(values.get("size", "0")):
         reader.wrong(line, "has no size", text, "size and a number of bytes above 0")
     elif ("start" in values) == ("trigger" in values):
         reader.wrong(line, "has not just one of start and trigger", text, LINE)
     else:
+        numbers = {name: int(values[name]) for name in values if name != "start"}
         return Connection(
-            line, src, dst, values.get("id", line), values["size"], values.get("start", -1),
-            values.get("trigger"), values.get("recv_done_trigger"),
+            line, src, dst, numbers.get("id", line), numbers["size"], start if "start" in values else -1,
+            numbers.get("trigger"), numbers.get("recv_done_trigger"), numbers.get("msg"), "id" in values,
         )  # fmt: skip
     return None
+
+
+def _values(reader: Reader, line: int, words: list[str]) -> dict[str, str] | None:
+    """Return the words of a connection by name; None if they are wrong. A `msg` without a number has the number 0."""
+    values: dict[str, str] = {}
+    position = 0
+    while position < len(words):
+        name, value = words[position], "".join(words[position + 1 : position + 2])
+        position += 2
+        if name == "msg" and not value.isdecimal():
+            value, position = "0", position - 1
+        if name in UNKNOWN:
+            reader.wrong(line, f"{name} {UNKNOWN[name]}", " ".join(words), LINE)
+        elif name not in NAMES or name in values:
+            reader.wrong(line, f"has a word too many, {name}", " ".join(words), LINE)
+        elif name != "start" and (not value.isdecimal() or int(value) >= MAX_INNER):
+            reader.wrong(line, f"gives no number for {name}", value, LINE)
+        else:
+            values[name] = value
+            continue
+        return None
+    return values
+
+
+def _start(reader: Reader, line: int, text: str, unit: str | None) -> int | None:
+    """Return a start in picoseconds; None if it is none, or if nothing says in which unit it is."""
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        value = Decimal(-1)
+    if not value.is_finite() or value < 0:
+        reader.wrong(line, "gives no number for start", text, LINE)
+        return None
+    if value == 0:
+        return 0
+    if unit is None:
+        reader.wrong(
+            line, "has a start, and nothing says in which unit it is", text,
+            'start_unit = "us" in the scenario for a file of uet-htsim, or "ps" for one of csg-htsim',
+        )  # fmt: skip
+        return None
+    if value.adjusted() > MOST_DIGITS or value * PS_PER_UNIT[unit] >= MAX_INNER:
+        reader.wrong(line, f"has a start beyond all time, in {unit}", text, LINE)
+        return None
+    return round(value * PS_PER_UNIT[unit])
+
+
+def _messages(reader: Reader, entries: Entries) -> None:
+    """Check lines that have the same id: messages of one connection, each with a number of its own."""
+    connections: dict[int, Connection] = {}
+    numbers: set[tuple[int, int]] = set()
+    for each in entries.connections:
+        if not each.named:
+            continue
+        first = connections.setdefault(each.flow, each)
+        if each.message is not None:
+            if (each.flow, each.message) in numbers:
+                what = f"is message {each.message} of id {each.flow} a second time"
+                reader.wrong(each.line, what, None, "each message of a connection once")
+            numbers.add((each.flow, each.message))
+        if first is each:
+            continue
+        if each.message is None or first.message is None:
+            what = f"has the id {each.flow} of line {first.line}"
+            reader.wrong(each.line, what, None, "an id of its own, or msg in both lines")
+        elif (each.src, each.dst) != (first.src, first.dst):
+            what = f"is a message of id {each.flow}, which goes from {first.src} to {first.dst} in line {first.line}"
+            reader.wrong(each.line, what, None, "the same ends")
 
 
 def _totals(reader: Reader, entries: Entries, hosts: int | None) -> None:
