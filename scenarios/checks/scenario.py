@@ -7,14 +7,14 @@ has read, so that `gradwire.scenarios.load` can leave out a mistake which only e
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from gradwire.scenarios.checks import PLACES
-from gradwire.scenarios.checks.bounds import bound_remarks
+from gradwire.scenarios.checks.effect import keys_without_effect
 from gradwire.scenarios.checks.exec import check_exec
 from gradwire.scenarios.checks.switch import check_switch, switch_remarks
 from gradwire.scenarios.checks.traffic import check_traffic
@@ -31,10 +31,6 @@ from gradwire.scenarios.wire import MIN_FRAME, frame_bytes, serialisation_ps
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.policy import Policy
     from gradwire.scenarios.schema.scenario import Scenario
-
-
-INSIDE = ("scale_up_rate", "scale_up_latency", "pcie_rate", "pcie_latency")
-"""Keys of [host] that are about accelerators."""
 
 
 def find_mistakes(scenario: Scenario) -> list[Mistake]:
@@ -61,42 +57,38 @@ def find_policy_mistakes(scenario: Scenario, policy: Policy) -> list[Mistake]:
     return []
 
 
+def notes(variants: Sequence[Scenario]) -> list[str]:
+    """Return what a user should know of the variants of a scenario, one sentence each.
+
+    First the keys that have no effect in any variant that sets them, then the remarks on each, with its policy.
+    """
+    named = [f"{variant.policy_name}: {text}" for variant in variants for text in _probably_not_meant(variant)]
+    return [*keys_without_effect(*variants), *dict.fromkeys(named)]
+
+
 def remarks(scenario: Scenario) -> list[str]:
-    """What is allowed but probably not meant, one sentence each."""
+    """Return what is allowed in one scenario but probably not meant; first the keys that have no effect."""
+    return [*keys_without_effect(scenario), *_probably_not_meant(scenario)]
+
+
+def _probably_not_meant(scenario: Scenario) -> list[str]:
     found = list(switch_remarks(scenario))
     for index, job in enumerate(scenario.job):
-        found += [f"job[{index}].{text}" for text in bound_remarks(job)]
         policy = getattr(job.transport or scenario.transport, "stop_policy", "on_probe")
         if job.bound_per == "step" and policy != "on_probe":
             found.append(
                 f'job[{index}].bound_per is "step" but stop_policy is "{policy}": each message spends its own part, '
                 "and leaves little to others"
             )
-    found += _training_remarks(scenario)
-    if scenario.host.gpus == 1:
-        said = scenario.host.model_fields_set
-        found += [f"host.{key} has no effect with host.gpus = 1" for key in INSIDE if key in said]
-    if scenario.switch.ecn_threshold is None:
-        if any(job.tagging.magnitude for job in scenario.job):
-            found.append("tagging by magnitude acts nowhere: switch.ecn_threshold is not set")
-    elif not scenario.switch.selective_drop and any(job.tagging.magnitude for job in scenario.job):
-        found.append("tagging by magnitude drops nothing: switch.selective_drop is off")
-    return found
-
-
-def _training_remarks(scenario: Scenario) -> Iterator[str]:
-    """Keys of jobs that trainings do not look at. They are no mistakes: the same scenario may be run."""
-    if (table := scenario.training) is None:
-        return
-    for index, job in enumerate(scenario.job):
-        if job.start:
-            yield f"job[{index}].start is of a run; the clock of its training begins with the first step"
-        if job.phase is not None and table.compute != "trace":
-            yield f'job[{index}].phase is of a run; with training.compute = "none" no times of the trace are taken'
-    if table.network not in PLAYED:
+    if (table := scenario.training) is not None and table.network not in PLAYED:
         for name in ("traffic", "fault"):
             if getattr(scenario, name):
-                yield f"{name} makes no difference to a training: its network has no packets (training.network)"
+                found.append(f"{name} makes no difference to a training: its network has no packets (training.network)")
+    switch = scenario.switch
+    if switch.ecn_threshold is not None and not switch.selective_drop:
+        if any(job.tagging.magnitude for job in scenario.job):
+            found.append("tagging by magnitude drops nothing: switch.selective_drop is off")
+    return found
 
 
 def _exchanges(scenario: Scenario) -> Iterator[Mistake]:

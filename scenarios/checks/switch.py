@@ -359,8 +359,6 @@ def switch_remarks(scenario: Scenario) -> Iterator[str]:
     users = [f"job[{index}].exchange" for index, job in enumerate(scenario.job) if job.exchange.aggregates]
     if users and not switch.aggregation_slots:
         yield f"{', '.join(users)}: switches are to sum, but switch.aggregation_slots is 0: servers do all of it"
-    if switch.aggregation_slots and not users:
-        yield f"switch.aggregation_slots is {switch.aggregation_slots}, and no job's exchange uses them"
     if switch.pfc and switch.pfc_headroom is not None and scenario.topology.host_count is not None:
         cable = -(-2 * scenario.link.latency * scenario.link.rate // (8 * 10**12))
         needed = cable + 3 * max(_full(scenario), default=0) + MIN_FRAME

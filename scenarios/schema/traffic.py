@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.schema.base import Count, Flag, Table, refuse
+from gradwire.scenarios.schema.needs import Needs
 from gradwire.scenarios.schema.transport import AnyTransport
 from gradwire.scenarios.units import Fraction, PositiveTime, Ps, Size, Time, UnitError, format_time
 
@@ -99,11 +100,23 @@ class Traffic(Table, ABC):
     """No flow starts at this time or later; those under way go on."""
     transport: AnyTransport | None = None
     """What carries these flows, a name or a table; that of the scenario if absent."""
-    priority: Annotated[int, Field(ge=0, le=7, strict=True)] = 0
+    priority: Annotated[
+        int, Field(ge=0, le=7, strict=True),
+        Needs(lambda at: at.switch.queues > 1, "switches have one queue", "switch.queues above 1"),
+    ] = 0
     """Queue of the data packets."""
-    bound: Fraction = 0.0
+    bound: Annotated[
+        Fraction,
+        Needs(lambda at: ":" in at.transport.kind or at.table.droppable or not at.transport.keeps_important
+              or not at.transport.ecn_capable, "all packets are important and have to arrive",
+              "traffic.droppable = true, or important_must_arrive = false in the transport"),
+    ] = 0.0  # fmt: skip
     """Share of a flow's bytes that may be lost."""
-    droppable: Flag = False
+    droppable: Annotated[
+        Flag,
+        Needs(lambda at: at.switch.ecn_threshold is not None or at.switch.policy is not None or at.table.bound > 0,
+              "nothing treats droppable packets differently", "switch.ecn_threshold, or a bound above 0"),
+    ] = False  # fmt: skip
     """Whether all packets are droppable (Not-ECT), whatever the transport makes of untagged ones."""
 
     @model_validator(mode="after")
