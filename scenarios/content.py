@@ -15,7 +15,10 @@ from gradwire.scenarios.result import TABLES
 if TYPE_CHECKING:
     from gradwire.scenarios.result import Result
 
-ASKED_FOR = frozenset({("messages", "bound"), ("messages", "priority")})
+ASKED_FOR = frozenset({
+    ("messages", "bound"), ("messages", "share"), ("messages", "priority"), ("drops", "important"),
+    ("packets", "important"),
+})  # fmt: skip
 """Columns that repeat the scenario."""
 
 

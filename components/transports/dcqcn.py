@@ -52,7 +52,6 @@ from gradwire.components.transports.go_back_n import (
 )
 from gradwire.components.transports.go_back_n import on_timer as time_out
 from gradwire.components.transports.go_back_n import pull as next_packet
-from gradwire.scenarios.schema.needs import GOES_BY_MARKS
 from gradwire.scenarios.schema.transport_base import Gain
 from gradwire.scenarios.units import Bps, Bytes, PositiveTime, Ps, Rate, Size
 from gradwire.scenarios.wire import ROCE_ACK_BYTES, ROCE_OVERHEAD
@@ -199,7 +198,7 @@ class Dcqcn(GoBackN):
 
     forgets = True
     kind: Literal["dcqcn"]
-    g: Annotated[Gain, GOES_BY_MARKS] = 0.00390625
+    g: Gain = 0.00390625
     """Weight of a notification in alpha, 1/256 [recalled], as all that is not marked."""
     alpha_period: PositiveTime = Ps(55_000_000)
     """alpha falls by g for every such time without a notification."""
@@ -207,7 +206,7 @@ class Dcqcn(GoBackN):
     """The rate rises at each tick of this clock. Adapters have 300 us [code]."""
     byte_counter: Size = Bytes(10_000_000)
     """And whenever so much has been sent."""
-    cnp_interval: Annotated[PositiveTime, GOES_BY_MARKS] = Ps(50_000_000)
+    cnp_interval: PositiveTime = Ps(50_000_000)
     """The receiver sends one notification in this time at most."""
     fast_recovery: Annotated[int, Field(ge=0, le=1000, strict=True)] = 5
     """So many ticks of a clock halve the distance to the target before the target rises."""

@@ -297,7 +297,7 @@ class Nscc(Reliable, Transport):
     """Whether the window is set to what arrived, after a header or a long delay."""
     qa_gate: Annotated[int, Field(ge=0, le=32, strict=True), ADAPTS] = 3
     """Quick adapt acts when less than the largest window over 2 to this has arrived in its period."""
-    qa_threshold: Annotated[PositiveTime | None, ADAPTS] = None
+    qa_threshold: PositiveTime | None = None
     """A delay above this is long; by default four times the target without trimming, and never with it."""
     min_rto: PositiveTime = Ps(100_000_000)
     """Smallest time-out [code: htsim]; at least three unloaded round trips."""

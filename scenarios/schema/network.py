@@ -236,9 +236,9 @@ class Switch(Table):
     """So many of the first queues stay strictly first, and the others take turns."""
     buffer: Annotated[Size, OWN_BUFFER, ALL_PAUSED] = Bytes(512 * 1024)
     """Bytes that all queues of one egress port hold together."""
-    shared_buffer: Annotated[Size | None, ALL_PAUSED] = None
+    shared_buffer: Size | None = None
     """Bytes that all ports of a switch hold together, instead of `buffer` for each port by itself."""
-    buffer_alpha: Annotated[float, Field(gt=0, le=1024, strict=True), SHARED, ALL_PAUSED] = 1.0
+    buffer_alpha: Annotated[float, Field(gt=0, le=1024, strict=True), SHARED] = 1.0
     """A queue may hold this times what is free of the shared buffer (dynamic thresholds)."""
     buffer_share: Annotated[Annotated[tuple[float, ...], Shares()] | None, ALL_PAUSED] = None
     """The largest part of the buffer that packets of one queue may fill, one fraction for all queues or a list with one

@@ -12,8 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from gradwire.scenarios.schema.base import Flag, Natural, Table, refuse
-from gradwire.scenarios.schema.bound import most_of
-from gradwire.scenarios.schema.needs import Needs, Situation
+from gradwire.scenarios.schema.needs import Needs, Situation, is_marked
 from gradwire.scenarios.units import Fraction
 
 NAMED = ("transport",)
@@ -26,9 +25,8 @@ BY_MAGNITUDE = Needs(
 
 
 def _tags_matter(at: Situation) -> bool:
-    """Return True if anything treats droppable packets differently: a switch, or a transport that may lose some."""
-    bounded = max(most_of(at.owner.push_bound), most_of(at.owner.pull_bound)) > 0
-    return at.switch.ecn_threshold is not None or at.switch.policy is not None or bounded
+    """Return True if anything treats droppable packets differently: a switch, or a transport that sends them last."""
+    return is_marked(at) or ":" in at.transport.kind or bool(at.transport.may_lose)
 
 
 class Tagging(Table):
@@ -49,7 +47,7 @@ class Tagging(Table):
     magnitude: Annotated[
         Flag,
         Needs(_tags_matter, "nothing treats droppable packets differently",
-              "switch.ecn_threshold with switch.selective_drop, or job.push_bound"),
+              "switch.ecn_threshold with switch.selective_drop, or a transport that may lose"),
     ] = False  # fmt: skip
     """Whether packets with small gradients are droppable and all others important; otherwise all packets, those of the
     way back too, are what their transport makes of them (the table below)."""

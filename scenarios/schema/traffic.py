@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.schema.base import Count, Flag, Table, refuse
-from gradwire.scenarios.schema.needs import Needs
+from gradwire.scenarios.schema.needs import Needs, is_marked
 from gradwire.scenarios.schema.transport import AnyTransport
 from gradwire.scenarios.units import Fraction, PositiveTime, Ps, Size, Time, UnitError, format_time
 
@@ -100,10 +100,7 @@ class Traffic(Table, ABC):
     """No flow starts at this time or later; those under way go on."""
     transport: AnyTransport | None = None
     """What carries these flows, a name or a table; that of the scenario if absent."""
-    priority: Annotated[
-        int, Field(ge=0, le=7, strict=True),
-        Needs(lambda at: at.switch.queues > 1, "switches have one queue", "switch.queues above 1"),
-    ] = 0
+    priority: Annotated[int, Field(ge=0, le=7, strict=True)] = 0
     """Queue of the data packets."""
     bound: Annotated[
         Fraction,
@@ -114,7 +111,7 @@ class Traffic(Table, ABC):
     """Share of a flow's bytes that may be lost."""
     droppable: Annotated[
         Flag,
-        Needs(lambda at: at.switch.ecn_threshold is not None or at.switch.policy is not None or at.table.bound > 0,
+        Needs(lambda at: is_marked(at) or at.table.bound > 0 or ":" in at.transport.kind,
               "nothing treats droppable packets differently", "switch.ecn_threshold, or a bound above 0"),
     ] = False  # fmt: skip
     """Whether all packets are droppable (Not-ECT), whatever the transport makes of untagged ones."""
