@@ -219,7 +219,7 @@ def _switch(scenario: Scenario) -> Iterator[Mistake]:
     for key, value in (("buffer_share", switch.buffer_share), ("ecn_threshold", switch.ecn_threshold)):
         if value is not None and not fits(value, switch.queues):
             lists_fit = False
-            given = [format_size(size) for size in value] if key == "ecn_threshold" else list(value)
+            given = [format_size(int(size)) for size in value] if key == "ecn_threshold" else list(value)
             one = "size" if key == "ecn_threshold" else "fraction"
             expected = f"one {one} without brackets, or a list of {switch.queues}"
             what = f"has {entries(value)} for {switch.queues} queues"
