@@ -14,14 +14,15 @@ read picoseconds, too, so no word of a file tells, and the scenario has to say (
 With `msg` a line is a message of the connection `id` (uet-htsim): lines of one id have the same ends and different
 numbers of messages. Whether they share a window is the transport's affair (`connections`).
 
-A trigger fires when a flow has been received (`recv_done_trigger`)
-and starts the flows that name it: `oneshot` the first time, `barrier n` the n-th time, `multishot` one flow each time.
+A trigger fires when a flow has been received (`recv_done_trigger`), or when its sender has heard that it has been
+(`send_done_trigger`), and starts the flows that name it: `oneshot` the first time, `barrier n` the n-th time,
+`multishot` one flow each time.
 
-Here a flow can wait for deliveries to its own host only: nothing else can make a host act. So a trigger is taken where
-all flows that fire it go to the host that sends the flows it starts, and where it does not depend on which of several
-comes first: `oneshot` and `multishot` with one flow that fires, `barrier n` with n. A flow so started enters the
-network one software latency after the delivery; in htsim it does at once. What has no counterpart
-(`send_done_trigger`, which fires at the sender; `prio`; failures) is refused.
+Here a flow can wait for its own host only: nothing else can make a host act. So a trigger is taken where all flows that
+fire it do so at the host that sends the flows it starts, as their receiver or their sender, and where it does not
+depend on which of several comes first: `oneshot` and `multishot` with one flow that fires, `barrier n` with n. A flow
+so started enters the network one software latency after that; in htsim it does at once. What has no counterpart
+(`prio`, `addon`, failures) is refused.
 """
 
 from __future__ import annotations
@@ -43,12 +44,11 @@ from gradwire.scenarios.units import MAX_INNER
 
 HEADERS = ("Nodes", "Connections", "Triggers", "Failures")
 LINE = "src->dst id N start TIME size BYTES"
-NAMES = ("id", "msg", "start", "size", "trigger", "recv_done_trigger")
+NAMES = ("id", "msg", "start", "size", "trigger", "recv_done_trigger", "send_done_trigger")
 MOST_DIGITS = 20
 """Of a start, before the decimal point: more is beyond all time in any unit."""
 KINDS = ("oneshot", "multishot", "barrier")
 UNKNOWN = {
-    "send_done_trigger": "fires at the sender, which has no counterpart here",
     "addon": "adds to a flow that is under way, which has no counterpart here",
     "prio": "is a priority of receivers' pulls, which has no counterpart here",
 }
@@ -66,6 +66,9 @@ class Connection:
     start: int
     trigger: int | None
     fires: int | None
+    """The trigger that its delivery fires."""
+    fires_done: int | None
+    """The trigger that fires when its sender is done."""
     message: int | None
     """Its number where it is a message of a connection, else None."""
     named: bool
@@ -94,22 +97,23 @@ PS_PER_UNIT = {"us": 1_000_000, "ps": 1}
 
 def matrix(setting: Setting, table: Matrix) -> Iterator[Flows]:
     """Flows of a `Matrix` table, all in one batch."""
-    connections, edges = read(
+    connections, edges, settled = read(
         Path(table.file), f"{setting.where}.file", len(setting.hosts), table.start_unit
     )
     start = np.array([table.start + max(0, each.start) for each in connections], dtype=np.int64)
     late = np.array([setting.over(begin) for begin in start.tolist()])
-    order, edges = _sorted(len(connections), start, edges, late)
+    order, edges, settled = _sorted(len(connections), start, edges, settled, late)
     if not len(order):
         return
     rows = [(each.src, each.dst, each.nbytes, each.flow) for each in connections]
     src, dst, nbytes, flow = np.array(rows, dtype=np.int64)[order].T
     none = np.zeros(len(order), dtype=np.int64)
-    yield Flows(setting.hosts[src], setting.hosts[dst], nbytes, start[order], none, flow, edges)
+    yield Flows(setting.hosts[src], setting.hosts[dst], nbytes, start[order], none, flow, edges, settled=settled)
 
 
-def read(path: Path, where: str, hosts: int | None, unit: str | None = None) -> tuple[list[Connection], Ints]:
-    """The flows of a file, and int64[m, 2]: which waits for which (before, after), by position in the list.
+def read(path: Path, where: str, hosts: int | None, unit: str | None = None) -> tuple[list[Connection], Ints, Ints]:
+    """The flows of a file, and twice int64[m, 2]: which waits for which (before, after), by position in the list, for
+    its delivery and for its sender to be done.
 
     Raises
     ------
@@ -135,7 +139,11 @@ def read(path: Path, where: str, hosts: int | None, unit: str | None = None) -> 
         _messages(reader, entries)
     edges = [] if reader.mistakes else _edges(reader, entries)
     reader.finish("a traffic matrix that can be run")
-    return entries.connections, np.array(edges, dtype=np.int64).reshape(-1, 2)
+    delivered, settled = (
+        np.array([(before, after) for before, after, done in edges if done == which], dtype=np.int64).reshape(-1, 2)
+        for which in (False, True)
+    )
+    return entries.connections, delivered, settled
 
 
 def _header(reader: Reader, line: int, words: list[str], entries: Entries) -> None:
@@ -184,7 +192,8 @@ def _connection(reader: Reader, line: int, words: list[str], unit: str | None) -
         numbers = {name: int(values[name]) for name in values if name != "start"}
         return Connection(
             line, src, dst, numbers.get("id", line), numbers["size"], start if "start" in values else -1,
-            numbers.get("trigger"), numbers.get("recv_done_trigger"), numbers.get("msg"), "id" in values,
+            numbers.get("trigger"), numbers.get("recv_done_trigger"), numbers.get("send_done_trigger"),
+            numbers.get("msg"), "id" in values,
         )  # fmt: skip
     return None
 
@@ -285,20 +294,25 @@ def _totals(reader: Reader, entries: Entries, hosts: int | None) -> None:
             reader.wrong(each.line, "names a node beyond Nodes", max(each.src, each.dst), f"0 to {nodes - 1}")
 
 
-def _edges(reader: Reader, entries: Entries) -> list[tuple[int, int]]:
-    """What triggers mean for the order of flows; notes what cannot be expressed."""
-    firing: dict[int, list[int]] = {}
+def _edges(reader: Reader, entries: Entries) -> list[tuple[int, int, bool]]:
+    """Return the order of flows that triggers mean: (before, after, whether the sender has to be done).
+
+    Notes what cannot be expressed."""
+    firing: dict[int, list[tuple[int, bool]]] = {}
     waiting: dict[int, list[int]] = {}
     for position, each in enumerate(entries.connections):
-        for named, found in ((each.fires, firing), (each.trigger, waiting)):
+        for named, done in ((each.fires, False), (each.fires_done, True), (each.trigger, None)):
             if named is None:
                 continue
             if named not in entries.triggers:
                 reader.wrong(
                     each.line, "names a trigger that is not described", named, "a line trigger id N ..."
                 )
-            found.setdefault(named, []).append(position)
-    edges: list[tuple[int, int]] = []
+            if done is None:
+                waiting.setdefault(named, []).append(position)
+            else:
+                firing.setdefault(named, []).append((position, done))
+    edges: list[tuple[int, int, bool]] = []
     for number, those in waiting.items():
         before = firing.get(number, [])
         trigger = entries.triggers.get(number)
@@ -313,13 +327,14 @@ def _edges(reader: Reader, entries: Entries) -> list[tuple[int, int]]:
             continue
         for after in those:
             flow = entries.connections[after]
-            if any(entries.connections[b].dst != flow.src for b in before):
+            ends = [(entries.connections[position], done) for position, done in before]
+            if any((each.src if done else each.dst) != flow.src for each, done in ends):
                 what = f"waits for trigger {number}, which fires at another host than {flow.src}"
-                reader.wrong(flow.line, what, None, "triggers of deliveries to the sending host")
+                reader.wrong(flow.line, what, None, "triggers that fire at the sending host")
                 break
-            edges += [(b, after) for b in before]
+            edges += [(b, after, done) for b, done in before]
     if not reader.mistakes:
-        _acyclic(reader, entries.connections, edges)
+        _acyclic(reader, entries.connections, [(before, after) for before, after, _ in edges])
     return edges
 
 
@@ -352,10 +367,12 @@ def _topological(n: int, edges: list[tuple[int, int]]) -> list[int]:
     return order
 
 
-def _sorted(n: int, start: Ints, edges: Ints, late: NDArray[np.bool_]) -> tuple[Ints, Ints]:
+def _sorted(
+    n: int, start: Ints, edges: Ints, settled: Ints, late: NDArray[np.bool_]
+) -> tuple[Ints, Ints, Ints]:
     """The flows in an order that `Flows` allows, without those that start too late and what waits for them; and the
-    edges in that order."""
-    pairs = edges.tolist()
+    edges of both kinds in that order."""
+    pairs = [*edges.tolist(), *settled.tolist()]
     by_start = np.argsort(start, kind="stable")
     place = np.empty(n, dtype=np.int64)
     place[by_start] = np.arange(n)
@@ -369,5 +386,5 @@ def _sorted(n: int, start: Ints, edges: Ints, late: NDArray[np.bool_]) -> tuple[
     order = order[~gone[order]]
     place = np.full(n, -1)
     place[order] = np.arange(len(order))
-    kept = edges[~gone[edges[:, 1]]]
-    return order, place[kept]
+    kept, kept_settled = (each[~gone[each[:, 1]]] for each in (edges, settled))
+    return order, place[kept], place[kept_settled]

@@ -153,11 +153,7 @@ def test_damaged_flow_lists(tmp_path, text, line, what):
         (("size 3000 ", ""), 5, "has no size"),
         (("size 3000", "size -3"), 5, "gives no number for size"),
         (("size 3000", "colour 3"), 5, "has a word too many, colour"),
-        (
-            ("12 start 1000 size 3000 recv_done", "12 start 1000 size 3000 send_done"),
-            5,
-            "fires at the sender",
-        ),
+        (("12 start 1000 size 3000 recv_done", "12 start 1000 size 3000 send_done"), 6, "fires at another host than 1"),
         (("size 5000", "size 5000 prio 1"), 7, "prio is a priority"),
         (("trigger id 7 oneshot", "trigger id 7 never"), 9, "is no trigger"),
         (("trigger id 7 oneshot", "trigger id 1 oneshot"), 9, "a second time"),
