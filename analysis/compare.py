@@ -39,6 +39,7 @@ from gradwire.analysis.tables import (
     whole_networks,
 )
 from gradwire.analysis.unlike import differences
+from gradwire.scenarios.content import content_digest
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.output import new_folder
 from gradwire.scenarios.readable import time_text
@@ -92,6 +93,15 @@ class Comparison:
     def differences(self) -> list[str]:
         """What is not alike besides policies, one sentence per Result that is of another network, job or traffic."""
         return differences(self.results, headings(whole_networks(self.metrics)))
+
+    @cached_property
+    def identical(self) -> list[str]:
+        """Runs that came out the same to the byte, one sentence per group."""
+        groups: dict[str, list[str]] = {}
+        if len(self.results) > 1:
+            for result in self.results:
+                groups.setdefault(content_digest(result), []).append(str(result.summary["policy"]))
+        return [f"{' and '.join(names)}: the same Result, to the byte" for names in groups.values() if len(names) > 1]
 
     @property
     def title(self) -> str:
@@ -172,7 +182,7 @@ class Comparison:
             kept = [(name, each) for name, each in zip(headings(self.flat), self.means, strict=True) if each]
             rows = breakdown_rows([each for _, each in kept])
             print_rows([name for name, _ in kept], rows, f"{self.title}: mean iteration, in parts")
-        for text in self.differences:
+        for text in [*self.differences, *self.identical]:
             print(f"note: {text}")
 
     def as_dict(self) -> Json:
@@ -183,6 +193,7 @@ class Comparison:
             "sound": not self.violations,
             "violations": [violation._asdict() for violation in self.violations],
             "differences": self.differences,
+            "identical": self.identical,
             "runs": [
                 {
                     "summary": result.summary,

@@ -94,7 +94,7 @@ H_HEAP_END = 118
 H_FAILED = 119  # FAILED_: why the run cannot go on; 0 = it can
 H_FAR = 120  # 1 where the state is too large for the caches: what a node needs is asked for a node ahead
 HEADER_WORDS = 128
-FAILED_FLOWS, FAILED_ARENA, FAILED_HEAP, FAILED_ROUTE = 1, 2, 3, 4
+FAILED_FLOWS, FAILED_ARENA, FAILED_HEAP, FAILED_ROUTE, FAILED_LATE = 1, 2, 3, 4, 5
 ARENA_CLASSES = 256
 ALPHA_UNIT = 1 << 16
 
@@ -455,7 +455,7 @@ E_EFFORT = 6
 E_WAITER = 7  # base of the process that waits for it, 0 = none
 E_AT = 8  # while it fires: how many of those after it have counted
 E_PARENT = 9  # while it fires: the event it follows from, 0 = none
-MESSAGE_WORDS = 8
+MESSAGE_WORDS = 9
 G_FLOW = 0  # its sender's record, once it has had one; 0 = none yet
 G_NODE = 1  # base of its host
 G_TO = 2  # the host that it goes to | what is S_TURN << A_SIZE
@@ -464,6 +464,7 @@ G_RANK = 4
 G_VARIANT = 5  # base of what it has in common with others of its step
 G_READY = 6  # when it was ready, -1 = not yet
 G_RELEASED = 7  # when it starts, -1 = not released yet
+G_DONE = 8  # base of the event that counts when its sender is done, 0 = none
 VARIANT_WORDS = 32
 V_BYTES = 0
 V_PACKETS = 1

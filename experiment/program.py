@@ -198,6 +198,7 @@ class Step:
         event posts it.
     fans : int64[n], or None: the number of the fan that a message is of, -1 for none. Messages of one carry parts of
         one sum to one host, or one sum from it to others, and switches that sum add them up or make them of one.
+    settles : int64[n], or None: the event that counts when the sender of a message is done, -1 for none.
     contents : asked for `sums` (as `Lists`) and `own` (bool[n]) of `Program`; None for traffic.
     """
 
@@ -212,6 +213,7 @@ class Step:
     begins: Ints | None = None
     fans: Ints | None = None
     contents: Callable[[], tuple[Lists, Flags]] | None = None
+    settles: Ints | None = None
 
     def __len__(self) -> int:
         return len(self.needs)

@@ -26,6 +26,7 @@ from gradwire.experiment.program import (
     Program,
     Step,
 )
+from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.json_data import Json
 
 
@@ -89,6 +90,9 @@ class _Writing:
         for lists, pairs in ((step.after, self.after), (step.posts, self.posts)):
             owner = np.repeat(np.arange(count), np.diff(lists[0]))
             pairs.append((number[owner], number[lists[1]]))
+        if step.settles is not None:
+            what = "has flows that start when a sender is done, which a program on real sockets is not told"
+            raise ScenarioError(what, "traffic", "recv_done_trigger, or gradwire run")
         self.rows.append(step.messages)
         if step.contents is None:
             self.sums += [None] * n

@@ -339,6 +339,7 @@ def _summary(scenario: Scenario, trainer: Trainer) -> dict[str, Any]:
     import torch
 
     from gradwire import __version__
+    from gradwire.scenarios.checks.effect import keys_without_effect
     from gradwire.training.served.mp2 import Mp2Trainer
 
     return {
@@ -351,6 +352,7 @@ def _summary(scenario: Scenario, trainer: Trainer) -> dict[str, Any]:
         "versions": {"gradwire": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "command": command_line(),
         "encode_cpu_s": trainer.encode_ns / 1e9, "server_cpu_s": trainer.server_ns / 1e9,
+        **({"notes": notes} if (notes := keys_without_effect(scenario)) else {}),
     }  # fmt: skip
 
 

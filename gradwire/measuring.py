@@ -52,6 +52,7 @@ def _measured(scenario: Scenario) -> tuple[Record, Result | None]:
     """Simulate and measure. Whatever goes wrong is what has become of the point."""
     from gradwire.analysis.sweeps.measures import seen
     from gradwire.analysis.sweeps.store import Record
+    from gradwire.scenarios.content import content_digest
     from gradwire.scenarios.errors import ScenarioNote
     from gradwire.sim.simulate import simulate
 
@@ -70,5 +71,5 @@ def _measured(scenario: Scenario) -> tuple[Record, Result | None]:
     compiled = float(result.timing.get("compile_s", 0.0))
     return Record(
         "done", found, ended_by=ended, wall_s=time.perf_counter() - begin - compiled,
-        simulated_s=simulated - begin - compiled,
+        simulated_s=simulated - begin - compiled, digest=content_digest(result),
     ), result  # fmt: skip

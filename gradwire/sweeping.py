@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from gradwire.measuring import measure_into, measured
 from gradwire.notebook import heard
 from gradwire.processes import Ended, Work, cores, fitting, play
-from gradwire.scenarios.errors import GradwireError, ResultError, ScenarioError
+from gradwire.scenarios.errors import GradwireError, ResultError, ScenarioError, ScenarioNote
 from gradwire.scenarios.given import one_of, path_of, positive_number, unfit, whole_number
 from gradwire.scenarios.gone_on_with import gone_on_with, refuse_other
 
@@ -204,6 +204,7 @@ def _points(declared: SweepFile, folder: Path) -> list[Point]:
     """The points, once it is known that they can be simulated and have what is to be measured and drawn."""
     from gradwire.analysis.sweeps.checks import check_sweep
     from gradwire.analysis.sweeps.points import points_of
+    from gradwire.scenarios.checks.effect import keys_without_effect
     from gradwire.sim.simulate import check_simulated
 
     with warnings.catch_warnings(record=True) as notes:
@@ -211,6 +212,8 @@ def _points(declared: SweepFile, folder: Path) -> list[Point]:
         points = points_of(declared, folder)
     for text, category in {str(note.message): note.category for note in notes}.items():
         warnings.warn(text, category, stacklevel=3)
+    for text in keys_without_effect(*(point.scenario for point in points)):
+        warnings.warn(text, ScenarioNote, stacklevel=3)
     check_sweep(declared, points)
     for point in {id(point.scenario.transport): point for point in points}.values():
         check_simulated(point.scenario)

@@ -11,6 +11,7 @@ remains is checked as a whole too; mistakes that depend on a replaced field are 
 from __future__ import annotations
 
 import copy
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -212,26 +213,48 @@ def parse_toml(path: Path, text: str) -> dict[str, Any]:
 
 
 def _behind(error: ValidationError, tables: dict[str, Any]) -> list[Mistake]:
-    """Mistakes of the scenario as a whole that pydantic could not get to because single fields are wrong."""
-    found = entries(error)
-    if any(not entry["loc"] for entry in found):
-        return []  # it has been checked as a whole already, or it is no table at all
+    """Return the mistakes that pydantic could not get to because others came before them.
+
+    Validators of a table run only where its keys are right, one after the other until the first refuses, and those of
+    the scenario only where its tables are right. So what is wrong is left out, again and again, until nothing new is.
+    """
     repaired = copy.deepcopy(tables)
     dropped: list[Location] = []
-    for entry in found:
-        location = file_location(entry, tables)
-        cause = entry.get("ctx", {}).get("error")
-        inner = cause.mistakes if isinstance(cause, Mistakes) else ()
-        dropped += [location + steps_of(mistake.path.lstrip("[")) for mistake in inner] or [location]
-    for location in dropped:
-        _drop(repaired, location)
-    try:
-        Scenario.model_validate(repaired)
-    except ValidationError as second:
-        if all(not entry["loc"] for entry in entries(second)):
-            hidden = explain(second, repaired, Scenario)
-            return [mistake for mistake in hidden if not any(_echoes(mistake, gone) for gone in dropped)]
-    return []
+    misspelt: list[Location] = []  # tables with unknown keys, which may have been meant for what they lack now
+    hidden: list[Mistake] = []
+    while True:
+        found = entries(error)
+        if any(not entry["loc"] for entry in found):
+            return hidden  # it has been checked as a whole, or it is no table at all
+        before = len(dropped)
+        for entry in found:
+            location = file_location(entry, repaired)
+            cause = entry.get("ctx", {}).get("error")
+            inner = cause.mistakes if isinstance(cause, Mistakes) else ()
+            wrong = [location + steps_of(mistake.path.lstrip("[")) for mistake in inner] or [location]
+            dropped += [each for each in wrong if each not in dropped]
+            misspelt += [each[:-1] for each in wrong if entry["type"] == "extra_forbidden"]
+        if len(dropped) == before:
+            return hidden
+        for location in dropped[before:]:
+            _drop(repaired, location)
+        try:
+            Scenario.model_validate(repaired)
+        except ValidationError as next_error:
+            error = next_error
+            unreliable = misspelt if all(entry["loc"] for entry in entries(error)) else []
+            hidden += [
+                mistake for mistake in explain(error, repaired, Scenario)
+                if not any(_echoes(mistake, gone) for gone in dropped)
+                and not any(_is_inside(mistake, table) for table in unreliable)
+            ]  # fmt: skip
+        else:
+            return hidden
+
+
+def _is_inside(mistake: Mistake, table: Location) -> bool:
+    """Return True if the mistake is about a table or something in it."""
+    return steps_of(mistake.path)[: len(table)] == table
 
 
 def _drop(tables: Any, location: Location) -> None:
@@ -247,7 +270,14 @@ def _drop(tables: Any, location: Location) -> None:
 
 
 def _echoes(mistake: Mistake, gone: Location) -> bool:
-    """Whether a path that the mistake is about lies inside what is gone, or the other way round."""
+    """Return True if a path that the mistake is about lies inside what is gone, or the other way round.
+
+    A validator of a table says what it needs beside a key in words only: so a mistake that names a key of its own table
+    that is gone echoes that.
+    """
+    words = f"{mistake.what} {mistake.expected}"
+    if gone and steps_of(mistake.path)[:-1] == gone[:-1] and re.search(rf"\b{re.escape(str(gone[-1]))}\b", words):
+        return True
     for path in (mistake.path, *mistake.concerns):
         steps = steps_of(path)
         shared = min(len(steps), len(gone))

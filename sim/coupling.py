@@ -203,7 +203,8 @@ class Coupling:
                 if now >= limit:
                     return False
                 if fabric.stalled or fabric.idle or now <= before:
-                    raise self._stall(fabric.stalled or "nothing moves in the network", waiting())
+                    nothing = "no packet is on its way and no timer is set" if fabric.idle else "time stands still"
+                    raise self._stall(fabric.stalled or nothing, waiting())
             elif now >= limit:
                 return finished()
         return True
@@ -275,6 +276,8 @@ class Coupling:
         lines += _some(
             [f"{self.describe(each)}: delivered, but its sender does not know" for each in late], "such messages"
         )
+        if hasattr(self.fabric, "describe_open"):
+            lines += self.fabric.describe_open()
         return StallError("\n  ".join(lines))
 
 

@@ -18,7 +18,7 @@ from gradwire.experiment.placement import Places
 from gradwire.experiment.program import Messages
 from gradwire.experiment.resolve import traffic_of
 from gradwire.experiment.routing import build_routing
-from gradwire.experiment.topology import Cards
+from gradwire.experiment.topology import Cards, Network
 from gradwire.scenarios.arrays import Flags, Ints
 from gradwire.scenarios.errors import GradwireError
 from gradwire.scenarios.loss import allowed_losses
@@ -47,13 +47,14 @@ class Lasting:
     built : how often it has been.
     since_ps : how long it had been there before it was built last: what times of traffic count by.
     sent : messages of the job since then.
-    places, cards : of the job, once it has been built.
+    network : its topology, once it has been built. places, cards : of the job, then, too.
     """
 
     def __init__(self, scenario: Scenario, threads: int) -> None:
         self.scenario, self.threads, self.built, self.sent, self.since_ps = scenario, threads, 0, 0, 0
         self._traffic: list[Track] = []
         self.coupling: Coupling | None = None
+        self.network: Network
         self.places: Places
         self.cards: Cards
 
@@ -81,8 +82,9 @@ class Lasting:
         check_paths(self.scenario, routing)
         fabric = packet_fabric(_reseeded(self.scenario, self.built), network, routing, self.threads)
         patience = patience_ps(self.scenario, network, routing)
-        self.coupling = Coupling(fabric, self.scenario.host.software_latency, network.names, False, patience)
-        self.places, self.cards = found.needs.places[0], network.cards
+        logged = bool(self.scenario.output.packet_log)  # for reports of stalls
+        self.coupling = Coupling(fabric, self.scenario.host.software_latency, network.names, logged, patience)
+        self.network, self.places, self.cards = network, found.needs.places[0], network.cards
         self.built, self.sent = self.built + 1, 0
         self._traffic = [self.coupling.play(part) for part in traffic_of(self.scenario, network, self.since_ps)]
         return self.coupling

@@ -288,6 +288,7 @@ class Player:
 
     def _message(self, played: Played, message: int, start: Ps) -> Message:
         rows, table = played.step.messages, self.part.table
+        settles = -1 if played.step.settles is None else int(played.step.settles[message])
 
         def arrived(made: Message) -> None:
             played.left -= 1
@@ -306,6 +307,7 @@ class Player:
             rows.important[message], arrived, start_ps=start, transport=table.transport, sent=sent,
             number=int(played.numbers[message]), share=float(rows.share[message]), pool=value("pool"),
             turn=value("turn"), fan=self._fan(played, message), since=since_of(played.notes, played.number),
+            **({} if settles < 0 else {"settled": lambda made: self._count(played.events[settles])}),
         )  # fmt: skip
 
 

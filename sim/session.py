@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING
 from gradwire.experiment.stepwise import Back, Played, Steps, played_scenario, workers_of
 from gradwire.scenarios.errors import StallError
 from gradwire.scenarios.inner_units import Ps
+from gradwire.sim.explain import waiting
 from gradwire.sim.lasting import Lasting, hold_to_bounds, missing_by_message
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from gradwire.scenarios.schema.scenario import Scenario
+    from gradwire.sim.coupling import Coupling
+    from gradwire.sim.network_like import Track
     from gradwire.traces.trace import Trace
 
 
@@ -82,7 +85,7 @@ class Session:
         begin = max(self._ended_ps, Ps(coupling.fabric.now - coupling.latency))
         track = coupling.play(job.part, begin)
         try:
-            coupling.run(lambda: track.finished)
+            coupling.run(lambda: track.finished, waiting=lambda: self._waiting(track, coupling))
         except StallError as error:
             beside = "".join(f", beside {table.name} (class {table.priority})" for table in self.scenario.traffic)
             raise StallError(f"step {self._steps.done}{beside}: {error.what}", self.scenario.called) from None
@@ -93,6 +96,7 @@ class Session:
         runs = coupling.fabric.missing_of(first, many)  # type: ignore[attr-defined]  # the packet engine's
         coupling.fabric.take_missing()  # type: ignore[attr-defined]  # of traffic nobody asks
         coupling.forget(track)
+        coupling.fabric.forget_packets()  # type: ignore[attr-defined]  # the packet engine's
         network.sent += len(seen.numbers)
         self._steps.done += 1
         missing = missing_by_message(
@@ -101,6 +105,10 @@ class Session:
         hold_to_bounds(runs, seen.numbers, seen.step.messages)
         sent, (buckets, segments) = seen.step.messages, job.exchange.buckets_and_segments
         return Played(int(track.ended_ps) - begin, sent, missing, workers_of(job, sent), buckets, segments)
+
+    def _waiting(self, track: Track, coupling: Coupling) -> list[str]:
+        """Return one line for each worker that waits, for the report of a stall."""
+        return waiting([track], self._network.network, coupling.fabric.finish())  # type: ignore[arg-type]  # the packet engine's
 
     def rest(self) -> tuple[int, int, int]:
         """Let the network rest so long that it forgets everything: the next step is on one built anew. Returns what

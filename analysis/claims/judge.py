@@ -7,6 +7,9 @@ its slowest messages met time-outs, that is said.
 What seeds change as much as what is looked at (accuracy) is judged by the 95 % interval of the mean of the seeds'
 figures, which are differences between runs of the same seed. It holds if the whole interval is where it should be, it
 does not if none of it is, and is unresolved otherwise. A claim is unresolved if nothing of it is resolved.
+
+A run need not have every measure: the magnitude of what was lost is none where nothing was. The other seeds decide
+then; an expectation for which no seed has its measures is unresolved, and the reason names measure and cause.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from statistics import fmean, median
 from gradwire.analysis.claims.arms import label_of
 from gradwire.analysis.claims.claim import Claim, Expect
 from gradwire.analysis.claims.intervals import half_width, interval
+from gradwire.analysis.claims.measures import WHY_ABSENT, WORDS
 from gradwire.analysis.claims.plan import Run
 from gradwire.scenarios.readable import three_digits, time_text
 
@@ -71,12 +75,17 @@ class Finding:
     """None if it is unresolved."""
     because: str
     """The baseline whose slowest messages met time-outs, most of them; empty if it is none."""
+    absent: str = ""
+    """The measure that runs of some seeds do not have, and why, in words; empty if all have what is needed."""
 
     @property
     def measured(self) -> str:
-        """What was measured, in words."""
+        """The measured value in words, or the reason why there is none."""
+        if not self.spread.values:
+            return self.absent
         unit = self.expect.unit
-        return self.spread.interval_text(unit) if self.expect.interval else self.spread.text(unit)
+        words = self.spread.interval_text(unit) if self.expect.interval else self.spread.text(unit)
+        return f"{words}, {self.absent}" if self.absent else words
 
     @property
     def wanted(self) -> str:
@@ -115,21 +124,55 @@ def judge(claim: Claim, runs: Sequence[Run], figures: Mapping[str, Mapping[str, 
     for expect in claim.expects:
         if not set(expect.settings) <= ran:
             continue
-        try:
-            values = tuple(_value(expect, found, seed) for seed in seeds)
-        except KeyError:
-            return Judgement(claim, OPEN, "not all of its runs are there", (), found)
-        findings.append(_finding(expect, Spread(values), found))
+        values, absent = [], dict[int, str]()
+        for seed in seeds:
+            try:
+                values.append(_value(expect, found, seed))
+            except MeasureAbsentError as error:
+                absent[seed] = str(error)
+            except KeyError:
+                return Judgement(claim, OPEN, "not all of its runs are there", (), found)
+        findings.append(_finding(expect, Spread(tuple(values)), found, _absent_in_words(absent, len(seeds))))
     verdict, reason = _verdict(findings)
     return Judgement(claim, verdict, reason, tuple(findings), found)
 
 
+class MeasureAbsentError(Exception):
+    """A run is there and does not have the measure; the message names it and says why."""
+
+
 def _value(expect: Expect, figures: Figures, seed: int) -> float:
-    return float(expect.value(lambda setting, policy, measure: figures[setting, policy, seed][measure]))
+    """Return the number of an expectation for one seed.
+
+    Raises
+    ------
+    KeyError
+        A run is not there.
+    MeasureAbsentError
+        All runs are there, and one has not the measure.
+    """
+
+    def at(setting: str, policy: str, measure: str) -> float:
+        run = figures[setting, policy, seed]
+        if measure not in run:
+            name = measure.partition("@")[0]
+            why = f": {WHY_ABSENT[name]}" if name in WHY_ABSENT else ""
+            raise MeasureAbsentError(f"measure absent{why} ({WORDS.get(name, measure)}; {label_of(policy)}, {setting})")
+        return run[measure]
+
+    return float(expect.value(at))
 
 
-def _finding(expect: Expect, spread: Spread, figures: Figures) -> Finding:
-    holds = _holds(expect, spread)
+def _absent_in_words(absent: Mapping[int, str], seeds: int) -> str:
+    """Return which measure is absent and why, with the seeds if others have it; empty if none is absent."""
+    if not absent:
+        return ""
+    words = "; ".join(dict.fromkeys(absent.values()))
+    return words if len(absent) == seeds else f"{words}, of seed {', '.join(map(str, absent))}"
+
+
+def _finding(expect: Expect, spread: Spread, figures: Figures, absent: str) -> Finding:
+    holds = _holds(expect, spread) if spread.values else None
     because = ""
     if expect.blame is not None:
         shares = [
@@ -137,7 +180,7 @@ def _finding(expect: Expect, spread: Spread, figures: Figures) -> Finding:
         ]
         if shares and median(shares) >= MOSTLY:
             because = label_of(expect.blame[1])
-    return Finding(expect, spread, holds, because)
+    return Finding(expect, spread, holds, because, absent)
 
 
 def _holds(expect: Expect, spread: Spread) -> bool | None:

@@ -58,6 +58,19 @@ WORDS = {
     "apart": "distance of the workers' parameters from their mean, root mean square at the end",
     "apart_max": "largest distance of a worker's parameter from their mean, at the end",
 }
+NOTHING_LOST, NOTHING_DELIVERED = "nothing was lost", "no message was delivered"
+WHY_ABSENT = {
+    "iteration": "no iteration ended",
+    **dict.fromkeys(("p99", "mean", "p50", "again", "timed_out", "tail_timed_out"), NOTHING_DELIVERED),
+    "push_p99": "no push was delivered",
+    "magnitude": NOTHING_LOST,
+    "useful": "no upstream link carries the job",
+    **dict.fromkeys(("again_lost", "often_lost", "runs", "worst_place", "lost_places"), NOTHING_LOST),
+    "together": "the workers' shares lost do not vary",
+    "clock": "the network takes no time",
+    "stale": "workers do not come one by one",
+}
+"""By measure, why a run that is over does not have it."""
 TIMES = (
     "iteration", "p99", "mean", "p50", "push_p99", "encode", "server", "clock", "to",
     *(f"{name}_{rate}" for name in ("step", "to", "worked") for rate in RATES),

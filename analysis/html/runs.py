@@ -110,7 +110,7 @@ def run_section(comparison: Comparison, places: Sequence[str], again: Sequence[A
     section.add(listed(said))
     parts, trouble = _parts(comparison, again)
     section.add(*(chart(each) for each in charts(comparison, parts)))
-    section.add(*_timeline(again), listed([*notes, *trouble]))
+    section.add(*_timeline(again), listed([*notes, *comparison.identical, *trouble]))
     section.add(heading("Figures"))
     section.add(*(table((comparison.title + each.title), each.names, each.rows) for each in comparison.tables))
     for traffic, names, rows in flow_blocks(comparison.results, comparison.metrics):

@@ -56,6 +56,8 @@ def _facts(found: Sweep) -> Iterator[str]:
                 f"{words_of(name)}: from {cell_of(name, low)} ({_at(found, low)}) to {cell_of(name, high)} "
                 f"({_at(found, high)})."
             )
+    for text in found.axes_without_effect:
+        yield f"**{text}.**"
     for point in found.broken:
         yield f"**A loss bound is broken at {point.name}.**"
 

@@ -113,6 +113,26 @@ class Sweep:
         ]
 
     @property
+    def axes_without_effect(self) -> list[str]:
+        """Axes along which all points give the same Result, to the byte, one sentence per axis.
+
+        Points are compared whose other coordinates and seed are the same; those that are not done do not count.
+        """
+        found = []
+        for axis in self.axes:
+            groups: dict[tuple[object, ...], dict[object, set[str]]] = {}
+            for point in self.points:
+                record = self.records.get(point.key)
+                if record is None or not record.digest or point.at[axis] is None:
+                    continue
+                others = (point.seed, *(value for column, value in point.at.items() if column != axis))
+                groups.setdefault(others, {}).setdefault(point.at[axis], set()).add(record.digest)
+            compared = [group for group in groups.values() if len(group) > 1]
+            if compared and all(len(set().union(*group.values())) == 1 for group in compared):
+                found.append(f"{axis} has no effect: its points give the same Results, to the byte")
+        return found
+
+    @property
     def words(self) -> str:
         """Such as "12 runs: 10 done, 2 failed"."""
         total = sum(self.states.values())
@@ -137,6 +157,8 @@ class Sweep:
         print(remark(self.points, self.records, self.file.measures))
         if more:
             print(f"and {more:,} more lines: sweep.csv has all of them")
+        for text in self.axes_without_effect:
+            print(f"note: {text}")
 
     def write(self, folder: Path) -> list[Path]:
         """Write tables and pictures, those of an earlier state are replaced. Returns the pictures. Raises `ResultError`
@@ -161,6 +183,7 @@ class Sweep:
             "axes": self.axes,
             "measures": list(self.file.measures),
             "states": dict(self.states),
+            "notes": self.axes_without_effect,
             "rows": summary_lines(self.points, self.records, self.file.measures),
             "failures": [{"point": point.name, "why": record.why} for point, record in self.failures],
         }

@@ -44,6 +44,7 @@ class Record:
     ended_by : what ended the run, as in a Result's summary.
     wall_s : seconds that it took, `simulated_s` those inside of the simulator, set-up among them; both without
     compiling.
+    digest : of what came out (`gradwire.scenarios.content`); empty if it is not known.
     """
 
     state: Literal["done", "failed"]
@@ -53,6 +54,7 @@ class Record:
     ended_by: str = ""
     wall_s: float = 0.0
     simulated_s: float = 0.0
+    digest: str = ""
 
     def figure(self, job: str, measure: str) -> float | None:
         """One figure; that of the first job for ""."""

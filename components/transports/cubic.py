@@ -60,6 +60,7 @@ from gradwire.components.transports.window import (
 from gradwire.components.transports.window import on_timer as time_out
 from gradwire.components.transports.window import resume as resume_window
 from gradwire.scenarios.schema.base import Flag
+from gradwire.scenarios.schema.needs import GOES_BY_MARKS
 from gradwire.scenarios.schema.tcp_rules import Ruled
 from gradwire.scenarios.schema.transport_base import Connected
 
@@ -240,7 +241,7 @@ class Cubic(Reliable, Connected, Ruled):
 
     forgets = True
     kind: Literal["cubic"]
-    ecn: Flag = False
+    ecn: Annotated[Flag, GOES_BY_MARKS] = False
     """Whether packets are ECN-capable; others are dropped above K where `selective_drop` is on."""
     beta: Annotated[float, Field(ge=0.1, lt=1, strict=True)] = 0.7
     """What a reduction leaves of the window [RFC 9438 section 4.6]."""

@@ -8,7 +8,7 @@ Linux.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from gradwire.components.compiled import njit
 from gradwire.components.layout import S_DONE
@@ -37,6 +37,7 @@ from gradwire.components.transports.window import (
 from gradwire.components.transports.window import forget as forget_window
 from gradwire.components.transports.window import start as start_window
 from gradwire.scenarios.schema.base import Flag
+from gradwire.scenarios.schema.needs import GOES_BY_MARKS, Needs
 from gradwire.scenarios.schema.tcp_rules import Ruled
 from gradwire.scenarios.schema.transport_base import Connected, Gain, Windowed
 
@@ -82,9 +83,9 @@ def forget(M, k, f, packets):
 class ByMarks(Reliable, Windowed):
     """What DCTCP and its descendants share."""
 
-    ecn: Flag = True
+    ecn: Annotated[Flag, GOES_BY_MARKS] = True
     """Whether packets are ECN-capable."""
-    g: Gain = 0.0625
+    g: Annotated[Gain, GOES_BY_MARKS, Needs(lambda at: at.table.ecn, "it ignores marks", "ecn = true")] = 0.0625
     """Weight of the newest window in the estimate of the marked share, 1/16 [RFC 8257]."""
 
     start = staticmethod(start)

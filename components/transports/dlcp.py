@@ -132,6 +132,8 @@ from gradwire.components.transports.dlcp_words import (
     WANTED,
 )
 from gradwire.scenarios.schema.base import Count, Flag, refuse
+from gradwire.scenarios.schema.bound import most_of
+from gradwire.scenarios.schema.needs import Needs, Situation
 from gradwire.scenarios.schema.transport_base import Gain, Transport
 from gradwire.scenarios.units import Bps, PositiveTime, Ps, Rate, format_time
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, SIDE_BYTES, UDP_OVERHEAD
@@ -400,6 +402,23 @@ def on_probe(M, k, r, argument, now):
     return reply(BITMAP, 0, argument & 0x3FFFFF, size, 1 if part else _parts(words))
 
 
+def _is_lossy(at: Situation) -> bool:
+    """Return True if anything that the transport carries may lose some of its bytes."""
+    return any(
+        max(most_of(getattr(sender, key, 0.0)) for key in ("push_bound", "pull_bound", "bound")) > 0
+        for sender in at.senders()
+    )
+
+
+LOSSY = Needs(_is_lossy, "no bound allows any loss", "job.push_bound, job.pull_bound or traffic.bound above 0")
+DELAY = Needs(lambda at: at.table.rate_control == "delay", "the rate does not go by delay", 'rate_control = "delay"')
+NOT_BY_DELAY = Needs(
+    lambda at: at.table.rate_control != "delay"
+    and (at.switch.ecn_threshold is not None or at.switch.policy is not None),
+    "the rate does not go by marks", 'switch.ecn_threshold, and no rate_control = "delay"',
+)  # fmt: skip
+
+
 class Dlcp(Transport):
     """DLCP: bounded loss over UDP with Stop, Probe and Bitmap [notes on arXiv 2008.08445].
 
@@ -407,7 +426,7 @@ class Dlcp(Transport):
     """
 
     kind: Literal["dlcp"]
-    stop_policy: Literal["early", "eager", "on_probe"] = "early"
+    stop_policy: Annotated[Literal["early", "eager", "on_probe"], LOSSY] = "early"
     """When a message may end without the rest: as soon as the bound allows, as the paper has it (eager); early (ours)
     also sends no more than that takes until it is known what was lost; on_probe (ours) waits until all is sent."""
     send_order: Literal["important_first", "sequential", "random"] = "important_first"
@@ -416,24 +435,24 @@ class Dlcp(Transport):
     rate_control: Literal["receiver", "dctcp", "delay"] = "receiver"
     """How fast a pair of hosts sends: by what the receiver says of its senders, line / n each, and by marks (ours); by
     marks alone, as DCTCP (DLCP); or by delay, as TIMELY (MLT)."""
-    g: Gain = 0.0625
+    g: Annotated[Gain, NOT_BY_DELAY] = 0.0625
     """Weight of the newest round trip in the estimate of the marked share."""
     floor: Count = 64
     """The rate never falls below line rate over this. Ours."""
     probe_timeout: PositiveTime = Ps(200_000_000)
     """A probe is repeated after the larger of this and three smoothed round trips, twice as long each time, but within
     the larger of this and 24 base round trips; the first one follows half a smoothed round trip of silence. Ours."""
-    important_must_arrive: Flag = True
+    important_must_arrive: Annotated[Flag, LOSSY] = True
     """Whether Stop also waits for every important packet, beyond the bound. Ours."""
-    t_low: PositiveTime = Ps(50_000_000)
+    t_low: Annotated[PositiveTime, DELAY] = Ps(50_000_000)
     """TIMELY's lower delay threshold [recalled], as are the next four."""
-    t_high: PositiveTime = Ps(500_000_000)
+    t_high: Annotated[PositiveTime, DELAY] = Ps(500_000_000)
     """TIMELY's upper delay threshold."""
-    beta: Gain = 0.8
+    beta: Annotated[Gain, DELAY] = 0.8
     """TIMELY's multiplicative decrease."""
-    ewma: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.875
+    ewma: Annotated[float, Field(ge=0, lt=1, strict=True), DELAY] = 0.875
     """Weight of the newest difference of round trips."""
-    add_rate: Rate = Bps(10_000_000)
+    add_rate: Annotated[Rate, DELAY] = Bps(10_000_000)
     """Additive increase per update on a 10 Gbps line; scaled with the line rate (the scaling is ours)."""
 
     @model_validator(mode="after")
@@ -445,6 +464,7 @@ class Dlcp(Transport):
     wire = "udp"
 
     may_lose = True
+    keeps_important = property(lambda self: self.important_must_arrive)
     repeats_important = True
 
     shares_bound = True

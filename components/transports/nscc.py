@@ -110,6 +110,7 @@ from gradwire.components.transports.window import (
 from gradwire.components.transports.window import pull as next_packet
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.schema.base import Count, Flag
+from gradwire.scenarios.schema.needs import Needs
 from gradwire.scenarios.schema.transport_base import Factor, Gain, Transport, check_timeouts
 from gradwire.scenarios.units import PositiveTime, Ps
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, UDP_OVERHEAD
@@ -251,6 +252,9 @@ def on_timer(M, k, f, now):
         M[f + BACKOFF] += 1
 
 
+ADAPTS = Needs(lambda at: at.table.quick_adapt, "it does not adapt quickly", "quick_adapt = true")
+
+
 class Nscc(Reliable, Transport):
     """NSCC, the sender's congestion control of Ultra Ethernet (specification 1.0, section 3.6.13); over UDP. With
     `control`, the receiver's beside it or alone.
@@ -291,7 +295,7 @@ class Nscc(Reliable, Transport):
     """Increases are applied after more than so many packets."""
     quick_adapt: Flag = True
     """Whether the window is set to what arrived, after a header or a long delay."""
-    qa_gate: Annotated[int, Field(ge=0, le=32, strict=True)] = 3
+    qa_gate: Annotated[int, Field(ge=0, le=32, strict=True), ADAPTS] = 3
     """Quick adapt acts when less than the largest window over 2 to this has arrived in its period."""
     qa_threshold: PositiveTime | None = None
     """A delay above this is long; by default four times the target without trimming, and never with it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from gradwire.components.compiled import njit
 from gradwire.components.layout import S_DONE
@@ -23,6 +23,7 @@ from gradwire.components.transports.window import (
     start,
 )
 from gradwire.scenarios.schema.base import Flag
+from gradwire.scenarios.schema.needs import GOES_BY_MARKS
 from gradwire.scenarios.schema.tcp_rules import Ruled
 from gradwire.scenarios.schema.transport_base import Connected
 
@@ -54,7 +55,7 @@ class TcpNewReno(Reliable, Connected, Ruled):
 
     forgets = True
     kind: Literal["tcp_newreno"]
-    ecn: Flag = False
+    ecn: Annotated[Flag, GOES_BY_MARKS] = False
     """Whether packets are ECN-capable; others are dropped above K where `selective_drop` is on."""
 
     streams = True

@@ -70,6 +70,8 @@ class Flows:
     round : int64[n]: which repetition it belongs to.
     flow : int64[n]: its number within the traffic, or the one that its file gives it.
     edges : int64[m, 2]: flows (before, after); `after` starts one software latency after `before` was delivered.
+    settled : int64[k, 2]: the same, where `after` starts one software latency after the sender of `before`, which is
+        the same host, is done.
     rail : int64[n] or None: where hosts have several network cards, its number modulo theirs is the card that it leaves
         and enters by; None: the number of the flow.
     """
@@ -82,6 +84,7 @@ class Flows:
     flow: Ints
     edges: Ints = field(default_factory=no_edges)
     rail: Ints | None = None
+    settled: Ints = field(default_factory=no_edges)
 
     def __len__(self) -> int:
         return len(self.src)
@@ -138,17 +141,18 @@ def from_then_on(parts: Iterator[Flows], since_ps: int) -> Iterator[Flows]:
 
     for part in parts:
         kept = part.start_ps >= since_ps
-        before, after = part.edges.T
-        kept[after] = True
-        for one, other in zip(before.tolist(), after.tolist(), strict=True):  # each comes after those that it waits for
+        edges = np.concatenate((part.edges, part.settled))
+        edges = edges[np.argsort(edges[:, 1], kind="stable")]  # each comes after those that it waits for
+        kept[edges[:, 1]] = True
+        for one, other in edges.tolist():
             kept[other] &= kept[one]
         if not kept.any():
             continue
         place = np.cumsum(kept) - 1
-        edges = place[part.edges[kept[after]]].reshape(-1, 2)
+        edges, settled = (place[each[kept[each[:, 1]]]].reshape(-1, 2) for each in (part.edges, part.settled))
         columns = {name: getattr(part, name)[kept] for name in ("src", "dst", "nbytes", "start_ps", "round", "flow")}
         columns["start_ps"] = np.maximum(columns["start_ps"] - since_ps, 0)
-        yield Flows(**columns, edges=edges, rail=part.rails[kept])
+        yield Flows(**columns, edges=edges, rail=part.rails[kept], settled=settled)
 
 
 def _joined(parts: list[Flows]) -> Flows:

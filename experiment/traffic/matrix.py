@@ -8,14 +8,21 @@
     1->3 id 3 trigger 1 size 1000000
     trigger id 1 barrier 2
 
-Nodes are counted from 0, starts are picoseconds. A trigger fires when a flow has been received (`recv_done_trigger`)
-and starts the flows that name it: `oneshot` the first time, `barrier n` the n-th time, `multishot` one flow each time.
+Nodes are counted from 0. Starts are microseconds in uet-htsim and picoseconds in csg-htsim [code]. Forks of the former
+read picoseconds, too, so no word of a file tells, and the scenario has to say (`start_unit`) unless all starts are 0.
 
-Here a flow can wait for deliveries to its own host only: nothing else can make a host act. So a trigger is taken where
-all flows that fire it go to the host that sends the flows it starts, and where it does not depend on which of several
-comes first: `oneshot` and `multishot` with one flow that fires, `barrier n` with n. A flow so started enters the
-network one software latency after the delivery; in htsim it does at once. What has no counterpart
-(`send_done_trigger`, which fires at the sender; `prio`; failures) is refused.
+With `msg` a line is a message of the connection `id` (uet-htsim): lines of one id have the same ends and different
+numbers of messages. Whether they share a window is the transport's affair (`connections`).
+
+A trigger fires when a flow has been received (`recv_done_trigger`), or when its sender has heard that it has been
+(`send_done_trigger`), and starts the flows that name it: `oneshot` the first time, `barrier n` the n-th time,
+`multishot` one flow each time.
+
+Here a flow can wait for its own host only: nothing else can make a host act. So a trigger is taken where all flows that
+fire it do so at the host that sends the flows it starts, as their receiver or their sender, and where it does not
+depend on which of several comes first: `oneshot` and `multishot` with one flow that fires, `barrier n` with n. A flow
+so started enters the network one software latency after that; in htsim it does at once. What has no counterpart
+(`prio`, `addon`, failures) is refused.
 """
 
 from __future__ import annotations
@@ -23,6 +30,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
 import numpy as np
@@ -35,10 +43,13 @@ from gradwire.experiment.traffic.reading import Reader
 from gradwire.scenarios.units import MAX_INNER
 
 HEADERS = ("Nodes", "Connections", "Triggers", "Failures")
-LINE = "src->dst id N start PS size BYTES"
+LINE = "src->dst id N start TIME size BYTES"
+NAMES = ("id", "msg", "start", "size", "trigger", "recv_done_trigger", "send_done_trigger")
+MOST_DIGITS = 20
+"""Of a start, before the decimal point: more is beyond all time in any unit."""
 KINDS = ("oneshot", "multishot", "barrier")
 UNKNOWN = {
-    "send_done_trigger": "fires at the sender, which has no counterpart here",
+    "addon": "adds to a flow that is under way, which has no counterpart here",
     "prio": "is a priority of receivers' pulls, which has no counterpart here",
 }
 
@@ -55,6 +66,13 @@ class Connection:
     start: int
     trigger: int | None
     fires: int | None
+    """The trigger that its delivery fires."""
+    fires_done: int | None
+    """The trigger that fires when its sender is done."""
+    message: int | None
+    """Its number where it is a message of a connection, else None."""
+    named: bool
+    """True if the file gives its `flow`, the id."""
 
 
 @dataclass(frozen=True)
@@ -74,28 +92,34 @@ class Entries:
     triggers: dict[int, Trigger] = field(default_factory=dict)
 
 
+PS_PER_UNIT = {"us": 1_000_000, "ps": 1}
+
+
 def matrix(setting: Setting, table: Matrix) -> Iterator[Flows]:
     """Flows of a `Matrix` table, all in one batch."""
-    connections, edges = read(Path(table.file), f"{setting.where}.file", len(setting.hosts))
+    connections, edges, settled = read(
+        Path(table.file), f"{setting.where}.file", len(setting.hosts), table.start_unit
+    )
     start = np.array([table.start + max(0, each.start) for each in connections], dtype=np.int64)
     late = np.array([setting.over(begin) for begin in start.tolist()])
-    order, edges = _sorted(len(connections), start, edges, late)
+    order, edges, settled = _sorted(len(connections), start, edges, settled, late)
     if not len(order):
         return
     rows = [(each.src, each.dst, each.nbytes, each.flow) for each in connections]
     src, dst, nbytes, flow = np.array(rows, dtype=np.int64)[order].T
     none = np.zeros(len(order), dtype=np.int64)
-    yield Flows(setting.hosts[src], setting.hosts[dst], nbytes, start[order], none, flow, edges)
+    yield Flows(setting.hosts[src], setting.hosts[dst], nbytes, start[order], none, flow, edges, settled=settled)
 
 
-def read(path: Path, where: str, hosts: int | None) -> tuple[list[Connection], Ints]:
-    """The flows of a file, and int64[m, 2]: which waits for which (before, after), by position in the list.
+def read(path: Path, where: str, hosts: int | None, unit: str | None = None) -> tuple[list[Connection], Ints, Ints]:
+    """The flows of a file, and twice int64[m, 2]: which waits for which (before, after), by position in the list, for
+    its delivery and for its sender to be done.
 
     Raises
     ------
     ScenarioError
         The file is missing, damaged, or asks for what cannot be done; says in which lines. `hosts`: how many there are,
-        None if that is not known yet.
+        None if that is not known yet. `unit`: of starts, "us" or "ps"; None if the scenario does not say.
     """
     reader = Reader(path, where)
     entries = Entries()
@@ -105,16 +129,21 @@ def read(path: Path, where: str, hosts: int | None) -> tuple[list[Connection], I
         elif words[0] == "trigger":
             _trigger(reader, number, words, entries)
         elif "->" in words[0]:
-            connection = _connection(reader, number, words)
+            connection = _connection(reader, number, words, unit)
             if connection:
                 entries.connections.append(connection)
         else:
             reader.wrong(number, "is no line of a traffic matrix", " ".join(words), LINE)
     if not reader.mistakes:
         _totals(reader, entries, hosts)
+        _messages(reader, entries)
     edges = [] if reader.mistakes else _edges(reader, entries)
     reader.finish("a traffic matrix that can be run")
-    return entries.connections, np.array(edges, dtype=np.int64).reshape(-1, 2)
+    delivered, settled = (
+        np.array([(before, after) for before, after, done in edges if done == which], dtype=np.int64).reshape(-1, 2)
+        for which in (False, True)
+    )
+    return entries.connections, delivered, settled
 
 
 def _header(reader: Reader, line: int, words: list[str], entries: Entries) -> None:
@@ -140,37 +169,101 @@ def _trigger(reader: Reader, line: int, words: list[str], entries: Entries) -> N
         entries.triggers[int(numbers[0])] = Trigger(line, kind, int(numbers[-1]) if kind == "barrier" else 1)
 
 
-def _connection(reader: Reader, line: int, words: list[str]) -> Connection | None:
+def _connection(reader: Reader, line: int, words: list[str], unit: str | None) -> Connection | None:
     text = " ".join(words)
     ends = words[0].split("->")
-    if len(ends) != 2 or not all(end.isdecimal() for end in ends) or len(words) % 2 == 0:
+    values = _values(reader, line, words[1:])
+    if values is None:
+        return None
+    if len(ends) != 2 or not all(end.isdecimal() for end in ends):
         reader.wrong(line, "is no connection", text, LINE)
         return None
-    values: dict[str, int] = {}
-    for name, value in zip(words[1::2], words[2::2], strict=True):
-        if name in UNKNOWN:
-            reader.wrong(line, f"{name} {UNKNOWN[name]}", text, LINE)
-            return None
-        if name not in ("id", "start", "size", "trigger", "recv_done_trigger") or name in values:
-            reader.wrong(line, f"has a word too many, {name}", text, LINE)
-            return None
-        if not value.isdecimal() or int(value) >= MAX_INNER:
-            reader.wrong(line, f"gives no number for {name}", value, LINE)
-            return None
-        values[name] = int(value)
+    start = _start(reader, line, values.get("start", "0"), unit)
     src, dst = map(int, ends)
+    if start is None:
+        return None
     if src == dst:
         reader.wrong(line, "goes from a host to itself", text, "two different hosts")
-    elif not values.get("size"):
+    elif not int(values.get("size", "0")):
         reader.wrong(line, "has no size", text, "size and a number of bytes above 0")
     elif ("start" in values) == ("trigger" in values):
         reader.wrong(line, "has not just one of start and trigger", text, LINE)
     else:
+        numbers = {name: int(values[name]) for name in values if name != "start"}
         return Connection(
-            line, src, dst, values.get("id", line), values["size"], values.get("start", -1),
-            values.get("trigger"), values.get("recv_done_trigger"),
+            line, src, dst, numbers.get("id", line), numbers["size"], start if "start" in values else -1,
+            numbers.get("trigger"), numbers.get("recv_done_trigger"), numbers.get("send_done_trigger"),
+            numbers.get("msg"), "id" in values,
         )  # fmt: skip
     return None
+
+
+def _values(reader: Reader, line: int, words: list[str]) -> dict[str, str] | None:
+    """Return the words of a connection by name; None if they are wrong. A `msg` without a number has the number 0."""
+    values: dict[str, str] = {}
+    position = 0
+    while position < len(words):
+        name, value = words[position], "".join(words[position + 1 : position + 2])
+        position += 2
+        if name == "msg" and not value.isdecimal():
+            value, position = "0", position - 1
+        if name in UNKNOWN:
+            reader.wrong(line, f"{name} {UNKNOWN[name]}", " ".join(words), LINE)
+        elif name not in NAMES or name in values:
+            reader.wrong(line, f"has a word too many, {name}", " ".join(words), LINE)
+        elif name != "start" and (not value.isdecimal() or int(value) >= MAX_INNER):
+            reader.wrong(line, f"gives no number for {name}", value, LINE)
+        else:
+            values[name] = value
+            continue
+        return None
+    return values
+
+
+def _start(reader: Reader, line: int, text: str, unit: str | None) -> int | None:
+    """Return a start in picoseconds; None if it is none, or if nothing says in which unit it is."""
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        value = Decimal(-1)
+    if not value.is_finite() or value < 0:
+        reader.wrong(line, "gives no number for start", text, LINE)
+        return None
+    if value == 0:
+        return 0
+    if unit is None:
+        reader.wrong(
+            line, "has a start, and nothing says in which unit it is", text,
+            'start_unit = "us" in the scenario for a file of uet-htsim, or "ps" for one of csg-htsim',
+        )  # fmt: skip
+        return None
+    if value.adjusted() > MOST_DIGITS or value * PS_PER_UNIT[unit] >= MAX_INNER:
+        reader.wrong(line, f"has a start beyond all time, in {unit}", text, LINE)
+        return None
+    return round(value * PS_PER_UNIT[unit])
+
+
+def _messages(reader: Reader, entries: Entries) -> None:
+    """Check lines that have the same id: messages of one connection, each with a number of its own."""
+    connections: dict[int, Connection] = {}
+    numbers: set[tuple[int, int]] = set()
+    for each in entries.connections:
+        if not each.named:
+            continue
+        first = connections.setdefault(each.flow, each)
+        if each.message is not None:
+            if (each.flow, each.message) in numbers:
+                what = f"is message {each.message} of id {each.flow} a second time"
+                reader.wrong(each.line, what, None, "each message of a connection once")
+            numbers.add((each.flow, each.message))
+        if first is each:
+            continue
+        if each.message is None or first.message is None:
+            what = f"has the id {each.flow} of line {first.line}"
+            reader.wrong(each.line, what, None, "an id of its own, or msg in both lines")
+        elif (each.src, each.dst) != (first.src, first.dst):
+            what = f"is a message of id {each.flow}, which goes from {first.src} to {first.dst} in line {first.line}"
+            reader.wrong(each.line, what, None, "the same ends")
 
 
 def _totals(reader: Reader, entries: Entries, hosts: int | None) -> None:
@@ -201,20 +294,25 @@ def _totals(reader: Reader, entries: Entries, hosts: int | None) -> None:
             reader.wrong(each.line, "names a node beyond Nodes", max(each.src, each.dst), f"0 to {nodes - 1}")
 
 
-def _edges(reader: Reader, entries: Entries) -> list[tuple[int, int]]:
-    """What triggers mean for the order of flows; notes what cannot be expressed."""
-    firing: dict[int, list[int]] = {}
+def _edges(reader: Reader, entries: Entries) -> list[tuple[int, int, bool]]:
+    """Return the order of flows that triggers mean: (before, after, whether the sender has to be done).
+
+    Notes what cannot be expressed."""
+    firing: dict[int, list[tuple[int, bool]]] = {}
     waiting: dict[int, list[int]] = {}
     for position, each in enumerate(entries.connections):
-        for named, found in ((each.fires, firing), (each.trigger, waiting)):
+        for named, done in ((each.fires, False), (each.fires_done, True), (each.trigger, None)):
             if named is None:
                 continue
             if named not in entries.triggers:
                 reader.wrong(
                     each.line, "names a trigger that is not described", named, "a line trigger id N ..."
                 )
-            found.setdefault(named, []).append(position)
-    edges: list[tuple[int, int]] = []
+            if done is None:
+                waiting.setdefault(named, []).append(position)
+            else:
+                firing.setdefault(named, []).append((position, done))
+    edges: list[tuple[int, int, bool]] = []
     for number, those in waiting.items():
         before = firing.get(number, [])
         trigger = entries.triggers.get(number)
@@ -229,13 +327,14 @@ def _edges(reader: Reader, entries: Entries) -> list[tuple[int, int]]:
             continue
         for after in those:
             flow = entries.connections[after]
-            if any(entries.connections[b].dst != flow.src for b in before):
+            ends = [(entries.connections[position], done) for position, done in before]
+            if any((each.src if done else each.dst) != flow.src for each, done in ends):
                 what = f"waits for trigger {number}, which fires at another host than {flow.src}"
-                reader.wrong(flow.line, what, None, "triggers of deliveries to the sending host")
+                reader.wrong(flow.line, what, None, "triggers that fire at the sending host")
                 break
-            edges += [(b, after) for b in before]
+            edges += [(b, after, done) for b, done in before]
     if not reader.mistakes:
-        _acyclic(reader, entries.connections, edges)
+        _acyclic(reader, entries.connections, [(before, after) for before, after, _ in edges])
     return edges
 
 
@@ -268,10 +367,12 @@ def _topological(n: int, edges: list[tuple[int, int]]) -> list[int]:
     return order
 
 
-def _sorted(n: int, start: Ints, edges: Ints, late: NDArray[np.bool_]) -> tuple[Ints, Ints]:
+def _sorted(
+    n: int, start: Ints, edges: Ints, settled: Ints, late: NDArray[np.bool_]
+) -> tuple[Ints, Ints, Ints]:
     """The flows in an order that `Flows` allows, without those that start too late and what waits for them; and the
-    edges in that order."""
-    pairs = edges.tolist()
+    edges of both kinds in that order."""
+    pairs = [*edges.tolist(), *settled.tolist()]
     by_start = np.argsort(start, kind="stable")
     place = np.empty(n, dtype=np.int64)
     place[by_start] = np.arange(n)
@@ -285,5 +386,5 @@ def _sorted(n: int, start: Ints, edges: Ints, late: NDArray[np.bool_]) -> tuple[
     order = order[~gone[order]]
     place = np.full(n, -1)
     place[order] = np.arange(len(order))
-    kept = edges[~gone[edges[:, 1]]]
-    return order, place[kept]
+    kept, kept_settled = (each[~gone[each[:, 1]]] for each in (edges, settled))
+    return order, place[kept], place[kept_settled]

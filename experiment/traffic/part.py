@@ -30,16 +30,26 @@ def traffic_part(table: Any, number: int, transport: int, flows: Callable[[], It
 
 
 def _step(table: Any, number: int, batch: Flows, cards: Cards) -> Step:
-    """A batch. The event of a flow that follows others needs their deliveries and posts it."""
+    """A batch. The event of a flow that follows others needs their deliveries and posts it.
+
+    Where it waits for senders to be done, an event of each of these is counted by that, and counts the flow's.
+    """
     n = len(batch)
     src, dst = ends(batch, cards)
-    before, after = batch.edges.T
+    done = np.unique(batch.settled[:, 0])
+    waiting = n + len(np.unique(np.concatenate((batch.edges[:, 1], batch.settled[:, 1]))))
+    before = np.concatenate((batch.edges[:, 0], waiting + np.searchsorted(done, batch.settled[:, 0])))
+    after = np.concatenate((batch.edges[:, 1], batch.settled[:, 1]))
     followers, place = np.unique(after, return_inverse=True)
     begins = batch.start_ps.copy()
     begins[followers] = -1
-    count = n + len(followers)
+    count = waiting + len(done)
     needs = np.ones(count, dtype=np.int64)
-    needs[n:] = np.bincount(place, minlength=len(followers))
+    needs[n:waiting] = np.bincount(place, minlength=len(followers))
+    settles = None
+    if len(done):
+        settles = np.full(n, -1, dtype=np.int64)
+        settles[done] = waiting + np.arange(len(done))
 
     def columns(value: Any) -> Any:
         return np.array(np.broadcast_to(value, n), dtype=np.int64)
@@ -55,9 +65,12 @@ def _step(table: Any, number: int, batch: Flows, cards: Cards) -> Step:
     order = np.argsort(before, kind="stable")
     first = np.zeros(count + 1, dtype=np.int64)
     np.cumsum(np.bincount(before, minlength=count), out=first[1:])
-    posting = np.concatenate((np.zeros(n + 1, dtype=np.int64), 1 + np.arange(len(followers))))
+    posting = np.concatenate((
+        np.zeros(n + 1, dtype=np.int64), 1 + np.arange(len(followers)), np.full(len(done), len(followers)),
+    ))  # fmt: skip
     return Step(
-        messages=messages, needs=needs, host=np.concatenate((messages.dst, messages.src[followers])),
+        messages=messages, needs=needs,
+        host=np.concatenate((messages.dst, messages.src[followers], messages.src[done])),
         station=np.full(count, -1, dtype=np.int64), effort=np.zeros(count, dtype=np.int64),
-        after=(first, n + place[order]), posts=(posting, followers), begins=begins,
+        after=(first, n + place[order]), posts=(posting, followers), begins=begins, settles=settles,
     )  # fmt: skip

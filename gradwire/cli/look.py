@@ -38,7 +38,7 @@ def cmd_check(
 ) -> None:
     """Validate a scenario, its network and the traces it names; every mistake is reported at once."""
     from gradwire.learn import check_trainings
-    from gradwire.scenarios.checks.scenario import remarks
+    from gradwire.scenarios.checks.scenario import notes as notes_of
     from gradwire.scenarios.load import load_scenario
     from gradwire.sim.precheck import check_variants, extents
 
@@ -46,7 +46,7 @@ def cmd_check(
     variants = loaded.variants()
     found = extents(variants, check_variants(variants))
     check_trainings(variants)
-    notes = list(dict.fromkeys(f"{v.policy_name}: {text}" for v in variants for text in remarks(v)))
+    notes = notes_of(variants)
     if as_json:
         networks = [{"policies": names, **_extent_json(extent)} for names, extent in found]
         policies = [variant.policy_name for variant in variants]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gradwire.cli.notes import print_notes
 from gradwire.cli.options import (
     Approximate,
     Breakdown,
@@ -102,6 +103,7 @@ def cmd_run(
         else:
             chosen = load_scenario(scenario, set=overrides, policy=policy)
         _refuse_untold([chosen], breakdown)
+        print_notes([chosen])
     with claimed(out, force) as place:
         results, finished = _simulate(
             [chosen], threads, limit, as_json, asked(scenario, overrides), fast_forward=fast_forward
@@ -271,6 +273,7 @@ def _compare(
         else:
             given.append((source, [], load_scenario(source, set=overrides).variants()))
             _refuse_untold(given[-1][2], parts)
+            print_notes(given[-1][2])
     if overrides and not any(variants for _, _, variants in given):
         from gradwire.scenarios.errors import ResultError
 

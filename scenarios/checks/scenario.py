@@ -7,14 +7,14 @@ has read, so that `gradwire.scenarios.load` can leave out a mistake which only e
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from gradwire.scenarios.checks import PLACES
-from gradwire.scenarios.checks.bounds import bound_remarks
+from gradwire.scenarios.checks.effect import keys_without_effect
 from gradwire.scenarios.checks.exec import check_exec
 from gradwire.scenarios.checks.switch import check_switch, switch_remarks
 from gradwire.scenarios.checks.traffic import check_traffic
@@ -22,7 +22,7 @@ from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.explain import explain
 from gradwire.scenarios.schema.bound import most_of
 from gradwire.scenarios.schema.job import HostPlacement, Job
-from gradwire.scenarios.schema.network import Switch, entries, fits
+from gradwire.scenarios.schema.network import Room, Switch, entries, fits
 from gradwire.scenarios.schema.topology import MAX_CABLES, MAX_HOSTS, MAX_SWITCHES
 from gradwire.scenarios.schema.training import PLAYED
 from gradwire.scenarios.units import Bps, Ps, format_size, format_time
@@ -31,10 +31,6 @@ from gradwire.scenarios.wire import MIN_FRAME, frame_bytes, serialisation_ps
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.policy import Policy
     from gradwire.scenarios.schema.scenario import Scenario
-
-
-INSIDE = ("scale_up_rate", "scale_up_latency", "pcie_rate", "pcie_latency")
-"""Keys of [host] that are about accelerators."""
 
 
 def find_mistakes(scenario: Scenario) -> list[Mistake]:
@@ -61,42 +57,38 @@ def find_policy_mistakes(scenario: Scenario, policy: Policy) -> list[Mistake]:
     return []
 
 
+def notes(variants: Sequence[Scenario]) -> list[str]:
+    """Return what a user should know of the variants of a scenario, one sentence each.
+
+    First the keys that have no effect in any variant that sets them, then the remarks on each, with its policy.
+    """
+    named = [f"{variant.policy_name}: {text}" for variant in variants for text in _probably_not_meant(variant)]
+    return [*keys_without_effect(*variants), *dict.fromkeys(named)]
+
+
 def remarks(scenario: Scenario) -> list[str]:
-    """What is allowed but probably not meant, one sentence each."""
+    """Return what is allowed in one scenario but probably not meant; first the keys that have no effect."""
+    return [*keys_without_effect(scenario), *_probably_not_meant(scenario)]
+
+
+def _probably_not_meant(scenario: Scenario) -> list[str]:
     found = list(switch_remarks(scenario))
     for index, job in enumerate(scenario.job):
-        found += [f"job[{index}].{text}" for text in bound_remarks(job)]
         policy = getattr(job.transport or scenario.transport, "stop_policy", "on_probe")
         if job.bound_per == "step" and policy != "on_probe":
             found.append(
                 f'job[{index}].bound_per is "step" but stop_policy is "{policy}": each message spends its own part, '
                 "and leaves little to others"
             )
-    found += _training_remarks(scenario)
-    if scenario.host.gpus == 1:
-        said = scenario.host.model_fields_set
-        found += [f"host.{key} has no effect with host.gpus = 1" for key in INSIDE if key in said]
-    if scenario.switch.ecn_threshold is None:
-        if any(job.tagging.magnitude for job in scenario.job):
-            found.append("tagging by magnitude acts nowhere: switch.ecn_threshold is not set")
-    elif not scenario.switch.selective_drop and any(job.tagging.magnitude for job in scenario.job):
-        found.append("tagging by magnitude drops nothing: switch.selective_drop is off")
-    return found
-
-
-def _training_remarks(scenario: Scenario) -> Iterator[str]:
-    """Keys of jobs that trainings do not look at. They are no mistakes: the same scenario may be run."""
-    if (table := scenario.training) is None:
-        return
-    for index, job in enumerate(scenario.job):
-        if job.start:
-            yield f"job[{index}].start is of a run; the clock of its training begins with the first step"
-        if job.phase is not None and table.compute != "trace":
-            yield f'job[{index}].phase is of a run; with training.compute = "none" no times of the trace are taken'
-    if table.network not in PLAYED:
+    if (table := scenario.training) is not None and table.network not in PLAYED:
         for name in ("traffic", "fault"):
             if getattr(scenario, name):
-                yield f"{name} makes no difference to a training: its network has no packets (training.network)"
+                found.append(f"{name} makes no difference to a training: its network has no packets (training.network)")
+    switch = scenario.switch
+    if switch.ecn_threshold is not None and not switch.selective_drop:
+        if any(job.tagging.magnitude for job in scenario.job):
+            found.append("tagging by magnitude drops nothing: switch.selective_drop is off")
+    return found
 
 
 def _exchanges(scenario: Scenario) -> Iterator[Mistake]:
@@ -220,62 +212,71 @@ def _overrides(scenario: Scenario) -> Iterator[Mistake]:
 
 
 def _switch(scenario: Scenario) -> Iterator[Mistake]:
+    """Check sizes of [switch] against what queues can hold, whichever key limits them (`Switch.room`)."""
     switch, transport = scenario.switch, scenario.transport
     frame = frame_bytes(transport.payload, transport.overhead)
-    if switch.buffer < frame:
-        what = f"does not hold a single packet of {format_size(frame)}"
-        yield Mistake(
-            "switch.buffer", what, format_size(switch.buffer), "room for many packets",
-            ("transport.payload", "transport.kind"),
-        )  # fmt: skip
-    if switch.buffer_share is not None and not fits(switch.buffer_share, switch.queues):
-        what = f"has {entries(switch.buffer_share)} for {switch.queues} queues"
-        expected = f"one fraction without brackets, or a list of {switch.queues}"
-        yield Mistake("switch.buffer_share", what, list(switch.buffer_share), expected, ("switch.queues",))
-    if switch.buffer_share is not None and min(switch.limits() or (frame,)) < frame:
-        least = min(switch.limits() or (frame,))
-        yield Mistake(
-            "switch.buffer_share",
-            f"leaves a queue {format_size(least)}, less than a single packet of {format_size(frame)}",
-            min(switch.buffer_share), "room for many packets", ("transport.payload", "transport.kind", "switch.buffer"),
-        )  # fmt: skip
-    if switch.ecn_threshold is not None:
-        if not fits(switch.ecn_threshold, switch.queues):
-            what = f"has {entries(switch.ecn_threshold)} for {switch.queues} queues"
-            value = [format_size(size) for size in switch.ecn_threshold]
-            expected = f"one size without brackets, or a list of {switch.queues}"
-            yield Mistake("switch.ecn_threshold", what, value, expected, ("switch.queues",))
-        yield from _within_shares(switch)
-        if min(switch.ecn_threshold) >= switch.buffer:
-            yield Mistake(
-                "switch.ecn_threshold", "is not below switch.buffer, so that nothing would ever be marked",
-                format_size(min(switch.ecn_threshold)), f"less than {format_size(switch.buffer)}",
-                ("switch.buffer",),
-            )  # fmt: skip
-    elif switch.selective_drop:
+    lists_fit = True
+    for key, value in (("buffer_share", switch.buffer_share), ("ecn_threshold", switch.ecn_threshold)):
+        if value is not None and not fits(value, switch.queues):
+            lists_fit = False
+            given = [format_size(int(size)) for size in value] if key == "ecn_threshold" else list(value)
+            one = "size" if key == "ecn_threshold" else "fraction"
+            expected = f"one {one} without brackets, or a list of {switch.queues}"
+            what = f"has {entries(value)} for {switch.queues} queues"
+            yield Mistake(f"switch.{key}", what, given, expected, ("switch.queues",))
+    rooms = switch.rooms()
+    least = min(rooms, default=None)
+    if least is not None and least.size < frame:
+        yield _too_small(switch, least, frame)
+    if switch.ecn_threshold is not None and lists_fit:
+        yield from _unreachable(switch)
+    elif switch.ecn_threshold is None and switch.selective_drop:
         yield Mistake(
             "switch.selective_drop", "needs a threshold above which to drop", True,
             "switch.ecn_threshold beside it", ("switch.ecn_threshold",),
         )  # fmt: skip
 
 
-def _within_shares(switch: Switch) -> Iterator[Mistake]:
-    """A threshold that a queue cannot come to, because it may not fill so much of the buffer."""
-    limits, thresholds = switch.limits(), switch.thresholds()
-    if limits is None or thresholds is None or not len(limits) == len(thresholds) == switch.queues:
+def _too_small(switch: Switch, room: Room, frame: int) -> Mistake:
+    """Return the mistake of a queue that does not hold a single packet of `frame` bytes."""
+    concerns = ("transport.payload", "transport.kind")
+    if room.key == "buffer_share":
+        what = f"leaves a queue {format_size(room.size)}, less than a single packet of {format_size(frame)}"
+        share = min(switch.buffer_share or ())
+        return Mistake("switch.buffer_share", what, share, "room for many packets", (*concerns, "switch.buffer"))
+    what = f"does not hold a single packet of {format_size(frame)}"
+    if room.key == "shared_buffer":
+        what = f"leaves one queue {format_size(room.size)}, and {what.removeprefix('does not hold ')} needs more"
+    value = getattr(switch, room.key)
+    return Mistake(f"switch.{room.key}", what, format_size(value), "room for many packets", concerns)
+
+
+def _unreachable(switch: Switch) -> Iterator[Mistake]:
+    """Check ECN thresholds against what their queues can hold: above it nothing is ever marked or dropped by choice.
+
+    Thresholds of some queues of a list may be out of reach, which turns marking off there, unless a share says so.
+    """
+    thresholds = switch.thresholds() or ()
+    rooms = [switch.room(queue) for queue in range(switch.queues)]
+    above = {
+        queue: room for queue, room in enumerate(rooms) if room is not None and thresholds[queue] >= room.size
+    }
+    shares = {queue: room for queue, room in above.items() if room.key == "buffer_share"}
+    if len(above) < switch.queues and not shares:
         return
-    above = [queue for queue in range(switch.queues) if thresholds[queue] >= limits[queue]]
-    if above:
-        first = above[0]
-        one, room = len(above) == 1, "buffer" if switch.shared_buffer is None else "shared_buffer"
-        queues = f"queue {first}" if one else "queues " + ", ".join(map(str, above))
-        yield Mistake(
-            "switch.ecn_threshold",
-            f"of {queues} is not below what buffer_share leaves {'it' if one else 'them'}, so that nothing there would "
-            "ever be marked",
-            format_size(thresholds[first]), f"less than {format_size(limits[first])}, or a larger buffer_share",
-            ("switch.buffer_share", f"switch.{room}", "switch.queues"),
-        )  # fmt: skip
+    first, room = min((shares or above).items())
+    what, expected = f"is not below {room.words}", f"less than {format_size(room.size)}"
+    concerns = {f"switch.{room.key}", "switch.queues"}
+    if shares:
+        one = len(shares) == 1
+        queues = f"queue {first}" if one else "queues " + ", ".join(map(str, shares))
+        what = f"of {queues} is not below what buffer_share leaves {'it' if one else 'them'}"
+        expected += ", or a larger buffer_share"
+        concerns.add("switch.buffer" if switch.shared_buffer is None else "switch.shared_buffer")
+    yield Mistake(
+        "switch.ecn_threshold", f"{what}, so that nothing {'there ' if shares else ''}would ever be marked",
+        format_size(thresholds[first]), expected, tuple(sorted(concerns)),
+    )  # fmt: skip
 
 
 def _latency(scenario: Scenario) -> Iterator[Mistake]:

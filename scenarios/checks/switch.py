@@ -94,13 +94,11 @@ def _trimming(scenario: Scenario, known: list[Carrier]) -> Iterator[Mistake]:
                 "switch.trim_threshold", f"leaves headers without payload, which {transport.kind} cannot read", value,
                 'no trim_threshold, or transport = "ndp" or "nscc"', (path, "transport"),
             )  # fmt: skip
-    room, where = switch.buffer, "buffer"
-    if switch.shared_buffer is not None:
-        room, where = switch.shared_buffer, "shared_buffer"
-    if threshold >= room:
+    room = max(switch.rooms(), default=None)
+    if room is not None and threshold >= room.size:
         yield Mistake(
-            "switch.trim_threshold", f"is not below switch.{where}: there would be no room for a header", value,
-            f"less than {format_size(room)}", (f"switch.{where}",),
+            "switch.trim_threshold", f"is not below {room.words}: there would be no room for a header", value,
+            f"less than {format_size(room.size)}", (f"switch.{room.key}",),
         )  # fmt: skip
     if frames and threshold < max(frames):
         yield Mistake(
@@ -361,8 +359,6 @@ def switch_remarks(scenario: Scenario) -> Iterator[str]:
     users = [f"job[{index}].exchange" for index, job in enumerate(scenario.job) if job.exchange.aggregates]
     if users and not switch.aggregation_slots:
         yield f"{', '.join(users)}: switches are to sum, but switch.aggregation_slots is 0: servers do all of it"
-    if switch.aggregation_slots and not users:
-        yield f"switch.aggregation_slots is {switch.aggregation_slots}, and no job's exchange uses them"
     if switch.pfc and switch.pfc_headroom is not None and scenario.topology.host_count is not None:
         cable = -(-2 * scenario.link.latency * scenario.link.rate // (8 * 10**12))
         needed = cable + 3 * max(_full(scenario), default=0) + MIN_FRAME

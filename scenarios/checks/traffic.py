@@ -48,17 +48,18 @@ def _names(scenario: Scenario) -> Iterator[Mistake]:
 
 
 def _own_transport(scenario: Scenario, path: str, transport: Any) -> Iterator[Mistake]:
-    queues, buffer = scenario.switch.queues, scenario.switch.buffer
+    queues = scenario.switch.queues
     if transport.control_priority >= queues:
         yield Mistake(
             f"{path}.control_priority", f"is beyond the {queues} queues of a switch", transport.control_priority,
             f"0 to {queues - 1}", ("switch.queues",),
         )  # fmt: skip
     frame = frame_bytes(transport.payload, transport.overhead)
-    if buffer < frame:
+    room = min(scenario.switch.rooms(), default=None)
+    if room is not None and room.size < frame:
         yield Mistake(
             f"{path}.payload", "makes packets that no switch has room for", format_size(transport.payload),
-            f"packets below switch.buffer, {format_size(buffer)}", ("switch.buffer",),
+            f"packets below {room.words}, {format_size(room.size)}", (f"switch.{room.key}",),
         )  # fmt: skip
 
 

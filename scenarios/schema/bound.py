@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from gradwire.scenarios.schema.base import Table, refuse
+from gradwire.scenarios.schema.needs import Needs
 from gradwire.scenarios.units import Fraction
 
 
@@ -25,14 +26,23 @@ class Bound(Table):
     """Of the layers nearest the input, which are said to stand more loss [notes: 1.1 %, and 0.4 % at the back] ..."""
     back: Fraction | None = None
     """... and of the others."""
-    front_part: Fraction = 0.5
+    front_part: Annotated[
+        Fraction, Needs(lambda at: at.table.front is not None, "front and back are not told apart", "front and back")
+    ] = 0.5
     """Which part of the layers, by number, are those nearest the input (ours)."""
-    critical: Fraction | None = None
+    critical: Annotated[
+        Fraction | None,
+        Needs(lambda at: at.table.critical is None or at.table.critical < at.table.most,
+              "no layer may lose more anyway", "less than the other shares"),
+    ] = None  # fmt: skip
     """No more than this in critical iterations: the first one, and those whose gradients have a norm that differs from
     that of the iteration before by `change` of it or more (DBLP, arXiv 2605.01989 [notes]). A worker goes by its own
     gradients, what comes back to the workers by those of the first one. The norms are those of the trace, Euclidean
     where it knows them, else sums of magnitudes."""
-    change: Annotated[float, Field(gt=0, le=1000, strict=True)] = 0.5
+    change: Annotated[
+        float, Field(gt=0, le=1000, strict=True),
+        Needs(lambda at: at.table.critical is not None, "no iteration is critical", "critical beside it"),
+    ] = 0.5
     """The relative change of the norm from which on an iteration is critical; DBLP: 0.5 [notes]."""
 
     @model_validator(mode="after")

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from gradwire.scenarios.components import components
 from gradwire.scenarios.schema.base import Table, refuse
+from gradwire.scenarios.schema.needs import Needs
 from gradwire.scenarios.units import UnitError
 
 if TYPE_CHECKING:
@@ -22,6 +23,12 @@ def _address(value: Any) -> str:
         return str(ipaddress.IPv4Address(value))
     except ValueError:
         raise UnitError("is no IPv4 address", "such as 192.0.2.10") from None
+
+
+KERNEL_TCP = Needs(
+    lambda at: not at.scenario.senders or any(":" in each.kind or each.congestion() for _, each in at.carried()),
+    "the kernel's TCP carries nothing", 'a transport that it carries, such as "cubic"',
+)  # fmt: skip
 
 
 class RealHost(Table):
@@ -57,14 +64,19 @@ class Emulation(Table):
     still while anything computes, repeatable to the byte and as fast as one likes."""
     switch: Backend = "auto"
     """What the switches are made of (docs/testbed.md); auto: what departs least from the scenario on this machine."""
-    loss_recovery: Literal["kernel", "classic"] = "kernel"
+    loss_recovery: Annotated[Literal["kernel", "classic"], KERNEL_TCP] = "kernel"
     """TCP: as the kernel does it, with RACK and tail loss probes (RFC 8985), or without them, by duplicate
     acknowledgements and time-outs alone (RFC 6675), as the simulator does it."""
-    host_queue: Literal["kernel", "packet"] = "kernel"
+    host_queue: Annotated[Literal["kernel", "packet"], KERNEL_TCP] = "kernel"
     """TCP: what waits at a host's network card: what the kernel puts there, a millisecond or two of every connection in
     the order in which it was made, as in the simulator with `small_queues` of the transport, which `gradwire fidelity`
     asks for then; or one packet of every connection, so that they take turns, as in the simulator without."""
-    side_channel: Literal["tcp", "udp"] = "tcp"
+    side_channel: Annotated[
+        Literal["tcp", "udp"],
+        Needs(lambda at: not at.scenario.senders
+              or any(":" in each.kind or each.kind == "dlcp" for _, each in at.carried()),
+              "nothing goes over DLCP", 'transport = "dlcp"'),
+    ] = "tcp"  # fmt: skip
     """DLCP's Stop, Probe and Bitmap: over TCP, which acknowledges and repeats them by itself; or as packets over UDP
     that nobody repeats but DLCP's own rules, as in the simulator."""
     hosts: tuple[RealHost, ...] = ()

@@ -14,6 +14,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field, model_validator
 
 from gradwire.scenarios.schema.base import Flag, Table, refuse
+from gradwire.scenarios.schema.needs import Needs
 from gradwire.scenarios.units import PositiveTime, Ps, Time, format_time
 
 
@@ -26,7 +27,11 @@ class Fault(Table):
     """While it lasts, its hosts stand still."""
 
     kind: str
-    at: Time
+    at: Annotated[
+        Time,
+        Needs(lambda at: at.scenario.duration is None or at.table.at < at.scenario.duration,
+              "the run is over by then", "a time before duration"),
+    ]  # fmt: skip
     """When it begins."""
     until: PositiveTime | None = None
     """When it ends."""

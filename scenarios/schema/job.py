@@ -7,9 +7,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from gradwire.scenarios.schema.base import Count, Flag, Mistakes, Natural, Table, refuse
-from gradwire.scenarios.schema.bound import AnyBound
+from gradwire.scenarios.schema.bound import AnyBound, most_of
 from gradwire.scenarios.schema.chosen import NAME_ALONE, Chosen
 from gradwire.scenarios.schema.exchange import ExchangeTable
+from gradwire.scenarios.schema.needs import Needs, Situation
 from gradwire.scenarios.schema.parallel import ModelSplit
 from gradwire.scenarios.schema.policy import Tagging
 from gradwire.scenarios.schema.scheduler import SchedulerTable
@@ -48,13 +49,44 @@ AnyExchange = Annotated[ExchangeTable, Chosen("exchange")]
 AnyScheduler = Annotated[SchedulerTable, Chosen("scheduler"), NAME_ALONE]
 
 
+def _may_lose(at: Situation, back: bool) -> bool:
+    """Return True if some packet of a way may be lost for good: not each is important and has to arrive."""
+    tagging, transport = at.table.tagging, at.transport
+    if ":" in transport.kind or not transport.keeps_important or not transport.ecn_capable:
+        return True
+    return bool(tagging.magnitude and not (back and at.table.pull_important))
+
+
+def _is_lossy(at: Situation) -> bool:
+    """Return True if a bound of the job allows loss."""
+    return max(most_of(at.table.push_bound), most_of(at.table.pull_bound)) > 0
+
+
+NOT_IMPORTANT = "all packets are important and have to arrive, so that nothing may be lost"
+TAGS = "job.tagging.magnitude = true, or important_must_arrive = false in the transport"
+BOUNDED = Needs(_is_lossy, "no bound allows any loss", "job.push_bound or job.pull_bound above 0")
+IN_LAYERS = Needs(lambda at: at.table.order == "layer", "no message is held back", 'job.order = "layer"')
+LEARNS = Needs(
+    lambda at: at.scenario.training is not None, "a run replays times, and learns nothing from values",
+    "a table [training]",
+)
+OF_A_RUN = Needs(
+    lambda at: at.scenario.training is None, "it is of a run; the clock of a training run begins with the first step",
+    "gradwire run",
+)  # fmt: skip
+OF_A_TRACE = Needs(
+    lambda at: at.scenario.training is None or at.scenario.training.compute == "trace",
+    "it is of a run; no times of the trace are taken", 'training.compute = "trace"',
+)  # fmt: skip
+
+
 class Job(Table):
     """One data-parallel training job: `workers` replicas that replay a trace and exchange its gradients."""
 
     name: Annotated[str, Field(pattern=r"^[\w.+-]+$")]
     trace: Annotated[str, Field(min_length=1)]
     """Name of a bundled trace, or path of a trace directory relative to the scenario file."""
-    phase: Annotated[str, Field(min_length=1)] | None = None
+    phase: Annotated[Annotated[str, Field(min_length=1)] | None, OF_A_TRACE] = None
     """Which captured part of training to replay, as the trace names it; all captured iterations if absent."""
     iterations: Count = 5
     """Iterations to replay; the captured ones are repeated in order if there are fewer."""
@@ -77,7 +109,7 @@ class Job(Table):
     at once, about 60 bytes for each gradient of each micro-batch."""
     jitter: Annotated[float, Field(ge=0, le=3, strict=True)] = 0.0
     """Sigma of a log-normal factor on compute time, drawn per worker and iteration."""
-    start: Time = Ps(0)
+    start: Annotated[Time, OF_A_RUN] = Ps(0)
     transport: AnyTransport | None = None
     """What carries its messages, a name or a table; that of the scenario if absent."""
     exchange: AnyExchange
@@ -92,36 +124,49 @@ class Job(Table):
     messages that are ready at the same time, as all of an iteration are with compute_scale = 0, fifo starts those of
     the front layers first; for layer they become ready in the order in which the trace has them, back layers first
     (front layers first where it has all of them at one time), and what the credit allows is released at once."""
-    credit: Annotated[int, Field(ge=1, le=1 << 20, strict=True)] = 4
+    credit: Annotated[int, Field(ge=1, le=1 << 20, strict=True), IN_LAYERS] = 4
     """With order = "layer": as many partitions (in a ring: parts of buckets) may be under way. Ours; ByteScheduler
     tunes it [notes]."""
-    credit_per: Literal["host", "destination"] = "host"
+    credit_per: Annotated[Literal["host", "destination"], IN_LAYERS] = "host"
     """Whether a host has this credit once, over all its destinations, or for each of them: over all, a destination that
     is slow holds up the others."""
     tagging: Tagging = Tagging()
-    push_bound: AnyBound = 0.0
+    push_bound: Annotated[AnyBound, Needs(lambda at: _may_lose(at, False), NOT_IMPORTANT, TAGS)] = 0.0
     """Share of a message's bytes that may be lost on the way to a server (in a ring: in reduce-scatter): a number, or a
     table that says it by layer and phase of training (below)."""
-    pull_bound: AnyBound = 0.0
+    pull_bound: Annotated[
+        AnyBound,
+        Needs(lambda at: _may_lose(at, True), NOT_IMPORTANT, f"{TAGS}; job.pull_important = false, too"),
+    ] = 0.0
     """The same on the way back (in a ring: in all-gather)."""
-    bound_per: Literal["message", "exchange", "step"] = "message"
+    bound_per: Annotated[Literal["message", "exchange", "step"], BOUNDED] = "message"
     """What the bound holds for. exchange: for all messages together that values go through on their way, on average
     over the workers, so that each may lose a part of it: in a ring of N workers 2/(N-1) of it [notes], and never more
     than all of it; with servers values go through one message, and it is the same as message. step: for all messages
     together that go in one iteration, one way, from one host to one other; what those before have not lost of their
     bounds, the next one may, if it may lose anything. A transport that delivers with losses before all is sent leaves
     little over: dlcp wants stop_policy = "on_probe". Ours."""
-    bound_most: Fraction = 0.5
+    bound_most: Annotated[
+        Fraction,
+        Needs(lambda at: at.table.bound_per == "step", "bounds hold for messages by themselves",
+              'job.bound_per = "step"'),
+        Needs(lambda at: at.table.bound_most >= max(most_of(at.table.push_bound), most_of(at.table.pull_bound)),
+              "the bound itself is larger", "more than the bound"),
+    ] = 0.5  # fmt: skip
     """With bound_per = "step": no message loses more than this, or than its own bound, so that none is lost as a whole
     unless this is 1. Ours."""
-    fill: Literal["zero", "rescaled", "stale"] = "zero"
+    fill: Annotated[Literal["zero", "rescaled", "stale"], LEARNS] = "zero"
     """What stands for values that are lost on the way to a server (in a ring: in reduce-scatter), where they are added
     up: zero adds nothing [notes]; rescaled divides by the number of workers whose value has arrived and not by that of
     all, so that the mean has no bias; stale takes the worker's value of the last iteration. Replaying does not depend
     on it; training does. The testbed adds zeros."""
-    pull_fill: Literal["stale", "zero"] = "stale"
+    pull_fill: Annotated[Literal["stale", "zero"], LEARNS] = "stale"
     """What stands for values that are lost on the way back: those of the last iteration [notes], or zero."""
-    pull_important: Flag = True
+    pull_important: Annotated[
+        Flag,
+        Needs(lambda at: at.table.tagging.magnitude, "packets are not tagged by magnitude",
+              "job.tagging.magnitude = true"),
+    ] = True
     """With magnitude tagging: whether all packets of the way back are important, because they carry aggregates of all
     workers [notes]."""
 

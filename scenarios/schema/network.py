@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import core_schema
@@ -12,6 +12,7 @@ from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.loss import allowed_loss
 from gradwire.scenarios.schema.base import Flag, Mistakes, Natural, Table, refuse
 from gradwire.scenarios.schema.chosen import examples
+from gradwire.scenarios.schema.needs import Needs, Situation
 from gradwire.scenarios.units import (
     Bps,
     Bytes,
@@ -155,6 +156,67 @@ class Shares:
         return {"anyOf": [one, {"type": "array", "items": one, "minItems": 1, "maxItems": MAX_QUEUES}]}
 
 
+def _is_limited(at: Situation) -> bool:
+    """Return True if a buffer holds packets of some queue back."""
+    return bool(at.switch.rooms())
+
+
+def _sums(at: Situation) -> bool:
+    return bool(at.switch.aggregation_slots) and any(job.exchange.aggregates for job in at.scenario.job)
+
+
+def _is_marking(at: Situation) -> bool:
+    """Return True if packets may come above an ECN threshold that are marked, or dropped by choice."""
+    if at.switch.selective_drop or not at.scenario.senders:  # of programs nothing is known
+        return True
+    return any(
+        ":" in transport.kind or transport.ecn_capable or transport.control_ecn_capable
+        for _, transport in at.carried()
+    )
+
+
+def _is_droppable(at: Situation) -> bool:
+    """Return True if some packets are not ECN-capable, so that switches may drop them by choice."""
+    if not at.scenario.senders:  # of programs nothing is known
+        return True
+    for sender, transport in at.carried():
+        if ":" in transport.kind or not (transport.ecn_capable and transport.control_ecn_capable):
+            return True
+        if getattr(sender, "droppable", False) or (hasattr(sender, "tagging") and sender.tagging.magnitude):
+            return True
+    return False
+
+
+ALL_PAUSED = Needs(
+    _is_limited, "pfc holds no packet of any queue back by a buffer", "switch.pfc_classes without some queue"
+)
+SHARED = Needs(lambda at: at.switch.shared_buffer is not None, "no buffer is shared", "switch.shared_buffer")
+OWN_BUFFER = Needs(
+    lambda at: at.switch.shared_buffer is None, "shared_buffer takes its place", "no switch.shared_buffer"
+)
+RAMP = Needs(lambda at: at.switch.ecn_ceiling is not None, "marking does not rise by chance", "switch.ecn_ceiling")
+TRIMS = Needs(lambda at: at.switch.trim_threshold is not None, "switches trim no packets", "switch.trim_threshold")
+PAUSES = Needs(lambda at: at.switch.pfc, "switches pause nobody", "switch.pfc = true")
+SUMS = Needs(_sums, "no switch sums packets", "switch.aggregation_slots, and an exchange with aggregation")
+SEVERAL_GPUS = Needs(lambda at: at.scenario.host.gpus > 1, "a host has one accelerator", "host.gpus above 1")
+FLOWLETS = Needs(
+    lambda at: at.scenario.load_balancing.startswith("flowlet") or ":" in at.scenario.load_balancing,
+    "packets are not balanced by flowlets", 'load_balancing = "flowlet" or "flowlet_least_queue"',
+)  # fmt: skip
+MARKS = Needs(_is_marking, "no packet is ECN-capable, and none is dropped by choice", "a transport with ECN")
+DROPPABLE = Needs(
+    _is_droppable, "no packet is droppable", "job.tagging.magnitude, traffic.droppable, or a transport without ECN"
+)
+
+
+class Room(NamedTuple):
+    """The most that a queue can hold: bytes, the key of [switch] that says so, and that in words."""
+
+    size: int
+    key: str
+    words: str
+
+
 class Switch(Table):
     """Every egress port of every switch; the hosts' network interfaces have the same queues.
 
@@ -164,36 +226,39 @@ class Switch(Table):
     """
 
     queues: Annotated[int, Field(ge=1, le=MAX_QUEUES, strict=True)] = MAX_QUEUES
-    drr_quantum: Annotated[tuple[int, ...], Thresholds()] | None = None
+    drr_quantum: Annotated[
+        Annotated[tuple[int, ...], Thresholds()] | None,
+        Needs(lambda at: at.switch.queues > 1, "one queue takes no turns", "switch.queues above 1"),
+    ] = None
     """Deficit round robin: bytes per turn, one size for all queues that take turns or a list with one for each. The
     hosts' interfaces stay strict. All queues are strict if absent."""
     drr_after: Natural = 0
     """So many of the first queues stay strictly first, and the others take turns."""
-    buffer: Size = Bytes(512 * 1024)
+    buffer: Annotated[Size, OWN_BUFFER, ALL_PAUSED] = Bytes(512 * 1024)
     """Bytes that all queues of one egress port hold together."""
     shared_buffer: Size | None = None
     """Bytes that all ports of a switch hold together, instead of `buffer` for each port by itself."""
-    buffer_alpha: Annotated[float, Field(gt=0, le=1024, strict=True)] = 1.0
+    buffer_alpha: Annotated[float, Field(gt=0, le=1024, strict=True), SHARED] = 1.0
     """A queue may hold this times what is free of the shared buffer (dynamic thresholds)."""
-    buffer_share: Annotated[tuple[float, ...], Shares()] | None = None
+    buffer_share: Annotated[Annotated[tuple[float, ...], Shares()] | None, ALL_PAUSED] = None
     """The largest part of the buffer that packets of one queue may fill, one fraction for all queues or a list with one
     for each, so that low classes cannot crowd high ones out: of `buffer` at each port, or of `shared_buffer` over all
     ports of a switch. What does not fit is dropped as where the buffer is full. No limit if absent. Ours."""
-    ecn_threshold: Annotated[tuple[int, ...], Thresholds()] | None = None
+    ecn_threshold: Annotated[Annotated[tuple[int, ...], Thresholds()] | None, MARKS] = None
     """K, in bytes waiting in a queue: one size for all or a list with one per queue; no marking if absent."""
     ecn_ceiling: Size | None = None
     """Kmax: with it, marking (or selective drop) is random from ecn_threshold (Kmin) on and certain from here on."""
-    ecn_probability: Annotated[float, Field(gt=0, le=1, strict=True)] = 1.0
+    ecn_probability: Annotated[float, Field(gt=0, le=1, strict=True), RAMP] = 1.0
     """Pmax: the chance just below ecn_ceiling; it rises from 0 at ecn_threshold in a straight line."""
-    selective_drop: Flag = False
+    selective_drop: Annotated[Flag, DROPPABLE] = False
     policy: Annotated[str, BeforeValidator(_policy), Field(json_schema_extra=examples("queue"))] | None = None
     """What a queue does with a packet for which there is room: take, mark or drop it. "threshold" if absent, as
     ecn_threshold says; "red" with ecn_ceiling. One of your own sees the same words."""
     trim_threshold: Size | None = None
     """Above so many bytes in a queue a data packet is cut to its header, which goes into the queue of `trim_priority`
     and is dropped only where that has no room either (NDP, SIGCOMM 2017). NDP: 8 full packets."""
-    trim_priority: Natural = 0
-    trim_size: Size = Bytes(64)
+    trim_priority: Annotated[Natural, TRIMS] = 0
+    trim_size: Annotated[Size, TRIMS] = Bytes(64)
     """Bytes of a header on the wire."""
     shortest_first: Flag = False
     """Within a queue the packet of the message with the least left goes first, and where the buffer is full the packet
@@ -201,21 +266,26 @@ class Switch(Table):
     pfc: Flag = False
     """Priority flow control (IEEE 802.1Qbb): a switch tells its neighbour to stop sending a class before it has to
     drop packets of it. `buffer` and `shared_buffer` then hold no packet of these classes back."""
-    pfc_threshold: Size = Bytes(64 * 1024)
+    pfc_threshold: Annotated[Size, PAUSES] = Bytes(64 * 1024)
     """Bytes of one class that came in by one link and wait in the switch, above which the far end is told to stop."""
-    pfc_hysteresis: Size | None = None
+    pfc_hysteresis: Annotated[Size | None, PAUSES] = None
     """It is told to go on when there are so many less than the threshold; two full packets if absent (ours)."""
-    pfc_headroom: Size | None = None
+    pfc_headroom: Annotated[Size | None, PAUSES] = None
     """What is accepted above the threshold, until the far end has stopped. If absent, what can still come in: the
     round trip of the cable and the packets under way at both ends."""
-    pfc_classes: Annotated[tuple[int, ...], Field(min_length=1)] | None = None
+    pfc_classes: Annotated[Annotated[tuple[int, ...], Field(min_length=1)] | None, PAUSES] = None
     """The queues it is for; all if absent."""
-    flowlet_gap: PositiveTime = Ps(50_000_000)
+    flowlet_gap: Annotated[PositiveTime, FLOWLETS] = Ps(50_000_000)
     """Flowlet balancing: a flow that was silent for longer may change its way (our choice of the default)."""
-    aggregation_slots: Annotated[int, Field(ge=0, le=1 << 24, strict=True)] = 0
+    aggregation_slots: Annotated[
+        int, Field(ge=0, le=1 << 24, strict=True),
+        Needs(lambda at: any(job.exchange.aggregates for job in at.scenario.job),
+              "no job's exchange uses switches that sum",
+              "job.exchange.aggregation = true, or an exchange in the network"),
+    ] = 0  # fmt: skip
     """Slots in which a switch adds up packets of many workers for a server, and so many that an exchange with
     `aggregation` has (ATP and SwitchML, NSDI 2021). 0: switches do not sum."""
-    aggregation_levels: Literal[1, 2] = 2
+    aggregation_levels: Annotated[Literal[1, 2], SUMS] = 2
     """Where they do so. 2: the switch that several workers hang on adds up theirs, and that of the server what comes
     from there, as in ATP; results are copied in the same places. 1: that of the server alone."""
     path_entropies: Annotated[int, Field(ge=1, le=1 << 16, strict=True)] | None = None
@@ -301,6 +371,28 @@ class Switch(Table):
         shares = self.buffer_share if len(self.buffer_share) == self.queues else self.buffer_share * self.queues
         return tuple(allowed_loss(room, share) for share in shares)
 
+    def room(self, queue: int) -> Room | None:
+        """Return the most bytes that one queue of a port can hold; None where flow control limits its senders instead.
+
+        Sizes in bytes. A queue alone in a shared buffer ends up with alpha / (1 + alpha) of it, since it may hold alpha
+        times what is free (Choudhury and Hahne, ToN 1998).
+        """
+        if self.pfc and (self.pfc_classes is None or queue in self.pfc_classes):
+            return None
+        if self.shared_buffer is None:
+            whole = Room(self.buffer, "buffer", "switch.buffer")
+        else:
+            most = int(self.shared_buffer * self.buffer_alpha / (1 + self.buffer_alpha))
+            whole = Room(most, "shared_buffer", "what buffer_alpha leaves one queue of switch.shared_buffer")
+        limits = self.limits()
+        if limits is None or queue >= len(limits) or limits[queue] >= whole.size:
+            return whole
+        return Room(limits[queue], "buffer_share", "what buffer_share leaves it")
+
+    def rooms(self) -> list[Room]:
+        """Return the rooms of all queues that have one (see `room`)."""
+        return [room for room in map(self.room, range(self.queues)) if room is not None]
+
     def ramp(self) -> tuple[int, float] | None:
         """Kmax in bytes and Pmax; None where the threshold is a step."""
         return None if self.ecn_ceiling is None else (self.ecn_ceiling, self.ecn_probability)
@@ -322,15 +414,15 @@ class Host(Table):
     """Accelerators in each of what the topology calls hosts. With more than one, each of them is a host to jobs and
     traffic, named h0.gpu0, h0.gpu1, ...: a worker is an accelerator. Each has a network card of its own where a host
     has as many (rail i for accelerator i); where there are fewer cards they share them."""
-    scale_up_rate: Rate = Bps(3_600_000_000_000)
+    scale_up_rate: Annotated[Rate, SEVERAL_GPUS] = Bps(3_600_000_000_000)
     """Rate, each way, of the cable between an accelerator and the switch that joins those of one host: 450 GB/s of
     NVLink 4 [recalled]. What goes between accelerators of one host goes this way."""
-    scale_up_latency: Time = Ps(500_000)
+    scale_up_latency: Annotated[Time, SEVERAL_GPUS] = Ps(500_000)
     """Propagation delay of one such cable; ours."""
-    pcie_rate: Rate = Bps(504_000_000_000)
+    pcie_rate: Annotated[Rate, SEVERAL_GPUS] = Bps(504_000_000_000)
     """Rate, each way, of the cable between an accelerator and the switch before a network card that it shares:
     16 lanes of PCIe 5 [derived]."""
-    pcie_latency: Time = Ps(500_000)
+    pcie_latency: Annotated[Time, SEVERAL_GPUS] = Ps(500_000)
     """Propagation delay of one such cable; ours."""
 
     @property

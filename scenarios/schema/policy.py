@@ -12,10 +12,21 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from gradwire.scenarios.schema.base import Flag, Natural, Table, refuse
+from gradwire.scenarios.schema.needs import Needs, Situation, is_marked
 from gradwire.scenarios.units import Fraction
 
 NAMED = ("transport",)
 """Fields in which a name alone stands for the table of that `kind` with its defaults."""
+
+
+BY_MAGNITUDE = Needs(
+    lambda at: at.owner.tagging.magnitude, "packets are not tagged by magnitude", "job.tagging.magnitude = true"
+)
+
+
+def _tags_matter(at: Situation) -> bool:
+    """Return True if anything treats droppable packets differently: a switch, or a transport that sends them last."""
+    return is_marked(at) or ":" in at.transport.kind or bool(at.transport.may_lose)
 
 
 class Tagging(Table):
@@ -28,18 +39,25 @@ class Tagging(Table):
 
     layer_priority: Flag = False
     """Layers in groups of equal bytes to the classes of `priorities`, front layers to the first one."""
-    priorities: Annotated[tuple[Natural, ...], Field(min_length=1, max_length=8)] = (1, 2, 3, 4, 5, 6, 7)
+    priorities: Annotated[
+        tuple[Natural, ...], Field(min_length=1, max_length=8),
+        Needs(lambda at: at.table.layer_priority, "layers have no priorities", "job.tagging.layer_priority = true"),
+    ] = (1, 2, 3, 4, 5, 6, 7)
     """The queues that data may use, first = front layers. Queue 0 is left to control packets by default."""
-    magnitude: Flag = False
+    magnitude: Annotated[
+        Flag,
+        Needs(_tags_matter, "nothing treats droppable packets differently",
+              "switch.ecn_threshold with switch.selective_drop, or a transport that may lose"),
+    ] = False  # fmt: skip
     """Whether packets with small gradients are droppable and all others important; otherwise all packets, those of the
     way back too, are what their transport makes of them (the table below)."""
-    important_fraction: Fraction = 0.5
+    important_fraction: Annotated[Fraction, BY_MAGNITUDE] = 0.5
     """Share of a tensor's packets that magnitude tagging makes important."""
-    important_last_layers: Natural = 0
+    important_last_layers: Annotated[Natural, BY_MAGNITUDE] = 0
     """All packets of this many last layers are important: back layers tolerate less loss [notes]."""
-    ewma: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.9
+    ewma: Annotated[float, Field(ge=0, lt=1, strict=True), BY_MAGNITUDE] = 0.9
     """Weight of the past in a tensor's threshold, from iteration to iteration."""
-    sample: Annotated[float, Field(gt=0, le=1, strict=True)] = 0.01
+    sample: Annotated[float, Field(gt=0, le=1, strict=True), BY_MAGNITUDE] = 0.01
     """Share of a tensor's chunks from which the threshold is estimated."""
     random: Flag = False
     """Ablation: draw the important packets at random, in the same share, instead of by magnitude."""

@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.schema.base import Count, Flag, Table, refuse
+from gradwire.scenarios.schema.needs import Needs, is_marked
 from gradwire.scenarios.schema.transport import AnyTransport
 from gradwire.scenarios.units import Fraction, PositiveTime, Ps, Size, Time, UnitError, format_time
 
@@ -101,9 +102,18 @@ class Traffic(Table, ABC):
     """What carries these flows, a name or a table; that of the scenario if absent."""
     priority: Annotated[int, Field(ge=0, le=7, strict=True)] = 0
     """Queue of the data packets."""
-    bound: Fraction = 0.0
+    bound: Annotated[
+        Fraction,
+        Needs(lambda at: ":" in at.transport.kind or at.table.droppable or not at.transport.keeps_important
+              or not at.transport.ecn_capable, "all packets are important and have to arrive",
+              "traffic.droppable = true, or important_must_arrive = false in the transport"),
+    ] = 0.0  # fmt: skip
     """Share of a flow's bytes that may be lost."""
-    droppable: Flag = False
+    droppable: Annotated[
+        Flag,
+        Needs(lambda at: is_marked(at) or at.table.bound > 0 or ":" in at.transport.kind,
+              "nothing treats droppable packets differently", "switch.ecn_threshold, or a bound above 0"),
+    ] = False  # fmt: skip
     """Whether all packets are droppable (Not-ECT), whatever the transport makes of untagged ones."""
 
     @model_validator(mode="after")

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, mod
 
 from gradwire.scenarios.schema.base import Count, Flag, Natural, Table, refuse
 from gradwire.scenarios.schema.chosen import Chosen
+from gradwire.scenarios.schema.needs import Needs
 from gradwire.scenarios.units import Fraction, format_rate, format_time
 
 
@@ -79,6 +80,9 @@ class Optimizer(Table):
         return "optimizer.momentum = 0" if self.kind == "sgd" else 'optimizer = { kind = "sgd", momentum = 0 }'
 
 
+ANY_LOSS = Needs(lambda at: at.table.loss > 0, "no packet is lost", "loss above 0")
+
+
 class RandomLoss(Table):
     """Packets are lost at random instead of by the network; it takes no time then."""
 
@@ -86,22 +90,22 @@ class RandomLoss(Table):
 
     loss: Fraction
     """Odds of a packet."""
-    layers: Literal["all", "front", "back"] = "all"
+    layers: Annotated[Literal["all", "front", "back"], ANY_LOSS] = "all"
     """Half of the layers that lose any."""
-    magnitudes: Literal["all", "small", "large"] = "all"
+    magnitudes: Annotated[Literal["all", "small", "large"], ANY_LOSS] = "all"
     """Half of each tensor's packets, by mean magnitude, that may be lost."""
-    burst: Annotated[float, Field(ge=1, le=1e4, strict=True)] = 1.0
+    burst: Annotated[float, Field(ge=1, le=1e4, strict=True), ANY_LOSS] = 1.0
     """Mean length of a run of lost packets."""
-    quota: Flag = False
+    quota: Annotated[Flag, ANY_LOSS] = False
     """Lose that share of the packets of each tensor that may be lost (of half of them with `magnitudes`), rounded at
     random, and not a random number around it."""
-    last: Flag = False
+    last: Annotated[Flag, ANY_LOSS] = False
     """Lose the last packets of each tensor rather than any."""
-    way: Literal["push", "pull", "both"] = "push"
+    way: Annotated[Literal["push", "pull", "both"], ANY_LOSS] = "push"
     """What loses: what goes to the servers (in a ring: reduce-scatter), what comes back (all-gather), or both."""
-    worker: Natural | None = None
+    worker: Annotated[Natural | None, ANY_LOSS] = None
     """Only of what this worker sends, or gets back from servers, the first one being 0; of all of them if absent."""
-    seed: Natural = 0
+    seed: Annotated[Natural, ANY_LOSS] = 0
     """Of the draws."""
 
 

@@ -38,6 +38,7 @@ class Transport(Table):
     kernel_tcp: ClassVar[str] = ""  # the congestion control by which the kernel's TCP is it on the testbed, if it is
     may_lose: ClassVar[bool] = False  # whether it can deliver a message with some of its packets missing
     sums: ClassVar[bool] = False  # whether switches may add up its packets: see `gradwire.components.transports.base`
+    keeps_important: ClassVar[Any] = False  # a flag or property: no important packet may be lost, whatever the bound
     shares_bound: ClassVar[bool] = False  # whether what one message does not lose of its bound, others may
 
     # what its rules are made of: see gradwire.components.transports.base

@@ -23,6 +23,10 @@ FAILURES = {
         "internal error: a switch has no route for a packet, although no cable is cut",
         "a report with the scenario, since the engine's state is damaged",
     ),
+    at.FAILED_LATE: (
+        "internal error: a message enters the network before the time that it has reached",
+        "a report with the scenario",
+    ),
 }
 """By FAILED_ word: message, and what would be right."""
 

@@ -38,6 +38,7 @@ from gradwire.sim.fabric.flows import Flows
 from gradwire.sim.fabric.forward import FastForward
 from gradwire.sim.fabric.logs import Logs, joined
 from gradwire.sim.fabric.memory import Memory, build
+from gradwire.sim.fabric.open_messages import describe_open_messages
 from gradwire.sim.fabric.over import Over, Taker
 from gradwire.sim.fabric.parameters import Bound, ParameterSets, check_settings
 from gradwire.sim.fabric.program import Programs
@@ -366,6 +367,10 @@ class Fabric:
                 until = min(until, self.forward.soonest)
             if agenda.next_observer < until:
                 until = self._until_seen(until)
+            if programs.timer < self.now:
+                # A part begins up to one host latency before now: play it up to now in a window of no length, since
+                # its first messages enter the network within the next window.
+                until = self.now
             M[at.H_UNTIL] = until
             told = self._advance(events)
             while programs.starved():
@@ -468,6 +473,14 @@ class Fabric:
         elif self.now - since >= self.patience:
             silent = format_about(self.now - since)
             self.stalled = f"no new data has arrived anywhere for {silent}: {self._still_open()}"
+
+    def describe_open(self) -> list[str]:
+        """Return the messages that are not delivered in words, for the report of a stall (`open_messages`)."""
+        return describe_open_messages(self, self._programs.tracks)
+
+    def forget_packets(self) -> None:
+        """Empty the log of packets, where it is for reports of stalls only."""
+        self._logs.packets.clear()
 
     def _still_open(self) -> str:
         """The messages that have not been delivered, in a few words: how many, and of the one that lacks most what it

@@ -20,6 +20,7 @@ from gradwire.components.layout import (
     FAILED_FLOWS,
     FAILED_HEAP,
     FAN_WORDS,
+    G_DONE,
     G_FLOW,
     G_NODE,
     G_QUEUE,
@@ -231,7 +232,7 @@ def write_records(M, g, flow, number):
     M[f + S_NEXT] = -1
     M[f + S_LINE] = M[node + N_LINE]
     M[f + S_TAGS] = M[v + V_TAGS]
-    M[f + S_HOME] = g if M[g + G_QUEUE] else 0
+    M[f + S_HOME] = g if M[g + G_QUEUE] or M[g + G_DONE] else 0
     M[f + S_ALLOWED] = M[v + V_ALLOWED]
     M[f + S_TURN] = M[g + G_TO] >> A_SIZE
     M[f + S_PAIR] = M[v + V_PAIR]

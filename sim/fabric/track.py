@@ -219,6 +219,9 @@ class Track:
             own = begins >= 0
             table[own, at.G_READY] = table[own, at.G_RELEASED] = begins[own]
             laid.soonest = np.minimum.accumulate(np.where(own, begins, at.FOREVER)[::-1])[::-1]
+        if laid.step.settles is not None:
+            settles = laid.step.settles
+            table[:, at.G_DONE] = np.where(settles >= 0, laid.events + at.EVENT_WORDS * settles, 0)
         if self.part.table.order == LAYER:
             self._queue_up(laid, table)
 

@@ -3,6 +3,7 @@ process, at the same picosecond - with one thread and two, with room for all rec
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,6 +29,8 @@ from gradwire.experiment.program import (
     Course,
 )
 from gradwire.experiment.topology import LinkSpec, star
+from gradwire.experiment.traffic.base import Flows
+from gradwire.experiment.traffic.part import traffic_part
 from gradwire.sim.coupling import Coupling
 from gradwire.sim.fabric import program as programs
 from gradwire.testing.oracle import Case
@@ -136,6 +139,38 @@ def test_both_players_play_the_same(made, loss, most_open, batch, threads):
         patch.setattr(programs, "BATCH", batch)
         found = played(made, simpy=False, threads=threads, loss=loss)
     assert found == played(made, simpy=True, loss=loss)
+
+
+@st.composite
+def flows_that_wait(draw: st.DrawFn) -> Flows:
+    """Flows, some of which wait for what their own host has received, or for its own senders to be done."""
+    ends = draw(st.lists(st.tuples(st.integers(0, HOSTS - 1), st.integers(0, HOSTS - 1)).filter(lambda each: each[0] != each[1]),
+                         min_size=1, max_size=10))  # fmt: skip
+    n, edges, settled = len(ends), [], []
+    for after in range(n):
+        for before in range(after):
+            if ends[before][1] == ends[after][0] and draw(st.booleans()):
+                edges.append((before, after))
+            elif ends[before][0] == ends[after][0] and draw(st.booleans()):
+                settled.append((before, after))
+    waiting = {after for _, after in edges + settled}
+    starts = sorted(draw(st.integers(0, 50 * US)) for _ in range(n))
+    src, dst = ints(ends).reshape(-1, 2).T
+    numbers = ints(list(range(n)))
+    nbytes = ints([draw(st.sampled_from((8, 4_000, 60_000))) for _ in range(n)])
+    start = ints([0 if number in waiting else starts[number] for number in range(n)])
+    pairs = [ints(each).reshape(-1, 2) for each in (edges, settled)]
+    return Flows(src, dst, nbytes, start, 0 * numbers, numbers, pairs[0], settled=pairs[1])
+
+
+@budget(0.5)
+@given(flows=flows_that_wait(), loss=st.sampled_from((0.0, 0.05)), transport=st.sampled_from((0, 1)))
+def test_both_players_play_the_same_flows(flows, loss, transport):
+    """A sender is done at the same picosecond in both, and so do flows start that wait for it."""
+    table = SimpleNamespace(name="t", droppable=False, priority=0, bound=0.0)
+    cards = star(HOSTS, LinkSpec(10**10, US, 0.0)).cards
+    made = traffic_part(table, 0, transport, lambda: iter([flows]), cards)
+    assert played(made, simpy=False, loss=loss) == played(made, simpy=True, loss=loss)
 
 
 def test_records_and_words_are_given_back():

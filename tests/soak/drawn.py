@@ -315,6 +315,8 @@ class Scenarios:
             pins["sizes"] = rng.choice(("100B", "5kB", "20kB", "sizes.txt"))
         elif kind in ("flows", "matrix"):
             pins["file"] = f"{kind}{rng.randrange(3)}.txt"
+            if kind == "matrix":
+                pins["start_unit"] = "ps"
         else:
             pins["rounds"] = rng.choice((ABSENT, 1, 2))
             pins["period"] = rng.choice(("1us", "77us")) if pins["rounds"] == 2 else ABSENT

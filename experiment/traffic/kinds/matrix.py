@@ -15,16 +15,19 @@ if TYPE_CHECKING:
 
 
 class Matrix(FromFile):
-    """A traffic matrix of htsim (.cm): `Nodes`, `Connections`, and lines `src->dst id N start PS size BYTES`."""
+    """A traffic matrix of htsim (.cm): `Nodes`, `Connections`, and lines `src->dst id N start TIME size BYTES`."""
 
     kind: Literal["matrix"]
     file: Annotated[str, Field(min_length=1)]
-    """Path, relative to the scenario file. A flow may wait for triggers of deliveries to its own host."""
+    """Path, relative to the scenario file. A flow may wait for triggers that fire at its own host."""
+    start_unit: Literal["us", "ps"] | None = None
+    """Unit of `start` in the file: "us" as in uet-htsim, "ps" as in csg-htsim and some forks of uet-htsim. The file
+    does not say, so it is needed unless every start is 0."""
 
     def largest(self, where: str, hosts: int | None) -> tuple[str, int]:
         from gradwire.experiment.traffic.matrix import read
 
-        connections, _ = read(Path(self.file), f"{where}.file", hosts)
+        connections, *_ = read(Path(self.file), f"{where}.file", hosts, self.start_unit)
         return "file", max((each.nbytes for each in connections), default=0)
 
     def flows_of(self, setting: Setting) -> Iterator[Flows]:

@@ -24,13 +24,16 @@ from gradwire.components.layout import (
     E_POSTS_COUNT,
     E_STATION,
     E_WAITER,
+    FAILED_LATE,
     FIRED,
     FOREVER,
+    G_DONE,
     G_QUEUE,
     G_RANK,
     G_READY,
     G_RELEASED,
     G_VARIANT,
+    H_FAILED,
     H_HOST_LATENCY,
     H_RECEIVERS,
     H_SENDERS,
@@ -357,14 +360,17 @@ def _collect(M, threads):
 
 @njit
 def _hear(M, flow, delivered, now):
-    """A message has been delivered, or its sender is done, which gives its queue credit back."""
+    """A message has been delivered, or its sender is done, which gives its queue credit back and may be an event."""
     if delivered:
         _count(M, M[M[H_RECEIVERS] + flow * RECEIVER_WORDS + R_EVENT], now)
         return
     g = M[M[H_SENDERS] + flow * SENDER_WORDS + S_HOME]
     q = M[g + G_QUEUE]
-    M[q + Q_UNDER_WAY] -= M[M[g + G_VARIANT] + V_BYTES]
-    _fill(M, q, now)
+    if q:
+        M[q + Q_UNDER_WAY] -= M[M[g + G_VARIANT] + V_BYTES]
+        _fill(M, q, now)
+    if M[g + G_DONE]:
+        _count(M, M[g + G_DONE], now)
 
 
 @njit
@@ -399,4 +405,6 @@ def play(M, end, threads):
             _fire(M, key >> 1, now)
         else:
             _proceed(M, key >> 1, now)
+    if M[H_SOON] < end:
+        M[H_FAILED] = FAILED_LATE
     M[H_SOON] = min(M[H_SOON], M[H_TIMER_NEXT])

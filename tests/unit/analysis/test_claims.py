@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -15,10 +16,19 @@ from gradwire.analysis import sources
 from gradwire.analysis.claims import SETS, claims_of
 from gradwire.analysis.claims.claim import Claim, Expect, Setting, gain, ratio, saved
 from gradwire.analysis.claims.draw import picture
-from gradwire.analysis.claims.judge import CONDITION, NOT_SHOWN, OPEN, SHOWN, Judgement, Spread, judge
+from gradwire.analysis.claims.judge import (
+    CONDITION,
+    NOT_SHOWN,
+    OPEN,
+    SHOWN,
+    UNRESOLVED,
+    Judgement,
+    Spread,
+    judge,
+)
 from gradwire.analysis.claims.lee import MODELS, SETTINGS, speed_up
 from gradwire.analysis.claims.magnitude import lost_magnitude
-from gradwire.analysis.claims.measures import WORDS
+from gradwire.analysis.claims.measures import WHY_ABSENT, WORDS
 from gradwire.analysis.claims.page import as_dict, html_page
 from gradwire.analysis.claims.plan import all_runs, planned
 from gradwire.analysis.claims.policies import POLICIES, laid_over
@@ -82,6 +92,44 @@ def test_what_was_not_run_is_not_judged() -> None:
     assert judge(claim, runs, {runs[0].key: {"p99": 1.0}}).verdict == OPEN
     needs_large = Expect("never", lambda at: 1 / 0, ("large",), low=1.0)
     assert [each.expect.text for each in _judged(_p99(0.3), needs_large).findings] == ["p99 over DCTCP's"]
+
+
+def _judged_magnitude(have: set[int], *others: Expect) -> Judgement:
+    """Runs of all seeds are there, those of some with a magnitude of 0.5."""
+    expect = Expect("magnitude of what was lost", lambda at: at("small", "dlcp", "magnitude"), ("small",), high=0.6)
+    claim = _claim(expect, *others)
+    runs = planned(claim, 3, False)
+    return judge(claim, runs, {
+        run.key: {"p99": 1e6, **({"magnitude": 0.5} if run.seed in have else {})} for run in runs
+    })  # fmt: skip
+
+
+def test_a_measure_that_is_absent_is_named_and_judged() -> None:
+    """All runs are there: where nothing was lost, no verdict of "not run" is right, and the other seeds decide."""
+    nothing = _judged_magnitude(set())
+    assert nothing.verdict == UNRESOLVED
+    assert "measure absent: nothing was lost (mean |g| of lost gradients over that of their tensors; " in nothing.reason
+    assert nothing.findings[0].holds is None and nothing.findings[0].spread.values == ()
+    some = _judged_magnitude({1, 3})
+    assert some.verdict == SHOWN and some.findings[0].spread.values == (0.5, 0.5)
+    assert some.findings[0].measured.startswith("0.500, measure absent: nothing was lost (")
+    assert some.findings[0].measured.endswith(", of seed 2")
+    beside = _judged_magnitude(set(), _p99(1.0, "here"))
+    assert beside.verdict == CONDITION and "Unresolved: magnitude of what was lost (measure absent: " in beside.reason
+    for judgement in (nothing, some, beside):
+        page = html_page("T", [judgement], [None], "how", 3)
+        assert "measure absent: nothing was lost" in page
+        assert "nothing was lost" in json.dumps(as_dict([judgement]), allow_nan=False)
+
+
+def test_every_measure_of_a_claim_has_a_reason_for_its_absence() -> None:
+    """Measures that `figures` and `lost_figures` leave out under a condition are those of the table."""
+    always = {
+        "worst", "broken", "accuracy", "loss", "lost", "worst_lost", "apart", "apart_max", "step_bytes", "pulled",
+        "traffic", "encode", "server", "steps_to", "to",
+    }  # fmt: skip
+    others = {name for name in WORDS if not name.endswith("Gbps")} - always
+    assert others == set(WHY_ABSENT)
 
 
 def test_gains_by_hand() -> None:

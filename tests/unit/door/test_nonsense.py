@@ -67,7 +67,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str, str, str]] = [
     ("ndp", {"switch_trim_threshold": "512KiB"}, "switch.trim_threshold", "is not below switch.buffer", "less than 512KiB"),
     (
         "ndp", {"switch_trim_threshold": "40KB", "switch_shared_buffer": "30KB"}, "switch.trim_threshold",
-        "is not below switch.shared_buffer", "less than 30kB",
+        "is not below what buffer_alpha leaves one queue of switch.shared_buffer", "less than 15kB",
     ),
     ("ndp", {"switch_trim_threshold": "4153B"}, "switch.trim_threshold", "every packet that has to wait", "33232B"),
     (

@@ -208,7 +208,7 @@ def test_flows_that_wait_for_others_enter_one_software_latency_later(tmp_path):
         "2->1 id 2 start 1000 size 2000 recv_done_trigger 1\n1->3 id 3 trigger 1 size 1000\n"
         "trigger id 1 barrier 2\n"
     )
-    case = scenario(hosts=4, traffic=[{"name": "m", "kind": "matrix", "file": str(tmp_path / "m.cm")}])
+    case = scenario(hosts=4, traffic=[{"name": "m", "kind": "matrix", "file": str(tmp_path / "m.cm"), "start_unit": "ps"}])
     scripts = compare(case)
     ends = [scripts.ends[number] for number in range(3)]
     assert ends[2] == max(ends[:2]) + 2 * US + 1000 * 80 + US

@@ -240,7 +240,7 @@ def test_a_matrix_with_triggers_runs_on_cards(tmp_path):
         "0->1 id 11 start 0 size 2000 recv_done_trigger 1\n2->1 id 12 start 50000000 size 3000 recv_done_trigger 1\n"
         "1->3 id 13 trigger 1 size 4000 recv_done_trigger 7\ntrigger id 1 barrier 2\ntrigger id 7 oneshot\n"
     )
-    result = simulate(case({"kind": "matrix", "file": str(tmp_path / "a.cm")}))
+    result = simulate(case({"kind": "matrix", "file": str(tmp_path / "a.cm"), "start_unit": "ps"}))
     found = {row["part"]: row for row in rows(result.messages)}
     assert {part: (row["src"], row["dst"]) for part, row in found.items()} == {
         11: ("h0.nic1", "h1.nic1"), 12: ("h2.nic1", "h1.nic1"), 13: ("h1.nic1", "h3.nic1"),

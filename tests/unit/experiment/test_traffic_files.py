@@ -88,7 +88,7 @@ def test_a_long_flow_list_is_batched(tmp_path, monkeypatch):
 
 
 def test_a_matrix(tmp_path):
-    (one,) = flows(tmp_path, "matrix", MATRIX, start="2ns", hosts=["h4..h7"])
+    (one,) = flows(tmp_path, "matrix", MATRIX, start="2ns", hosts=["h4..h7"], start_unit="ps")
     assert one.flow.tolist() == [11, 12, 13, 14]
     assert one.src.tolist() == [4, 6, 5, 7] and one.dst.tolist() == [5, 5, 7, 4]
     assert one.start_ps.tolist()[:2] == [2000, 3000] and one.nbytes.tolist() == [2000, 3000, 4000, 5000]
@@ -98,7 +98,7 @@ def test_a_matrix(tmp_path):
 def test_a_matrix_in_any_order_is_sorted_and_cut(tmp_path):
     """Flows come after those they wait for; what starts too late takes with it what waits for it."""
     head, body = MATRIX.split("\n")[:3], MATRIX.split("\n")[3:-1]
-    (one,) = flows(tmp_path, "matrix", "\n".join([*head, *reversed(body)]) + "\n")
+    (one,) = flows(tmp_path, "matrix", "\n".join([*head, *reversed(body)]) + "\n", start_unit="ps")
     assert one.flow.tolist()[-2:] == [13, 14] and sorted(one.flow.tolist()[:2]) == [11, 12]
     assert (np.diff(one.start_ps[:2]) >= 0).all()
     assert sorted([int(one.flow[a]), int(one.flow[b])] for a, b in one.edges) == [
@@ -106,7 +106,7 @@ def test_a_matrix_in_any_order_is_sorted_and_cut(tmp_path):
         [12, 13],
         [13, 14],
     ]
-    (cut,) = flows(tmp_path, "matrix", MATRIX, stop="1ns")
+    (cut,) = flows(tmp_path, "matrix", MATRIX, stop="1ns", start_unit="ps")
     assert cut.flow.tolist() == [11] and len(cut.edges) == 0
 
 
@@ -160,11 +160,7 @@ def test_damaged_flow_lists(tmp_path, text, line, what):
         (("size 3000 ", ""), 5, "has no size"),
         (("size 3000", "size -3"), 5, "gives no number for size"),
         (("size 3000", "colour 3"), 5, "has a word too many, colour"),
-        (
-            ("12 start 1000 size 3000 recv_done", "12 start 1000 size 3000 send_done"),
-            5,
-            "fires at the sender",
-        ),
+        (("12 start 1000 size 3000 recv_done", "12 start 1000 size 3000 send_done"), 6, "fires at another host than 1"),
         (("size 5000", "size 5000 prio 1"), 7, "prio is a priority"),
         (("trigger id 7 oneshot", "trigger id 7 never"), 9, "is no trigger"),
         (("trigger id 7 oneshot", "trigger id 1 oneshot"), 9, "a second time"),
@@ -179,8 +175,65 @@ def test_damaged_matrices(tmp_path, change, line, what):
     path = tmp_path / "bad.cm"
     path.write_text(MATRIX.replace(*change, 1))
     with pytest.raises(ScenarioError, match=re.escape(what)) as caught:
-        matrix.read(path, "traffic[0].file", 8)
+        matrix.read(path, "traffic[0].file", 8, "ps")
     assert (f"line {line}:" in str(caught.value)) == (line is not None)
+
+
+@pytest.mark.parametrize(
+    ("unit", "text", "ps"),
+    [("us", "3", 3_000_000), ("ps", "3", 3), ("us", "0.5", 500_000), ("us", "1e3", 10**9), ("ps", "2.5e6", 2_500_000),
+     (None, "0", 0), (None, "0.0", 0), ("us", "0", 0)],
+)  # fmt: skip
+def test_starts_are_in_the_unit_that_the_scenario_says(tmp_path, unit, text, ps):
+    """Worked out by hand. A start of 0 is the same in any unit."""
+    fields = {} if unit is None else {"start_unit": unit}
+    (one,) = flows(tmp_path, "matrix", f"Nodes 2\nConnections 1\n0->1 start {text} size 5\n", start="7ps", **fields)
+    assert one.start_ps.tolist() == [7 + ps]
+
+
+@pytest.mark.parametrize("start", ["1000", "0.5"])
+def test_a_start_without_a_unit_is_refused(tmp_path, start):
+    with pytest.raises(ScenarioError, match=r'line 3: has a start, .*expected start_unit = "us" .* or "ps"'):
+        flows(tmp_path, "matrix", f"Nodes 2\nConnections 1\n0->1 start {start} size 5\n")
+
+
+@pytest.mark.parametrize("start", ["-1", "soon", "nan", "inf", "1e999999999", "1e30"])
+def test_a_start_that_is_no_time_is_refused(tmp_path, start):
+    with pytest.raises(ScenarioError, match=r"line 3: (gives no number for start|has a start beyond all time)"):
+        flows(tmp_path, "matrix", f"Nodes 2\nConnections 1\n0->1 start {start} size 5\n", start_unit="us")
+
+
+MESSAGES = """Nodes 3
+Connections 4
+Triggers 1
+0->1 id 5 msg 1 start 0 size 1000
+0->1 id 5 msg 2 start 2 size 2000 recv_done_trigger 1
+1->2 id 6 msg trigger 1 size 3000
+2->1 id 7 start 0 size 10
+trigger id 1 oneshot
+"""
+
+
+def test_messages_of_a_connection(tmp_path):
+    """`msg` with and without a number, as uet-htsim has it."""
+    (one,) = flows(tmp_path, "matrix", MESSAGES, start_unit="us")
+    rows = sorted(zip(one.flow.tolist(), one.nbytes.tolist(), one.start_ps.tolist(), strict=True))
+    assert rows == [(5, 1000, 0), (5, 2000, 2_000_000), (6, 3000, 0), (7, 10, 0)]
+    assert [(int(one.nbytes[a]), int(one.nbytes[b])) for a, b in one.edges] == [(2000, 3000)]
+
+
+@pytest.mark.parametrize(
+    ("change", "line", "what"),
+    [
+        (("msg 2 ", "msg 1 "), 5, "is message 1 of id 5 a second time"),
+        (("msg 2 ", ""), 5, "has the id 5 of line 4"),
+        (("0->1 id 5 msg 2", "0->2 id 5 msg 2"), 5, "is a message of id 5, which goes from 0 to 1 in line 4"),
+        (("id 7 ", "id 7 addon "), 7, "addon adds to a flow"),
+    ],
+)
+def test_damaged_messages(tmp_path, change, line, what):
+    with pytest.raises(ScenarioError, match=f"line {line}: {what}"):
+        flows(tmp_path, "matrix", MESSAGES.replace(*change, 1), start_unit="us")
 
 
 def test_a_circle_of_triggers(tmp_path):

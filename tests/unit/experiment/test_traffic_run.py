@@ -107,7 +107,7 @@ def test_a_matrix_runs_in_its_order(tmp_path):
         "0->1 id 11 start 0 size 2000 recv_done_trigger 1\n2->1 id 12 start 50000000 size 3000 recv_done_trigger 1\n"
         "1->3 id 13 trigger 1 size 4000 recv_done_trigger 7\ntrigger id 1 barrier 2\ntrigger id 7 oneshot\n"
     )
-    result = simulate(case({"kind": "matrix", "file": str(tmp_path / "a.cm")}))
+    result = simulate(case({"kind": "matrix", "file": str(tmp_path / "a.cm"), "start_unit": "ps"}))
     found = {row["part"]: row for row in rows(result.messages)}
     assert (found[11]["start_ps"], found[12]["start_ps"]) == (0, 50 * US)
     assert found[13]["start_ps"] == found[12]["end_ps"] + 2 * US
@@ -345,3 +345,43 @@ def test_jobs_and_traffic_have_tables_of_their_own(capsys):
         "case: flows of t1",
     ]
     assert text.count("as written") == 4 and "as written, " not in text
+
+
+DONE = """Nodes 4
+Connections 4
+Triggers 2
+0->1 id 1 start 0 size 4000 send_done_trigger 1
+2->0 id 2 start 50 size 4000 recv_done_trigger 1
+0->3 id 3 trigger 1 size 1000 send_done_trigger 2
+0->2 id 4 trigger 2 size 1000
+trigger id 1 barrier 2
+trigger id 2 oneshot
+"""
+
+
+def test_a_trigger_fires_when_a_sender_is_done(tmp_path):
+    """Times by hand: one packet at 10 Gbps over two links of 1 us, and its acknowledgement back, on an empty network.
+
+    A flow that waits starts one software latency of 2 us after what it waits for: flow 2's delivery, where it starts at
+    50 us, else flow 1's acknowledgement.
+    """
+    (tmp_path / "a.cm").write_text(DONE)
+    table = {"name": "m", "kind": "matrix", "file": str(tmp_path / "a.cm"), "start_unit": "us"}
+    made = build_scenario({
+        "name": "x", "topology": {"kind": "star", "hosts": 4}, "link": {"rate": "10Gbps", "latency": "1us"},
+        "host": {"software_latency": "2us"}, "transport": "dctcp", "traffic": [table],
+    })  # fmt: skip
+    rows = {row["part"]: row for row in simulate(made).messages.to_pylist()}
+
+    def crossing(nbytes: int) -> int:
+        return 2 * (1_000_000 + nbytes * 800)
+
+    header, ack = 66, 66
+    assert [rows[flow]["start_ps"] for flow in (1, 2)] == [0, 50_000_000]
+    assert rows[2]["end_ps"] == 50_000_000 + crossing(4000 + header)
+    assert rows[3]["start_ps"] == rows[2]["end_ps"] + 2_000_000
+    done = rows[3]["start_ps"] + crossing(1000 + header) + crossing(ack)
+    assert rows[4]["start_ps"] == done + 2_000_000
+    (tmp_path / "a.cm").write_text(DONE.replace("start 50", "start 0"))
+    rows = {row["part"]: row for row in simulate(made).messages.to_pylist()}
+    assert rows[3]["start_ps"] - 2_000_000 == crossing(4000 + header) + crossing(ack) > rows[2]["end_ps"]

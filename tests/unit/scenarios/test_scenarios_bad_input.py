@@ -12,6 +12,7 @@ from star_cases import star_tables
 
 from gradwire.scenarios.errors import ScenarioError, StallError, shorten
 from gradwire.scenarios.load import build_scenario, load_scenario
+from gradwire.scenarios.schema.scenario import Scenario
 
 RING = {"kind": "ring"}
 
@@ -322,3 +323,62 @@ def test_what_is_missing_is_told_of_by_its_first_sentence():
         "job[0].exchange.batch: is missing; expected Samples of a worker in a step: so many activations and errors fully "
         "connected layers have"
     ]
+
+
+def fabric_400g(switch: dict[str, Any]) -> Scenario:
+    link, traffic = {"rate": "400Gbps"}, [{"name": "t", "kind": "permutation", "size": "1MB"}]
+    return build_scenario({"name": "x", "topology": {"kind": "star", "hosts": 4}, "link": link, "transport": "dcqcn",
+                           "traffic": traffic, "switch": {"queues": 2, **switch}})  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("switch", "limit"),
+    [
+        ({}, "512KiB"),
+        ({"pfc": True}, None),  # HPCC: 4 KB per Gbps, above the buffer of 512 KiB that pfc replaces
+        ({"pfc": True, "pfc_classes": [0]}, None),  # as long as one queue comes to it
+        ({"pfc": True, "ecn_threshold": ["1600KB", "1600KB"]}, None),
+        ({"pfc": True, "buffer": "1KiB"}, None),  # holds no packet back
+        ({"shared_buffer": "4MB"}, None),  # a queue alone gets half of it, 2 MB
+        ({"shared_buffer": "3200KB"}, "1.6MB"),  # exactly the threshold
+        ({"shared_buffer": "3200KB", "buffer_alpha": 4.0}, None),  # four fifths, 2.56 MB
+        ({"shared_buffer": "16MB", "buffer_alpha": 0.1}, "1454545B"),  # an eleventh
+        ({"shared_buffer": "16MB", "buffer": "1KiB"}, None),
+        ({"shared_buffer": "16MB", "buffer_share": 0.05}, "800kB"),
+        ({"shared_buffer": "16MB", "buffer_share": [0.05, 1.0], "pfc": True, "pfc_classes": [0]}, None),
+        ({"buffer": "4MB", "ecn_threshold": ["1600KB", "8MB"]}, None),  # nothing is marked in the second
+        ({"buffer": "2MB", "buffer_share": 0.5}, "1MB"),
+    ],
+)
+def test_thresholds_are_compared_with_what_limits_their_queue(switch: dict[str, Any], limit: str | None) -> None:
+    """Worked out by hand: what one queue of a port can hold at most, whichever key says so."""
+    tables = {"ecn_threshold": "1600KB", **switch}
+    if limit is None:
+        assert fabric_400g(tables).switch.thresholds()
+        return
+    with pytest.raises(ScenarioError, match=f"switch.ecn_threshold.*expected less than {limit}") as caught:
+        fabric_400g(tables)
+    assert len(caught.value.mistakes) == 1
+
+
+def test_mistakes_behind_mistakes_are_reported_at_once() -> None:
+    """Wrong keys, wrong pairs of keys in one table, and what is wrong with the whole come in one report."""
+    tables = {
+        "name": "x", "topology": {"kind": "star", "hosts": 4}, "link": {"rate": "fast"},
+        "switch": {"queues": 3, "ecn_threshold": "1600KB", "ecn_ceiling": "1KB", "drr_after": 2},
+        "traffic": [{"name": "t", "kind": "permutation", "size": "1MB", "priority": 5}],
+    }  # fmt: skip
+    with pytest.raises(ScenarioError) as caught:
+        build_scenario(tables)
+    assert {mistake.path for mistake in caught.value.mistakes} == {
+        "link.rate", "switch.ecn_ceiling", "switch.drr_after", "switch.ecn_threshold", "traffic[0].priority",
+    }  # fmt: skip
+
+
+def test_what_a_wrong_key_was_needed_for_is_no_second_mistake() -> None:
+    """`drr_after` needs `drr_quantum`, which is there, only without a unit."""
+    tables = {"name": "x", "topology": {"kind": "star", "hosts": 4}, "switch": {"drr_quantum": 5, "drr_after": 2},
+              "traffic": [{"name": "t", "kind": "permutation", "size": "1MB"}]}  # fmt: skip
+    with pytest.raises(ScenarioError) as caught:
+        build_scenario(tables)
+    assert [mistake.path for mistake in caught.value.mistakes] == ["switch.drr_quantum"]

@@ -182,7 +182,7 @@ def test_the_testbed_refuses():
 @pytest.mark.parametrize(("slots", "job", "words"), [
     (0, {}, "job[0].exchange: switches are to sum, but switch.aggregation_slots is 0"),
     (0, {"servers": 0, "exchange": {"kind": "in_network"}}, "job[0].exchange: switches are to sum"),
-    (64, {"exchange": {"kind": "parameter_server"}}, "switch.aggregation_slots is 64, and no job's exchange uses them"),
+    (64, {"exchange": {"kind": "parameter_server"}}, "switch.aggregation_slots has no effect: no job's exchange uses switches that sum"),
     (64, {}, ""), (0, {"exchange": {"kind": "parameter_server"}}, ""),
 ])  # fmt: skip
 def test_slots_that_nobody_uses_and_sums_without_slots_are_remarked_upon(slots, job, words):

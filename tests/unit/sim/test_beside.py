@@ -59,6 +59,24 @@ def test_steps_are_a_runs_iterations(traffic: list[dict[str, Any]]) -> None:
     assert session.now_ps == sum(found) and session.rest()[2] == sum(found)
 
 
+@pytest.mark.parametrize("workers", [1, 12])
+def test_steps_that_send_at_once_are_a_runs_iterations(workers: int) -> None:
+    """A step begins up to one host latency before the network's time; its messages enter within the first window.
+
+    Had they entered late, packets would arrive before the window that they are sorted in: with a dozen workers, the
+    sort wrote outside its buckets, and training runs stalled. The right times are those of a run, to the picosecond.
+    """
+    def one(iterations: int):
+        return case(ps_job(workers, push_bound=0.0, iterations=iterations), hosts=workers + 2, link={"rate": "1Gbps"})
+
+    trace = make_trace([[8] * 80], forward=0, backward=0)
+    first = max(simulate(one(1), trace).iterations["end_ps"].to_pylist())
+    session = Session(one(1))
+    times = [session.step(trace).time_ps for _ in range(8)]
+    session.close()
+    assert times == [first] * 8
+
+
 def test_traffic_goes_on_from_step_to_step_and_across_rests(tmp_path: Path) -> None:
     """Flows at times of their own, one of which meets the fourth step: only that one takes longer, and does so, too, where the
     network was built anew in between; in a session that goes on from there, too."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
@@ -59,6 +60,26 @@ def test_a_stall_keeps_what_was_seen():
     totals = caught.value.result.summary["totals"]
     assert totals["ended_by"] == "stall" and not totals["finished"] and totals["messages_under_way"] > 0
     assert caught.value.result.messages.num_rows == 4 and caught.value.result.ports.num_rows
+
+
+def test_a_stall_names_the_messages_under_way():
+    """The message of h0, whose cable is cut at 1 us: whatever of its 5 packets arrived before is answered once.
+
+    The log of packets is named where there is none, and shown where there is."""
+    with pytest.raises(Stalled) as caught:
+        simulate(scenario(fault=CUT))
+    text = str(caught.value)
+    from_h0 = next(line for line in text.splitlines() if re.search(r"message \d+ of t .*, h0 -> h\d, 20000 bytes", line))
+    assert "in 5 packets, 5 of them important, may lose 0 bytes, over dctcp: " in from_h0
+    arrived, sent, answered, lost = map(int, re.findall(r"(\d+) (?:bytes have|packets sent|answered|lost)", from_h0))
+    assert arrived == 4096 * answered < 20000 and sent > 5 and lost == sent  # packets, or the answers to them
+    assert ", 0 on their way; sender is not listed at the NIC, " in from_h0
+    assert re.search(r"its timer at [\d.]+s; receiver's timer none$", from_h0)  # retransmissions go on, in vain
+    assert text.endswith("log their packets with --set output.packet_log=true")
+    with pytest.raises(Stalled) as caught:
+        simulate(scenario(fault=CUT, output={"packet_log": True}))
+    assert re.search(r"message \d+: data 0 at [\d.]+m?s over h0->s0(, lost)?$", str(caught.value), re.M)
+    assert "--set" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -110,9 +110,9 @@ def test_keys_of_a_run_are_noted() -> None:
     from gradwire.scenarios.checks.scenario import remarks
 
     said = " ".join(remarks(tiny('job.start="1ms"', 'job.phase="early"')))
-    assert "job[0].start is of a run" in said and "job[0].phase is of a run" in said
+    assert "job[0].start has no effect: it is of a run" in said and "job[0].phase has no effect: it is of a run" in said
     said = " ".join(remarks(tiny('training.compute="trace"', 'job.phase="early"')))
-    assert "of a run" not in said
+    assert "phase" not in said
     beside = 'traffic=[{name="others", kind="poisson", load=0.3, sizes="10kB"}]'
     said = {network: " ".join(remarks(tiny(beside, f"training.network={network}"))) for network in ('"ideal"', "{loss=0.1}", '"simulated"')}
     assert ["traffic makes no difference to a training" in each for each in said.values()] == [True, True, False]

@@ -1,0 +1,25 @@
+"""Notes on scenarios that commands print before they work: keys without effect."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from gradwire.scenarios.schema.scenario import Scenario
+
+MOST_NOTES = 8
+"""Notes that are printed one by one; `gradwire check` prints all."""
+
+
+def print_notes(variants: Sequence[Scenario]) -> None:
+    """Print a line on standard error for each key that has no effect in any of the variants that set it."""
+    from gradwire.scenarios.checks.effect import keys_without_effect
+
+    notes = keys_without_effect(*variants)
+    for note in notes[:MOST_NOTES]:
+        typer.echo(f"note: {note}", err=True)
+    if len(notes) > MOST_NOTES:
+        typer.echo(f"note: and {len(notes) - MOST_NOTES} more: gradwire check prints all", err=True)
