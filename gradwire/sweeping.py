@@ -23,6 +23,7 @@ from gradwire.processes import Ended, Work, cores, fitting, play
 from gradwire.scenarios.errors import GradwireError, ResultError, ScenarioError
 from gradwire.scenarios.given import one_of, path_of, positive_number, unfit, whole_number
 from gradwire.scenarios.gone_on_with import gone_on_with, refuse_other
+from gradwire.scenarios.interrupt import deferred
 
 if TYPE_CHECKING:
     from gradwire.analysis.sweeps.outcome import Sweep
@@ -100,11 +101,12 @@ def sweep(
         try:
             run.work()
         except BaseException:
-            with suppress(ResultError):  # what has ended the work matters more
+            with suppress(ResultError), deferred():  # what has ended the work matters more
                 run.outcome().write(place)
             raise
-        found = run.outcome()
-        found.write(place)
+        with deferred():
+            found = run.outcome()
+            found.write(place)
         return found
 
 

@@ -17,10 +17,11 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from gradwire.cli import signals
 from gradwire.cli.deaf import heard_anyway
+from gradwire.scenarios import interrupt
 from gradwire.scenarios.errors import GradwireError, ScenarioNote
 
 if TYPE_CHECKING:
@@ -50,9 +51,8 @@ def for_people(command: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(command)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
-        terminated: list[int] = []
         try:
-            with _as_ctrl_c(terminated), heard_anyway(), _notes():
+            with _answered_signals(), heard_anyway(), _notes():
                 return command(*args, **kwargs)
         except GradwireError as error:
             if kwargs.get("as_json"):
@@ -60,6 +60,7 @@ def for_people(command: Callable[P, R]) -> Callable[P, R]:
             print(f"gradwire: {error}", file=sys.stderr)
             code = error.exit_code
         except KeyboardInterrupt:
+            terminated = signal.SIGTERM in interrupt.received
             print(f"gradwire: {'terminated' if terminated else 'interrupted'}", file=sys.stderr)
             code = TERMINATED if terminated else INTERRUPTED
         raise SystemExit(code)
@@ -85,26 +86,25 @@ def _notes() -> Iterator[None]:
 
 
 @contextmanager
-def _as_ctrl_c(seen: list[int]) -> Iterator[None]:
-    """SIGTERM, by which batch systems end what has had its time, is a Ctrl-C: what there is by then is kept."""
-
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        seen.append(number)
-        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background by a script
-            raise KeyboardInterrupt
-        signal.raise_signal(signal.SIGINT)
-
-    if (
-        threading.current_thread() is not threading.main_thread()
-        or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
-    ):
+def _answered_signals() -> Iterator[None]:
+    """Answer SIGTERM, by which batch systems end what has had its time, as Ctrl-C: deferred until the state is
+    consistent. An ignored SIGINT stays ignored, as shells and `nohup` mean it."""
+    interrupt.received.clear()
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    signal.signal(signal.SIGTERM, pass_on)
+    ours = (signals.answer, signal.SIG_DFL, signal.default_int_handler)
+    before = {number: signal.getsignal(number) for number in signals.ENDS}
+    before = {number: handler for number, handler in before.items() if handler in ours}
     try:
+        for number in before:
+            signal.signal(number, interrupt.on_signal)
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if signals.answer in before.values():
+            signals.command_is_over()
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class _Patient(io.RawIOBase):

@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.soak import ANSWERS, Case
 
-SOURCES = ("scenarios", "readers", "agents")
+SOURCES = ("scenarios", "readers", "agents", "signals")
 PATIENCE_S = 120  # of processor time: a case that takes more hangs. The clock on the wall is no judge beside other work
 WAIT_S = 10 * PATIENCE_S  # on the wall, for a case that waits for something for good
 TOLD_EVERY = 2.0  # seconds between two reports of a worker
