@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import tempfile
 import time
-import tomllib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -186,7 +185,7 @@ def _declared(source: Any) -> tuple[SweepFile, Path, str]:
     """A sweep, the folder from which it names files, and its text, as it means the same from anywhere."""
     from gradwire.analysis.sweeps.located import located
     from gradwire.analysis.sweeps.schema import build_sweep, load_sweep
-    from gradwire.scenarios.toml import write_toml
+    from gradwire.scenarios.toml import read_toml, write_toml
 
     if isinstance(source, Mapping):
         found = build_sweep(source)
@@ -194,7 +193,7 @@ def _declared(source: Any) -> tuple[SweepFile, Path, str]:
     if not isinstance(source, str | Path):
         raise unfit(source, "sweep(source)", "a sweep file, a name of the library, or tables", ScenarioError)
     found, folder, text = load_sweep(source)
-    tables = tomllib.loads(text)
+    tables = read_toml(text)
     full = located(tables, folder)
     return found, folder, text if full == tables else write_toml(full)
 

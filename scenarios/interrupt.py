@@ -1,11 +1,11 @@
 """Requests to end a program (SIGINT, SIGTERM), raised as KeyboardInterrupt only where the state is consistent.
 
-Python raises KeyboardInterrupt at an arbitrary bytecode. In the middle of a process of a job, a callback, an import or a
-clean-up it can be swallowed, or leave half a step behind, and a partial Result would be inconsistent. `CtrlC` defers
+Python raises KeyboardInterrupt at an arbitrary bytecode. In the middle of a process of a job, a callback, an import or
+a clean-up it can be swallowed, or leave half a step behind, and a partial Result would be inconsistent. `CtrlC` defers
 the first request; its owner calls `check` where everything is in order. A second request is raised at once.
 
-Python's handler of SIGINT is replaced while a `CtrlC` is entered. The command line installs `on_signal` for SIGTERM, too,
-so that both take the same way, also where a script has begun the command with SIGINT ignored.
+Python's handler of SIGINT is replaced while a `CtrlC` is entered. The command line installs `on_signal` for SIGTERM,
+too, so that both take the same way, also where a script has begun the command with SIGINT ignored.
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.errors import ResultError, shorten
 from gradwire.scenarios.learned import SUMMARY as TRAINING
 from gradwire.scenarios.result import FORMAT
-from gradwire.scenarios.toml import SEVERAL
+from gradwire.scenarios.result_columns import check_values
+from gradwire.scenarios.toml import SEVERAL, read_toml
 
 if TYPE_CHECKING:
     import pyarrow
@@ -126,8 +127,8 @@ def read_scenario(path: Path) -> str:
 def tables_of(text: str, where: str) -> dict[str, Any]:
     """What a scenario's text says, once it is known to have the shape of one."""
     try:
-        tables = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        tables = read_toml(text)
+    except tomllib.TOMLDecodeError as error:
         raise ResultError(f"is no TOML: {error}", where, RAN) from None
     if not tables:
         raise ResultError("is empty", where, RAN)
@@ -139,13 +140,14 @@ def tables_of(text: str, where: str) -> dict[str, Any]:
 
 
 def read_table(path: Path, schema: pyarrow.Schema) -> pyarrow.Table:
-    """A table with exactly the columns of `schema`, and a value in each place."""
+    """A table with exactly the columns of `schema`, and a possible value in each place."""
     import pyarrow.parquet
 
     try:
         if path.is_dir():  # which pyarrow would take for a table in parts
             raise ResultError("is a folder", str(path), "a Parquet file")
         table = pyarrow.parquet.read_table(path)
+        table.validate(full=True)
     except FileNotFoundError:
         raise ResultError("no such file", str(path), WHOLE) from None
     except (OSError, pyarrow.ArrowException) as error:
@@ -156,6 +158,7 @@ def read_table(path: Path, schema: pyarrow.Schema) -> pyarrow.Table:
     for name in schema.names:
         if empty := table[name].null_count:
             raise ResultError(f"column {name} has {empty} empty values", str(path), "none")
+    check_values(path.stem, table, path)
     return table
 
 

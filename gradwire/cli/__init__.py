@@ -12,7 +12,6 @@ from gradwire.cli import signals
 if signals.is_program():
     signals.take_over()  # before all other imports
 
-# ruff: noqa: E402
 import sys
 from copy import copy
 from typing import Annotated
@@ -37,7 +36,7 @@ from gradwire.cli import (
     train,
     tune,
 )
-from gradwire.cli.terminal import patient_stdout
+from gradwire.cli.terminal import patient_streams
 from gradwire.cli.trace import app as trace_app
 
 app = typer.Typer(
@@ -78,5 +77,5 @@ def only(name: str) -> typer.Typer:
 
 def main() -> None:
     """Entry point of the `gradwire` command."""
-    with patient_stdout():
+    with patient_streams():
         only(sys.argv[1] if len(sys.argv) > 1 else "")()
