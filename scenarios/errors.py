@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
-from itertools import islice
 from html import escape
+from itertools import islice
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 

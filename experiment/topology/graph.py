@@ -212,5 +212,5 @@ def _cost(value: str) -> int:
 def _loss(value: Any) -> float:
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise UnitError("is no number", "a probability such as 0.01") from None

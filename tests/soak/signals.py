@@ -253,6 +253,9 @@ class Trial:
         heard = not (had_ended or (sent == signal.SIGINT and self.ignored))
         ended = 128 - status if status < 0 else status
         late = moment > LATE * duration(self._name)
+        if sent == signal.SIGINT and _is_interpreters(said):
+            assert not (self.place / "out").exists(), where
+            return "cut"
         assert ended == 0 if not heard else ended == 128 + sent or (ended == 0 and late), where
         assert not heard or time.monotonic() - asked < ANSWER_S, f"took {time.monotonic() - asked:.0f} s: {where}"
         assert not [word for word in WRONG if word in said], where
@@ -282,6 +285,12 @@ class Trial:
     def remove_out(self) -> None:
         for each in self.place.glob("out*"):
             each.unlink() if each.is_file() else shutil.rmtree(each)
+
+
+def _is_interpreters(said: str) -> bool:
+    """Return True if Python was interrupted before any code of gradwire ran, which no program can answer."""
+    begun = said.startswith(("Traceback", "Fatal Python error: init_import_site", "Error in sitecustomize"))
+    return begun and "KeyboardInterrupt" in said and "/gradwire/" not in said
 
 
 def _processes(session: int) -> list[str]:
