@@ -32,6 +32,7 @@ from gradwire.analysis.played import IDLE, Played
 from gradwire.analysis.ran import Ran, ran
 from gradwire.analysis.tables import Row as TableRow
 from gradwire.analysis.tables import html_table
+from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.readable import share_text, time_text
 from gradwire.scenarios.result import Result
@@ -216,7 +217,9 @@ def _row(played: Played, walk: Walk, row: Json) -> Json:
             for cause, length in walk.wait(course.event[place], course.begin[place], course.end[place]).items():
                 parts[cause] += length
     taken = row["end_ps"] - row["start_ps"]
-    assert sum(parts.values()) == taken, (row, parts)
+    if sum(parts.values()) != taken:
+        what = f"has times of worker {row['worker']} in iteration {row['iteration']} that do not add up"
+        raise ResultError(what, "iterations.parquet", "the tables as the run has written them")
     return {
         "job": played.name, "worker": row["worker"], "iteration": row["iteration"], "start_ps": row["start_ps"],
         "end_ps": row["end_ps"], **{f"{name}_ps": int(length) for name, length in parts.items()},

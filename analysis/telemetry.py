@@ -30,6 +30,7 @@ from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.result import Result
 from gradwire.scenarios.units import format_time
+from gradwire.traces.room import refuse_beyond
 
 if TYPE_CHECKING:
     import pyarrow
@@ -100,9 +101,13 @@ def series(result: Result, ports: Sequence[str] | None = None) -> list[Series]:
     if not table.num_rows:
         return []
     time = numpy_of(table["time_ps"])
-    width = int(np.searchsorted(time, time[0], side="right"))  # ports sampled at a time
+    width = int(np.count_nonzero(time == time[0]))  # ports sampled at a time
     names = table["port"].slice(0, width).to_pylist()
     times = time[::width]
+    regular = (np.diff(times) > 0).all() and np.array_equal(np.repeat(times, width), time)
+    if not regular or names * len(times) != table["port"].to_pylist():
+        what = "does not have every port at each of its times"
+        raise ResultError(what, "samples.parquet", "the samples as the run took them")
     queue, sent, rate = (
         numpy_of(table[name]).reshape(-1, width) for name in ("queue_bytes", "sent_bytes", "rate_bps")
     )
@@ -111,6 +116,7 @@ def series(result: Result, ports: Sequence[str] | None = None) -> list[Series]:
     else:
         period = _period(result, times)
     slots = times // period
+    refuse_beyond(2 * 8 * width * (int(slots[-1]) + 1), "to show the samples", "samples.parquet")
     found = []
     for number, name in enumerate(names):
         if ports is None or name in ports:

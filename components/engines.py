@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING
 
 from gradwire.components import objects
 from gradwire.scenarios.cache import cache_folder, private_folder
+from gradwire.scenarios.interrupt import CtrlC
 from gradwire.scenarios.json_data import Json
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ PART = ".part"
 LOCK = "lock"
 ENGINES = "engines"
 FUNCTIONS = "functions"  # what `gradwire.components.lowered` keeps
+ENDS = (signal.SIGINT, signal.SIGTERM)
 DISK = b"\0"  # before what a child says of a disk
 STALE_PART_S = 2 * COMPILE_SECONDS
 
@@ -167,25 +169,27 @@ def compile_all(works: Sequence[Work], jobs: int | None = None) -> dict[str, flo
     begun: dict[int, tuple[str, float]] = {}
     spent: dict[str, float] = {}
     told = b""
-    try:
-        while waiting or running:
-            while waiting and len(running) < jobs:
-                work = waiting.pop(0)
-                child, pipe = _begin(work)
-                begun[child] = work.identity, time.monotonic()
-                running[child] = pipe, time.monotonic() + COMPILE_SECONDS
-            time.sleep(0.01)
-            for child in [child for child in running if os.waitpid(child, os.WNOHANG)[0]]:
-                pipe, _ = running.pop(child)
-                identity, since = begun.pop(child)
-                spent[identity] = time.monotonic() - since
-                told = told or os.read(pipe, 1 << 16)
-                os.close(pipe)
-            for child in [child for child, (_, end) in running.items() if time.monotonic() > end]:
-                _end(child, running.pop(child)[0])
-    finally:
-        for child, (pipe, _) in running.items():
-            _end(child, pipe)
+    with CtrlC() as ctrl_c:  # a child that has been started is known before the request is granted
+        try:
+            while waiting or running:
+                while waiting and len(running) < jobs:
+                    work = waiting.pop(0)
+                    child, pipe = _begin(work)
+                    begun[child] = work.identity, time.monotonic()
+                    running[child] = pipe, time.monotonic() + COMPILE_SECONDS
+                ctrl_c.check()
+                time.sleep(0.01)
+                for child in [child for child in running if os.waitpid(child, os.WNOHANG)[0]]:
+                    pipe, _ = running.pop(child)
+                    identity, since = begun.pop(child)
+                    spent[identity] = time.monotonic() - since
+                    told = told or os.read(pipe, 1 << 16)
+                    os.close(pipe)
+                for child in [child for child, (_, end) in running.items() if time.monotonic() > end]:
+                    _end(child, running.pop(child)[0])
+        finally:
+            for child, (pipe, _) in running.items():
+                _end(child, pipe)
     _forget_old(writable_folder())
     if told.startswith(DISK) and not _private:
         _go_private(told[len(DISK) :].decode(errors="replace"))
@@ -199,15 +203,20 @@ def compile_all(works: Sequence[Work], jobs: int | None = None) -> dict[str, flo
 def _begin(work: Work) -> tuple[int, int]:
     """Start a child that compiles; (its process, what it says of the user's own part)."""
     ours, theirs = os.pipe()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)  # or a child could do what only its parent may
     child = os.fork()
     if child:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(theirs)
         return child, ours
     try:
+        signal.set_wakeup_fd(-1)
+        for number in ENDS:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1)
         os.dup2(null, 2)  # what there is to say, the parent says
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
         _compile(work, lambda text: os.write(theirs, text.encode()))
     except OSError as error:
         os.write(theirs, DISK + f"{engines_folder()}: {error.strerror}".encode())

@@ -123,8 +123,15 @@ def emulate(
     check_scenario(scenario, programs=request.programs is not None)
     if scenario.emulation.hosts:  # everything happens in this process, and nothing is forked once it has begun
         return _emulate(scenario, resolved, request, ideal, heard, CtrlC())
-    with CtrlC() as ctrl_c:
-        return _emulate(scenario, resolved, request, ideal, heard, ctrl_c)
+    result: Result | None = None
+    try:
+        with CtrlC() as ctrl_c:
+            result = _emulate(scenario, resolved, request, ideal, heard, ctrl_c)
+    except EmulationInterrupted:
+        raise
+    except KeyboardInterrupt:
+        raise EmulationInterrupted(result) from None
+    return result
 
 
 def _emulate(

@@ -21,6 +21,7 @@ from gradwire.notebook import heard
 from gradwire.scenarios.errors import GradwireError, MissingExtraError, ResultError, ScenarioError
 from gradwire.scenarios.given import number_within, path_of, unfit, whole_number
 from gradwire.scenarios.gone_on_with import folder_for
+from gradwire.scenarios.interrupt import deferred
 from gradwire.scenarios.learned import CHECKPOINT, SUMMARY, TABLES, Learned
 from gradwire.scenarios.load import scenario_of
 from gradwire.scenarios.output import replaced
@@ -228,7 +229,8 @@ def _trained(
                     continue  # its score comes next, and is kept with it
             rests = trainer.due(rest)
             if rests or isinstance(row, Score):
-                made = keep(rests)
+                with deferred():
+                    made = keep(rests)
     return made or learned()  # what is in the folder, to the last digit
 
 

@@ -28,6 +28,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from gradwire.scenarios.interrupt import deferred
 from gradwire.scenarios.readable import killed_text
 
 T = TypeVar("T")
@@ -119,14 +120,19 @@ def play(works: Sequence[Work[T]], jobs: int, ready: Callable[[str], bool] = lam
                 _hand_out(queue, jobs, workers, busy)  # nobody waits until what has ended was looked at
             yield from found
     finally:
-        _end(list(workers.values()))
+        with deferred():
+            _end(list(workers.values()))
 
 
 def _hand_out(queue: _Queue, jobs: int, workers: dict[int, _Worker], busy: dict[int, Work[Any]]) -> None:
     """Give a piece to every worker that has none, and start those that are missing."""
     while len(busy) < jobs and (work := queue.take()) is not None:
         idle = [number for number in workers if number not in busy]
-        number = idle[0] if idle else _start(workers)
+        if idle:
+            number = idle[0]
+        else:
+            with deferred():  # a worker that has been started is known
+                number = _start(workers)
         busy[number] = work
         with suppress(OSError):  # it has just died: seen by `_next`
             workers[number].pipe.send((work.call, work.arguments))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import tempfile
 import time
-import tomllib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -23,6 +22,7 @@ from gradwire.processes import Ended, Work, cores, fitting, play
 from gradwire.scenarios.errors import GradwireError, ResultError, ScenarioError, ScenarioNote
 from gradwire.scenarios.given import one_of, path_of, positive_number, unfit, whole_number
 from gradwire.scenarios.gone_on_with import gone_on_with, refuse_other
+from gradwire.scenarios.interrupt import deferred
 
 if TYPE_CHECKING:
     from gradwire.analysis.sweeps.outcome import Sweep
@@ -100,14 +100,15 @@ def sweep(
         try:
             run.work()
         except BaseException as stop:
-            with suppress(ResultError):  # what has ended the work matters more
+            with suppress(ResultError), deferred():  # what has ended the work matters more
                 found = run.outcome()
                 if isinstance(stop, KeyboardInterrupt):
                     stop.add_note(f"{found.states['done']} of {len(points)} done; the same command resumes")
                 found.write(place)
             raise
-        found = run.outcome()
-        found.write(place)
+        with deferred():
+            found = run.outcome()
+            found.write(place)
         return found
 
 
@@ -187,7 +188,7 @@ def _declared(source: Any) -> tuple[SweepFile, Path, str]:
     """A sweep, the folder from which it names files, and its text, as it means the same from anywhere."""
     from gradwire.analysis.sweeps.located import located
     from gradwire.analysis.sweeps.schema import build_sweep, load_sweep
-    from gradwire.scenarios.toml import write_toml
+    from gradwire.scenarios.toml import read_toml, write_toml
 
     if isinstance(source, Mapping):
         found = build_sweep(source)
@@ -195,7 +196,7 @@ def _declared(source: Any) -> tuple[SweepFile, Path, str]:
     if not isinstance(source, str | Path):
         raise unfit(source, "sweep(source)", "a sweep file, a name of the library, or tables", ScenarioError)
     found, folder, text = load_sweep(source)
-    tables = tomllib.loads(text)
+    tables = read_toml(text)
     full = located(tables, folder)
     return found, folder, text if full == tables else write_toml(full)
 

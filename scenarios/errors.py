@@ -7,10 +7,13 @@ gradwire and keeps its traceback.
 
 from __future__ import annotations
 
+import errno
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from html import escape
+from itertools import islice
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from gradwire.scenarios.advice import install
@@ -27,6 +30,8 @@ class GradwireError(Exception):
     exit_code = 2
 
     def __init__(self, what: str, where: str = "", expected: str = "") -> None:
+        if is_memory_shortage(sys.exception()):  # while it is handled, nothing else can be said of the input
+            what, expected = NO_MEMORY
         self.what, self.where, self.expected = what, where, expected
         super().__init__(what, where, expected)  # all three, so that the error survives pickling
 
@@ -41,11 +46,55 @@ class GradwireError(Exception):
 
     def as_dict(self) -> dict[str, Any]:
         """The same for programs, JSON-safe."""
-        return {"what": self.what, "where": self.where, "expected": self.expected}
+        parts = {"what": self.what, "where": self.where, "expected": self.expected}
+        return {name: cut(text, LINE) for name, text in parts.items()}
 
     def __str__(self) -> str:
         message = f"{self.where}: {self.what}" if self.where else self.what
-        return printable(f"{message}; expected {self.expected}" if self.expected else message)
+        return shown(f"{message}; expected {self.expected}" if self.expected else message)
+
+
+NO_MEMORY = ("not enough memory", "a smaller input, or a machine or limit (ulimit -v) with more memory")
+"""What is said of a shortage of memory, and what would be right."""
+SHORTAGES = (
+    "cannot allocate memory", "can't start new thread", "failed to map segment", "not enough memory", "out of memory",
+    "can't allocate memory", "std::bad_alloc", "failed to launch worker thread",
+)  # fmt: skip
+"""Words by which the system and libraries say it in exceptions of other kinds."""
+LINE = 600
+"""Characters of a message's line that are shown: names and lines of damaged files have no limit of their own."""
+
+
+def is_memory_shortage(error: BaseException | None) -> bool:
+    """Return True if memory ran out, or a thread could not start for lack of it: the error itself or its cause."""
+    while error is not None and not isinstance(error, GradwireError):
+        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+            return True
+        if isinstance(error, OSError | RuntimeError | ImportError | SystemError):
+            text = str(error).lower()
+            if any(words in text for words in SHORTAGES):
+                return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def no_memory(where: str = "") -> GradwireError:
+    """Return what to raise, or print, for a shortage of memory."""
+    what, expected = NO_MEMORY
+    return GradwireError(what, where, expected)
+
+
+def shown(text: str) -> str:
+    """Return the text for a terminal: escapes for what it would obey, and long lines cut in the middle."""
+    return printable("\n".join(cut(line, LINE) for line in text.split("\n")))
+
+
+def cut(text: str, most: int) -> str:
+    """Return at most `most` characters: the beginning, "...", and the end, where "expected" is."""
+    if len(text) <= most:
+        return text
+    half = (most - 3) // 2
+    return f"{text[:half]}...{text[-half:]}"
 
 
 def place(path: str, inner: str) -> str:
@@ -171,6 +220,10 @@ class MissingExtraError(GradwireError):
 
 def shorten(value: object, limit: int = 80) -> str:
     """`value` as text for an error message: strings and booleans as in TOML, never a whole table."""
+    if isinstance(value, list | tuple):
+        value = value[:limit]
+    elif isinstance(value, dict):
+        value = dict(islice(value.items(), limit))
     if isinstance(value, bool):
         text = str(value).lower()
     elif isinstance(value, str):

@@ -23,6 +23,9 @@ from gradwire.scenarios.units import UnitError
 
 Location = tuple[str | int, ...]
 
+MOST = 200
+"""Mistakes that are explained one by one (our choice): to look for the nearest key takes 0.2 ms each."""
+
 # Tables that people look for and that this version does not have, or has under another name.
 NOT_YET: Mapping[str, str] = {
     "background": "background traffic is written as [[traffic]] tables",
@@ -32,10 +35,15 @@ NOT_YET: Mapping[str, str] = {
 
 
 def explain(error: ValidationError, tables: Mapping[str, Any], root: type[Table]) -> list[Mistake]:
-    """Every mistake in `error`, which came from validating `tables` as `root`, in the models' order."""
+    """The mistakes in `error`, which came from validating `tables` as `root`, in the models' order; beyond `MOST` their
+    number."""
     found: list[Mistake] = []
-    for entry in entries(error):
+    several = entries(error)
+    for entry in several[:MOST]:
         found.extend(_mistakes(entry, tables, root))
+    if len(several) > MOST:
+        path = _text(file_location(several[MOST], tables))
+        found.append(Mistake(path, f"the first of {len(several) - MOST:,} more mistakes"))
     return found
 
 

@@ -22,14 +22,14 @@ from pydantic import ValidationError
 
 from gradwire.scenarios.advice import nearest
 from gradwire.scenarios.errors import Mistake, ScenarioError
-from gradwire.scenarios.explain import Location, entries, explain, file_location
+from gradwire.scenarios.explain import MOST, Location, entries, explain, file_location
 from gradwire.scenarios.files import regular
 from gradwire.scenarios.given import instance_of, path_of, texts_of
 from gradwire.scenarios.overrides import lay_over, of_policies, put_in_traces, steps_of
 from gradwire.scenarios.schema.base import Mistakes
 from gradwire.scenarios.schema.policy import Policy, overlay
 from gradwire.scenarios.schema.scenario import Scenario
-from gradwire.scenarios.toml import inline
+from gradwire.scenarios.toml import inline, read_toml
 from gradwire.scenarios.trust import refuse_outside
 from gradwire.scenarios.units import format_size
 
@@ -204,11 +204,9 @@ def read_text(path: Path, wanted: str = "a scenario file (.toml)") -> str:
 def parse_toml(path: Path, text: str) -> dict[str, Any]:
     """The tables of a TOML file. Raises `ScenarioError`, with the line."""
     try:
-        return tomllib.loads(text)
+        return read_toml(text)
     except tomllib.TOMLDecodeError as error:
         reason = str(error).replace("at end of document", f"at the end, line {text.count(chr(10)) + 1}")
-    except RecursionError:
-        reason = "too many brackets inside each other"
     raise ScenarioError(f"is no TOML: {reason}", str(path), "key = value lines and [tables]")
 
 
@@ -224,8 +222,8 @@ def _behind(error: ValidationError, tables: dict[str, Any]) -> list[Mistake]:
     hidden: list[Mistake] = []
     while True:
         found = entries(error)
-        if any(not entry["loc"] for entry in found):
-            return hidden  # it has been checked as a whole, or it is no table at all
+        if len(found) > MOST or any(not entry["loc"] for entry in found):
+            return hidden  # more than is shown, or checked as a whole already, or no table at all
         before = len(dropped)
         for entry in found:
             location = file_location(entry, repaired)

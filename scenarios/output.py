@@ -27,6 +27,7 @@ from typing import NamedTuple, TypeVar
 
 from gradwire.scenarios.errors import GradwireError, ResultError
 from gradwire.scenarios.given import path_of
+from gradwire.scenarios.interrupt import deferred
 
 _ours: set[Path] = set()
 """Folders that this process has claimed, and may therefore put something in the place of."""
@@ -93,6 +94,10 @@ class Claim:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        with deferred():
+            self._claim()
+
+    def _claim(self) -> None:
         while True:
             self._made = _make(self.path)
             with contextlib.suppress(FileNotFoundError):  # it has just been somebody else's, and is gone: once more
@@ -163,15 +168,16 @@ def new_folder(target: str | Path) -> Iterator[Path]:
     refuse_existing(where)
     try:
         where.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=".gradwire-", suffix=".partial", dir=where.parent))
-        try:
-            yield partial
-            partial.chmod(0o777 & ~_umask())  # mkdtemp makes folders that nobody else can read
-            refuse_existing(where)  # somebody may have been faster
-            os.rename(partial, where)
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
+        with deferred():
+            partial = Path(tempfile.mkdtemp(prefix=".gradwire-", suffix=".partial", dir=where.parent))
+            try:
+                yield partial
+                partial.chmod(0o777 & ~_umask())  # mkdtemp makes folders that nobody else can read
+                refuse_existing(where)  # somebody may have been faster
+                os.rename(partial, where)
+            except BaseException:
+                shutil.rmtree(partial, ignore_errors=True)
+                raise
     except OSError as error:
         raise cannot_write(error, where) from None
 

@@ -17,7 +17,7 @@ from typing import Any
 from gradwire.scenarios.errors import ScenarioError, ScenarioNote
 from gradwire.scenarios.explain import Location
 from gradwire.scenarios.schema.policy import NAMED
-from gradwire.scenarios.toml import SEVERAL
+from gradwire.scenarios.toml import SEVERAL, read_toml
 
 FILES = ("trace", "file", "sizes", "modules")
 """Fields that name a file or a folder; some of them something else as well."""
@@ -93,8 +93,8 @@ def _override(tables: dict[str, Any], override: str) -> dict[str, Any]:
     if not equals or not steps:
         raise ScenarioError("is no override", where, "a.b=value, such as link.rate=10Gbps")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
+        value = read_toml(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
         value = text.strip()
     if steps[0] in SEVERAL and len(steps) > 1 and not tables.get(str(steps[0])):
         raise ScenarioError(f"the scenario has no [[{steps[0]}]]", where, "a key of a table that is there")

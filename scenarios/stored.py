@@ -16,7 +16,8 @@ from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.errors import ResultError, shorten
 from gradwire.scenarios.learned import SUMMARY as TRAINING
 from gradwire.scenarios.result import FORMAT
-from gradwire.scenarios.toml import SEVERAL
+from gradwire.scenarios.result_columns import check_values
+from gradwire.scenarios.toml import SEVERAL, read_toml
 
 if TYPE_CHECKING:
     import pyarrow
@@ -33,6 +34,7 @@ SUMMARY: Mapping[str, Shape] = {
     "totals": {"simulated_ps": int, "finished": bool, "ended_by": str},
 }  # fmt: skip
 """Types of what is read of a summary, as far as it is there; under "": of every key."""
+MOST = 1 << 63
 NEEDED = ("name", "totals")
 """What every Result has said of itself."""
 TIMING: Mapping[str, Shape] = {"hops_per_s": (int, float), "packet_hops_simulated": int}
@@ -81,7 +83,20 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise ResultError(f"cannot be read ({error})", str(path)) from None
     if not isinstance(data, dict):
         raise ResultError("is no JSON object", str(path))
+    _check_numbers(data, "", path)
     return data
+
+
+def _check_numbers(value: Any, key: str, path: Path) -> None:
+    """Raise `ResultError` for a number that is not finite or needs more than 64 bits, which JSON may hold."""
+    if isinstance(value, dict):
+        for name, each in value.items():
+            _check_numbers(each, f"{key}.{name}" if key else name, path)
+    elif isinstance(value, list):
+        for each in value:
+            _check_numbers(each, key, path)
+    elif isinstance(value, int | float) and not -MOST <= value <= MOST:
+        raise _wrong(key, value, f"a number of at most {MOST:.1e}", path)
 
 
 def _check(data: Mapping[str, Any], shape: Mapping[str, Shape], place: str, path: Path) -> None:
@@ -126,8 +141,8 @@ def read_scenario(path: Path) -> str:
 def tables_of(text: str, where: str) -> dict[str, Any]:
     """What a scenario's text says, once it is known to have the shape of one."""
     try:
-        tables = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        tables = read_toml(text)
+    except tomllib.TOMLDecodeError as error:
         raise ResultError(f"is no TOML: {error}", where, RAN) from None
     if not tables:
         raise ResultError("is empty", where, RAN)
@@ -139,23 +154,25 @@ def tables_of(text: str, where: str) -> dict[str, Any]:
 
 
 def read_table(path: Path, schema: pyarrow.Schema) -> pyarrow.Table:
-    """A table with exactly the columns of `schema`, and a value in each place."""
+    """A table with exactly the columns of `schema`, and a possible value in each place."""
     import pyarrow.parquet
 
     try:
         if path.is_dir():  # which pyarrow would take for a table in parts
             raise ResultError("is a folder", str(path), "a Parquet file")
         table = pyarrow.parquet.read_table(path)
+        table.validate(full=True)
     except FileNotFoundError:
         raise ResultError("no such file", str(path), WHOLE) from None
-    except (OSError, pyarrow.ArrowException) as error:
-        reason = str(error).splitlines()[0]
+    except (OSError, ValueError, pyarrow.ArrowException) as error:  # ValueError: names that are no UTF-8
+        reason = str(error).partition("\n")[0]
         raise ResultError(f"is damaged or no Parquet file ({reason})", str(path)) from None
     if not table.schema.equals(schema):
         raise ResultError("has other columns", str(path), ", ".join(schema.names))
     for name in schema.names:
         if empty := table[name].null_count:
             raise ResultError(f"column {name} has {empty} empty values", str(path), "none")
+    check_values(path.stem, table, path)
     return table
 
 

@@ -8,10 +8,7 @@ its window, U+202E turns the order of letters around. Two things print. Python's
 from __future__ import annotations
 
 import io
-import sys
 import unicodedata
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
@@ -58,25 +55,6 @@ class _Raw:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
-
-
-@contextmanager
-def escaped_stderr() -> Iterator[None]:
-    """Let standard error be an `EscapingStream` for a while."""
-    before = sys.stderr
-    try:
-        buffer = before.buffer
-    except AttributeError:  # closed, or no file at all
-        yield
-        return
-    escaping = EscapingStream(buffer, encoding=before.encoding, errors=before.errors, line_buffering=True)
-    sys.stderr = escaping
-    try:
-        yield
-    finally:
-        sys.stderr = before
-        with suppress(OSError):
-            escaping.detach()
 
 
 def unescaped(stream: TextIO) -> TextIO:

@@ -1,4 +1,7 @@
-"""A writer of TOML: Python's `tomllib` reads it only, and what a scenario holds needs no more than this.
+"""TOML as scenarios hold it: a reader with limits, and a writer.
+
+`tomllib` takes time with the square of a dotted key's parts, and what checks a scenario with every table: `read_toml`
+refuses what no scenario has before it is parsed. Python has no writer; what a scenario holds needs no more than this.
 
 Tables become [sections], lists of tables [[sections]], everything else stands on a line of its own. There is no null in
 TOML: a None is left out, which in a scenario means the same as its default.
@@ -8,12 +11,53 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 SEVERAL = ("job", "traffic", "fault", "policy", "link_override")
 """What a scenario may have several of, as [[tables]]."""
 BARE = re.compile(r"[A-Za-z0-9_-]+")
+MOST_PARTS, MOST_BRACKETS = 64, 100_000
+"""Parts of a dotted key, and opening brackets (tables and lists) of a file, beyond which it is refused; our choice."""
+_KEY = r"""(?:[\w-]++|"(?:[^"\\\n]|\\[^\n])*+"|'[^'\n]*+')"""
+_SKIPPED = "|".join(
+    (
+        r'''"""(?:[^\\"]|\\.|"(?!""))*+(?:"""|\Z)''',
+        r"""'''(?:[^']|'(?!''))*+(?:'''|\Z)""",
+        _KEY + r"(?![ \t]*+\.)",
+        r'''"(?:[^"\\\n]|\\[^\n])*+(?!")|'[^'\n]*+(?!')''',  # without an end
+        r"\#[^\n]*+",
+        r"""[^\w"'#\[{-]""",
+    )
+)
+_DOTTED = rf"{_KEY}(?:[ \t]*+\.[ \t]*+{_KEY})*+"
+_TOKEN = re.compile(rf"(?:{_SKIPPED})*+(?:(?P<key>{_DOTTED})|(?P<bracket>[\[{{])|.|\Z)", re.ASCII | re.DOTALL)
+"""Text without interest, and then a dotted key, an opening bracket, or a character that is in no token; none of the
+parts is tried twice, so that the time is linear."""
+
+
+def read_toml(text: str) -> dict[str, Any]:
+    """Return the tables of a TOML text, as `tomllib.loads` does.
+
+    Raises
+    ------
+    tomllib.TOMLDecodeError
+        It is no TOML, or has keys or tables inside each other too deeply, or too many tables.
+    """
+    brackets = 0
+    for token in _TOKEN.finditer(text):
+        key = token["key"] or ""
+        if key.count(".") >= MOST_PARTS and len(re.findall(_KEY, key, re.ASCII)) > MOST_PARTS:
+            line = text.count("\n", 0, token.start("key")) + 1
+            raise tomllib.TOMLDecodeError(f"a dotted key has more than {MOST_PARTS} parts (at line {line})")
+        brackets += token["bracket"] is not None
+        if brackets > MOST_BRACKETS:
+            raise tomllib.TOMLDecodeError(f"there are more than {MOST_BRACKETS:,} tables and lists")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise tomllib.TOMLDecodeError("too many brackets inside each other") from None
 
 
 def write_toml(tables: Mapping[str, Any]) -> str:

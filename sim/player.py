@@ -307,7 +307,7 @@ class Player:
             rows.important[message], arrived, start_ps=start, transport=table.transport, sent=sent,
             number=int(played.numbers[message]), share=float(rows.share[message]), pool=value("pool"),
             turn=value("turn"), fan=self._fan(played, message), since=since_of(played.notes, played.number),
-            **({} if settles < 0 else {"settled": lambda made: self._count(played.events[settles])}),
+            settled=None if settles < 0 else lambda made: self._count(played.events[settles]),
         )  # fmt: skip
 
 

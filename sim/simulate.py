@@ -128,8 +128,9 @@ def simulate(
         times["compile_s"] = getattr(engine, "compile_s", 0.0)
         return collect_result(state, traces, threads, times)
 
+    result: Result | None = None
     try:
-        with CtrlC() as ctrl_c:
+        with CtrlC() as ctrl_c:  # until the Result is there
             observer = Observer(state.standing, progress, ctrl_c, max_wall_s)
             if hasattr(engine, "on_progress"):
                 engine.on_progress = observer.within
@@ -141,20 +142,25 @@ def simulate(
             )
             state.ended_by = "done" if reached else "duration"
             coupling.settle(state.last_ps)
+            observer.report(state.end_ps, last=True)
+            result = collect()
     except OutOfTime:
         state.ended_by = "done" if state.done else "max_wall"
     except StallError as error:
         state.ended_by = "stall"
         raise Stalled(str(error), collect()) from None
     except KeyboardInterrupt:
-        state.ended_by = "done" if state.done else "interrupt"
-        raise Interrupted(collect()) from None
+        if result is None:
+            state.ended_by = "done" if state.done else "interrupt"
+        raise Interrupted(result or collect()) from None
     finally:
         close = getattr(engine, "close", None)
         if close is not None:
             close()  # its threads
-    observer.report(state.end_ps, last=True)
-    return collect()
+    if result is None:
+        observer.report(state.end_ps, last=True)
+        result = collect()
+    return result
 
 
 def _prepare(

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from gradwire.scenarios.errors import TraceError
+from gradwire.scenarios.interrupt import deferred
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.output import FREE, is_taken
 from gradwire.traces.storage import RAW, raw_folder, write
@@ -60,7 +61,7 @@ def merge(paths: Sequence[str | Path], out: str | Path) -> Path:
     if not raws:
         return write(whole, out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as folder:
+    with deferred(), tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as folder:
         for index, raw in raws:
             shutil.copytree(raw, raw_folder(Path(folder), index))
         return write(whole, out, raw=Path(folder) / RAW)

@@ -28,6 +28,7 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from gradwire.scenarios.errors import TraceError
+from gradwire.scenarios.interrupt import deferred
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.output import FREE, cannot_write, is_taken
 from gradwire.scenarios.readable import size_text, size_unit
@@ -63,14 +64,15 @@ def plot_trace(trace: Trace, out: Path, iteration: int = 0) -> list[Path]:
     figures = {"timeline.png": timeline(trace, iteration), "magnitudes.png": magnitudes(trace)}
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        building = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
-        try:
-            for name, figure in figures.items():
-                figure.savefig(building / name, dpi=DPI, metadata={"Software": "gradwire"})
-            building.chmod(0o755)
-            building.rename(out)
-        finally:
-            shutil.rmtree(building, ignore_errors=True)
+        with deferred():
+            building = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+            try:
+                for name, figure in figures.items():
+                    figure.savefig(building / name, dpi=DPI, metadata={"Software": "gradwire"})
+                building.chmod(0o755)
+                building.rename(out)
+            finally:
+                shutil.rmtree(building, ignore_errors=True)
     except OSError as error:
         raise cannot_write(error, out, TraceError) from error
     return [out / name for name in figures]

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from gradwire.scenarios.arrays import AnyArray
 from gradwire.scenarios.errors import TraceError
 from gradwire.scenarios.given import path_of
+from gradwire.scenarios.interrupt import deferred
 from gradwire.scenarios.json_data import Json, JsonView
 from gradwire.scenarios.output import FREE, cannot_write, is_taken
 from gradwire.traces.graphs import ROLES, UNITS, Graphs
@@ -46,19 +47,20 @@ def write(trace: Trace, directory: str | Path, raw: Path | None = None, chunks_o
         manifest["chunks_of"] = chunks_of
         del tables["chunks"]
     text = manifest_text(manifest)
-    building = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
-    try:
-        for name, table in tables.items():
-            _write_table(table, building / f"{name}.parquet", trace)
-        (building / "manifest.json").write_text(text)
-        if raw is not None:
-            raw.rename(building / RAW)
-        building.chmod(0o755)  # mkdtemp makes it private, and a trace is meant to be shared
-        building.rename(directory)
-    except OSError as error:
-        raise cannot_write(error, directory, TraceError) from error
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
+    with deferred():
+        building = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+        try:
+            for name, table in tables.items():
+                _write_table(table, building / f"{name}.parquet", trace)
+            (building / "manifest.json").write_text(text)
+            if raw is not None:
+                raw.rename(building / RAW)
+            building.chmod(0o755)  # mkdtemp makes it private, and a trace is meant to be shared
+            building.rename(directory)
+        except OSError as error:
+            raise cannot_write(error, directory, TraceError) from error
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
     return directory
 
 
@@ -75,7 +77,7 @@ def refuse_unwritable(directory: Path) -> None:
     """TraceError, better before hours of training than after, if nothing can be created beside `directory`."""
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{directory.name}-", dir=directory.parent):
+        with deferred(), tempfile.TemporaryDirectory(prefix=f".{directory.name}-", dir=directory.parent):
             pass
     except OSError as error:
         raise cannot_write(error, directory, TraceError) from error

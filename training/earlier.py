@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from gradwire.scenarios.errors import GradwireError, ResultError, ScenarioError
 from gradwire.scenarios.learned import FORMAT, SCENARIO, SUMMARY, TRAININGS, seeds_in, trainings_in
 from gradwire.scenarios.load import load_scenario
 from gradwire.scenarios.schema.training import UserReducer
+from gradwire.scenarios.toml import read_toml
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.base import Table
@@ -221,7 +221,7 @@ def _scenario(folder: Path) -> Any:
     """The folder's scenario; None where there is none, or it needs what is not here any more."""
     place = folder / SCENARIO
     try:
-        tables = tomllib.loads(place.read_text(encoding="utf-8"))
+        tables = read_toml(place.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError):

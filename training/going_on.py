@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gradwire.scenarios.errors import ResultError, shorten
 from gradwire.scenarios.learned import CHECKPOINT, PRICES, SCENARIO, SUMMARY, TABLES
 from gradwire.scenarios.record import Changed, changed_inputs, file_digest, input_digests
+from gradwire.scenarios.toml import read_toml
 from gradwire.traces.datasets.images import find_images
 from gradwire.traces.datasets.text import find_text
 from gradwire.training.asked import model_kind, table_of
@@ -97,7 +98,7 @@ def refuse_another(folder: Path, scenario: Scenario, text: str, own_data: bool =
 def _anywhere(text: str) -> dict[str, Any]:
     """A scenario, whatever device it is trained on: it may be gone on with on another one."""
     try:
-        tables = tomllib.loads(text)
+        tables = read_toml(text)
         tables.get("training", {}).pop("device", None)
     except (tomllib.TOMLDecodeError, AttributeError):  # somebody has been at it
         return {"": text}

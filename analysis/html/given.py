@@ -20,6 +20,7 @@ from gradwire.analysis.html.runs import Again, Wanted, made_again, run_section
 from gradwire.analysis.timeline import write_timeline
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.given import instance_of, path_of, unfit
+from gradwire.scenarios.interrupt import deferred
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.learned import SCENARIO, Learned, trainings_in
 from gradwire.scenarios.output import NEW_FILE, new_file, new_folder, refuse_existing
@@ -96,7 +97,7 @@ def report(
         raise ResultError("there is nothing to report", "report", KNOWN)
     sections, again = _sections(found, Wanted(timelines, iteration, trace))
     text = page(title or ", ".join(dict.fromkeys(each.title for each in sections)), sections, command)
-    with new_file(place) as partial:
+    with deferred(), new_file(place) as partial:  # page and timelines, or neither
         partial.write_text(text, encoding="utf-8")
         written = _perfetto(again, beside) if perfetto and again else []
     return Reported(place, [f"{each.title} ({each.kind})" for each in sections], len(text.encode()), written)

@@ -34,8 +34,8 @@ def pick(M, f, count):
 def heard(M, f, kind, entropy, echo, now):
     """An unmarked answer to a packet that arrived brings back an entropy worth using again.
 
-    A receiver that acknowledges several packets at once answers with a BITMAP. A NACK tells of a packet that was trimmed
-    or of a gap; a PULL answers no packet.
+    A receiver that acknowledges several packets at once answers with a BITMAP. A NACK tells of a packet that was
+    trimmed or of a gap; a PULL answers no packet.
     """
     if kind == NACK or kind == PULL or echo:
         return

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradwire.experiment.topology.cables import Cable, LinkSpec, Override, numbered, override_cables
 from gradwire.experiment.topology.network import HOST, SWITCH, Network, assemble
-from gradwire.scenarios.errors import Mistake, ScenarioError
+from gradwire.scenarios.errors import Mistake, ScenarioError, cut
 from gradwire.scenarios.units import MAX_INNER, UnitError, parse_rate, parse_time
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def read_graph(
         raise ScenarioError("is no text in UTF-8", where=str(path), expected=f"a well-formed {form} file") from None
     except Exception as error:  # the readers raise whatever their parsers do
         raise ScenarioError(
-            f"cannot be read: {error}", where=str(path), expected=f"a well-formed {form} file"
+            f"cannot be read: {cut(str(error), 200)}", where=str(path), expected=f"a well-formed {form} file"
         ) from error
     if form == "edge list" and not graph.number_of_edges():
         raise ScenarioError("the file lists no edge", where=str(path), expected="lines such as: h0 s0")
@@ -212,5 +212,5 @@ def _cost(value: str) -> int:
 def _loss(value: Any) -> float:
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise UnitError("is no number", "a probability such as 0.01") from None

@@ -7,40 +7,37 @@ answer at once while the simulator takes a second to import.
 
 from __future__ import annotations
 
+from gradwire.cli import signals
+
+if signals.is_program():
+    signals.take_over()  # before all other imports
+
 import sys
 from copy import copy
-from pathlib import Path
 from typing import Annotated
 
-try:
-    import typer
+import typer
 
-    from gradwire import __version__
-    from gradwire.cli import (
-        bench,
-        cache,
-        capture,
-        execute,
-        fidelity,
-        look,
-        predictor,
-        report,
-        reproduce,
-        run,
-        sweep,
-        testbed,
-        timeline,
-        train,
-        tune,
-    )
-    from gradwire.cli.terminal import patient_stdout
-    from gradwire.cli.trace import app as trace_app
-    from gradwire.scenarios.terminal_text import escaped_stderr
-except KeyboardInterrupt:  # while a command starts there is nobody yet who would answer it
-    if Path(sys.argv[0]).name != "gradwire":
-        raise
-    print("gradwire: interrupted", file=sys.stderr)
-    raise SystemExit(130) from None
+from gradwire import __version__
+from gradwire.cli import (
+    bench,
+    cache,
+    capture,
+    execute,
+    fidelity,
+    look,
+    predictor,
+    report,
+    reproduce,
+    run,
+    sweep,
+    testbed,
+    timeline,
+    train,
+    tune,
+)
+from gradwire.cli.terminal import patient_streams
+from gradwire.cli.trace import app as trace_app
 
 app = typer.Typer(
     help="What does this network policy do to this training job - per packet, in time and in final accuracy?",
@@ -80,5 +77,5 @@ def only(name: str) -> typer.Typer:
 
 def main() -> None:
     """Entry point of the `gradwire` command."""
-    with escaped_stderr(), patient_stdout():
+    with patient_streams():
         only(sys.argv[1] if len(sys.argv) > 1 else "")()

@@ -31,6 +31,7 @@ from gradwire.cli.options import (
 )
 from gradwire.cli.start import importing, light_start
 from gradwire.cli.terminal import for_people, progress
+from gradwire.scenarios.interrupt import deferred
 from gradwire.scenarios.readable import share_text
 
 if TYPE_CHECKING:
@@ -303,7 +304,7 @@ def _show(
     page: bool = False,
 ) -> None:
     """Write a comparison to `out`, with a `page` to open or without, or a Result `alone`, and print the comparison.
-    `plots`: their format, or none.
+    `plots`: their format, or none. A request to end is deferred until that is done.
 
     Exits with 1 if a loss bound is broken, a run has stalled or its time was up, as after Ctrl-C if the runs were not
     `finished`, and with an error if it had to be written elsewhere.
@@ -314,22 +315,23 @@ def _show(
 
     if not results:
         raise KeyboardInterrupt
-    comparison = compare(results, parts)
     kept = None
-    if out is not None and alone:
-        write = partial(comparison.write_alone, plots=plots) if plots else results[0].write
-        kept = keep(out, write, [("result", results[0].write)] if plots else [])
-    elif out is not None:
-        each_alone = [(name, each.write) for name, each in zip(result_folders(results), results, strict=True)]
-        kept = keep(out, partial(comparison.write, plots=plots or "png", page=page), each_alone)
-    if as_json:
-        typer.echo(json.dumps(comparison.as_dict()))
-    else:
-        comparison.print(details)
-        if kept is not None and kept.place is not None:
-            typer.echo(f"{'result' if alone else 'report and results'}: {kept.place}")
-            if page and (kept.place / PAGE).is_file():
-                typer.echo(f"to open in a browser: {kept.place / PAGE}")
+    with deferred():
+        comparison = compare(results, parts)
+        if out is not None and alone:
+            write = partial(comparison.write_alone, plots=plots) if plots else results[0].write
+            kept = keep(out, write, [("result", results[0].write)] if plots else [])
+        elif out is not None:
+            each_alone = [(name, each.write) for name, each in zip(result_folders(results), results, strict=True)]
+            kept = keep(out, partial(comparison.write, plots=plots or "png", page=page), each_alone)
+        if as_json:
+            typer.echo(json.dumps(comparison.as_dict()))
+        else:
+            comparison.print(details)
+            if kept is not None and kept.place is not None:
+                typer.echo(f"{'result' if alone else 'report and results'}: {kept.place}")
+                if page and (kept.place / PAGE).is_file():
+                    typer.echo(f"to open in a browser: {kept.place / PAGE}")
     for violation in comparison.violations:
         typer.echo(f"loss bound broken: {violation}", err=True)
     for text in comparison.cut_short:

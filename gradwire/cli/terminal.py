@@ -17,11 +17,12 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TextIO, TypeVar
 
+from gradwire.cli import signals
 from gradwire.cli.deaf import heard_anyway
-from gradwire.scenarios.errors import GradwireError, ScenarioNote
+from gradwire.scenarios import interrupt
+from gradwire.scenarios.errors import GradwireError, ScenarioNote, is_memory_shortage, no_memory
 from gradwire.scenarios.terminal_text import EscapingStream, console, printable
 from gradwire.scenarios.trust import trusting
 
@@ -42,20 +43,21 @@ WIDE, BAR_WIDTH = 120, 20
 """From so many characters a line on a bar is shown, so long."""
 NAME_SHARE = 0.4
 """What a name may take of a line."""
+STDIN, STDOUT, STDERR = range(3)
 INTERRUPTED, TERMINATED = 130, 143  # 128 + SIGINT and SIGTERM, as shells have it
 
 
 def for_people(command: Callable[P, R]) -> Callable[P, R]:
-    """Make a command end as promised: 2 (or the error's own code) and one message for a refusal, 130 for
-    Ctrl-C. Any other exception is a bug and keeps its traceback. With --json a refusal is a JSON object on stdout, too.
+    """Make a command end as promised: 2 (or the error's own code) and one message for a refusal or a shortage of
+    memory, 130 for Ctrl-C, 143 for SIGTERM. Any other exception is a bug and keeps its traceback. With --json a refusal
+    is a JSON object on stdout, too.
     """
 
     @functools.wraps(command)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
-        terminated: list[int] = []
         try:
             question = None if kwargs.get("as_json") else _question()
-            with _as_ctrl_c(terminated), heard_anyway(), _notes(), trusting(bool(kwargs.get("trust")), question):
+            with _answered_signals(), heard_anyway(), _notes(), trusting(bool(kwargs.get("trust")), question):
                 return command(*args, **kwargs)
         except GradwireError as error:
             if kwargs.get("as_json"):
@@ -63,9 +65,15 @@ def for_people(command: Callable[P, R]) -> Callable[P, R]:
             print(f"gradwire: {error}", file=sys.stderr)
             code = error.exit_code
         except KeyboardInterrupt as stop:
+            terminated = signal.SIGTERM in interrupt.received
             notes = "".join(f": {note}" for note in getattr(stop, "__notes__", ()))
             print(f"gradwire: {'terminated' if terminated else 'interrupted'}{notes}", file=sys.stderr)
             code = TERMINATED if terminated else INTERRUPTED
+        except Exception as error:
+            if not is_memory_shortage(error):
+                raise
+            print(f"gradwire: {no_memory()}", file=sys.stderr)
+            code = GradwireError.exit_code
         raise SystemExit(code)
 
     return guarded
@@ -101,31 +109,30 @@ def _notes() -> Iterator[None]:
 
 
 @contextmanager
-def _as_ctrl_c(seen: list[int]) -> Iterator[None]:
-    """SIGTERM, by which batch systems end what has had its time, is a Ctrl-C: what there is by then is kept."""
-
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        seen.append(number)
-        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background by a script
-            raise KeyboardInterrupt
-        signal.raise_signal(signal.SIGINT)
-
-    if (
-        threading.current_thread() is not threading.main_thread()
-        or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
-    ):
+def _answered_signals() -> Iterator[None]:
+    """Answer SIGTERM, by which batch systems end what has had its time, as Ctrl-C: deferred until the state is
+    consistent. An ignored SIGINT stays ignored, as shells and `nohup` mean it."""
+    interrupt.received.clear()
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    signal.signal(signal.SIGTERM, pass_on)
+    ours = (signals.answer, signal.SIG_DFL, signal.default_int_handler)
+    before = {number: signal.getsignal(number) for number in signals.ENDS}
+    before = {number: handler for number, handler in before.items() if handler in ours}
     try:
+        for number in before:
+            signal.signal(number, interrupt.on_signal)
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if signals.answer in before.values():
+            signals.command_is_over()
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class _Patient(io.RawIOBase):
-    """Standard output that goes on whatever becomes of it: a reader may have seen enough (`gradwire ... | head`), or
-    the disk behind it be full. The work, and what it writes elsewhere, must not end with that."""
+    """A standard stream that goes on whatever becomes of it: a reader may have seen enough (`gradwire ... | head`), the
+    disk behind it be full, or the stream be closed. The work, and what it writes elsewhere, must not end with that."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -149,20 +156,34 @@ class _Patient(io.RawIOBase):
                 self.failed = error
         return size
 
+    def text(self, like: TextIO | None) -> io.TextIOWrapper:
+        """Return a text stream over it that escapes what a terminal would obey, with the encoding of another one."""
+        encoding = getattr(like, "encoding", None) or "utf-8"
+        errors = getattr(like, "errors", None) or "backslashreplace"
+        at_once = self.isatty() or self._number == STDERR
+        return EscapingStream(io.BufferedWriter(self), encoding=encoding, errors=errors, line_buffering=at_once)
+
+
+def _open_closed() -> None:
+    """Open the standard streams that are closed, so that no file of the work takes their numbers. What is written to
+    them fails."""
+    for number in (STDIN, STDOUT, STDERR):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDONLY)  # takes the lowest free number
+
 
 @contextmanager
-def patient_stdout() -> Iterator[None]:
-    """While a command runs, nobody who reads its output, and no full disk behind it, ends it. A command that could not
-    say what it had to ends with 2; one whose reader has gone away, as if all had been read."""
-    try:
-        raw = _Patient(sys.stdout.fileno())
-    except (AttributeError, OSError, ValueError):  # closed, or no file at all
-        yield
-        return
-    before, tty = sys.stdout, raw.isatty()
-    sys.stdout = EscapingStream(
-        io.BufferedWriter(raw), encoding=before.encoding, errors=before.errors, line_buffering=tty
-    )
+def patient_streams() -> Iterator[None]:
+    """While a command runs, nobody who reads its output, no full disk behind it and no closed stream ends it.
+
+    A command that could not write its output ends with 2; one whose reader has gone away, as if all had been read.
+    Messages that cannot be written change no status.
+    """
+    _open_closed()
+    out, err = _Patient(STDOUT), _Patient(STDERR)
+    sys.stdout, sys.stderr = out.text(sys.stdout), err.text(sys.stderr)
     code: int | str | None = 0
     try:
         yield
@@ -170,8 +191,8 @@ def patient_stdout() -> Iterator[None]:
         code = end.code
     finally:
         sys.stdout.flush()
-    if raw.failed is not None and not isinstance(raw.failed, BrokenPipeError):
-        print(f"gradwire: standard output: {raw.failed.strerror}", file=sys.stderr)
+    if out.failed is not None and not isinstance(out.failed, BrokenPipeError):
+        print(f"gradwire: standard output: {out.failed.strerror}", file=sys.stderr)
         code = code or 2
     raise SystemExit(code)
 

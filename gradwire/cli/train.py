@@ -24,6 +24,7 @@ from gradwire.cli.options import (
     overrides_of,
 )
 from gradwire.cli.terminal import for_people, progress
+from gradwire.scenarios.interrupt import deferred
 
 if TYPE_CHECKING:
     from gradwire.scenarios.learned import Learned
@@ -101,16 +102,18 @@ def cmd_train(
             for number, done in _trained(wanted, jobs, target, threads, as_json, seeds is not None):
                 trainings[number] = done
         except KeyboardInterrupt:
-            _stopped(len(trainings), len(wanted), out)
-            if out is not None and trainings:
-                _shown(_in_order(trainings), target, out, places, plots)
+            with deferred():
+                _stopped(len(trainings), len(wanted), out)
+                if out is not None and trainings:
+                    _shown(_in_order(trainings), target, out, places, plots)
             raise
         found = _in_order(trainings)
-        _printed(found, target, as_json, seeds is not None)
-        if out is not None:
-            _shown(found, target, out, places, plots)
-            if not as_json:
-                typer.echo(f"trainings and picture: {out}")
+        with deferred():
+            _printed(found, target, as_json, seeds is not None)
+            if out is not None:
+                _shown(found, target, out, places, plots)
+                if not as_json:
+                    typer.echo(f"trainings and picture: {out}")
 
 
 @contextmanager

@@ -13,10 +13,20 @@ from tests.soak import runner
 
 
 def again(label: str) -> int:
-    """Run one case by its label and let it say what it has to say."""
+    """Run one case by its label, "SOURCE REST", and print its answer. ValueError if there is no such source or case."""
     name, _, rest = label.partition(" ")
-    print(importlib.import_module(f"tests.soak.{name}").one(rest))
+    if name not in runner.SOURCES:
+        raise ValueError(f"no source {name!r}; expected one of {', '.join(runner.SOURCES)}, and a case of it")
+    source = importlib.import_module(f"tests.soak.{name}")
+    example = next(iter(source.cases(1)))[0]
+    if _shape(label) != _shape(example):
+        raise ValueError(f"no case {label!r}; expected such as {example!r}")
+    print(source.one(rest))
     return 0
+
+
+def _shape(label: str) -> tuple[int, int]:
+    return len(label.split()), label.count(":")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,8 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--log", default="soak-failures.txt", help="file that failures are added to")
     parser.add_argument("--case", metavar="LABEL", help="run one case again, such as 'scenarios 12:3'")
     given = parser.parse_args(arguments)
-    if given.case:
-        return again(given.case)
+    if given.case is not None:
+        try:
+            return again(given.case)
+        except ValueError as error:
+            parser.error(f"--case: {error}")
     totals = runner.run(given.only or runner.SOURCES, given.minutes, given.seed, given.jobs, given.log)
     print(f"seed {given.seed}")
     for name, tally in totals.items():

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -37,14 +38,17 @@ PICKLE = b"\x80\x04\x95\x1f\x00\x00\x00\x00\x00\x00\x00\x8c\x05posix\x8c\x06syst
 
 
 def cases(seed: int) -> Iterator[Case]:
-    """Without end: a label that makes the case again, and what carries it out: "ok", "refused", or an exception."""
-    kinds = (_values, _cut, _flipped, _stranger, _claims, _reported, _lied, _door, _frames, _datagrams)
-    number = 0
-    while True:
-        for kind in kinds:
-            draw = random.Random(f"{seed}/{number}/{kind.__name__}")
-            yield f"agents seed={seed} number={number} kind={kind.__name__.lstrip('_')}", partial(kind, draw)
-        number += 1
+    """(label, thunk) without end."""
+    for number in count():
+        for kind in KINDS:
+            label = f"{seed}:{number}:{kind}"
+            yield f"agents {label}", partial(one, label)
+
+
+def one(label: str) -> str:
+    """Carry out the case of a label, "seed:number:kind"."""
+    seed, number, kind = label.split(":")
+    return KINDS[kind](random.Random(f"{seed}/{number}/{kind}"))
 
 
 def take(data: bytes, draw: random.Random, records: Any = REPORTED) -> list[tuple[Any, ...]]:
@@ -282,3 +286,7 @@ def _frames(draw: random.Random) -> str:
     return "ok"
 
 
+KINDS: dict[str, Callable[[random.Random], str]] = {
+    "values": _values, "cut": _cut, "flipped": _flipped, "stranger": _stranger, "claims": _claims, "reported": _reported,
+    "lied": _lied, "door": _door, "frames": _frames, "datagrams": _datagrams,
+}  # fmt: skip

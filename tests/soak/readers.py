@@ -1,4 +1,4 @@
-"""Damaged files as a source of cases: every reader of traces, networks and flows must read or refuse, never more.
+"""Damaged files as a source of cases: every reader of traces, networks, flows and TOML must read or refuse, never more.
 
 Good files of every format are changed by bytes (flipped, cut, repeated, numbers beyond measure) and by structure (values
 of JSON, cells of tables, protobuf fields, columns of Parquet). Whatever is read must be a whole trace that can be
@@ -16,20 +16,30 @@ import os
 import re
 import shutil
 import tempfile
+import tomllib
+import warnings
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import networkx
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 import gradwire.traces.room
+from gradwire.analysis.sweeps.schema import load_sweep
+from gradwire.experiment.topology.cables import LinkSpec
+from gradwire.experiment.topology.graph import read_graph
 from gradwire.experiment.topology.hpcc import read_hpcc
-from gradwire.experiment.traffic import flow_list
+from gradwire.experiment.traffic import cdf, flow_list, matrix
 from gradwire.scenarios.errors import GradwireError
+from gradwire.scenarios.explain import MOST
+from gradwire.scenarios.load import load_scenario
+from gradwire.scenarios.toml import write_toml
+from gradwire.sim.precheck import check_variants, extents
 from gradwire.traces.formats import export_trace, import_trace, importers
 from gradwire.traces.formats import protobuf as pb
 from gradwire.traces.messages import layer_priorities
@@ -38,6 +48,11 @@ from gradwire.traces.trace import Iteration, TensorInfo, Trace, load_trace
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = ROOT / "tests" / "data" / "formats"
 SHARED = ROOT.parent / "shared" / "data"
+LIBRARY = ROOT / "scenarios" / "library"
+SCENARIOS = ("four-hosts", "incast", "websearch", "faults", "train-tiny", "telemetry", "storage", "rails", "accelerators")
+TEXTS_OF_SCENARIOS = ("hpcc", "flows", "matrix", "sizes", "graph", "scenario", "sweep")
+PATIENCE_S = 20
+"""Seconds of a processor that a case may take."""
 ROOM = 2**26  # bytes that a reader is told are available
 LARGEST = 5_000  # bytes of a good file: a case should take milliseconds
 ODD = (0, -1, 1, 2**31, 2**63, 2**64, 10**30, 1e308, 1e999, -1e999, float("nan"), 0.5, True, None, "", "x", "9" * 400, [], {})
@@ -53,7 +68,7 @@ TEXTS = (
 @cache
 def good() -> dict[str, list[tuple[str, bytes]]]:
     """Files that are read, by kind: (name, content) of each. Real ones are cut to a size that is quick to read."""
-    found: dict[str, list[tuple[str, bytes]]] = {name: [] for name in (*importers(), "hpcc", "flows")}
+    found: dict[str, list[tuple[str, bytes]]] = {name: [] for name in (*importers(), *TEXTS_OF_SCENARIOS)}
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         for number, name in enumerate(("perfetto", "simai", "csv", "chakra")):
@@ -77,6 +92,23 @@ def good() -> dict[str, list[tuple[str, bytes]]]:
          b"parameter_size=40.000 -- stage_id=1\nnode2 -- Linear -- forward_compute_time=1, backward_compute_time=2, "
          b"activation_size=1, parameter_size=8\n\tnode1 -- node2\n")
     )  # fmt: skip
+    for name in SCENARIOS:
+        found["scenario"].append((f"{name}.toml", (LIBRARY / f"{name}.toml").read_bytes()))
+    for path in sorted((LIBRARY / "sweeps").glob("*.toml")):
+        found["sweep"].append((path.name, path.read_bytes()))
+    graph = networkx.star_graph(4)
+    networkx.set_node_attributes(graph, {0: "switch", **dict.fromkeys(range(1, 5), "host")}, "kind")
+    networkx.set_edge_attributes(graph, {edge: {"rate": "25Gbps", "latency": "2us", "loss": 0.0, "cost": 1} for edge in graph.edges})
+    found["graph"].append(("star.graphml", "\n".join(networkx.generate_graphml(graph)).encode()))
+    found["graph"].append(("star.gml", "\n".join(networkx.generate_gml(graph)).encode()))
+    found["graph"].append(("star.edges", "\n".join(networkx.generate_edgelist(graph)).encode()))
+    found["matrix"].append(
+        ("matrix.cm", b"Nodes 4\nConnections 3\nTriggers 1\n0->1 id 1 start 0 size 2000 send_done_trigger 1\n"
+         b"1->2 id 2 trigger 1 size 1000\n2->3 start 5 size 4096\ntrigger id 1 oneshot\n")
+    )  # fmt: skip
+    for path in sorted((SHARED / "workloads").glob("*_CDF.txt")):
+        found["sizes"].append((path.name, path.read_bytes()))
+    found["sizes"].append(("sizes", b"0 0\n1000 0.5\n2000 0.9\n100000 1\n"))
     found["hpcc"].append(("network", b"5 1 4\n4\n0 4 100Gbps 0.001ms 0.0\n1 4 100Gbps 1us 0\n2 4 25Gb/s 1us 0\n3 4 40Gbps 1us 0.01\n"))
     found["flows"].append(("flows", b"3\n0 1 3 100 20000 0.000001\n2 1 3 100 20000 0.0000015\n3 0 3 900 2\n"))
     return found
@@ -209,6 +241,15 @@ def by_json(data: bytes, rng: Random) -> bytes:
     return json.dumps(tree).encode()
 
 
+def by_toml(data: bytes, rng: Random) -> bytes:
+    """A TOML text with values of other kinds, keys lost and things repeated."""
+    try:
+        tables = tomllib.loads(data.decode())
+        return write_toml(json.loads(by_json(json.dumps(tables).encode(), rng))).encode()
+    except (ValueError, TypeError, AttributeError):
+        return by_bytes(data, rng)
+
+
 def by_fields(data: bytes, rng: Random) -> bytes:
     """A run of protobuf messages with fields and whole messages changed, lost, repeated or moved."""
     messages, at = [], 0
@@ -259,6 +300,11 @@ WAYS: dict[str, tuple[Callable[[bytes, Random], bytes], ...]] = {
     "chakra": (by_fields, by_fields, by_bytes),
     "hpcc": (by_lines, by_bytes, by_numbers),
     "flows": (by_lines, by_bytes, by_numbers),
+    "matrix": (by_lines, by_bytes, by_numbers),
+    "sizes": (by_lines, by_bytes, by_numbers),
+    "graph": (by_lines, by_bytes, by_numbers),
+    "scenario": (by_toml, by_toml, by_lines, by_bytes, by_numbers),
+    "sweep": (by_toml, by_toml, by_lines, by_bytes, by_numbers),
 }
 
 
@@ -357,9 +403,12 @@ def one(label: str) -> str:
             _read_directory(place, damaged_directory(rng.choice(directories()), rng))
         else:
             name, data = rng.choice(good()[kind])
-            _read_file(place, kind, name, damaged(kind, data, rng), rng)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # notes on a scenario
+                _read_file(place, kind, name, damaged(kind, data, rng), rng)
     except GradwireError as error:
-        if len(str(error).splitlines()) > 40 or not error.what:
+        most = MOST + 5 if kind in ("scenario", "sweep") else 40  # their mistakes are listed, each in its line
+        if len(str(error).splitlines()) > most or not error.what:
             raise AssertionError(f"no message for people: {error}") from error
         return "refused"
     return "ok"
@@ -382,6 +431,17 @@ def _read_file(place: Path, kind: str, name: str, data: bytes, rng: Random) -> N
         read_hpcc(path)
     elif kind == "flows":
         flow_list.read(path, "traffic[0].file", rng.choice((None, 4)))
+    elif kind == "matrix":
+        matrix.read(path, "traffic[0].file", rng.choice((None, 4)))
+    elif kind == "sizes":
+        cdf.read(path, "traffic[0].sizes")
+    elif kind == "graph":
+        read_graph(path, LinkSpec(100 * 10**9, 10**6, 0.0))
+    elif kind == "scenario":
+        variants = load_scenario(path).variants()
+        extents(variants, check_variants(variants))
+    elif kind == "sweep":
+        load_sweep(path)
     else:
         trace = import_trace(path, format=rng.choice(("auto", kind, kind)), dtype=rng.choice(("float32", "float16")))
         _use(trace)

@@ -17,9 +17,10 @@ from typing import Any
 
 from tests.soak import ANSWERS, Case
 
-SOURCES = ("scenarios", "readers", "agents")
+SOURCES = ("scenarios", "readers", "results", "agents", "signals")
 PATIENCE_S = 120  # of processor time: a case that takes more hangs. The clock on the wall is no judge beside other work
 WAIT_S = 10 * PATIENCE_S  # on the wall, for a case that waits for something for good
+MOST_MEMORY = 2 * 10**9  # bytes that a worker may have taken in all
 TOLD_EVERY = 2.0  # seconds between two reports of a worker
 
 
@@ -61,11 +62,11 @@ class Tally:
         )
 
 
-def attempt(case: Case, tally: Tally) -> None:
+def attempt(case: Case, tally: Tally, patience_s: float = PATIENCE_S) -> None:
     """Run one case and count it."""
     label, thunk = case
     begin = time.perf_counter()
-    signal.setitimer(signal.ITIMER_PROF, PATIENCE_S)
+    signal.setitimer(signal.ITIMER_PROF, patience_s)
     signal.alarm(WAIT_S)
     try:
         answer = thunk()
@@ -75,14 +76,17 @@ def attempt(case: Case, tally: Tally) -> None:
     except KeyboardInterrupt:
         raise
     except Hang:
-        tally.failures.append((label, f"took more than {PATIENCE_S} s of a processor, or {WAIT_S} s"))
+        tally.failures.append((label, f"took more than {patience_s} s of a processor, or {WAIT_S} s"))
     except BaseException:
         tally.failures.append((label, traceback.format_exc(limit=-12)))
     finally:
         signal.alarm(0)
         signal.setitimer(signal.ITIMER_PROF, 0)
         tally.seconds += time.perf_counter() - begin
-    tally.most_memory = max(tally.most_memory, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    if memory > MOST_MEMORY >= tally.most_memory:
+        tally.failures.append((label, f"took {memory / 1e9:.1f} GB of memory"))
+    tally.most_memory = max(tally.most_memory, memory)
 
 
 def _alarm(*_: Any) -> None:
@@ -100,9 +104,10 @@ def worker(name: str, seed: int, until: float, told: Any) -> None:
     source = importlib.import_module(f"tests.soak.{name}")
     coverage = source.new_coverage() if hasattr(source, "new_coverage") else None
     cases: Iterator[Case] = source.cases(seed) if coverage is None else source.cases(seed, coverage)
+    patience_s = getattr(source, "PATIENCE_S", PATIENCE_S)
     tally, last = Tally(), time.monotonic()
     while time.time() < until:
-        attempt(next(cases), tally)
+        attempt(next(cases), tally, patience_s)
         if time.monotonic() - last > TOLD_EVERY:
             told.put((name, tally))
             tally, last = Tally(), time.monotonic()

@@ -29,6 +29,7 @@ import numpy as np
 
 from gradwire.scenarios.errors import MissingExtraError, TraceError
 from gradwire.scenarios.given import instance_of, path_of, whole_number
+from gradwire.scenarios.interrupt import deferred
 from gradwire.scenarios.json_data import Json, JsonView
 from gradwire.scenarios.output import FREE, is_taken
 
@@ -107,9 +108,11 @@ def capture(
             yield recorder
         except KeyboardInterrupt:
             if recorder.captured:
-                _save(recorder, model, out, name, manifest, folder)
+                with deferred():
+                    _save(recorder, model, out, name, manifest, folder)
             raise
-        _save(recorder, model, out, name, manifest, folder)
+        with deferred():
+            _save(recorder, model, out, name, manifest, folder)
 
 
 def _raw_folder(stack: contextlib.ExitStack, out: Path) -> RawFolder:

@@ -242,7 +242,7 @@ def test_a_long_build_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, tmp_pa
 @pytest.mark.parametrize(("name", "status"), [("gradwire", 130), ("mine", 1)])
 def test_a_very_early_ctrl_c(tmp_path: Path, name: str, status: int) -> None:
     """While a command is being imported; a program that imports gradwire keeps its own."""
-    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt")
+    (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nfor _ in range(100): pass")
     script = f"import sys; sys.argv = ['/bin/{name}']; sys.path.insert(0, {str(tmp_path)!r}); from gradwire import cli"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     if status == 130:

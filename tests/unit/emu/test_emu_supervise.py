@@ -18,7 +18,7 @@ from gradwire.emu.switches.base import TestbedError
 from gradwire.emu.uml import virtual
 from gradwire.emu.uml.virtual import PREFIX, Last, run_inside, wait
 from gradwire.emu.uml.watch import STILL_S
-from gradwire.scenarios.interrupt import CtrlC
+from gradwire.scenarios.interrupt import REPEAT_S, CtrlC, deferred
 
 
 @pytest.fixture
@@ -95,9 +95,25 @@ def test_a_second_ctrl_c_is_raised_at_once():
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.05)
         assert ctrl_c.asked
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(REPEAT_S + 0.05)  # until here it counts as the same request
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(0.05)
+        with pytest.raises(KeyboardInterrupt):
+            ctrl_c.check()
+
+
+def test_a_request_that_nobody_has_checked_is_raised_when_the_context_is_left():
+    done = []
+    time.sleep(REPEAT_S)  # after what another test has sent
+    with pytest.raises(KeyboardInterrupt), CtrlC():
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.05)
+        with deferred():  # inside another one it raises nothing
+            done.append("inner")
+        done.append("outer")
+    assert done == ["inner", "outer"]
 
 
 def test_machines_side_by_side_have_processors_of_their_own(monkeypatch):

@@ -1,0 +1,147 @@
+"""Damaged Results, trainings and sweeps as a source of cases: every command that reads one shows it or refuses it.
+
+Whole folders are changed as `tests.soak.readers` changes the files of a trace: columns of Parquet, values of JSON and
+TOML, and bytes. Commands run in this process, through the command line's own door, and may end with 0, 1 or 2.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from pathlib import Path
+from random import Random
+
+from typer.testing import CliRunner
+
+import gradwire.traces.room
+from gradwire.cli import app
+from gradwire.scenarios.load import load_scenario
+from gradwire.sim.simulate import simulate
+from tests.soak.readers import ROOM, by_bytes, by_json, by_lines, by_numbers, by_table, scratch
+
+PATIENCE_S = 20
+"""Seconds of a processor that a case may take."""
+MOST_CHARACTERS = 5_000
+"""In a line of a message; 600 of an error and its place, and escapes for those that are no characters."""
+JOB = """\
+name = "job"
+topology = { kind = "star", hosts = 3 }
+transport = "dlcp"
+switch = { queues = 8, buffer = "64KiB", ecn_threshold = "32KiB", selective_drop = true }
+link = { loss = 0.002 }
+host = { software_latency = "5us" }
+output = { queue_samples = "1ms", delays = true }
+
+[[job]]
+name = "job"
+trace = "resnet20"
+workers = 2
+servers = 1
+iterations = 2
+push_bound = 0.1
+exchange = { kind = "parameter_server", partition = "64KiB" }
+tagging = { magnitude = true }
+"""
+FLOWS = """\
+name = "flows"
+topology = { kind = "star", hosts = 3 }
+transport = "dctcp"
+switch = { ecn_threshold = "64KiB" }
+host = { software_latency = "5us" }
+output = { queue_samples = "1us", delays = true, packet_log = true }
+
+[[traffic]]
+name = "burst"
+kind = "incast"
+fan_in = 2
+receiver = "h2"
+size = "20kB"
+"""
+SHOWN = (
+    ("compare", "{}"), ("compare", "{}", "whole"), ("compare", "{}", "--breakdown", "--all-metrics"), ("compare", "{}", "--json"),
+    ("report", "{}", "--out", "page.html"), ("report", "{}", "whole", "--out", "page.html", "--no-timelines"),
+    ("timeline", "{}", "--out", "timeline.json"), ("telemetry", "{}"), ("telemetry", "{}", "--json"),
+    ("tensors", "{}"), ("tensors", "{}", "--json"),
+)  # fmt: skip
+"""Commands that show a folder."""
+
+
+@cache
+def whole() -> list[dict[str, bytes]]:
+    """Results as their files: one of a job that loses packets, one of flows with everything that can be recorded."""
+    found = []
+    for text in (JOB, FLOWS):
+        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            (Path(folder) / "scenario.toml").write_text(text)
+            scenario = load_scenario(Path(folder) / "scenario.toml")
+            written = simulate(scenario).write(Path(folder) / "result")
+            found.append({each.name: each.read_bytes() for each in sorted(written.iterdir())})
+    return found
+
+
+def cases(seed: int) -> Iterator[tuple[str, Callable[[], str]]]:
+    """(label, thunk) without end."""
+    for number in itertools.count():
+        yield f"results {seed}:{number}", partial(one, f"{seed}:{number}")
+
+
+def damaged(files: dict[str, bytes], rng: Random) -> dict[str, bytes]:
+    """The files of a Result, of which one or two are changed or missing."""
+    files = dict(files)
+    for _ in range(rng.choice((1, 1, 1, 2))):
+        name = rng.choice(list(files))
+        if name.endswith(".parquet"):
+            files[name] = rng.choice((by_table, by_table, by_table, by_bytes))(files[name], rng)
+        elif name.endswith(".json"):
+            files[name] = rng.choice((by_json, by_json, by_bytes, by_numbers))(files[name], rng)
+        else:
+            files[name] = rng.choice((by_lines, by_bytes, by_numbers))(files[name], rng)
+        if rng.random() < 0.02:
+            files[name] = rng.choice(whole()).get(name, b"")
+        elif rng.random() < 0.02 and len(files) > 1:
+            del files[name]
+    return files
+
+
+def one(label: str) -> str:
+    """Show the damaged folder of a label, "seed:number", with two commands."""
+    rng = Random(f"results {label}")
+    place = scratch() / "results"
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir()
+    for name, files in (("damaged", damaged(rng.choice(whole()), rng)), ("whole", whole()[0])):
+        (place / name).mkdir()
+        for file, data in files.items():
+            (place / name / file).write_bytes(data)
+    before = Path.cwd()
+    os.chdir(place)
+    gradwire.traces.room.available = lambda: ROOM
+    try:
+        answers = {shown(*(word.format("damaged") for word in words)) for words in rng.sample(SHOWN, 2)}
+    finally:
+        os.chdir(before)
+    return "refused" if "refused" in answers else "ok"
+
+
+def shown(*words: str) -> str:
+    """Run a command; raises what no command may raise, and AssertionError for messages that are none."""
+    errors = io.StringIO()
+    with contextlib.redirect_stderr(errors), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        done = CliRunner().invoke(app, list(words))
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise AssertionError(f"gradwire {' '.join(words)}") from done.exception
+    assert done.exit_code in (0, 1, 2), f"{words}: status {done.exit_code}"
+    said = done.output + errors.getvalue()
+    assert done.exit_code != 2 or "gradwire: " in said, f"{words}: {said}"
+    longest = max(map(len, errors.getvalue().splitlines()), default=0)
+    assert longest < MOST_CHARACTERS, f"{words}: a message of {longest} characters"
+    return "refused" if done.exit_code == 2 else "ok"
