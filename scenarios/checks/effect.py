@@ -8,13 +8,10 @@ default and whose need is not met becomes one note.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from gradwire.scenarios.schema.base import Table
-from gradwire.scenarios.schema.needs import Needs, Situation
-
-if TYPE_CHECKING:
-    from gradwire.scenarios.schema.scenario import Scenario
+from gradwire.scenarios.schema.needs import Needs, Scenario, Situation
 
 OWNERS = ("job", "traffic")
 APART = ("policy",)

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from gradwire.scenarios.schema.scenario import Scenario
+Scenario = Any
+"""`gradwire.scenarios.schema.scenario.Scenario`, whose fields declare their needs by this module."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ bytes that have arrived, packets that have been sent and have not ended anywhere
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -19,7 +19,10 @@ from gradwire.scenarios.result import KINDS
 from gradwire.scenarios.units import format_time
 
 if TYPE_CHECKING:
-    from gradwire.sim.fabric.fabric import Fabric
+    from gradwire.experiment.topology import Network
+    from gradwire.sim.fabric.flows import Flows
+    from gradwire.sim.fabric.memory import Memory
+    from gradwire.sim.fabric.parameters import Bound
     from gradwire.sim.fabric.track import Track
 
 SHOWN = 4
@@ -27,6 +30,18 @@ SHOWN = 4
 PACKETS_SHOWN = 12
 """Transmissions that a report lists of one message."""
 PACKET_LOG_HINT = "log their packets with --set output.packet_log=true"
+
+
+class Fabric(Protocol):
+    """The parts of a `gradwire.sim.fabric.fabric.Fabric` that a report is made from."""
+
+    memory: Memory
+    flows: Flows
+    network: Network
+    transports: Sequence[Bound]
+
+    def packet_log(self) -> Any:
+        """Return the transmissions that were logged."""
 
 
 class _Origin(NamedTuple):

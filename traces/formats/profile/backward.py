@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 class Passes:
     """Times of passes, sorted.
 
-    begin, end, row, accumulates : of autograd's functions, [functions]; an end lies in its own step.
+    begin, end, row, accumulates : of autograd's functions, [functions]; one that outlasts its step has no length.
     is_cut : which functions outlast their step, so that their end is not known.
     forward : beginnings of the operators of forward passes, [operators].
     """
@@ -89,8 +89,8 @@ def passes(records: Records, draft: Draft) -> Passes:
     edges = np.sort([*(step.begin for step in records.steps), *(span.end for span in records.optimizers)])
     limits = np.append(edges, np.inf)[np.searchsorted(edges, begin, side="right")]
     beyond = end > limits
-    draft.doubtful["autograd functions that outlast their step: cut off"] += int(beyond.sum())
-    end = np.minimum(end, limits)
+    draft.doubtful["autograd functions that outlast their step: without an end"] += int(beyond.sum())
+    end = np.where(beyond, begin, end)
     return Passes(begin, end, row, accumulates, beyond, _forward(records, begin, end))
 
 
@@ -139,12 +139,19 @@ def updates(records: Records, backward: Passes, draft: Draft) -> list[Update]:
         else:
             groups.append([window])
             closures.append([Span(begin, end)])
-    # An optimizer cut off by the next step may be of the update before what it encloses.
-    has_cut = [any(span.end in cut for span in enclosing) for enclosing in closures] + [False]
+    # An optimizer that encloses too much may be of the update before.
+    is_repeated = [
+        any(len(backward.forward_starts(*span)) > 1 for span in enclosing) for enclosing in closures
+    ]
+    has_cut = [
+        repeated or any(span.end in cut for span in enclosing)
+        for repeated, enclosing in zip(is_repeated, closures, strict=True)
+    ]
+    has_cut.append(False)
     return [
         Update(
             tuple(group),
-            any(len(backward.forward_starts(*span)) > 1 for span in enclosing),
+            is_repeated[index],
             has_cut[index]
             or has_cut[index + 1]
             or any(bool(backward.is_cut[backward.functions(*span)].any()) for span in enclosing),

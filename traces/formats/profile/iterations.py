@@ -198,6 +198,13 @@ def _chosen(every: list[Iteration], records: Records, draft: Draft) -> list[Iter
     unended = [each for each in sound if each.update is not None and each.update.is_open]
     draft.doubtful["iterations whose optimizer or closure has no known end"] += len(unended)
     sound = [each for each in sound if each not in repeated and each not in unended]
+    if lost := records.lost[
+        "optimizer"
+    ]:  # each may have made one iteration of two, or taken an optimizer from one
+        counts = Counter(each.kind() for each in sound)
+        rare = [each for each in sound if counts[each.kind()] <= lost]
+        draft.doubtful["iterations that may lack an optimizer whose record was lost"] += len(rare)
+        sound = [each for each in sound if counts[each.kind()] > lost]
     kinds = Counter(each.kind() for each in sound).most_common(2)
     if not kinds:
         return []

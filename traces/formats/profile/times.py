@@ -83,6 +83,8 @@ def _on_accelerator(
 
 def _idle_before(moment: float, iteration: Iteration, backward: Passes, stream: Stream) -> float:
     """Return how long the stream waits for the first kernel of the micro-batch whose forward pass begins then."""
+    if backward.is_cut[backward.functions(iteration.low, moment)].any():
+        raise Doubt  # where the backward pass before it ended is not known
     since = backward.last_end(iteration.low, moment)
     index = stream.first(since, iteration.high)
     if not index:
