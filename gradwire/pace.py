@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from statistics import median
 from typing import TYPE_CHECKING
 
 from gradwire.scenarios.readable import three_digits, wall_text
@@ -65,6 +66,40 @@ class Pace:
         speed, left = self.hops_per_s, self.left_s
         rest = f"about {wall_text(left)} left" if left and self._share < 1 else ""
         return rest, f"{three_digits(speed / 1e6)} M hops/s" if speed else ""
+
+
+class Estimate:
+    """The time that is left of many pieces of work, from how long those that are done took.
+
+    The first piece counts for nothing: it waits for engines that are compiled. A few more may wait for theirs, which
+    makes the mean too large, but not the median; so both are said where they are far apart. `clock` counts seconds.
+    """
+
+    PIECES, SHARE, APART = 3, 0.05, 1.5
+    """Pieces after the first, and the share of all, before anything is said; and what is far apart. Our choice."""
+
+    def __init__(self, pieces: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._pieces = clock, pieces
+        self._last: float | None = None
+        self._rates: list[float] = []  # seconds per unit of work, of each piece after the first
+        self._seconds = self._work = 0.0
+
+    def done(self, work: float) -> None:
+        """Note a piece of so much work, in whatever unit."""
+        now = self._clock()
+        if self._last is not None and work > 0:
+            self._rates.append((now - self._last) / work)
+            self._seconds, self._work = self._seconds + now - self._last, self._work + work
+        self._last = now
+
+    def words(self, left: float) -> str:
+        """Return what is said of `left` units of work: "estimating", "about 40 s left", "40 s to 2 min left"."""
+        if len(self._rates) < max(self.PIECES, self.SHARE * self._pieces) or not self._work:
+            return "estimating"
+        mean, middle = left * self._seconds / self._work, left * median(self._rates)
+        low, high = wall_text(min(mean, middle)), wall_text(max(mean, middle))
+        is_wide = max(mean, middle) > self.APART * min(mean, middle) and low != high
+        return f"{low} to {high} left" if is_wide else f"about {wall_text(mean)} left"
 
 
 def in_words(told: Callable[[float, str], object], scenario: Scenario) -> Callable[[Standing], None]:

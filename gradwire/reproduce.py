@@ -8,15 +8,16 @@ or killed, goes on where it was.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from gradwire.pace import Estimate
 from gradwire.processes import Work, play
 from gradwire.scenarios.errors import GradwireError, ResultError, ScenarioError
 from gradwire.scenarios.gone_on_with import gone_on_with
+from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.output import replaced
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def reproduce(
         options = [*(f"--claim {each}" for each in claims), *(["--full"] if full else []), f"--seeds {seeds}"]
         options += [f"--{key} {place}" for key, place in data.items()]
         options += [f"--device {device}"] if device != "cpu" else []
-        _write(out, name, judgements, " ".join(["gradwire reproduce", name, *options]), seeds)
+        _write(out, name, judgements, " ".join(["gradwire reproduce", name, *options]), seeds, _ground(plans, device))
     return judgements
 
 
@@ -166,22 +167,19 @@ class _Progress:
         self.runs, self.work, self.told = runs, work, told
         self.made, self.through = runs - len(left), 0.0
         self.whole = sum(work.values())
-        self.first, self.began = self.made, time.monotonic()
+        self.estimate = Estimate(len(left))
         self._say("")
 
     def done(self, run: Run) -> None:
         """Another run is."""
         self.made += 1
         self.through += self.work[run.key]
+        self.estimate.done(self.work[run.key])
         self._say(f", {run.name}")
 
     def _say(self, last: str) -> None:
-        from gradwire.scenarios.readable import wall_text
-
-        rest = ""
-        if self.made - self.first > 1 and self.through:
-            seconds = (time.monotonic() - self.began) / self.through * (self.whole - self.through)
-            rest = f", about {wall_text(seconds)} left"
+        left = self.whole - self.through
+        rest = f", {self.estimate.words(left)}" if self.through and left > 0 else ""
         share = self.through / self.whole if self.whole else 1.0
         self.told(share, f"{self.made}/{self.runs} runs{rest}{last}")
 
@@ -271,19 +269,30 @@ def _data_of(table: Training) -> Images | Text:
     return _read[same]
 
 
-def _write(out: Path, name: str, judgements: Sequence[Judgement], how: str, seeds: int) -> None:
+def _ground(plans: Sequence[Sequence[Run]], device: str) -> Json:
+    """Return what all figures of a reproduction rest on: the traces that jobs replayed, and what trainings computed on
+    ("" if there are none)."""
+    from gradwire.learn import auto_device
+
+    runs = [run for plan in plans for run in plan]
+    traces = dict.fromkeys(job.trace for run in runs for job in run.scenario.job)
+    computed = (auto_device() if device == "auto" else device) if any(run.trained for run in runs) else ""
+    return {"traces": [Path(each).name for each in traces], "device": computed}
+
+
+def _write(out: Path, name: str, judgements: Sequence[Judgement], how: str, seeds: int, ground: Json) -> None:
     """Pictures, page and plain values; those of another choice of claims are overwritten."""
     from gradwire.analysis.claims.draw import picture
-    from gradwire.analysis.claims.page import as_dict, html_page, png_of
+    from gradwire.analysis.claims.page import as_dict, ground_words, html_page, png_of
 
     figures = [picture(each) for each in judgements]
     for each, figure in zip(judgements, figures, strict=True):
         if figure is not None:
             (out / f"{each.claim.id}.png").write_bytes(png_of(figure))
-    page = html_page(f"Claims of {name}, reproduced", judgements, figures, how, seeds)
+    page = html_page(f"Claims of {name}, reproduced", judgements, figures, how, seeds, ground_words(ground))
     written: Mapping[str, str] = {
         "page.html": page,
-        "claims.json": json.dumps({"command": how, **as_dict(judgements)}, indent=1),
+        "claims.json": json.dumps({"command": how, **ground, **as_dict(judgements)}, indent=1),
     }
     for file, text in written.items():
         with replaced(out / file) as partial:

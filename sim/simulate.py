@@ -167,9 +167,7 @@ def _prepare(
     scenario: Scenario, trace: Trace | None, threads: int, make: FabricMaker
 ) -> tuple[Run, list[Trace]]:
     """Everything up to the first event, and the traces that are replayed."""
-    if not scenario.senders:
-        what = "has neither job nor traffic: it is a network for programs of one's own"
-        raise ScenarioError(what, scenario.called, "gradwire exec, or a [[job]] or [[traffic]]")
+    check_senders(scenario)
     found = find_all(scenario, trace)
     needs, faults = found.needs, found.faults
     network, traces = needs.network, needs.traces
@@ -236,9 +234,17 @@ def check_uncompiled(scenarios: Iterable[Scenario]) -> None:
 
     for scenario in scenarios:
         check_simulated(scenario)
+        check_senders(scenario)
         if not is_compiled(combination_of(scenario)):
             found = find_all(scenario)
             check_paths(scenario, build_routing(found.needs.network))
+
+
+def check_senders(scenario: Scenario) -> None:
+    """Raise ScenarioError if nothing sends: it is a network for `gradwire exec`."""
+    if not scenario.senders:
+        what = "has neither job nor traffic: it is a network for programs of one's own"
+        raise ScenarioError(what, scenario.called, "gradwire exec, or a [[job]] or [[traffic]]")
 
 
 def check_simulated(scenario: Scenario) -> None:

@@ -13,12 +13,13 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from gradwire.analysis.claims.arms import label_of
+from gradwire.analysis.claims.claim import Claim
 from gradwire.analysis.claims.effects import effects_of, shown_of
 from gradwire.analysis.claims.judge import Judgement, value_text
 from gradwire.analysis.claims.measures import TIMES, WORDS
 from gradwire.analysis.figures import save_figure
 from gradwire.analysis.html.pieces import prose
-from gradwire.scenarios.json_data import Json
+from gradwire.scenarios.json_data import Json, JsonView
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,25 +43,42 @@ def rows_of(judgement: Judgement) -> list[tuple[str, str, str, str, str]]:
 
 
 def html_page(
-    title: str, judgements: Sequence[Judgement], figures: Iterable[Figure | None], how: str, seeds: int
-) -> str:
-    """The whole page. `how`: the command. `figures`: a picture per judgement, or None."""
+    title: str, judgements: Sequence[Judgement], figures: Iterable[Figure | None], how: str, seeds: int,
+    ground: str = "",
+) -> str:  # fmt: skip
+    """The whole page. `how`: the command. `figures`: a picture per judgement, or None. `ground`: see
+    `ground_words`."""
     lines = [
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
         f"<title>{escape(title)}</title><style>{STYLE}</style></head><body><h1>{escape(title)}</h1>",
         f"<p>From <code>{escape(how)}</code>. {_lead(judgements, seeds)}</p>",
+        f"<p>{escape(ground)}</p>" if ground else "",
         "<table><tr><th></th><th>claim</th><th>published</th><th>verdict</th></tr>",
     ]
     for each in judgements:
         claim = each.claim
         lines.append(
             f"<tr><td><a href='#{claim.id}'>{claim.id}</a></td><td>{escape(claim.sentence)}</td>"
-            f"<td>{escape(claim.published)}</td><td>{_verdict(each)}</td></tr>"
+            f"<td>{escape(published_words(claim))}</td><td>{_verdict(each)}</td></tr>"
         )
     lines.append("</table>")
     for each, figure in zip(judgements, figures, strict=True):
         lines += _section(each, figure)
     return "\n".join([*lines, "</body></html>", ""])
+
+
+def ground_words(ground: JsonView) -> str:
+    """Return a sentence on what all figures rest on: `traces`, and the `device` of trainings ("" without any)."""
+    traces = ", ".join(ground["traces"])
+    several = "s" if len(ground["traces"]) > 1 else ""
+    of_traces = f"Replayed trace{several}: {traces}." if traces else "No trace is replayed."
+    return f"{of_traces} Trainings computed on: {ground['device']}." if ground["device"] else of_traces
+
+
+def published_words(claim: Claim) -> str:
+    """Return what was published, with [ours] where the claim itself is a goal of this project."""
+    is_ours = claim.source.startswith(("[ours]", "ours"))
+    return " ".join(filter(None, [claim.published, "[ours]" if is_ours else ""]))
 
 
 def _lead(judgements: Sequence[Judgement], seeds: int) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gradwire.analysis.claims.arms import label_of
 from gradwire.analysis.claims.judge import value_text
 from gradwire.analysis.claims.measures import WORDS
-from gradwire.analysis.claims.page import unit_of
+from gradwire.analysis.claims.page import ground_words, unit_of
 from gradwire.analysis.fidelity_measure import Measure
 from gradwire.analysis.fidelity_show import HEAD, SCATTER, measure_row, seeds_grid
 from gradwire.analysis.html.charts import Axis, Chart, Lines, Series
@@ -169,9 +169,11 @@ def claims_section(found: Json, title: str) -> Section:
     word = "claim" if len(claims) == 1 else "claims"
     section.lead = f"{len(claims)} {word}: " + ", ".join(f"{n} {what}" for what, n in counts.items() if n) + "."
     rows = [[each["id"], each["claim"], each["published"], each["verdict"]] for each in claims]
+    section.add(paragraph(ground_words(found)) if "traces" in found else "")
     section.add(grid(Grid("", ["", "claim", "published", "verdict"], rows), words=True))
     for each in claims:
         section.add(heading(f"{each['id']}: {each['claim']}"))
+        section.add(paragraph(f"Published: {each['published'] or 'nothing'} (source: {each['source']})", "remark"))
         section.add(paragraph(f"**{each['verdict']}.** {each['reason']}"), paragraph(each.get("remark", ""), "remark"))
         section.add(_expectations(each["expectations"]), *(chart(one) for one in _claim_chart(each)))
         section.add(_effects(each["effects"]), _claim_figures(each))

@@ -91,9 +91,12 @@ def cmd_reproduce(
 
         typer.echo(json.dumps(as_dict(judgements)))
         return
+    from gradwire.analysis.claims.page import ground_words, published_words
+
+    typer.echo(ground_words(json.loads((place / "claims.json").read_text(encoding="utf-8"))))
     for each in judgements:
         typer.echo(f"\n{each.claim.id}  {each.claim.sentence}")
-        typer.echo(f"    published: {each.claim.published}")
+        typer.echo(f"    published: {published_words(each.claim)} (source: {each.claim.source})")
         for one in each.findings:
             condition = f" [{one.expect.condition}]" if one.expect.condition else ""
             holds = "?" if one.holds is None else "+" if one.holds else "-"

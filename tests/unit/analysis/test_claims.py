@@ -29,7 +29,7 @@ from gradwire.analysis.claims.judge import (
 from gradwire.analysis.claims.lee import MODELS, SETTINGS, speed_up
 from gradwire.analysis.claims.magnitude import lost_magnitude
 from gradwire.analysis.claims.measures import WHY_ABSENT, WORDS
-from gradwire.analysis.claims.page import as_dict, html_page
+from gradwire.analysis.claims.page import as_dict, ground_words, html_page, published_words
 from gradwire.analysis.claims.plan import all_runs, planned
 from gradwire.analysis.claims.policies import POLICIES, laid_over
 from gradwire.analysis.claims.store import Store
@@ -326,3 +326,14 @@ def test_panels_keep_their_width_beside_long_names_of_policies() -> None:
         assert inside > 0.2 * figure.bbox.width, panel.title.get_text()
         title = panel.title.get_window_extent()
         assert figure.bbox.x0 <= title.x0 and title.x1 <= figure.bbox.x1
+
+
+def test_what_figures_rest_on_is_said() -> None:
+    """Traces, what trainings computed on, and which claims are goals of this project."""
+    assert ground_words({"traces": ["a", "b"], "device": "cuda"}) == "Replayed traces: a, b. Trainings computed on: cuda."
+    assert ground_words({"traces": ["a"], "device": ""}) == "Replayed trace: a."
+    assert ground_words({"traces": [], "device": ""}) == "No trace is replayed."
+    (ours,) = claims_of("dlcp", ["S10"])
+    (published,) = claims_of("dlcp", ["S4"])
+    assert published_words(ours) == "loss <= p for every message [ours]"
+    assert "[ours]" in published.source and "[ours]" not in published_words(published), "only its limits are"

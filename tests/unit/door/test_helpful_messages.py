@@ -45,9 +45,9 @@ def test_a_sweep_file_is_no_scenario(own_directory):
 def test_what_is_refused_is_refused_before_anything_is_compiled(own_directory, tmp_path, monkeypatch):
     """A combination that no other test has; its link holds more packets than the engine counts."""
     monkeypatch.setenv("GRADWIRE_CACHE", str(tmp_path / "cache"))
-    Path("far.toml").write_text(SMALL + '[link]\nrate = "100Tbps"\nlatency = "10s"\n')
+    Path("far.toml").write_text(SMALL + '[link]\nrate = "100Tbps"\nlatency = "10s"\n[host]\nsoftware_latency = "11s"\n')
     done = subprocess.run(gradwire_command("run", "far.toml"), capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and "compiling" not in done.stderr
+    assert done.returncode == 2 and "holds more than 17 million" in done.stderr and "compiling" not in done.stderr
     assert not list((tmp_path / "cache").glob("engines/*/about.json"))
 
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import ast
+import email
 import os
+import re
+import runpy
 import shutil
 import subprocess
 import sys
 import tarfile
 import zipfile
+from email.message import Message
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,7 +64,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     tree = place / "tree"
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in listed.splitlines():
-        if Path(name).parts[0] not in ("tests", "docs") and (ROOT / name).exists():
+        if (ROOT / name).exists():
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, tree / name, follow_symlinks=False)
     build = "import sys, setuptools.build_meta as backend; print(getattr(backend, sys.argv[1])(sys.argv[2]))"
@@ -84,6 +89,70 @@ def installed(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
     with zipfile.ZipFile(built[1]) as wheel:
         wheel.extractall(target)
     return target
+
+
+@pytest.fixture(scope="module")
+def setup_file() -> dict[str, Any]:
+    """What setup.py defines."""
+    return runpy.run_path(str(ROOT / "setup.py"))
+
+
+BASE = "https://example.invalid/gradwire"
+
+
+@pytest.mark.parametrize("text, absolute, plain", [
+    ("[a](docs/a.md#b)", f"[a]({BASE}/blob/v1.2/docs/a.md#b)", "a"),
+    ("![a](docs/a.png)", f"![a]({BASE}/raw/v1.2/docs/a.png)", "*a*"),
+    ("[![a](docs/a.png)](docs/a.md)", f"[![a]({BASE}/raw/v1.2/docs/a.png)]({BASE}/blob/v1.2/docs/a.md)", "*a*"),
+    *((same, same, same) for same in ("[a](https://b.c)", "[a](#b)", "M[f + 1] (2)", "[a](mailto:b)")),
+])  # fmt: skip
+def test_links_of_the_readme_on_an_index(setup_file: dict[str, Any], text: str, absolute: str, plain: str) -> None:
+    assert setup_file["shown"](text, BASE, "1.2") == absolute
+    assert setup_file["shown"](text, "", "1.2") == plain
+
+
+def test_no_link_of_the_readme_leads_nowhere(setup_file: dict[str, Any]) -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    relative = re.findall(r"\]\((?!https?:|#)[^)]*\)", text)
+    assert len(relative) > 40
+    for base in ("", BASE):
+        assert re.findall(r"\]\((?!https?:|#)[^)]*\)", setup_file["shown"](text, base, "1")) == []
+    targets = [each[2:-1].partition("#")[0] for each in relative]
+    assert [target for target in targets if not (ROOT / target).exists()] == []
+    assert setup_file["version_of"](ROOT) == gradwire.__version__
+
+
+def metadata_of(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (each for each in archive.namelist() if each.endswith(".dist-info/METADATA"))
+        return email.message_from_bytes(archive.read(name))
+
+
+@pytest.mark.slow
+def test_a_package_says_who_made_it_and_what_it_is(built: tuple[Path, Path]) -> None:
+    found = metadata_of(built[1])
+    assert found["Author"] == "the gradwire authors" and found["License-Expression"] == "Apache-2.0"
+    assert found["Description-Content-Type"] == "text/markdown"
+    body = found.get_payload()
+    assert isinstance(body, str) and "# gradwire" in body and "](docs/" not in body
+    kinds = found.get_all("Classifier") or []
+    assert "Topic :: System :: Networking" in kinds and "Programming Language :: Python :: 3.12" in kinds
+    assert found.get_all("Project-URL") is None, "no address is made up"
+
+
+@pytest.mark.slow
+def test_a_source_distribution_brings_docs_examples_and_tests(built: tuple[Path, Path]) -> None:
+    with tarfile.open(built[0]) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    wanted = {name for name in listed if name.startswith(("docs/", "examples/", "tests/")) and (ROOT / name).exists()}
+    wanted |= {"README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "Makefile", "setup.py"}
+    assert wanted - names == set() and not any(name.endswith(".pyc") for name in names)
+
+
+def test_addresses_have_one_base(setup_file: dict[str, Any]) -> None:
+    assert setup_file["addresses"]("") == {}
+    assert {each.partition(BASE)[0] for each in setup_file["addresses"](BASE).values()} == {""}
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 from sim_cases import MS, US, Ideal, make_trace, ps_job, ring_job, rows
 
 from gradwire.analysis.compare import compare
-from gradwire.pace import Pace
+from gradwire.pace import Estimate, Pace
 from gradwire.scenarios.interrupt import CtrlC
 from gradwire.scenarios.load import build_scenario
 from gradwire.scenarios.readable import wall_text
@@ -273,3 +273,26 @@ def test_milliseconds_of_the_simulation_are_told_apart() -> None:
         simulate(case(job=ps_job(2), duration="1ms"), TRACE, fabric=Ideal()).summary["totals"]["simulated_ps"]
         <= MS
     )
+
+
+def estimated(seconds: list[float], pieces: int, left: float) -> str:
+    """What is said after pieces of work that took so long, of one unit each."""
+    now = [0.0]
+    estimate = Estimate(pieces, lambda: now[0])
+    for each in seconds:
+        now[0] += each
+        estimate.done(1.0)
+    return estimate.words(left)
+
+
+@pytest.mark.parametrize("seconds, said", [
+    ([], "estimating"), ([60, 1, 1], "estimating"),
+    ([60, 1, 1, 1, 1, 1], "about 90 s left"),  # the first has compiled, 60 s, which would have made 16 minutes of it
+    ([60, 1, 56, 1, 1, 1], "90 s to 18 min left"),  # median 1 s, mean 12 s
+])  # fmt: skip
+def test_what_is_left_is_not_reckoned_from_what_compiles(seconds, said):
+    assert estimated(seconds, 94, 90) == said
+
+
+def test_of_many_pieces_some_more_are_waited_for():
+    assert estimated([1.0] * 10, 1000, 990) == "estimating" != estimated([1.0] * 60, 1000, 940)

@@ -1,0 +1,63 @@
+"""What pyproject.toml cannot say: README.md as a package index shows it, and the addresses of the project.
+
+An index shows README.md alone, where links to other files of the repository lead nowhere. `REPOSITORY`, from the
+environment variable `GRADWIRE_REPOSITORY` or from the line below, is the one place that names the address of the
+repository, such as https://host/owner/gradwire. With it, links become absolute; without it, they become plain text.
+"""
+
+import os
+import re
+from pathlib import Path
+
+REPOSITORY = os.environ.get("GRADWIRE_REPOSITORY", "").rstrip("/")
+LINK = re.compile(r"(!?)\[((?:[^\[\]]|!\[[^\]]*\]\([^)]*\))*)\]\(([^)\s]+)\)")
+"""[text](target) and ![text](target); a text may hold one image."""
+OURS = re.compile(r"(?![a-z]+:|#|/)")
+"""Targets in the repository: neither addresses, nor places on the page."""
+
+
+def shown(text: str, repository: str, version: str) -> str:
+    """Return README.md for an index: links into the repository lead to the files of that version, or are none."""
+
+    def one(found: re.Match[str]) -> str:
+        image, words, target = found.groups()
+        words = LINK.sub(one, words)
+        if not OURS.match(target):
+            return f"{image}[{words}]({target})"
+        if repository:
+            return f"{image}[{words}]({repository}/{'raw' if image else 'blob'}/v{version}/{target})"
+        return f"*{words}*" if image else words
+
+    return LINK.sub(one, text)
+
+
+def addresses(repository: str) -> dict[str, str]:
+    """Return the project's addresses by their names; none where that of the repository is not known."""
+    if not repository:
+        return {}
+    files = f"{repository}/blob/HEAD"
+    return {
+        "Repository": repository,
+        "Documentation": f"{files}/docs",
+        "Changelog": f"{files}/CHANGELOG.md",
+        "Issues": f"{repository}/issues",
+        "Security": f"{files}/SECURITY.md",
+    }
+
+
+def version_of(root: Path) -> str:
+    """Return the version that the package names."""
+    found = re.search(r'^__version__ = "([^"]+)"', (root / "gradwire" / "__init__.py").read_text("utf-8"), re.M)
+    assert found is not None
+    return found[1]
+
+
+if __name__ == "__main__":
+    from setuptools import setup
+
+    here = Path(__file__).resolve().parent
+    setup(
+        long_description=shown((here / "README.md").read_text("utf-8"), REPOSITORY, version_of(here)),
+        long_description_content_type="text/markdown",
+        project_urls=addresses(REPOSITORY),
+    )
