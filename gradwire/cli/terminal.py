@@ -96,7 +96,7 @@ def _notes() -> Iterator[None]:
 def _answered_signals() -> Iterator[None]:
     """Answer SIGTERM, by which batch systems end what has had its time, as Ctrl-C: deferred until the state is
     consistent. An ignored SIGINT stays ignored, as shells and `nohup` mean it."""
-    interrupt.received.clear()
+    interrupt.begin()
     if threading.current_thread() is not threading.main_thread():
         yield
         return
