@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TextIO, TypeVar
 from gradwire.cli import signals
 from gradwire.cli.deaf import heard_anyway
 from gradwire.scenarios import interrupt
-from gradwire.scenarios.errors import GradwireError, ScenarioNote, is_memory_shortage, no_memory
+from gradwire.scenarios.errors import NO_MEMORY, GradwireError, ScenarioNote, is_memory_shortage, no_memory
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -61,6 +61,7 @@ def for_people(command: Callable[P, R]) -> Callable[P, R]:
                 print(json.dumps({"error": error.as_dict()}))
             print(f"gradwire: {error}", file=sys.stderr)
             code = error.exit_code
+            _short_of_memory.extend([code] if error.what == NO_MEMORY[0] else [])
         except KeyboardInterrupt:
             terminated = signal.SIGTERM in interrupt.received
             print(f"gradwire: {'terminated' if terminated else 'interrupted'}", file=sys.stderr)
@@ -70,6 +71,7 @@ def for_people(command: Callable[P, R]) -> Callable[P, R]:
                 raise
             print(f"gradwire: {no_memory()}", file=sys.stderr)
             code = GradwireError.exit_code
+            _short_of_memory.append(code)
         raise SystemExit(code)
 
     return guarded
@@ -178,7 +180,14 @@ def patient_streams() -> Iterator[None]:
     if out.failed is not None and not isinstance(out.failed, BrokenPipeError):
         print(f"gradwire: standard output: {out.failed.strerror}", file=sys.stderr)
         code = code or 2
+    if _short_of_memory:  # libraries that could not start may crash when they are taken down
+        sys.stderr.flush()
+        os._exit(_short_of_memory[0])
     raise SystemExit(code)
+
+
+_short_of_memory: list[int] = []
+"""Status of a command that has ended for lack of memory."""
 
 
 @contextmanager
