@@ -40,8 +40,8 @@ def cmd_cache(context: typer.Context, as_json: Json = False) -> None:
     others = {each.name: _size(each) for each in sorted(folder.glob("*")) if each != engines_folder()}
     if os.access(functions := engines_folder() / FUNCTIONS, os.F_OK):
         others[FUNCTIONS] = _size(functions)
-    for each in unreadable():
-        typer.echo(f"note: {each}: may not be read: another user has made it", err=True)
+    for place in unreadable():
+        typer.echo(f"note: {place}: may not be read: another user has made it", err=True)
     if as_json:
         engines = [{"identity": each.identity, "bytes": each.size, "used": each.used, **each.about} for each in kept]
         typer.echo(json.dumps({"folder": str(folder), "engines": engines, "others": others}))

@@ -76,5 +76,5 @@ def test_numbers_that_json_alone_knows_are_refused(tmp_path: Path, number: str):
     Result.build({"name": "x", "totals": {"lost_bytes": 7}}, {}).write(tmp_path / "result")
     path = tmp_path / "result" / "result.json"
     path.write_text(path.read_text().replace("7", number, 1))
-    with pytest.raises(ResultError, match="totals.lost_bytes is"):
+    with pytest.raises(ResultError, match=r"totals\.lost_bytes is"):
         Result.read(tmp_path / "result")
