@@ -129,12 +129,12 @@ def queues_of(found: Ran, window: Window, ports: int) -> Iterator[Queue]:
 
 
 def _filled(times: list[int], sizes: list[int], period: int) -> tuple[list[int], list[int]]:
-    """Samples, with nothing where one is missing behind another."""
+    """Samples, with nothing where one is missing behind another; nothing if none was taken."""
     if not period:
         return times, sizes
     moments: list[int] = []
     values: list[int] = []
-    for time, size, after in zip(times, sizes, [*times[1:], None], strict=True):
+    for time, size, after in zip(times, sizes, [*times[1:], None], strict=False):
         moments.append(time)
         values.append(size)
         if after is None or after - time > period:

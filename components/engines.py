@@ -87,6 +87,7 @@ def writable_folder() -> Path:
         return Path(_private[0].name)
     try:
         folder = private_folder(ENGINES)
+        os.listdir(folder)
         with tempfile.TemporaryFile(dir=folder):
             return folder
     except OSError as error:
@@ -103,10 +104,18 @@ _private: list[tempfile.TemporaryDirectory[str]] = []  # goes with the process
 
 
 def is_kept(identity: str) -> bool:
-    """Whether the engine is on disk; what is left of one goes."""
+    """Return True if the engine is on disk and can be read; what is left of one goes.
+
+    One that another user has made private counts as absent, and a temporary folder is used from then on.
+    """
     folder = writable_folder() / identity
-    if (folder / ABOUT).is_file():
-        return True
+    try:
+        if (folder / ABOUT).is_file():
+            (folder / ABOUT).read_bytes()
+            return True
+    except OSError as error:
+        _go_private(f"{folder}: {error.strerror}")
+        return False
     shutil.rmtree(folder, ignore_errors=True)
     return False
 
@@ -115,9 +124,9 @@ def load(identity: str, kept_in: Path | None = None) -> dict[str, objects.Native
     """The functions of an engine that is kept (in `kept_in`, if it is not where engines are), by name; it counts as
     used now. None if it is not there, or not what was written, and then it goes."""
     folder = (kept_in or writable_folder()) / identity
-    if not folder.exists():
-        return None
     try:
+        if not folder.exists():
+            return None
         about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
         code = {name: (folder / f"{name}.o").read_bytes() for name in about["symbols"]}
         if any(_digest(code[name]) != about["code"][name] for name in code):
@@ -295,7 +304,7 @@ def _fill(part: Path, work: Work, at_once: bool, begin: float) -> None:
 def kept_engines(folder: Path | None = None) -> list[Kept]:
     """The engines on disk, the one that was used last first."""
     found = []
-    for about in (folder or engines_folder()).glob(f"*/{ABOUT}"):
+    for about in [each / ABOUT for each in _entries(folder or engines_folder()) if os.path.exists(each / ABOUT)]:
         with contextlib.suppress(OSError, ValueError):
             size = sum(file.stat().st_size for file in about.parent.rglob("*") if file.is_file())
             said = json.loads(about.read_text(encoding="utf-8"))
@@ -303,13 +312,37 @@ def kept_engines(folder: Path | None = None) -> list[Kept]:
     return sorted(found, key=lambda kept: (-kept.used, kept.identity))
 
 
+def unreadable(folder: Path | None = None) -> list[Path]:
+    """Return the engines on disk, or their folder, that this user may not read: another one has made them."""
+    folder = folder or engines_folder()
+    if not os.access(folder.parent, os.X_OK) and os.path.exists(folder.parent):
+        return [folder.parent]
+    if not os.access(folder, os.R_OK | os.X_OK) and os.path.exists(folder):
+        return [folder]
+    engines = [each for each in _entries(folder) if os.path.isdir(each)]
+    return [each for each in engines if not os.access(each, os.R_OK | os.X_OK) or _is_closed(each / ABOUT)]
+
+
+def _entries(folder: Path) -> list[Path]:
+    """Return what a folder holds; nothing where it may not be read."""
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _is_closed(file: Path) -> bool:
+    return os.access(file, os.F_OK) and not os.access(file, os.R_OK)
+
+
 def clear(folder: Path | None = None) -> int:
     """Remove all engines, unfinished ones as well. Returns how many were whole.
 
     A run that has loaded its engine does not need it any more."""
     folder = folder or engines_folder()
-    whole = len(list(folder.glob(f"*/{ABOUT}")))
-    for each in folder.glob("*"):
+    entries = _entries(folder)
+    whole = sum(os.path.exists(each / ABOUT) for each in entries)
+    for each in entries:
         shutil.rmtree(each, ignore_errors=True)
     return whole
 
@@ -320,7 +353,7 @@ def _forget_old(folder: Path) -> None:
     for number, kept in enumerate(kept_engines(folder)):
         if number >= KEEP_MOST or now - kept.used > 86_400 * KEEP_DAYS:
             shutil.rmtree(folder / kept.identity, ignore_errors=True)
-    for part in folder.glob(f"*{PART}"):
+    for part in [each for each in _entries(folder) if each.name.endswith(PART)]:
         with contextlib.suppress(OSError):
             if now - part.stat().st_mtime > STALE_PART_S:
                 shutil.rmtree(part, ignore_errors=True)

@@ -15,6 +15,8 @@ Every name is imported from its room at its first use: `import gradwire` takes n
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # who checks types or completes names sees what everything is
@@ -91,10 +93,31 @@ OPTIONAL = {"capture": "gradwire.traces.capture.session"}
 __all__ = ["__version__", *PUBLIC]
 
 
+TIMEOUT = "OPENBLAS_THREAD_TIMEOUT"
+
+
+def _import_numpy() -> None:
+    """Import NumPy, unless that has been done, with threads that sleep as soon as they have no work.
+
+    NumPy's linear algebra (OpenBLAS) starts a thread per processor, and by default each spins for a tenth of a second
+    whenever it waits. The threads stay: a program's own linear algebra uses them as before. A value that is set in the
+    environment is kept.
+    """
+    if "numpy" in sys.modules or TIMEOUT in os.environ:
+        return
+    os.environ[TIMEOUT] = "4"  # 2^4 rounds
+    try:
+        importlib.import_module("numpy")
+    finally:
+        del os.environ[TIMEOUT]
+
+
 if not TYPE_CHECKING:  # else every name would be there, of type Any
 
     def __getattr__(name: str) -> Any:
         if room := PUBLIC.get(name) or OPTIONAL.get(name):
+            if not room.startswith("gradwire.scenarios."):
+                _import_numpy()
             return getattr(importlib.import_module(room), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gradwire.processes import Work, play
 from gradwire.scenarios.errors import GradwireError
+from gradwire.scenarios.interrupt import caught
 
 if TYPE_CHECKING:
     from gradwire.scenarios.result import Result
@@ -68,6 +69,7 @@ def simulate_apart(
                 found[number] = Outcome(Result.read(Path(folder) / ended.work.key), ended.value)
                 told(len(found) / len(works), f"{len(found)}/{len(works)} runs, {scenarios[number].policy_name}")
         except KeyboardInterrupt:
+            caught()
             finished = False
     return [found[number] for number in sorted(found)], finished
 

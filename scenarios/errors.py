@@ -70,10 +70,9 @@ def is_memory_shortage(error: BaseException | None) -> bool:
     while error is not None and not isinstance(error, GradwireError):
         if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
             return True
-        if isinstance(error, OSError | RuntimeError | ImportError | SystemError):
-            text = str(error).lower()
-            if any(words in text for words in SHORTAGES):
-                return True
+        text = str(error).lower()
+        if any(words in text for words in SHORTAGES):
+            return True
         error = error.__cause__ or error.__context__
     return False
 

@@ -11,6 +11,7 @@ too, so that both take the same way, also where a script has begun the command w
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -27,9 +28,23 @@ IMPORT_S, RETRY_S = 20.0, 0.02
 IMPORTER = "<frozen importlib._bootstrap"
 
 received: list[int] = []
-"""Numbers of the signals that `on_signal` has answered since the command line has cleared it."""
+"""Numbers of the signals that `on_signal` has answered since `begin`."""
+_is_raised = False
+"""KeyboardInterrupt has been raised, and nobody has called `caught` since."""
 _last_s = float("-inf")
 _outermost: CtrlC | None = None
+
+
+def begin() -> None:
+    """Forget earlier requests: a command begins."""
+    received.clear()
+    caught()
+
+
+def caught() -> None:
+    """Say that a KeyboardInterrupt has been caught for good: what follows is work that ends in order."""
+    global _is_raised
+    _is_raised = False
 
 
 def on_signal(number: int, frame: FrameType | None) -> None:
@@ -53,6 +68,7 @@ def _raise_unless_importing(number: int, frame: FrameType | None) -> None:
 
     No thread does this: to start one takes locks, which the interrupted code may hold.
     """
+    global _is_raised
     if _outermost is not None and not _outermost.asked:
         _outermost.asked = True
         return
@@ -61,6 +77,7 @@ def _raise_unless_importing(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGALRM, _raise_unless_importing)
         signal.setitimer(signal.ITIMER_REAL, RETRY_S)
         return
+    _is_raised = True
     raise KeyboardInterrupt
 
 
@@ -103,6 +120,8 @@ class CtrlC:
                 self._outer = _outermost
                 return self
             _outermost = self
+            if _is_raised and sys.exception() is None:  # machine code of a library has swallowed the exception
+                self.asked = True
             if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
                 self._before = signal.signal(signal.SIGINT, on_signal)
         return self
@@ -115,6 +134,7 @@ class CtrlC:
             return
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
+            caught()  # who is no command has it now
         _outermost = None
         if self.asked and not self._raised and (kind is None or not issubclass(kind, KeyboardInterrupt)):
             raise KeyboardInterrupt from error

@@ -11,6 +11,7 @@ remains is checked as a whole too; mistakes that depend on a replaced field are 
 from __future__ import annotations
 
 import copy
+import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -83,8 +84,8 @@ def load_scenario(source: str | Path, set: Overrides = (), policy: str | None = 
         tables = put_in_traces(overlay(rest, chosen.set), [each for each in set if not of_policies(each)])
         scenario = build_scenario(tables, str(path)).under(chosen)
     scenario = scenario.at(path.parent).read_from(str(path))
-    if (file := scenario.topology.path) and not Path(file).is_file():
-        what = "is no regular file" if Path(file).exists() else "no such file"
+    if (file := scenario.topology.path) and not os.path.isfile(file):
+        what = "is no regular file" if os.path.exists(file) else "no such file"
         mistake = Mistake("topology.file", what, file, "a graph file")
         raise ScenarioError("is no valid scenario, 1 mistake:", str(path), mistakes=[mistake])
     return scenario
@@ -175,7 +176,7 @@ def _read(source: str | Path) -> tuple[Path, str]:
     name, such as results, is in nobody's way."""
     path = path_of(source, "load_scenario(source)", NAMED_BY, ScenarioError).expanduser()
     bare = isinstance(source, str) and path.name == source and path.suffix != ".toml"
-    if bare and (not path.exists() or (path.is_dir() and source in list_library())):
+    if bare and (not os.path.exists(path) or (os.path.isdir(path) and source in list_library())):
         entry = resources.files("gradwire.scenarios") / "library" / f"{source}.toml"
         if not entry.is_file():
             if source in list_sweeps():

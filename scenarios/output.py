@@ -94,8 +94,14 @@ class Claim:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        with deferred():
-            self._claim()
+        self._made: list[Path] = []
+        self._lock: int | None = None
+        try:
+            with deferred():
+                self._claim()
+        except BaseException:
+            self._release()
+            raise
 
     def _claim(self) -> None:
         while True:
@@ -111,9 +117,18 @@ class Claim:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _ours.discard(self.path.absolute())
-        _remove(self._made)
-        unlock_folder(self._lock)  # after it: nobody else may have the folder while it is about to go
+        self._release()
+
+    def __del__(self) -> None:
+        self._release()  # it was never entered: an interrupt came between
+
+    def _release(self) -> None:
+        with deferred():
+            if self._lock is not None:
+                _ours.discard(self.path.absolute())
+                _remove(self._made)
+                unlock_folder(self._lock)  # after it: nobody else may have the folder while it is about to go
+                self._lock = None
 
 
 def claim_numbered(base: str | Path) -> Claim:

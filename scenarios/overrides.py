@@ -7,6 +7,7 @@ TOML; what is no TOML is text. Files are looked for where the user stands, not b
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 import warnings
@@ -112,7 +113,7 @@ def from_folder(key: str | int, value: Any, folder: Path | None = None) -> Any:
     if not isinstance(value, str) or key not in FILES or not value:
         return value
     path = (folder or Path.cwd()) / Path(value).expanduser()
-    by_name = "/" not in value and (path.is_dir() if key == "trace" else path.is_file())
+    by_name = "/" not in value and (os.path.isdir(path) if key == "trace" else os.path.isfile(path))
     return str(path.absolute()) if "/" in value or by_name or key == "modules" else value
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,7 +49,7 @@ def input_digests(scenario: Scenario) -> dict[str, str]:
     """SHA-256 (hex) of every file besides traces that a scenario names, by where it does: "topology.file",
     "traffic[1]", "transport" for the module of a class of the user's own, "transport: shared.py" for what that imports
     from beside it. What is not there is left out."""
-    files = {place: path for place, path in _inputs(scenario) if path.is_file()}
+    files = {place: path for place, path in _inputs(scenario) if os.path.isfile(path)}
     return {place: file_digest(path) for place, path in files.items()}
 
 

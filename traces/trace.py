@@ -48,6 +48,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -291,11 +292,11 @@ def load_trace(name: str | Path) -> Trace:
     path = path_of(name, "load_trace(name)", NAMED_BY, TraceError)
     if str(name) in bundled_traces():
         return read(BUNDLED / str(name))
-    if path.is_dir():
+    if os.path.isdir(path):
         return read(path)
     known = bundled_traces()
     near = difflib.get_close_matches(str(name), known, n=3)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
-    if path.exists():
+    if os.path.exists(path):
         raise TraceError("is a file", str(name), f"a trace directory with a manifest.json{hint}")
     raise TraceError("no such trace", str(name), f"a directory, or a bundled trace: {', '.join(known)}{hint}")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +33,16 @@ def cmd_cache(context: typer.Context, as_json: Json = False) -> None:
     """Show what is kept: every compiled engine, the one that was used last first, and what else lies there."""
     if context.invoked_subcommand is not None:
         return
-    from gradwire.components.engines import FUNCTIONS, engines_folder, kept_engines
+    from gradwire.components.engines import FUNCTIONS, engines_folder, kept_engines, unreadable
     from gradwire.scenarios.cache import cache_folder
 
     _refuse_unsafe()
     kept, folder = kept_engines(), cache_folder()
     others = {each.name: _size(each) for each in sorted(folder.glob("*")) if each != engines_folder()}
-    if (functions := engines_folder() / FUNCTIONS).exists():
+    if os.access(functions := engines_folder() / FUNCTIONS, os.F_OK):
         others[FUNCTIONS] = _size(functions)
+    for place in unreadable():
+        typer.echo(f"note: {place}: may not be read: another user has made it", err=True)
     if as_json:
         engines = [{"identity": each.identity, "bytes": each.size, "used": each.used, **each.about} for each in kept]
         typer.echo(json.dumps({"folder": str(folder), "engines": engines, "others": others}))
@@ -90,8 +94,13 @@ def _line(about: dict[str, Any]) -> str:
 
 
 def _size(path: Path) -> int:
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files if file.is_file())
+    """Bytes of the files in a folder that may be read."""
+    total = 0
+    with suppress(OSError):
+        for file in path.rglob("*") if path.is_dir() else [path]:
+            with suppress(OSError):
+                total += file.stat().st_size if file.is_file() else 0
+    return total
 
 
 def _megabytes(size: int) -> str:

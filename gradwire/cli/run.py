@@ -31,7 +31,7 @@ from gradwire.cli.options import (
 )
 from gradwire.cli.start import importing, light_start
 from gradwire.cli.terminal import for_people, progress
-from gradwire.scenarios.interrupt import deferred
+from gradwire.scenarios.interrupt import caught, deferred
 from gradwire.scenarios.readable import share_text
 
 if TYPE_CHECKING:
@@ -208,6 +208,7 @@ def _simulate(
             stop.result.timing.update(asked)
             results.append(stop.result)
         except KeyboardInterrupt as stop:
+            caught()
             cut: Result | None = getattr(stop, "result", None)
             seen = cut and (cut.kept("iterations").num_rows or cut.kept("messages").num_rows)
             if cut:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TextIO, TypeVar
 from gradwire.cli import signals
 from gradwire.cli.deaf import heard_anyway
 from gradwire.scenarios import interrupt
-from gradwire.scenarios.errors import GradwireError, ScenarioNote, is_memory_shortage, no_memory
+from gradwire.scenarios.errors import NO_MEMORY, GradwireError, ScenarioNote, is_memory_shortage, no_memory
 from gradwire.scenarios.terminal_text import EscapingStream, console, printable
 from gradwire.scenarios.trust import trusting
 
@@ -64,6 +64,7 @@ def for_people(command: Callable[P, R]) -> Callable[P, R]:
                 print(json.dumps({"error": error.as_dict()}))
             print(f"gradwire: {error}", file=sys.stderr)
             code = error.exit_code
+            _short_of_memory.extend([code] if error.what == NO_MEMORY[0] else [])
         except KeyboardInterrupt as stop:
             terminated = signal.SIGTERM in interrupt.received
             notes = "".join(f": {note}" for note in getattr(stop, "__notes__", ()))
@@ -74,6 +75,7 @@ def for_people(command: Callable[P, R]) -> Callable[P, R]:
                 raise
             print(f"gradwire: {no_memory()}", file=sys.stderr)
             code = GradwireError.exit_code
+            _short_of_memory.append(code)
         raise SystemExit(code)
 
     return guarded
@@ -112,7 +114,7 @@ def _notes() -> Iterator[None]:
 def _answered_signals() -> Iterator[None]:
     """Answer SIGTERM, by which batch systems end what has had its time, as Ctrl-C: deferred until the state is
     consistent. An ignored SIGINT stays ignored, as shells and `nohup` mean it."""
-    interrupt.received.clear()
+    interrupt.begin()
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -194,7 +196,14 @@ def patient_streams() -> Iterator[None]:
     if out.failed is not None and not isinstance(out.failed, BrokenPipeError):
         print(f"gradwire: standard output: {out.failed.strerror}", file=sys.stderr)
         code = code or 2
+    if _short_of_memory:  # libraries that could not start may crash when they are taken down
+        sys.stderr.flush()
+        os._exit(_short_of_memory[0])
     raise SystemExit(code)
+
+
+_short_of_memory: list[int] = []
+"""Status of a command that has ended for lack of memory."""
 
 
 @contextmanager

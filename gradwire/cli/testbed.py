@@ -24,6 +24,7 @@ from gradwire.cli.options import (
 )
 from gradwire.cli.terminal import Progress, for_people, progress
 from gradwire.connect import emulate
+from gradwire.scenarios.interrupt import caught
 
 if TYPE_CHECKING:
     from gradwire.emu.testbed import Request
@@ -254,6 +255,7 @@ def run_all(scenarios: Sequence[Scenario], request: Request, quiet: bool, result
             try:
                 results.append(emulate(scenario, None, request, heard=_heard(show)))
             except KeyboardInterrupt as stop:
+                caught()
                 partial: Result | None = getattr(stop, "result", None)
                 if partial is not None:
                     results.append(partial)

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -231,7 +232,7 @@ class Scenario(Table):
             return str((directory / Path(path).expanduser()).resolve())
 
         def trace(name: str) -> str:
-            return absolute(name) if "/" in name or (directory / name).is_dir() else name
+            return absolute(name) if "/" in name or os.path.isdir(directory / name) else name
 
         scenario = self.moved(trace, absolute, Path(absolute(self.modules or ".")))
         scenario._folder = directory.resolve()
@@ -349,7 +350,7 @@ class Scenario(Table):
 
 def _by_content(table: TopologyTable | Traffic) -> dict[str, Any]:
     """A table as it is written, with the digest of its file, where there is one, in the place of the file's name."""
-    if table.path and Path(table.path).is_file():
+    if table.path and os.path.isfile(table.path):
         table = table.at(hashlib.sha256(Path(table.path).read_bytes()).hexdigest())
     return table.model_dump(mode="json")
 

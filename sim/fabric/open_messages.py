@@ -7,7 +7,7 @@ bytes that have arrived, packets that have been sent and have not ended anywhere
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -38,7 +38,10 @@ class Fabric(Protocol):
     memory: Memory
     flows: Flows
     network: Network
-    transports: Sequence[Bound]
+
+    @property
+    def transports(self) -> Sequence[Bound]:
+        """The transports of the run."""
 
     def packet_log(self) -> Any:
         """Return the transmissions that were logged."""
@@ -130,7 +133,7 @@ def _transmissions(fabric: Fabric, numbers: Ints) -> Iterator[str]:
     """Yield the last transmissions that were logged of some messages, in order of time."""
     from gradwire.sim.telemetry import packet_columns
 
-    columns = packet_columns(fabric, fabric.network)
+    columns = packet_columns(cast(Any, fabric), fabric.network)
     rows = np.flatnonzero(np.isin(np.asarray(columns["message"], dtype=np.int64), numbers))
     for row in rows[-PACKETS_SHOWN * max(len(numbers), 1) :].tolist():
         fate = ", lost" if columns["lost"][row] else ""

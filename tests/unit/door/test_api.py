@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -311,3 +312,25 @@ def test_who_checks_types_sees_every_name_where_it_is():
         if alias.asname == alias.name
     }
     assert found == {**gradwire.PUBLIC, **gradwire.OPTIONAL}
+
+
+@pytest.mark.parametrize("first", ["", "import numpy\n"])
+def test_threads_of_linear_algebra_do_not_spin(first: str):
+    """They are as many as NumPy has by itself, and sleep; who has imported NumPy before keeps that as it is."""
+    script = first + (
+        "import gradwire, os, sys, time\n"
+        "assert ('numpy' in sys.modules) == bool(sys.argv[1:])\n"
+        "gradwire.simulate\n"
+        "assert 'numpy' in sys.modules and 'OPENBLAS_THREAD_TIMEOUT' not in os.environ\n"
+        "time.sleep(0.3)\n"
+        "print(time.process_time() - time.thread_time(), len(os.listdir('/proc/self/task')))\n"
+    )
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("OPENBLAS") and not key.endswith("_NUM_THREADS")}
+    done = subprocess.run(
+        [sys.executable, "-c", script, *(["imported"] if first else [])], capture_output=True, text=True, cwd=ROOT, check=False,
+        env=environment, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    others, threads = done.stdout.split()
+    assert first or float(others) < 0.005
+    assert int(threads) == min(os.cpu_count() or 1, 64)
