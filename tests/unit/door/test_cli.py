@@ -219,6 +219,7 @@ def rooms(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
     state.simulate = state.made = simulate
     sim = types.ModuleType("gradwire.sim.simulate")
     sim.simulate = lambda *a, **k: state.simulate(*a, **k)  # type: ignore[attr-defined]
+    sim.check_uncompiled = lambda scenarios: None  # type: ignore[attr-defined]
     sim.Stalled = Stalled  # type: ignore[attr-defined]
     compare = types.ModuleType("gradwire.analysis.compare")
     compare.compare = lambda results, parts=False: Comparison(results, state.violations)  # type: ignore[attr-defined]
