@@ -142,9 +142,10 @@ class Breakdown:
         return pyarrow.Table.from_pylist(self.rows, schema=schema)
 
     def means(self, job: str) -> dict[str, float]:
-        """Return the mean picoseconds of every part, by its name in PARTS, over all workers and the iterations of the
-        steady state of a job, as comparisons have it; of all iterations where there are fewer than three. Empty without
-        any. A table calls `queueing` "waiting: queueing", and so on."""
+        """Return the mean picoseconds of every part of a job's iterations, by its name in PARTS.
+
+        They are over all workers and the steady state, as comparisons have it; over all iterations where there are
+        fewer than three. Empty without any. A table calls `queueing` "waiting: queueing", and so on."""
         mine = [row for row in self.rows if row["job"] == job]
         if not mine:
             return {}

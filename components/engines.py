@@ -81,8 +81,8 @@ def engines_folder() -> Path:
 
 
 def writable_folder() -> Path:
-    """Return the same if it can be written and by nobody else, else a temporary folder of this process, of which a line
-    on stderr tells."""
+    """Return the same if only this user can write to it, else a temporary folder of this process, with a line on
+    stderr."""
     if _private:
         return Path(_private[0].name)
     try:

@@ -66,8 +66,8 @@ def write(folder: Path, key: str, piece: Piece) -> None:
 
 
 def machine_code(function: Compiled, folder: Path) -> tuple[str, bytes]:
-    """Return the machine code of a function that is the same in many engines, as `objects.emitted` does: translated for
-    the first of them, and read from `folder` by all others."""
+    """Return the machine code of a function that many engines have, as `objects.emitted` does. It is translated for the
+    first of them, and read from `folder` by all others."""
     known = made_of(cast(FunctionType, function.py_func), {})
     if known is None:
         return objects.emitted(function)

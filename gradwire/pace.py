@@ -72,11 +72,11 @@ class Estimate:
     """The time that is left of many pieces of work, from how long those that are done took.
 
     The first piece counts for nothing: it waits for engines that are compiled. A few more may wait for theirs, which
-    makes the mean too large, but not the median; so both are said where they are far apart. `clock` counts seconds.
+    makes the mean too large, but not the median; so both are shown where they are far apart. `clock` counts seconds.
     """
 
     PIECES, SHARE, APART = 3, 0.05, 1.5
-    """Pieces after the first, and the share of all, before anything is said; and what is far apart. Our choice."""
+    """Pieces after the first, and the share of all, before anything is shown; and what is far apart. Our choice."""
 
     def __init__(self, pieces: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._pieces = clock, pieces
@@ -93,7 +93,7 @@ class Estimate:
         self._last = now
 
     def words(self, left: float) -> str:
-        """Return what is said of `left` units of work: "estimating", "about 40 s left", "40 s to 2 min left"."""
+        """Return what is shown for `left` units of work: "estimating", "about 40 s left", "40 s to 2 min left"."""
         if len(self._rates) < max(self.PIECES, self.SHARE * self._pieces) or not self._work:
             return "estimating"
         mean, middle = left * self._seconds / self._work, left * median(self._rates)

@@ -1,7 +1,7 @@
 """The cache folder: compiled engines, switches of the testbed, the kernel for virtual time.
 
-All of it is code that gradwire runs, so a folder counts only if nobody else could have put something there: as ssh asks
-of `~/.ssh`, it belongs to the user, and nobody else may write to it or replace a folder above it.
+All of it is code that gradwire runs, so a folder counts only if no other user could have put something there. As ssh
+asks of `~/.ssh`, it belongs to the user, and no other user may write to it or replace a folder above it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def private_folder(*below: str) -> Path:
     Raises
     ------
     UnsafeCacheError
-        It belongs to somebody else, or others may write to it, or to a folder above it.
+        It belongs to another user, or others may write to it, or to a folder above it.
     OSError
         It cannot be created, or its mode cannot be read.
     """
@@ -53,7 +53,7 @@ def private_folder(*below: str) -> Path:
 
 
 def check_private(folder: Path) -> None:
-    """Raise UnsafeCacheError if somebody else may write to a folder, or put another one in its place; OSError if it is
+    """Raise UnsafeCacheError if another user may write to a folder, or put another one in its place; OSError if it is
     not there."""
     resolved = folder.resolve(strict=True)
     _check_owned(resolved)

@@ -1,6 +1,6 @@
 """Text for terminals: what a terminal would obey instead of showing is escaped, wherever a command prints.
 
-Names come from files that somebody else may have made, and a terminal obeys what they hold: ESC ]0; sets the title of
+Names come from files that another user may have made, and a terminal obeys what they hold: ESC ]0; sets the title of
 its window, U+202E turns the order of letters around. Two things print. Python's streams are replaced by an
 `EscapingStream`. Rich writes past it, since its own colours must pass, so `console` escapes the text that it is given.
 """

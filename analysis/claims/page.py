@@ -68,7 +68,7 @@ def html_page(
 
 
 def ground_words(ground: JsonView) -> str:
-    """Return a sentence on what all figures rest on: `traces`, and the `device` of trainings ("" without any)."""
+    """Return a sentence on what all figures rest on: `traces`, and the `device` of training runs ("" without)."""
     traces = ", ".join(ground["traces"])
     several = "s" if len(ground["traces"]) > 1 else ""
     of_traces = f"Replayed trace{several}: {traces}." if traces else "No trace is replayed."

@@ -66,7 +66,7 @@ def compile_program(source: Path, prologue: str = "", cache: Path | None = None)
     try:
         folder = cache or private_folder()
     except OSError as error:
-        expected = "a folder of your own that nobody else may write to; GRADWIRE_CACHE names another one"
+        expected = "a folder of your own that no other user may write to; GRADWIRE_CACHE names another one"
         raise TestbedError(str(error.strerror), str(cache_folder()), expected) from None
     target = folder / f"{source.stem}-{key}.o"
     if target.exists():

@@ -89,7 +89,7 @@ def _built(version: str = "*") -> list[Path]:
 
 def _refused(folder: Path, error: OSError) -> TestbedError:
     """Return what to raise where the folder of built kernels cannot be trusted, or not be used."""
-    expected = "a folder of your own that nobody else may write to; GRADWIRE_CACHE names another one"
+    expected = "a folder of your own that no other user may write to; GRADWIRE_CACHE names another one"
     return TestbedError(str(error.strerror), str(folder), expected)
 
 

@@ -79,7 +79,7 @@ def _refuse_unsafe() -> None:
         except FileNotFoundError:
             return
         except OSError as error:
-            expected = "a folder of your own that nobody else may write to"
+            expected = "a folder of your own that no other user may write to"
             raise GradwireError(f"is not used: {error.strerror}", str(folder), expected) from None
 
 

@@ -82,7 +82,7 @@ def for_people(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def _question() -> Callable[[str], bool] | None:
-    """Return what asks a person yes or no; None where there is nobody to ask."""
+    """Return what asks a person yes or no; None without a terminal."""
     if not (sys.stdin and sys.stdin.isatty() and sys.stderr and sys.stderr.isatty()):
         return None
 

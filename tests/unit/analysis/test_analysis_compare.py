@@ -169,7 +169,7 @@ def test_the_report_states_figures_of_the_results(own_directory: Path):
     text = (compare([small_result(), faster()]).write("out") / "report.md").read_text()
     assert "The shortest mean iteration is that of Fast, 150 ps: 25.0 % less than Policy." in text
     assert "Policy: 200 ps per iteration, 60 ps of it computing and 140 ps (70.0 %) waiting" in text
-    assert "19 packets were dropped, most of them at b->c 68.4 %, a->b 31.6 %; 3 were sent again" in text
+    assert "19 packets were dropped, most of them at b->c 68.4 %, a->b 31.6 %; 4 were trimmed to their headers, 3 were sent again" in text
     assert "No message of 8 was delivered with more loss than its bound." in text
     for name in ("iteration_time.png", "completion_time.png", "comparison.json"):
         assert name in text
