@@ -55,7 +55,7 @@ class Kernels:
         return len(self.start)
 
 
-class Stream:
+class KernelStream:
     """Kernels of one stream by launch that can be believed, and the places of those that cannot."""
 
     def __init__(self, sound: Kernels, doubtful: Kernels, lost_launches: Floats, is_step_lost: bool) -> None:
@@ -120,7 +120,7 @@ class Timeline:
     """Streams of an accelerator; `compute` is the one that most kernels run on, None for a profile of a CPU alone."""
 
     def __init__(
-        self, streams: dict[int, Stream], compute: int | None, launches: tuple[Floats, Floats]
+        self, streams: dict[int, KernelStream], compute: int | None, launches: tuple[Floats, Floats]
     ) -> None:
         self.streams = streams
         self.compute = None if compute is None else streams[compute]
@@ -306,7 +306,7 @@ def _without_duration(kernels: Kernels) -> Bools:
 
 def _checked(
     kernels: Kernels, has_no_duration: Bools, lost_launches: Floats, is_step_lost: bool, draft: Draft
-) -> Stream:
+) -> KernelStream:
     """Return a stream of the kernels that can be believed; count the others by kind."""
     has_launch = np.isfinite(kernels.launch)
     has_no_time = (kernels.start == 0) & (kernels.end == 0)
@@ -337,7 +337,7 @@ def _checked(
         draft.doubtful[kind] += int(where.sum())
         doubtful[order[where]] = True
         order = order[~where]
-    return Stream(kernels.take(order), kernels.take(doubtful & ~is_before), lost_launches, is_step_lost)
+    return KernelStream(kernels.take(order), kernels.take(doubtful & ~is_before), lost_launches, is_step_lost)
 
 
 def _early(kernels: Kernels, draft: Draft) -> Bools:
