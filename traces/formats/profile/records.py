@@ -52,6 +52,7 @@ class Activities:
     """Records of one category on the accelerator or of its launches: columns of equal length."""
 
     side: str
+    category: str
     begin: array[float] = field(default_factory=_floats)
     end: array[float] = field(default_factory=_floats)
     correlation: array[float] = field(default_factory=_floats)
@@ -115,7 +116,7 @@ class Records:
         communicates: bool = False,
     ) -> None:
         """Add a record of the accelerator, or a launch of its work."""
-        activities = self.activities.setdefault(category, Activities(side))
+        activities = self.activities.setdefault(category, Activities(side, category))
         activities.begin.append(span.begin)
         activities.end.append(span.end)
         activities.correlation.append(correlation)

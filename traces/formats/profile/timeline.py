@@ -125,6 +125,7 @@ class Timeline:
         self.streams = streams
         self.compute = None if compute is None else streams[compute]
         self._launches = launches
+        self.title = "accelerator"
         self.has_doubts = False  # kernels are doubtful, or older than the recording
         self.has_launches = len(launches[0]) > 0
 
@@ -169,6 +170,8 @@ def timeline(records: Records, draft: Draft) -> Timeline:
             draft,
         )
     checked = Timeline(streams, main, launches)
+    if any(each.category.startswith(("cuda", "hip")) for each in host):
+        checked.title = "GPU"
     checked.has_doubts = bool(draft.doubtful.total() or draft.skipped[BEFORE])
     return checked
 
@@ -183,7 +186,7 @@ def _sides(records: Records, draft: Draft) -> tuple[list[Activities], dict[str, 
             continue
         on_cpu = np.isin(np.array(each.row, dtype=np.int64), cpu)
         for side, which in ((HOST, on_cpu), (DEVICE, ~on_cpu)):
-            part = Activities(side)
+            part = Activities(side, category)
             for index in np.flatnonzero(which).tolist():
                 for column in ("begin", "end", "correlation", "row", "name", "communicates"):
                     getattr(part, column).append(getattr(each, column)[index])
@@ -243,9 +246,10 @@ def _kernels(device: dict[str, Activities], launches: tuple[Floats, Floats]) -> 
 
 
 def _count_launches(host: list[Activities], kernels: Kernels, draft: Draft) -> None:
-    has_work = np.isin(_column(host, "correlation"), kernels.correlation)
-    draft.understood["launches"] += int(has_work.sum())
-    draft.skipped["calls of the accelerator's runtime that launch nothing"] += int((~has_work).sum())
+    for each in host:
+        has_work = np.isin(np.array(each.correlation), kernels.correlation)
+        draft.understood["launches"] += int(has_work.sum())
+        draft.skipped[f"{each.category} events that launch nothing"] += int((~has_work).sum())
 
 
 def _lost_launches(host: list[Activities], kernels: Kernels, records: Records) -> Floats:
