@@ -114,10 +114,10 @@ class Recorded:
         return start, self.free
 
     def _collective(self, name: str, thread: int, numel: int, group: str) -> None:
-        told = {"Collective name": name, "In msg nelems": numel, "dtype": "Float", "Group size": 4}
-        told |= {"Process Group Name": "1" if group == self.job.data_group else "2"}
-        told["Process Group Description"] = group
-        self._operator("record_param_comms", thread, 1, **told)
+        args = {"Collective name": name, "In msg nelems": numel, "dtype": "Float", "Group size": 4}
+        args |= {"Process Group Name": "1" if group == self.job.data_group else "2"}
+        args["Process Group Description"] = group
+        self._operator("record_param_comms", thread, 1, **args)
 
     def _pass(self, scale: int, is_last: bool, ready: list[int]) -> tuple[int, int]:
         """Return the start of a forward and backward pass, and the end of the forward one."""

@@ -44,6 +44,7 @@ class _Window:
         self._scan = json.JSONDecoder(strict=False).raw_decode  # profilers write raw control characters
         self.events = 0
         self._mended = 0  # up to here the text has been mended
+        self._is_open = False  # the text ends within a string
 
     def more(self) -> None:
         block = self.source.read(_BLOCK)
@@ -79,10 +80,11 @@ class _Window:
             return match[0] if match[1] else "\\\\"
 
         begin = max(self.at, self._mended)
-        end = begin
+        end, self._is_open = begin, False
         for match in _STRING_OR_WORD.finditer(self.text, begin):
             if match[0][0] == '"' and not match["end"]:
-                break  # the rest of this text is not read yet
+                self._is_open = True
+                break
             end = match.end()
         if end == begin:
             return False
@@ -113,6 +115,10 @@ class _Window:
                 if self.ended or not lacks:
                     if self._mend():
                         continue
+                    if self._is_open and not self.ended:
+                        self.more()
+                        if len(self.text) - self.at <= LARGEST_VALUE:
+                            continue
                     self.wrong("ends" if self.ended and lacks else error.msg)
             except RecursionError:
                 self.wrong("nesting beyond all measure")

@@ -236,3 +236,50 @@ def test_perfetto_with_a_part_missing(lost: str):
     Path("timeline.json").write_text(Path("timeline.json").read_text().replace(f'"{lost}"', '"lost"'))
     with pytest.raises(TraceError, match="missing or damaged"):
         import_trace("timeline.json")
+
+
+def chain(ident: int, kind: int, **more: object) -> bytes:
+    data = pb.put(1, ident) + pb.put(2, str(more.get("name", "gemm"))) + pb.put(3, kind)
+    data += pb.put_packed(4, more.get("control", ())) + pb.put_packed(5, more.get("deps", ()))  # type: ignore[arg-type]
+    data += pb.put(7, int(str(more.get("micros", 0))))
+    for key in ("is_cpu_op", "stream", "comm_type", "comm_size"):
+        if key in more:
+            data += pb.put(10, pb.put(1, key) + pb.put(9, int(str(more[key]))))
+    return pb.put_message(data)
+
+
+def test_kernels_on_two_streams_wait_for_their_own_stream_and_collectives_for_computing() -> None:
+    """CPU nodes 1, 3, 5, 7 launch: two kernels of 100 us on stream 7, one of 40 on stream 9, and an all-reduce."""
+    nodes = [chain(1, 4, micros=5, is_cpu_op=1, name="launch")]
+    for ident, micros, stream in ((2, 100, 7), (4, 100, 7), (6, 40, 9)):
+        nodes.append(chain(ident, 4, deps=(ident - 1,), micros=micros, is_cpu_op=0, stream=stream))
+        nodes.append(chain(ident + 1, 4, control=(ident - 1,), micros=5, is_cpu_op=1, name="launch"))
+    nodes.append(chain(8, 7, deps=(7,), is_cpu_op=0, stream=20, comm_type=0, comm_size=4000))
+    Path("job.0.et").write_bytes(b"".join(nodes))
+    trace = import_trace("job.0.et")
+    # One kernel at a time computes; the collective waits for both of stream 7, whichever of them is later.
+    assert trace.iterations[0].ready_ps.tolist() == [200 * US + 40 * US]
+    doubtful = trace.manifest["source"]["doubtful"]
+    assert doubtful == {"nodes of the GPU that depend on their launcher alone: chained by stream": 3}
+
+
+def test_graphs_of_dependent_kernels_are_left_as_they_are() -> None:
+    Path("g.et").write_bytes(GRAPH)
+    assert "doubtful" not in import_trace("g.et").manifest["source"]
+
+
+def circle(kind: str) -> bytes:
+    first = chain(0, 4, micros=10, **{kind: (2,)}, name="FWD")
+    return first + chain(1, 4, micros=20, deps=(0,)) + chain(2, 7, deps=(1,), comm_type=0, comm_size=4000)
+
+
+def test_a_circle_of_control_dependencies_is_repaired_on_request() -> None:
+    Path("job.0.et").write_bytes(circle("control"))
+    with pytest.raises(TraceError, match="expected an acyclic graph, or --repair"):
+        import_trace("job.0.et")
+    trace = import_trace("job.0.et", repair=True)
+    assert trace.iterations[0].ready_ps.tolist() == [30 * US]
+    assert trace.manifest["source"]["doubtful"] == {"control dependencies that close circles: left out": 1}
+    Path("job.0.et").write_bytes(circle("deps"))
+    with pytest.raises(TraceError, match="data dependencies close a circle"):
+        import_trace("job.0.et", repair=True)

@@ -292,6 +292,19 @@ def test_streaming_gives_what_json_gives(monkeypatch: pytest.MonkeyPatch, block:
     assert not skipped
 
 
+@pytest.mark.parametrize("block", [1, 3, 64, 1 << 22])
+def test_text_that_is_no_json_is_mended_wherever_a_block_ends(monkeypatch: pytest.MonkeyPatch, block: int):
+    monkeypatch.setattr(json_events, "_BLOCK", block)
+    text = r'[{"n": "C:\Users\\x \"q\" inf, \n\u00b5\u12", "v": [inf, -inf, nan, -nan(ind), 1.#INF]}, {"d": "a\wb", "e": 1e5}]'
+    Path("odd.json").write_text(text)
+    with opened(Path("odd.json")) as source:
+        events = list(json_events.events(source, {}, Counter()))
+    assert events[0]["n"] == 'C:\\Users\\x "q" inf, \n\u00b5\\u12'
+    assert [str(value) for value in events[0]["v"]] == ["inf", "-inf", "nan", "nan", "inf"]
+    assert events[1] == {"d": "a\\wb", "e": 1e5}
+    assert source.notes == {json_events.LITERAL: 3, json_events.NOT_FINITE: 5}
+
+
 def test_an_open_array_is_legal_and_an_open_object_is_not():
     text = json.dumps(kineto_events())
     assert len(imported(text[:-1]).tensors) == 2

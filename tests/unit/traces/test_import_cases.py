@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 import pytest
 from formats_cases import SHARED
+from typer.testing import CliRunner
 
+from gradwire import cli
 from gradwire.scenarios.errors import TraceError
 from gradwire.traces.formats import import_trace
 
@@ -132,3 +134,12 @@ def test_workloads_of_simai() -> None:
     assert empty.manifest["source"]["skipped"]["input gradient REDUCESCATTER of 0 bytes"] == 2
     with pytest.raises(TraceError, match="expected a collective in the column of weight gradients"):
         import_trace(CASES / "14-simai" / "forward_only.txt")
+
+
+def test_the_summary_lists_doubtful_records_by_kind() -> None:
+    path = CASES / "22-zero-timestamps" / "one_kernel.json"
+    done = CliRunner().invoke(cli.app, ["trace", "import", str(path), "--out", "imported"])
+    assert done.exit_code == 0
+    assert "doubtful: 1 x kernels with ts 0 and dur 0" in done.output
+    summary = CliRunner().invoke(cli.app, ["trace", "info", "imported"])
+    assert "doubtful: 1 x kernels with ts 0 and dur 0" in summary.output

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.traces.formats.draft import Draft
-from gradwire.traces.formats.profile.records import Records, Span
+from gradwire.traces.formats.profile.records import CpuSpan, Records
 
 Floats = NDArray[np.float64]
 
@@ -57,7 +57,7 @@ class Passes:
 class Update:
     """What optimizers do between two backward passes: a window for each, without the closures that they call."""
 
-    windows: tuple[Span, ...]
+    windows: tuple[CpuSpan, ...]
     has_repeated_closure: bool = False
     is_open: bool = False
     """The end of an optimizer, or of the backward pass of its closure, is not known."""
@@ -111,7 +111,7 @@ def _forward(records: Records, begin: Floats, end: Floats) -> Floats:
     return times[~within]
 
 
-def _operators_of_autograd(records: Records) -> list[Span]:
+def _operators_of_autograd(records: Records) -> list[CpuSpan]:
     """Return operators of backward passes on threads that call neither model nor optimizer; without any, all.
 
     The backward pass of a CPU runs on the thread that calls it.
@@ -128,17 +128,17 @@ def updates(records: Records, backward: Passes, draft: Draft) -> list[Update]:
     """
     spans, cut = _on_their_own(records, backward, draft)
     spans = _merged(spans)
-    groups: list[list[Span]] = []
-    closures: list[list[Span]] = []
+    groups: list[list[CpuSpan]] = []
+    closures: list[list[CpuSpan]] = []
     for begin, end in spans:
-        window = Span(max(begin, min(backward.last_end(begin, end), end)), end)
+        window = CpuSpan(max(begin, min(backward.last_end(begin, end), end)), end)
         between = backward.functions(groups[-1][-1].end, window.begin) if groups else slice(0, 1)
         if between.start == between.stop:
             groups[-1].append(window)
-            closures[-1].append(Span(begin, end))
+            closures[-1].append(CpuSpan(begin, end))
         else:
             groups.append([window])
-            closures.append([Span(begin, end)])
+            closures.append([CpuSpan(begin, end)])
     # An optimizer that encloses too much may be of the update before.
     is_repeated = [
         any(len(backward.forward_starts(*span)) > 1 for span in enclosing) for enclosing in closures
@@ -160,7 +160,7 @@ def updates(records: Records, backward: Passes, draft: Draft) -> list[Update]:
     ]
 
 
-def _on_their_own(records: Records, backward: Passes, draft: Draft) -> tuple[list[Span], set[float]]:
+def _on_their_own(records: Records, backward: Passes, draft: Draft) -> tuple[list[CpuSpan], set[float]]:
     """Return the optimizers' spans that lie in no backward function, and where some are cut off by the next step."""
     steps = np.sort([step.begin for step in records.steps])
     spans, cut = [], set()
@@ -172,18 +172,18 @@ def _on_their_own(records: Records, backward: Passes, draft: Draft) -> tuple[lis
         following = steps[np.searchsorted(steps, span.begin, side="right") :]
         if len(following) and following[0] < span.end:
             draft.doubtful["Optimizer.step annotations that outlast their step: cut off"] += 1
-            span = Span(span.begin, float(following[0]))
+            span = CpuSpan(span.begin, float(following[0]))
             cut.add(span.end)
         spans.append(span)
     return spans, cut
 
 
-def _merged(spans: Sequence[Span]) -> list[Span]:
+def _merged(spans: Sequence[CpuSpan]) -> list[CpuSpan]:
     """Return spans without those that lie within others: a wrapper's step calls that of its optimizer."""
-    merged: list[Span] = []
+    merged: list[CpuSpan] = []
     for span in sorted(spans):
         if merged and span.begin < merged[-1].end:
-            merged[-1] = Span(merged[-1].begin, max(merged[-1].end, span.end))
+            merged[-1] = CpuSpan(merged[-1].begin, max(merged[-1].end, span.end))
         else:
             merged.append(span)
     return merged

@@ -55,7 +55,7 @@ def build(records: Records, draft: Draft, rank: int, where: str) -> None:
             if times is not None:
                 draft.iterations.append(times)
         draft.understood["iterations"] = len(draft.iterations)
-        side = "on the CPU" if accelerator.compute is None else "on the accelerator's compute stream"
+        side = "on the CPU" if accelerator.compute is None else f"on the {accelerator.title}'s compute stream"
         draft.how = (
             f"readiness and the ends of the passes as recorded {side}"
             "; forward times of single layers estimated from their share of the backward pass"

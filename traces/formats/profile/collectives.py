@@ -16,14 +16,13 @@ from gradwire.traces.formats.draft import Draft
 from gradwire.traces.formats.profile.backward import Passes
 from gradwire.traces.formats.profile.records import Call, Records
 
-_DATA = {
-    "dp", "ddp", "fsdp", "hsdp", "cdp", "edp", "data", "replicate", "replica", "replicas", "shard", "sharded",
-    "sharding", "zero", "dataparallel",
-}  # fmt: skip
-_MODEL = {
-    "tp", "mp", "pp", "ep", "cp", "sp", "tensor", "model", "pipeline", "pipe", "expert", "experts", "context",
-    "sequence", "embedding", "position", "slice", "stage", "moe", "ulysses", "ring",
-}  # fmt: skip
+_DATA = set(
+    "dp ddp fsdp hsdp cdp edp data replicate replica replicas shard sharded sharding zero dataparallel".split()
+)
+_MODEL = set(
+    "tp mp pp ep cp sp tensor model pipeline pipe expert experts context sequence embedding position slice stage moe "
+    "ulysses ring".split()
+)
 _SPLITS = {"tp", "mp", "pp", "tensor", "model", "pipeline", "pipe", "stage", "slice"}
 FEW = 4096
 """Elements: a metric behind the backward pass has fewer, and less than a hundredth of the largest gradient's."""

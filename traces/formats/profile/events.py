@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from gradwire.traces.formats.draft import Draft
-from gradwire.traces.formats.profile.records import DEVICE, HOST, UNKNOWN, Call, Records, Span, Step
+from gradwire.traces.formats.profile.records import DEVICE, HOST, UNKNOWN, Call, CpuSpan, Records, Step
 from gradwire.traces.formats.profile.values import (
     DTYPES,
     correlation_of,
@@ -78,7 +78,7 @@ def sort_event(event: dict[str, Any], records: Records, draft: Draft) -> None:
             records.lost[_kind_of(name)] += 1
         return
     row = records.row(event.get("pid"), event.get("tid"))
-    span = Span(begin, begin + lasts)
+    span = CpuSpan(begin, begin + lasts)
     is_timed = begin != 0 or lasts != 0
     side = side_of(category) if category else ""
     if side == DEVICE or (side == UNKNOWN and not math.isnan(correlation_of(args))):
@@ -120,7 +120,7 @@ def _device_record(
     category: str,
     side: str,
     name: str,
-    span: Span,
+    span: CpuSpan,
     row: int,
     args: dict[str, Any],
     records: Records,
@@ -137,7 +137,7 @@ def _device_record(
     records.add_activity(category, side, span, correlation_of(args), row, name, communicates)
 
 
-def _annotation(name: str, span: Span, row: int, records: Records, draft: Draft) -> None:
+def _annotation(name: str, span: CpuSpan, row: int, records: Records, draft: Draft) -> None:
     if name.startswith(_ANNOTATIONS):
         records.trainers.add(row)
         records.cpu_rows.add(row)
@@ -151,7 +151,9 @@ def _annotation(name: str, span: Span, row: int, records: Records, draft: Draft)
         draft.skipped[f"annotation {without_digits(name)}"] += 1
 
 
-def _operator(name: str, span: Span, row: int, args: dict[str, Any], records: Records, draft: Draft) -> None:
+def _operator(
+    name: str, span: CpuSpan, row: int, args: dict[str, Any], records: Records, draft: Draft
+) -> None:
     if name.startswith(_ENGINE):
         functions = records.functions
         functions.begin.append(span.begin)

@@ -36,7 +36,7 @@ class Step(NamedTuple):
     number: int
 
 
-class Span(NamedTuple):
+class CpuSpan(NamedTuple):
     """A stretch of time on the CPU."""
 
     begin: float
@@ -52,6 +52,7 @@ class Activities:
     """Records of one category on the accelerator or of its launches: columns of equal length."""
 
     side: str
+    category: str
     begin: array[float] = field(default_factory=_floats)
     end: array[float] = field(default_factory=_floats)
     correlation: array[float] = field(default_factory=_floats)
@@ -75,7 +76,7 @@ class Records:
     """All of a profile that matters. A row is a (process, thread or stream) of the timeline."""
 
     steps: list[Step] = field(default_factory=list)
-    optimizers: list[Span] = field(default_factory=list)
+    optimizers: list[CpuSpan] = field(default_factory=list)
     accumulated: list[Call] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)  # record_param_comms
     operators: list[Call] = field(default_factory=list)  # c10d::allreduce_ with shapes
@@ -86,7 +87,7 @@ class Records:
     )  # operators that autograd noted for the backward pass
     forward_rows: array[int] = field(default_factory=lambda: array("l"))
     functions: Functions = field(default_factory=Functions)
-    backward_operators: dict[int, list[Span]] = field(default_factory=dict)  # FooBackward, by row
+    backward_operators: dict[int, list[CpuSpan]] = field(default_factory=dict)  # FooBackward, by row
     activities: dict[str, Activities] = field(default_factory=dict)  # by category
     rows: dict[tuple[str, str], int] = field(default_factory=dict)
     names: dict[str, int] = field(default_factory=dict)
@@ -108,14 +109,14 @@ class Records:
         self,
         category: str,
         side: str,
-        span: Span,
+        span: CpuSpan,
         correlation: float,
         row: int,
         name: str,
         communicates: bool = False,
     ) -> None:
         """Add a record of the accelerator, or a launch of its work."""
-        activities = self.activities.setdefault(category, Activities(side))
+        activities = self.activities.setdefault(category, Activities(side, category))
         activities.begin.append(span.begin)
         activities.end.append(span.end)
         activities.correlation.append(correlation)

@@ -55,7 +55,7 @@ class Kernels:
         return len(self.start)
 
 
-class Stream:
+class KernelStream:
     """Kernels of one stream by launch that can be believed, and the places of those that cannot."""
 
     def __init__(self, sound: Kernels, doubtful: Kernels, lost_launches: Floats, is_step_lost: bool) -> None:
@@ -120,11 +120,12 @@ class Timeline:
     """Streams of an accelerator; `compute` is the one that most kernels run on, None for a profile of a CPU alone."""
 
     def __init__(
-        self, streams: dict[int, Stream], compute: int | None, launches: tuple[Floats, Floats]
+        self, streams: dict[int, KernelStream], compute: int | None, launches: tuple[Floats, Floats]
     ) -> None:
         self.streams = streams
         self.compute = None if compute is None else streams[compute]
         self._launches = launches
+        self.title = "accelerator"
         self.has_doubts = False  # kernels are doubtful, or older than the recording
         self.has_launches = len(launches[0]) > 0
 
@@ -169,6 +170,8 @@ def timeline(records: Records, draft: Draft) -> Timeline:
             draft,
         )
     checked = Timeline(streams, main, launches)
+    if any(each.category.startswith(("cuda", "hip")) for each in host):
+        checked.title = "GPU"
     checked.has_doubts = bool(draft.doubtful.total() or draft.skipped[BEFORE])
     return checked
 
@@ -183,7 +186,7 @@ def _sides(records: Records, draft: Draft) -> tuple[list[Activities], dict[str, 
             continue
         on_cpu = np.isin(np.array(each.row, dtype=np.int64), cpu)
         for side, which in ((HOST, on_cpu), (DEVICE, ~on_cpu)):
-            part = Activities(side)
+            part = Activities(side, category)
             for index in np.flatnonzero(which).tolist():
                 for column in ("begin", "end", "correlation", "row", "name", "communicates"):
                     getattr(part, column).append(getattr(each, column)[index])
@@ -243,9 +246,10 @@ def _kernels(device: dict[str, Activities], launches: tuple[Floats, Floats]) -> 
 
 
 def _count_launches(host: list[Activities], kernels: Kernels, draft: Draft) -> None:
-    has_work = np.isin(_column(host, "correlation"), kernels.correlation)
-    draft.understood["launches"] += int(has_work.sum())
-    draft.skipped["calls of the accelerator's runtime that launch nothing"] += int((~has_work).sum())
+    for each in host:
+        has_work = np.isin(np.array(each.correlation), kernels.correlation)
+        draft.understood["launches"] += int(has_work.sum())
+        draft.skipped[f"{each.category} events that launch nothing"] += int((~has_work).sum())
 
 
 def _lost_launches(host: list[Activities], kernels: Kernels, records: Records) -> Floats:
@@ -306,7 +310,7 @@ def _without_duration(kernels: Kernels) -> Bools:
 
 def _checked(
     kernels: Kernels, has_no_duration: Bools, lost_launches: Floats, is_step_lost: bool, draft: Draft
-) -> Stream:
+) -> KernelStream:
     """Return a stream of the kernels that can be believed; count the others by kind."""
     has_launch = np.isfinite(kernels.launch)
     has_no_time = (kernels.start == 0) & (kernels.end == 0)
@@ -337,7 +341,7 @@ def _checked(
         draft.doubtful[kind] += int(where.sum())
         doubtful[order[where]] = True
         order = order[~where]
-    return Stream(kernels.take(order), kernels.take(doubtful & ~is_before), lost_launches, is_step_lost)
+    return KernelStream(kernels.take(order), kernels.take(doubtful & ~is_before), lost_launches, is_step_lost)
 
 
 def _early(kernels: Kernels, draft: Draft) -> Bools:

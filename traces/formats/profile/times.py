@@ -9,8 +9,8 @@ import numpy as np
 from gradwire.traces.formats.draft import PS_PER_US, Draft, Timing, spread_forward
 from gradwire.traces.formats.profile.backward import Passes
 from gradwire.traces.formats.profile.iterations import Iteration
-from gradwire.traces.formats.profile.records import Span
-from gradwire.traces.formats.profile.timeline import Doubt, Stream, Timeline
+from gradwire.traces.formats.profile.records import CpuSpan
+from gradwire.traces.formats.profile.timeline import Doubt, KernelStream, Timeline
 
 
 def timing(
@@ -81,7 +81,7 @@ def _on_accelerator(
     return ready, middle
 
 
-def _idle_before(moment: float, iteration: Iteration, backward: Passes, stream: Stream) -> float:
+def _idle_before(moment: float, iteration: Iteration, backward: Passes, stream: KernelStream) -> float:
     """Return how long the stream waits for the first kernel of the micro-batch whose forward pass begins then."""
     if backward.is_cut[backward.functions(iteration.low, moment)].any():
         raise Doubt  # where the backward pass before it ended is not known
@@ -100,7 +100,7 @@ def _update(iteration: Iteration, accelerator: Timeline, draft: Draft) -> float:
     last_call = max(call.at for call in [*iteration.calls, *iteration.collectives])
     total = 0.0
     for window in iteration.update.windows:
-        span = Span(min(max(window.begin, np.nextafter(last_call, math.inf)), window.end), window.end)
+        span = CpuSpan(min(max(window.begin, np.nextafter(last_call, math.inf)), window.end), window.end)
         spent = [
             lasted for stream in accelerator.streams.values() if (lasted := stream.spent(*span)) is not None
         ]
