@@ -30,7 +30,8 @@ def _tables() -> list[type[Table]]:
             yield each
             yield from below(each)
 
-    return [each for each in set(below(Table)) if each.__module__.startswith("gradwire.")]
+    rooms = tuple(f"gradwire.{room}." for room in ("scenarios", "components", "experiment", "training", "traces", "emu"))
+    return [each for each in set(below(Table)) if each.__module__.startswith(rooms)]
 
 
 def _keys() -> dict[str, bool]:
