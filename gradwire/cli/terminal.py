@@ -63,10 +63,10 @@ def for_people(command: Callable[P, R]) -> Callable[P, R]:
             code = error.exit_code
             _short_of_memory.extend([code] if error.what == NO_MEMORY[0] else [])
         except KeyboardInterrupt:
-            terminated = signal.SIGTERM in interrupt.received
-            print(f"gradwire: {'terminated' if terminated else 'interrupted'}", file=sys.stderr)
-            code = TERMINATED if terminated else INTERRUPTED
+            code = _say_ended()
         except Exception as error:
+            if interrupt.is_raised():
+                raise SystemExit(_say_ended()) from None
             if not is_memory_shortage(error):
                 raise
             print(f"gradwire: {no_memory()}", file=sys.stderr)
@@ -75,6 +75,13 @@ def for_people(command: Callable[P, R]) -> Callable[P, R]:
         raise SystemExit(code)
 
     return guarded
+
+
+def _say_ended() -> int:
+    """Say that a request has ended the command; its exit status."""
+    terminated = signal.SIGTERM in interrupt.received
+    print(f"gradwire: {'terminated' if terminated else 'interrupted'}", file=sys.stderr)
+    return TERMINATED if terminated else INTERRUPTED
 
 
 @contextmanager
