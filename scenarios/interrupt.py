@@ -42,8 +42,10 @@ def begin() -> None:
 
 
 def is_raised() -> bool:
-    """Return True if a KeyboardInterrupt has been raised that nobody has caught for good: whatever exception comes now
-    is that one, as libraries of machine code make others of it."""
+    """Return True if a KeyboardInterrupt has been raised and not caught for good.
+
+    An exception that escapes then stands for it: libraries of machine code make others of it.
+    """
     return _is_raised
 
 
