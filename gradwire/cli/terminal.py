@@ -48,8 +48,8 @@ INTERRUPTED, TERMINATED = 130, 143  # 128 + SIGINT and SIGTERM, as shells have i
 def for_people(command: Callable[P, R]) -> Callable[P, R]:
     """Make a command end with one message and its status.
 
-    2 (or the error's own code) for a refusal or a shortage of memory, 130 for Ctrl-C, 143 for SIGTERM. Any other exception is a bug and keeps its traceback. With --json a refusal
-    is a JSON object on stdout, too.
+    2 (or the error's own code) for a refusal or a shortage of memory, 130 for Ctrl-C, 143 for SIGTERM. Any other
+    exception is a bug and keeps its traceback. With --json a refusal is a JSON object on stdout, too.
     """
 
     @functools.wraps(command)
