@@ -274,7 +274,7 @@ def counted_drops(result: Result, ports: Sequence[str] | None = None) -> int:
 
 def over_tcp(result: Result) -> list[str]:
     """Jobs and traffic whose data goes over TCP: on a testbed the kernel's, which does not tell of single packets."""
-    return [name for name, used in result.summary.get("transports", {}).items() if used["wire"] == "tcp"]
+    return [name for name, used in result.summary.get("transports", {}).items() if used.get("wire") == "tcp"]
 
 
 def describe(result: Result, ports: Sequence[str] | None = None) -> Json:

@@ -57,9 +57,15 @@ class GradwireError(Exception):
 NO_MEMORY = ("not enough memory", "a smaller input, or a machine or limit (ulimit -v) with more memory")
 """What is said of a shortage of memory, and what would be right."""
 SHORTAGES = (
-    "cannot allocate memory", "can't start new thread", "failed to map segment", "not enough memory", "out of memory",
-    "can't allocate memory", "std::bad_alloc", "failed to launch worker thread",
-)  # fmt: skip
+    "can't allocate memory",
+    "can't start new thread",
+    "cannot allocate memory",
+    "failed to launch worker thread",
+    "failed to map segment",
+    "not enough memory",
+    "out of memory",
+    "std::bad_alloc",
+)
 """Words by which the system and libraries say it in exceptions of other kinds."""
 LINE = 600
 """Characters of a message's line that are shown: names and lines of damaged files have no limit of their own."""

@@ -35,8 +35,10 @@ NOT_YET: Mapping[str, str] = {
 
 
 def explain(error: ValidationError, tables: Mapping[str, Any], root: type[Table]) -> list[Mistake]:
-    """The mistakes in `error`, which came from validating `tables` as `root`, in the models' order; beyond `MOST` their
-    number."""
+    """Return the first `MOST` mistakes in `error`, in the models' order, and the number of others.
+
+    It came from validating `tables` as `root`.
+    """
     found: list[Mistake] = []
     several = entries(error)
     for entry in several[:MOST]:

@@ -41,6 +41,14 @@ def begin() -> None:
     caught()
 
 
+def is_raised() -> bool:
+    """Return True if a KeyboardInterrupt has been raised and not caught for good.
+
+    An exception that escapes then stands for it: libraries of machine code make others of it.
+    """
+    return _is_raised
+
+
 def caught() -> None:
     """Say that a KeyboardInterrupt has been caught for good: what follows is work that ends in order."""
     global _is_raised

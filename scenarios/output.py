@@ -119,9 +119,6 @@ class Claim:
     ) -> None:
         self._release()
 
-    def __del__(self) -> None:
-        self._release()  # it was never entered: an interrupt came between
-
     def _release(self) -> None:
         with deferred():
             if self._lock is not None:

@@ -48,9 +48,10 @@ INTERRUPTED, TERMINATED = 130, 143  # 128 + SIGINT and SIGTERM, as shells have i
 
 
 def for_people(command: Callable[P, R]) -> Callable[P, R]:
-    """Make a command end as promised: 2 (or the error's own code) and one message for a refusal or a shortage of
-    memory, 130 for Ctrl-C, 143 for SIGTERM. Any other exception is a bug and keeps its traceback. With --json a refusal
-    is a JSON object on stdout, too.
+    """Make a command end with one message and its status.
+
+    2 (or the error's own code) for a refusal or a shortage of memory, 130 for Ctrl-C, 143 for SIGTERM. Any other
+    exception is a bug and keeps its traceback. With --json a refusal is a JSON object on stdout, too.
     """
 
     @functools.wraps(command)
@@ -66,11 +67,10 @@ def for_people(command: Callable[P, R]) -> Callable[P, R]:
             code = error.exit_code
             _short_of_memory.extend([code] if error.what == NO_MEMORY[0] else [])
         except KeyboardInterrupt as stop:
-            terminated = signal.SIGTERM in interrupt.received
-            notes = "".join(f": {note}" for note in getattr(stop, "__notes__", ()))
-            print(f"gradwire: {'terminated' if terminated else 'interrupted'}{notes}", file=sys.stderr)
-            code = TERMINATED if terminated else INTERRUPTED
+            code = _say_ended(stop)
         except Exception as error:
+            if interrupt.is_raised():
+                raise SystemExit(_say_ended()) from None
             if not is_memory_shortage(error):
                 raise
             print(f"gradwire: {no_memory()}", file=sys.stderr)
@@ -91,6 +91,14 @@ def _question() -> Callable[[str], bool] | None:
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 
     return ask
+
+
+def _say_ended(stop: BaseException | None = None) -> int:
+    """Say that a request has ended the command, with the notes of the exception. Returns its exit status."""
+    terminated = signal.SIGTERM in interrupt.received
+    notes = "".join(f": {note}" for note in getattr(stop, "__notes__", ()))
+    print(f"gradwire: {'terminated' if terminated else 'interrupted'}{notes}", file=sys.stderr)
+    return TERMINATED if terminated else INTERRUPTED
 
 
 @contextmanager

@@ -109,6 +109,24 @@ def test_a_request_that_a_library_has_swallowed_is_raised_at_the_next_step():
     assert (process.returncode, out, err) == (143, "written\n", "gradwire: terminated\n")
 
 
+def test_a_request_that_a_library_makes_another_exception_of():
+    script = """
+        import os, signal, time
+        from gradwire.cli.terminal import for_people
+        @for_people
+        def work():
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(5)
+            except BaseException as error:
+                raise ValueError("SchemaError: KeyboardInterrupt") from None
+        work()
+    """
+    process = python(script)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (143, "", "gradwire: terminated\n")
+
+
 def test_an_import_is_not_interrupted(tmp_path: Path):
     """What it has begun is whole when the request is granted."""
     (tmp_path / "slow.py").write_text("import time, os, signal\nos.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(0.3)\nwhole = True\n")

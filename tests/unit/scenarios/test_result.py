@@ -110,7 +110,8 @@ def _nulls(folder: Path) -> None:
 def _strange(folder: Path) -> None:
     schema = pyarrow.parquet.read_schema(folder / "drops.parquet")
     zero = {"string": "x", "bool": False}
-    row = {column.name: zero.get(str(column.type), 0) for column in schema} | {"message": 99}
+    row = {column.name: zero.get(str(column.type), 0) for column in schema}
+    row |= {"message": 99, "port": "a->b", "cause": "tail"}
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row], schema), folder / "drops.parquet")
 
 
