@@ -278,6 +278,9 @@ DAMAGES: dict[str, Damage] = {
     "kernel of negative duration": _damage(_is_work, lambda event: event.update(dur=-5)),
     "kernel before its launch": _damage(_is_work, lambda event: event.update(ts=event["ts"] - 10**5)),
     "kernel far behind": _damage(_is_work, lambda event: event.update(ts=event["ts"] + 10**7)),
+    "last kernel far behind": _damage(
+        lambda event: _is_work(event) and event["name"] == "update", lambda event: event.update(ts=event["ts"] + 10**9)
+    ),
     "lost kernel": _without(_is_work),
     "kernel twice": _twice,
     "launch with ts 0 and dur 0": _damage(_launches, _zero),

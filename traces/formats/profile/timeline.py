@@ -323,6 +323,7 @@ def _checked(
         ("kernels with ts 0 and dur 0", has_no_time),
         ("kernels whose launch is not in the file", ~has_launch),
         ("kernels that begin before their launch", _early(kernels, draft)),
+        ("kernels that begin long after the recording", _late(kernels)),
         ("kernels without a duration", has_no_duration),
     ]
     doubtful = is_before.copy()
@@ -354,6 +355,17 @@ def _early(kernels: Kernels, draft: Draft) -> Bools:
         )
         return np.zeros(len(early), dtype=bool)
     return early
+
+
+def _late(kernels: Kernels) -> Bools:
+    """Return which kernels wait for their turn twice as long as the recording lasts, and others do not."""
+    delay = kernels.start - kernels.launch
+    known = delay[np.isfinite(delay)]
+    if not len(known):
+        return np.zeros(len(delay), dtype=bool)
+    low, high = np.quantile(kernels.start, (0.1, 0.9))
+    late: Bools = delay - np.median(known) > 2 * max(float(high - low), CLOCK_US)
+    return late
 
 
 def _out_of_order(start: Floats, end: Floats) -> Bools:
