@@ -155,3 +155,31 @@ def test_groups_that_say_nothing_are_counted_as_doubtful() -> None:
     ]
     doubtful = imported(backward).manifest["source"]["doubtful"]
     assert "collectives of process groups that may not exchange gradients (1, 2)" in doubtful
+
+
+def test_clocks_that_differ_doubt_no_single_kernel() -> None:
+    """A GPU's clock that is 50 us behind the CPU's moves no duration."""
+    recorded = Recorded(Job(iterations=5, pause=20_000))
+    for event in recorded.events:
+        if event["cat"] == "kernel":
+            event["ts"] -= 50
+    trace = imported(recorded.events)
+    assert [iteration.optimizer_ps // US for iteration in trace.iterations] == [
+        t.optimizer for t in recorded.times
+    ]
+    assert [iteration.forward_end_ps.max() // US for iteration in trace.iterations] == [
+        t.forward for t in recorded.times
+    ]
+    doubtful = trace.manifest["source"]["doubtful"]
+    assert doubtful == {"kernels that begin before their launch, so often that the clocks differ": 5}
+
+
+def test_kernels_that_start_early_everywhere_are_believed() -> None:
+    """With programmatic launches kernels begin before their predecessors end, by 5 us here."""
+    recorded = Recorded(Job(iterations=6))
+    for event in recorded.events:
+        if event["cat"] == "kernel" and event["name"] != "update":
+            event["dur"] += 5
+    trace = imported(recorded.events)
+    assert len(trace.iterations) == 6
+    assert "doubtful" not in trace.manifest["source"]

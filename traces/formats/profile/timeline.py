@@ -8,51 +8,33 @@ No time is taken from them: a `Doubt` is raised where one of them decides a time
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradwire.traces.formats.draft import Draft
+from gradwire.traces.formats.profile.kernel_checks import (
+    CLOCK_US,
+    Bools,
+    Floats,
+    Ints,
+    Kernels,
+    duplicates,
+    early,
+    late,
+    out_of_order,
+    outlasting,
+    overlapping,
+    without_duration,
+)
 from gradwire.traces.formats.profile.records import DEVICE, HOST, UNKNOWN, Activities, Records
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
-
-CLOCK_US = 2.0
-"""Clocks of CPU and accelerator agree to this; old profiles have whole microseconds. Our choice."""
-USUAL = 0.1
-"""A share of kernels from which on a doubt is a property of the machine, and not of single records. Our choice."""
-MANY = 20
-"""No share is taken of fewer kernels."""
 BEFORE = "kernels launched before the recording began"
 _LAUNCHES_KERNELS = ("launch", "enqueue")
 
 
 class Doubt(Exception):
     """A time depends on a record that cannot be believed."""
-
-
-class Kernels:
-    """Columns of equal length: `start`, `end`, `launch` (NaN if unknown), `correlation`, `row`, `name`, `is_kernel`."""
-
-    def __init__(self, columns: dict[str, NDArray[np.generic]]) -> None:
-        self.start: Floats = columns["start"]  # type: ignore[assignment]
-        self.end: Floats = columns["end"]  # type: ignore[assignment]
-        self.launch: Floats = columns["launch"]  # type: ignore[assignment]
-        self.correlation: Floats = columns["correlation"]  # type: ignore[assignment]
-        self.row: Ints = columns["row"]  # type: ignore[assignment]
-        self.name: Ints = columns["name"]  # type: ignore[assignment]
-        self.is_kernel: Bools = columns["is_kernel"]  # type: ignore[assignment]
-
-    def take(self, which: NDArray[np.generic]) -> Kernels:
-        """Return the kernels at these indices, or where this mask is true."""
-        return Kernels({key: column[which] for key, column in vars(self).items()})
-
-    def __len__(self) -> int:
-        return len(self.start)
 
 
 class KernelStream:
@@ -151,10 +133,10 @@ def timeline(records: Records, draft: Draft) -> Timeline:
         computing.launch = computing.start.copy()
     main = _main_row(computing)
     exchange = set(np.unique(kernels.row[communicating]).tolist()) - {main}
-    duplicates = _duplicates(computing)
-    draft.doubtful["kernels recorded twice"] += int(duplicates.sum())
-    computing = computing.take(~duplicates)
-    has_no_duration = _without_duration(computing)
+    is_again = duplicates(computing)
+    draft.doubtful["kernels recorded twice"] += int(is_again.sum())
+    computing = computing.take(~is_again)
+    has_no_duration = without_duration(computing)
     streams = {}
     for row in np.unique(computing.row).tolist():
         if row in exchange:
@@ -287,27 +269,6 @@ def _main_row(kernels: Kernels) -> int:
     return int(values[np.argmax(counts)])
 
 
-def _duplicates(kernels: Kernels) -> Bools:
-    columns = (kernels.start, kernels.end, kernels.correlation, kernels.row)
-    order = np.lexsort(columns)
-    again = np.zeros(len(kernels), dtype=bool)
-    again[order[1:]] = np.logical_and.reduce([each[order[1:]] == each[order[:-1]] for each in columns])
-    return again
-
-
-def _without_duration(kernels: Kernels) -> Bools:
-    """Return where a kernel lasts no time although others of its name do, unless that is usual (whole microseconds)."""
-    lasts = kernels.end - kernels.start
-    names, inverse = np.unique(kernels.name, return_inverse=True)
-    longest = np.zeros(len(names))
-    np.maximum.at(longest, inverse, lasts)
-    is_alone = np.bincount(inverse, minlength=len(names))[inverse] == 1
-    zero: Bools = (lasts == 0) & kernels.is_kernel & ((longest[inverse] > 1) | is_alone)
-    if zero.sum() > MANY and zero.mean() > USUAL / 5:
-        return np.zeros(len(zero), dtype=bool)
-    return zero
-
-
 def _checked(
     kernels: Kernels, has_no_duration: Bools, lost_launches: Floats, is_step_lost: bool, draft: Draft
 ) -> KernelStream:
@@ -322,8 +283,8 @@ def _checked(
     kinds: list[tuple[str, Bools]] = [
         ("kernels with ts 0 and dur 0", has_no_time),
         ("kernels whose launch is not in the file", ~has_launch),
-        ("kernels that begin before their launch", _early(kernels, draft)),
-        ("kernels that begin long after the recording", _late(kernels)),
+        ("kernels that begin before their launch", early(kernels, draft)),
+        ("kernels that begin long after the recording", late(kernels)),
         ("kernels without a duration", has_no_duration),
     ]
     doubtful = is_before.copy()
@@ -334,86 +295,12 @@ def _checked(
     order = order[np.lexsort((kernels.start[order], kernels.launch[order]))]
     draft.doubtful["kernels whose record was lost"] += len(lost_launches)
     for kind, check in (
-        ("kernels out of their stream's order", _out_of_order),
-        ("kernels that outlast the recording", _outlasting),
-        ("kernels that overlap their neighbor", _overlapping),
+        ("kernels out of their stream's order", out_of_order),
+        ("kernels that outlast the recording", outlasting),
+        ("kernels that overlap their neighbor", overlapping),
     ):
         where = check(kernels.start[order], kernels.end[order])
         draft.doubtful[kind] += int(where.sum())
         doubtful[order[where]] = True
         order = order[~where]
     return KernelStream(kernels.take(order), kernels.take(doubtful & ~is_before), lost_launches, is_step_lost)
-
-
-def _early(kernels: Kernels, draft: Draft) -> Bools:
-    early = kernels.launch - kernels.start > CLOCK_US
-    if (
-        len(early) > MANY and early.mean() > USUAL
-    ):  # the clocks differ: the order of launches is all that counts
-        draft.doubtful["kernels that begin before their launch, so often that the clocks differ"] += int(
-            early.sum()
-        )
-        return np.zeros(len(early), dtype=bool)
-    return early
-
-
-def _late(kernels: Kernels) -> Bools:
-    """Return which kernels wait for their turn twice as long as the recording lasts, and others do not."""
-    delay = kernels.start - kernels.launch
-    known = delay[np.isfinite(delay)]
-    if not len(known):
-        return np.zeros(len(delay), dtype=bool)
-    low, high = np.quantile(kernels.start, (0.1, 0.9))
-    late: Bools = delay - np.median(known) > 2 * max(float(high - low), CLOCK_US)
-    return late
-
-
-def _out_of_order(start: Floats, end: Floats) -> Bools:
-    """Return which kernels are not in every longest run of non-decreasing starts, of kernels by launch."""
-    if (np.diff(start) >= 0).all():
-        return np.zeros(len(start), dtype=bool)
-    up, down = _run_lengths(start.tolist()), _run_lengths((-start[::-1]).tolist())[::-1]
-    longest = up.max()
-    member = up + down - 1 == longest
-    counts = np.bincount(up[member], minlength=longest + 1)
-    return ~(member & (counts[up] == 1))
-
-
-def _run_lengths(values: list[float]) -> Ints:
-    """Return for each value the length of the longest non-decreasing subsequence that ends with it."""
-    tails: list[float] = []
-    lengths = np.empty(len(values), dtype=np.int64)
-    for index, value in enumerate(values):
-        low = bisect_right(tails, value)
-        if low == len(tails):
-            tails.append(value)
-        else:
-            tails[low] = value
-        lengths[index] = low + 1
-    return lengths
-
-
-def _outlasting(start: Floats, end: Floats) -> Bools:
-    """Return which kernels alone last twice as long as the rest of the recording."""
-    if len(start) < 3:
-        return np.zeros(len(start), dtype=bool)
-    lasts = end - start
-    return lasts > 2 * max(float(start[-1] - start[0]), CLOCK_US)
-
-
-def _overlapping(start: Floats, end: Floats) -> Bools:
-    """Return the kernels of each overlap, unless overlaps are usual on this stream (programmatic launches).
-
-    One that reaches beyond its successor is itself wrong; else either of the two may be.
-    """
-    wrong = np.zeros(len(start), dtype=bool)
-    over = end[:-1] - start[1:] > CLOCK_US
-    # A kernel may reach into its successor where the hardware starts that early, but not beyond its end.
-    mild = over & (end[:-1] <= end[1:] + CLOCK_US)
-    if len(over) > MANY and mild.mean() > USUAL:
-        over &= ~mild
-    wrong[:-1] |= over
-    is_long = np.zeros(len(over), dtype=bool)
-    is_long[:-1] = end[:-2] - start[2:] > CLOCK_US
-    wrong[1:] |= over & ~is_long
-    return wrong
