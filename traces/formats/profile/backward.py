@@ -55,7 +55,7 @@ class Passes:
 
 @dataclass(frozen=True)
 class Update:
-    """What optimizers do between two backward passes: a window for each, without the closures that they call."""
+    """Work of optimizers between two backward passes: a window for each, without the closures that they call."""
 
     windows: tuple[CpuSpan, ...]
     has_repeated_closure: bool = False
@@ -64,12 +64,12 @@ class Update:
 
     @property
     def begin(self) -> float:
-        """When the first optimizer begins."""
+        """Time at which the first optimizer begins."""
         return self.windows[0].begin
 
     @property
     def end(self) -> float:
-        """When the last one is called off."""
+        """Time at which the last optimizer ends."""
         return self.windows[-1].end
 
 

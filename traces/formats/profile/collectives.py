@@ -1,4 +1,4 @@
-"""Collectives that carry gradients, told from those of activations, statistics and metrics.
+"""Collectives that carry gradients, separated from those of activations, statistics and metrics.
 
 In this order: the process group says so (data parallel, or tensor, pipeline, ... parallel); the call lies in a function
 of autograd that ends in no gradient; its size is that of SyncBatchNorm's statistics; its group is called in the forward

@@ -162,7 +162,7 @@ def _step_of(steps: Sequence[Step], moment: float) -> int | None:
 def _begin(
     low: float, starts: list[float], first: float, calls: list[Call], steps: Sequence[Step], has_update: bool
 ) -> float:
-    """Return the moment from which on kernels are of the iteration.
+    """Return the moment at which the iteration begins to launch kernels.
 
     That is the profiler's step, if it begins between the update before and the forward pass. Else kernels behind the
     update before, such as those of averages, cannot be told from the forward pass but by its first operator.
