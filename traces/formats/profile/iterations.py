@@ -165,7 +165,7 @@ def _begin(
     """Return the moment at which the iteration begins to launch kernels.
 
     That is the profiler's step, if it begins between the update before and the forward pass. Else kernels behind the
-    update before, such as those of averages, cannot be told from the forward pass but by its first operator.
+    update before, such as those of averages, cannot be separated from the forward pass but by its first operator.
     """
     if not steps or not has_update:
         return low
