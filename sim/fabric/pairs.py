@@ -52,7 +52,7 @@ class Pairs:
             self._hosts[host] = self._records.arena.allocate(max(owner.host_words, 1))
         group = (*pair, priority)
         if group not in self._groups:
-            self._groups[group] = self._begin(self._senders[pair], src, dst, priority)
+            self._groups[group] = self._begin(transport, self._senders[pair], src, dst, priority)
         return self._senders[pair], self._groups[group], self._receivers[pair], self._hosts[host]
 
     def _words(self) -> Iterator[tuple[int, Ints, int, AtRest]]:
@@ -80,12 +80,16 @@ class Pairs:
         for base in self._groups.values():
             M[base + at.S_ARMED] = 0
 
-    def _begin(self, pair: int, src: int, dst: int, priority: int) -> int:
-        """The record of a group: enough of one for the NIC to list it as it lists a flow."""
+    def _begin(self, transport: int, pair: int, src: int, dst: int, priority: int) -> int:
+        """Make the record of a group: enough of one for the NIC to list it as it lists a flow.
+
+        The NIC asks the group's transport whether packets queue there, so it has to be the one of its messages.
+        """
         records, M = self._records, self._records.memory.M
         g = int(records.sender(records.new(src, dst)))
         M[g + at.S_DATA] = dst | priority << at.A_PRIORITY
         M[g + at.S_NEXT] = -1
+        M[g + at.S_KIND] = int(records.kinds(transport, np.array([src]), np.array([dst]))[0])
         M[g + at.S_PAIR] = pair
         M[g + at.S_GROUP] = g
         return g
