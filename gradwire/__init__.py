@@ -116,7 +116,7 @@ if not TYPE_CHECKING:  # else every name would be there, of type Any
 
     def __getattr__(name: str) -> Any:
         if room := PUBLIC.get(name) or OPTIONAL.get(name):
-            if not room.startswith("gradwire.scenarios."):
+            if not room.startswith(("gradwire.scenarios.", "gradwire.marking")):  # which need no NumPy
                 _import_numpy()
             return getattr(importlib.import_module(room), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -47,7 +47,7 @@ thorough profile tries all."""
 @pytest.mark.parametrize("name", COMBINATIONS)
 def test_random_jobs(name: str, tmp_path: Any) -> None:
     made, answers, engines = Scenarios(tmp_path, COMBINATIONS[name]), Counter[str](), Counter[Engine]()
-    for seed in range(400 if is_usual() else 1000):
+    for seed in range(800 if is_usual() else 1000):
         try:
             case = long_jobs(made, seed, tmp_path, name in LASTS)
             if case is None:

@@ -316,7 +316,9 @@ class Scenarios:
         elif kind in ("flows", "matrix"):
             pins["file"] = f"{kind}{rng.randrange(3)}.txt"
             if kind == "matrix":
-                pins["start_unit"] = "ps"
+                pins["start_unit"] = rng.choice(("ps", "us"))
+                if pins["start_unit"] == "us":
+                    pins["file"] = "matrix-us.txt"
         else:
             pins["rounds"] = rng.choice((ABSENT, 1, 2))
             pins["period"] = rng.choice(("1us", "77us")) if pins["rounds"] == 2 else ABSENT
@@ -445,4 +447,5 @@ def write_files(folder: Path) -> None:
         (folder / f"flows{number}.txt").write_text("\n".join(text) + "\n")
         text = ["Nodes 2", "Connections 2", "0->1 id 1 start 0 size 5000", "1->0 id 2 start 1000000 size 700"]
         (folder / f"matrix{number}.txt").write_text("\n".join(text) + "\n")
+    (folder / "matrix-us.txt").write_text("Nodes 2\nConnections 2\n0->1 id 1 start 0 size 5000\n1->0 id 2 start 3 size 700\n")
     (folder / "sizes.txt").write_text("100 0\n5000 0.5\n20000 1\n")

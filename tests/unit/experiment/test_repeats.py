@@ -42,6 +42,8 @@ def test_steps_are_alike_as_jobs_say(jobs):
     seen = set()
     for job in jobs:
         repeats, steps = job.part.repeats, list(job.part.steps())
+        if repeats.varies:  # alike on average only
+            continue
         first = begins(steps)
         for one in range(repeats.first, repeats.last - repeats.period + 1):
             other = one + repeats.period

@@ -26,7 +26,14 @@ def saved(tmp_path: Path) -> Path:
     return small_trace(iterations=3, tensors=4).save(tmp_path / "trace")
 
 
-@pytest.mark.parametrize("name", [*(f"{table}.parquet" for table in TABLES), "manifest.json"])
+def test_a_folder_without_a_manifest_is_no_trace(saved: Path) -> None:
+    (saved / "manifest.json").unlink()
+    with pytest.raises(TraceError, match=r"no manifest\.json") as caught:
+        load_trace(saved)
+    assert caught.value.where == str(saved)
+
+
+@pytest.mark.parametrize("name", [f"{table}.parquet" for table in TABLES])
 def test_missing_file(saved: Path, name: str) -> None:
     (saved / name).unlink()
     with pytest.raises(TraceError, match="missing") as caught:

@@ -177,7 +177,7 @@ def test_damaged_numbers_are_refused(runs: Path, tmp_path: Path, column: str, va
     changed = table.set_column(table.column_names.index(column), table.schema.field(column), [values])
     for made in (changed, pyarrow.concat_tables([table, table])):
         parquet.write_table(made, place)
-        with pytest.raises(ResultError, match=r"missing\.parquet: is damaged"):
+        with pytest.raises(ResultError, match=r"missing\.parquet: (is damaged|packet is -1 in row 0; expected a number from 0)"):
             OfRun(tmp_path / "copy")
 
 
