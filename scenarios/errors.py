@@ -164,7 +164,7 @@ class ScenarioError(GradwireError):
         return {**super().as_dict(), "mistakes": mistakes}
 
     def __str__(self) -> str:
-        return "\n".join([super().__str__(), *(printable(f"  {mistake}") for mistake in self.mistakes)])
+        return "\n".join([super().__str__(), *(shown(f"  {mistake}") for mistake in self.mistakes)])
 
 
 class Called(Protocol):
