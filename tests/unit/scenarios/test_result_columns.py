@@ -17,7 +17,8 @@ GOOD = {"int8": 0, "int32": 0, "int64": 0, "float64": 0.5, "bool": False, "strin
 BAD: dict[str, tuple[Any, ...]] = {
     "int8": (-2,), "int32": (-2,), "int64": (-2, 1 << 62 | 1), "float64": (float("inf"), float("nan"), -0.1, 1.5), "string": ("",),
 }  # fmt: skip
-FREE = {("iterations", "exposed_ps"), ("packets", "argument")}
+TIMES = ("start_ps", "forward_end_ps", "backward_end_ps", "end_ps")
+FREE = {("iterations", "exposed_ps"), ("packets", "argument"), *(("iterations", name) for name in TIMES)}
 """Columns of whole numbers that may be anything."""
 COLUMNS = [(table, column, kind) for table, columns in TABLES.items() for column, kind in columns.items() if kind != "bool"]
 
