@@ -37,7 +37,7 @@ from gradwire.components.transports.window import (
 from gradwire.components.transports.window import forget as forget_window
 from gradwire.components.transports.window import start as start_window
 from gradwire.scenarios.schema.base import Flag
-from gradwire.scenarios.schema.needs import GOES_BY_MARKS, MARKS_UNLESS_OFF, Needs
+from gradwire.scenarios.schema.needs import GOES_BY_MARKS, Needs
 from gradwire.scenarios.schema.tcp_rules import Ruled
 from gradwire.scenarios.schema.transport_base import Connected, Gain, Windowed
 
@@ -83,7 +83,7 @@ def forget(M, k, f, packets):
 class ByMarks(Reliable, Windowed):
     """What DCTCP and its descendants share."""
 
-    ecn: Annotated[Flag, MARKS_UNLESS_OFF] = True
+    ecn: Flag = True
     """Whether packets are ECN-capable."""
     g: Annotated[Gain, GOES_BY_MARKS, Needs(lambda at: at.table.ecn, "it ignores marks", "ecn = true")] = 0.0625
     """Weight of the newest window in the estimate of the marked share, 1/16 [RFC 8257]."""

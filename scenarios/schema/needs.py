@@ -77,5 +77,3 @@ class Needs:
 
 GOES_BY_MARKS = Needs(is_marked, "no switch marks packets", "switch.ecn_threshold")
 """Of keys of transports that go by ECN marks."""
-MARKS_UNLESS_OFF = Needs(lambda at: is_marked(at) or not at.table.ecn, GOES_BY_MARKS.why, GOES_BY_MARKS.remedy)
-"""Of `ecn` where it is on by default: off, it says that no marks are meant."""

@@ -114,7 +114,6 @@ CASES: dict[str, Case] = {
     "Dlcp.g": ("transport.g", DLCP, {**DLCP, "switch.ecn_threshold": "10KiB"}, (1.0, 0.5)),
     **{f"Dlcp.{key}": (f"transport.{key}", DLCP, {"transport": {"kind": "dlcp", "rate_control": "delay"}}, values)
        for key, values in (("t_low", ("5us", "20us")), ("t_high", ("60us",)), ("beta", (0.1,)), ("ewma", (0.1,)), ("add_rate", ("1Gbps",)))},
-    "ByMarks.ecn": ("transport.ecn", {"transport": {"kind": "dctcp"}}, {"transport": {"kind": "dctcp"}, "switch.ecn_threshold": "10KiB"}, (False,)),
     "ByMarks.g": ("transport.g", {"transport": {"kind": "dctcp"}}, {"transport": {"kind": "dctcp"}, "switch.ecn_threshold": "10KiB"}, (1.0,)),
     "Cubic.ecn": ("transport.ecn", {"transport": {"kind": "cubic"}}, {"transport": {"kind": "cubic"}, "switch.ecn_threshold": "10KiB"}, (True,)),
     "TcpNewReno.ecn": ("transport.ecn", {"transport": {"kind": "tcp_newreno"}}, {"transport": {"kind": "tcp_newreno"}, "switch.ecn_threshold": "10KiB"}, (True,)),
