@@ -81,8 +81,8 @@ def test_a_folder_of_somebody_else_is_refused_but_not_one_of_roots_above(cache, 
     os.chown(cache, SOMEBODY, SOMEBODY)
     os.chown(cache.parent, 0, 0)
     script = f"from gradwire.scenarios.cache import *; os.setuid({SOMEBODY}); check_private(Path({str(cache)!r}))"
-    for above in cache.parents[1:4]:  # pytest's, which only root may enter
-        if above != Path("/tmp"):
+    for above in cache.parents[1:]:  # pytest's, which only root may enter, one more for a worker among several
+        if "pytest" in str(above):
             above.chmod(0o755)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
