@@ -186,7 +186,7 @@ def _open_closed() -> None:
 
 @contextmanager
 def patient_streams() -> Iterator[None]:
-    """While a command runs, nobody who reads its output, no full disk behind it and no closed stream ends it.
+    """Let a command run to its end whatever becomes of its standard streams: a reader, a full disk, a closed stream.
 
     A command that could not write its output ends with 2; one whose reader has gone away, as if all had been read.
     Messages that cannot be written change no status.

@@ -1,8 +1,8 @@
-"""What becomes of messages: what the book notes of them, and when their records are free again.
+"""The end of messages: what the book notes of them, and when their records are free again.
 
 A record may be used again only when no packet of its message is left anywhere, late ones included, and none will be
 sent: the counters of sender and receiver, the drops that were logged and what both wait for say so exactly. Nor may
-anything be left that programs have not heard of yet, where one of them waits for Python to say how it goes on.
+any end of a message wait to be played, which happens where a program waits for Python to continue its course.
 """
 
 from gradwire.components.compiled import njit

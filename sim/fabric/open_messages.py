@@ -32,7 +32,7 @@ PACKETS_SHOWN = 12
 PACKET_LOG_HINT = "log their packets with --set output.packet_log=true"
 
 
-class Fabric(Protocol):
+class HasMessages(Protocol):
     """The parts of a `gradwire.sim.fabric.fabric.Fabric` that a report is made from."""
 
     memory: Memory
@@ -54,7 +54,7 @@ class _Origin(NamedTuple):
     what: str
 
 
-def describe_open_messages(fabric: Fabric, tracks: Sequence[Track]) -> list[str]:
+def describe_open_messages(fabric: HasMessages, tracks: Sequence[Track]) -> list[str]:
     """Return one line for each of the first open messages, the transmissions that were logged of them, and a hint.
 
     Those that lack the most bytes come first. Returns no lines if every message has been delivered.
@@ -75,7 +75,7 @@ def describe_open_messages(fabric: Fabric, tracks: Sequence[Track]) -> list[str]
     return lines
 
 
-def _describe(fabric: Fabric, tracks: Sequence[Track], flow: int) -> str:
+def _describe(fabric: HasMessages, tracks: Sequence[Track], flow: int) -> str:
     """Return one open message in words: its ends, its size, its tag, and the state of its sender and receiver."""
     M, records = fabric.memory.M, fabric.flows.records
     f, r = records.sender(flow), records.receiver(flow)
@@ -129,7 +129,7 @@ def _origin(tracks: Sequence[Track], number: int) -> _Origin | None:
     return None
 
 
-def _transmissions(fabric: Fabric, numbers: Ints) -> Iterator[str]:
+def _transmissions(fabric: HasMessages, numbers: Ints) -> Iterator[str]:
     """Yield the last transmissions that were logged of some messages, in order of time."""
     from gradwire.sim.telemetry import packet_columns
 
