@@ -55,8 +55,7 @@ def check_variants(variants: Iterable[Scenario]) -> list[Network]:
     for variant in variants:
         network = find_all(variant).needs.network
         networks.append(network)
-        if variant.topology.host_count is None and any(t.switches_between is not None for t in variant.transports):
-            # of the other kinds, `gradwire.scenarios.checks.scenario` knows it
+        if any(transport.switches_between is not None for transport in variant.transports):
             check_paths(variant, build_routing(network))
         if any(getattr(transport, "ack_every", 1) > 1 for transport in variant.transports):
             check_transports(variant, network)
@@ -128,7 +127,8 @@ def _check_components(scenario: Scenario, network: Network) -> None:
 def check_paths(scenario: Scenario, routing: Routing) -> None:
     """Raise ScenarioError if a path has more switches than a transport that carries something has room for.
 
-    The scenario's own checks say this earlier for all topologies but files.
+    The scenario's own checks say this earlier of topologies whose paths they can count without building them; they
+    count neither those of files nor the switches within hosts that have accelerators.
     """
     between = 1 + routing.farthest
     mistakes = [

@@ -65,7 +65,7 @@ class Tally:
 def attempt(case: Case, tally: Tally, patience_s: float = PATIENCE_S) -> None:
     """Run one case and count it."""
     label, thunk = case
-    begin = time.perf_counter()
+    begin, before = time.perf_counter(), peak_memory()
     signal.setitimer(signal.ITIMER_PROF, patience_s)
     signal.alarm(WAIT_S)
     try:
@@ -83,10 +83,14 @@ def attempt(case: Case, tally: Tally, patience_s: float = PATIENCE_S) -> None:
         signal.alarm(0)
         signal.setitimer(signal.ITIMER_PROF, 0)
         tally.seconds += time.perf_counter() - begin
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    if memory > MOST_MEMORY >= tally.most_memory:
-        tally.failures.append((label, f"took {memory / 1e9:.1f} GB of memory"))
-    tally.most_memory = max(tally.most_memory, memory)
+    tally.most_memory = peak_memory()
+    if tally.most_memory > max(MOST_MEMORY, before):
+        tally.failures.append((label, f"took {tally.most_memory / 1e9:.1f} GB of memory"))
+
+
+def peak_memory() -> int:
+    """Return the most bytes that this process ever had in use."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _alarm(*_: Any) -> None:
@@ -108,6 +112,8 @@ def worker(name: str, seed: int, until: float, told: Any) -> None:
     tally, last = Tally(), time.monotonic()
     while time.time() < until:
         attempt(next(cases), tally, patience_s)
+        if tally.most_memory > MOST_MEMORY:
+            break  # a fresh process follows, in which later cases can be measured
         if time.monotonic() - last > TOLD_EVERY:
             told.put((name, tally))
             tally, last = Tally(), time.monotonic()

@@ -319,6 +319,19 @@ def test_ways_longer_than_what_the_stamps_have_room_for_are_refused(side, told):
         check_variants([build_scenario(tables)])
 
 
+@pytest.mark.parametrize(("gpus", "fits"), [(1, True), (2, False)])
+def test_switches_within_hosts_count_for_the_room_of_the_stamps(gpus, fits):
+    """A path across a fat-tree has five switches, and one more in each host that has several accelerators."""
+    tables = star_tables(transport="hpcc", switch={"pfc": True}, host={"gpus": gpus})
+    tables["topology"] = {"kind": "fat_tree", "k": 4}
+    made = build_scenario(tables)
+    if fits:
+        check_variants([made])
+        return
+    with pytest.raises(ScenarioError, match=r"room for 6 switches.*the longest path has 7"):
+        check_variants([made])
+
+
 @pytest.mark.parametrize("kind", ["dcqcn", "hpcc"])
 def test_check_remarks_that_losses_are_dear_and_marks_are_missing(kind):
     said = "; ".join(remarks(build_scenario(star_tables(transport=kind))))
