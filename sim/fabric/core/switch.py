@@ -61,7 +61,7 @@ def _group(M, node, edge):
 @njit
 def route(M, th, node, A, B, now):
     """The egress port of a packet at a switch: the host's own port if it hangs here, else one of the equally short
-    ways to its edge switch; 0 where there is none."""
+    ways to its edge switch; 0 where faults have left none."""
     word = M[M[H_DEST] + (A & MASK_DESTINATION)]
     edge = word & ((1 << DEST_PORT) - 1)
     if edge == M[node + N_EDGE]:
@@ -69,6 +69,9 @@ def route(M, th, node, A, B, now):
     group = _group(M, node, edge)
     n = group >> GROUP_COUNT
     if n < 2:
+        if n == 0 and not FAULTS:  # every host should reach every other one, so the state is damaged
+            M[H_FAILED] = FAILED_ROUTE
+            return M[node + N_PORT]
         return group & GROUP_MASK
     count = M[node + N_DRAWS]
     M[node + N_DRAWS] = count + 1
@@ -131,11 +134,8 @@ def _note_tie(M, th, before, p, now, drawn):
 
 @njit
 def _forward(M, th, node, p, A, B, back, now):
-    if p == 0:
-        if FAULTS:
-            log_drop(M, th, M[node + N_PORT], now, CAUSE_NO_ROUTE, A, B)
-        else:
-            M[H_FAILED] = FAILED_ROUTE  # without faults every host reaches every other one
+    if FAULTS and p == 0:
+        log_drop(M, th, M[node + N_PORT], now, CAUSE_NO_ROUTE, A, B)
         return
     if SOURCE_ROUTES:
         A = _used_up(M, node, A)

@@ -1,0 +1,34 @@
+"""A switch without a route where no cable is cut: the run ends with an error, for the state is damaged."""
+
+from __future__ import annotations
+
+import pytest
+from star_cases import star_tables
+
+from gradwire.components.layout import H_ROUTE
+from gradwire.experiment.routing import build_routing
+from gradwire.scenarios.errors import GradwireError
+from gradwire.scenarios.inner_units import Bytes, Ps
+from gradwire.scenarios.load import build_scenario
+from gradwire.sim.precheck import find_all
+from gradwire.sim.simulate import packet_fabric
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_packet_without_a_route_ends_the_run_with_an_error(damaged):
+    tables = star_tables(transport="dctcp")
+    tables["topology"] = {"kind": "fat_tree", "k": 4}
+    scenario = build_scenario(tables)
+    network = find_all(scenario).needs.network
+    fabric = packet_fabric(scenario, network, build_routing(network), 1)
+    M = fabric.memory.M
+    if damaged:
+        route = int(M[H_ROUTE])
+        M[route : route + 400] = 0
+    fabric.send(Ps(0), 0, 15, Bytes(100_000))
+    if damaged:
+        with pytest.raises(GradwireError, match="internal error: a switch has no route"):
+            fabric.run(Ps(10**9))
+    else:
+        assert fabric.run(Ps(10**9))
+    fabric.close()
