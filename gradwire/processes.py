@@ -172,7 +172,9 @@ def _start(workers: dict[int, _Worker]) -> int:
     """Start a worker; its number is that of its pipe."""
     ours, theirs = Pipe()
     call = f"serve({theirs.fileno()}, {os.getpid()})"
-    code = f"import sys; sys.path[:] = {sys.path!r}; from gradwire.processes import serve; {call}"
+    # what it writes names the command that wants it, and not how workers are started
+    settings = f"sys.path[:] = {sys.path!r}; sys.argv[:] = {sys.argv!r}"
+    code = f"import sys; {settings}; from gradwire.processes import serve; {call}"
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which the worker inherits
     try:
         process = subprocess.Popen(

@@ -13,6 +13,7 @@ import pytest
 
 from gradwire.processes import Work, fitting, free_memory, play
 from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.record import command_line
 from tests.support import pool_work
 
 
@@ -24,6 +25,12 @@ def test_everything_is_done_once() -> None:
     found = list(play(works(pool_work.square, *((n,) for n in range(20))), 2))
     assert sorted(each.value for each in found) == [n * n for n in range(20)]
     assert sorted(each.work.key for each in found) == sorted(map(str, range(20)))
+
+
+def test_what_a_worker_writes_names_the_command_that_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/gradwire", "train", "it's mine", "--jobs", "2"])
+    (found,) = play([Work("a", command_line, ())], 1)
+    assert found.value == "gradwire train 'it'\"'\"'s mine' --jobs 2"
 
 
 def test_a_killed_worker_costs_its_piece_only() -> None:
