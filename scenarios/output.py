@@ -12,25 +12,30 @@ place, which the file system does at once, and only where the folder is still em
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import fcntl
+import itertools
 import json
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, TypeVar
 
 from gradwire.scenarios.errors import GradwireError, ResultError
 from gradwire.scenarios.given import path_of
-from gradwire.scenarios.interrupt import deferred
+from gradwire.scenarios.interrupt import caught, deferred
 
 _ours: set[Path] = set()
 """Folders that this process has claimed, and may therefore put something in the place of."""
+_owed: dict[Callable[[], None], int] = {}
+"""What contexts under way do when they are left, and the process that entered them."""
 _locks: set[int] = set()
 """Open folders that this process has locked."""
 MARKS = ("result.json", "comparison.json", "fidelity.json")
@@ -62,19 +67,30 @@ def _set_aside(path: Path) -> Iterator[None]:
     if path.resolve() == Path.cwd():
         raise ResultError("is the working directory", str(path), "another folder to stand in")
     aside = path.with_name(f".{path.name}.{os.getpid()}.replaced")
+    leave = partial(_put_back, aside, path)
+    _owed[leave] = os.getpid()
     try:
-        os.rename(path, aside)
-    except OSError as error:
-        raise cannot_write(error, path) from None
-    try:
+        try:
+            os.rename(path, aside)
+        except OSError as error:
+            raise cannot_write(error, path) from None
         yield
     finally:
-        if path.is_dir() and any(path.iterdir()):
-            shutil.rmtree(aside, ignore_errors=True)
-        else:
-            with contextlib.suppress(OSError):
-                path.rmdir()
-            os.rename(aside, path)
+        with deferred():
+            leave()
+            _owed.pop(leave)
+
+
+def _put_back(aside: Path, path: Path) -> None:
+    """Remove what was moved out of the way if there is something in its place; else move it back."""
+    if not os.path.lexists(aside):
+        return
+    if path.is_dir() and any(path.iterdir()):
+        shutil.rmtree(aside, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.rmdir()
+        os.rename(aside, path)
 
 
 def _is_results(folder: Path) -> bool:
@@ -89,30 +105,34 @@ def _is_results(folder: Path) -> bool:
 class Claim:
     """A folder that waits for its content: leave the context without any, and what was made for it is gone again.
 
-    Raises `ResultError` if it cannot be made there, has something in it, or is another program's.
+    The folder is made when the context is entered, and not before, so that no signal can come between the two. Entering
+    raises `ResultError` if it cannot be made there, has something in it, or is another program's.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._made: list[Path] = []
         self._lock: int | None = None
-        try:
-            with deferred():
-                self._claim()
-        except BaseException:
-            self._release()
-            raise
 
     def _claim(self) -> None:
         while True:
             self._made = _make(self.path)
-            with contextlib.suppress(FileNotFoundError):  # it has just been somebody else's, and is gone: once more
+            with contextlib.suppress(
+                FileNotFoundError
+            ):  # it has just been somebody else's, and is gone: once more
                 self._lock = _locked(self.path, made=self.path in self._made)
                 break
         _ours.add(self.path.absolute())
+        _owed[self._release] = os.getpid()
 
     def __enter__(self) -> Path:
-        return self.path
+        try:
+            with deferred():
+                self._claim()
+            return self.path
+        except BaseException:
+            self._release()
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -126,20 +146,37 @@ class Claim:
                 _remove(self._made)
                 unlock_folder(self._lock)  # after it: nobody else may have the folder while it is about to go
                 self._lock = None
+            _owed.pop(self._release, None)
 
 
-def claim_numbered(base: str | Path) -> Claim:
-    """The first of base-001, base-002, ... that nobody has."""
-    number = 1
-    while True:
-        path = Path(f"{base}-{number:03d}")
-        if not os.path.lexists(path):
-            try:
-                return Claim(path)
-            except ResultError:
-                if not os.path.lexists(path):
-                    raise  # it was not that somebody has been faster
-        number += 1
+@atexit.register
+def leave_all() -> None:
+    """Do what contexts owe that a signal has cut short: Python may answer one after a body and before its clean-up."""
+    caught()
+    for leave, owner in reversed(list(_owed.items())):
+        if owner == os.getpid():
+            with contextlib.suppress(OSError):
+                leave()
+    _owed.clear()
+
+
+class NumberedClaim(Claim):
+    """Claim the first of base-001, base-002, ... that nobody has."""
+
+    def __init__(self, base: str | Path) -> None:
+        super().__init__(base)
+        self._base = base
+
+    def __enter__(self) -> Path:
+        for number in itertools.count(1):
+            self.path = Path(f"{self._base}-{number:03d}")
+            if not os.path.lexists(self.path):
+                try:
+                    return super().__enter__()
+                except ResultError:
+                    if not os.path.lexists(self.path):
+                        raise  # it was not that somebody has been faster
+        raise AssertionError("numbers have no end")
 
 
 def is_taken(path: str | Path) -> bool:
@@ -181,14 +218,14 @@ def new_folder(target: str | Path) -> Iterator[Path]:
     try:
         where.parent.mkdir(parents=True, exist_ok=True)
         with deferred():
-            partial = Path(tempfile.mkdtemp(prefix=".gradwire-", suffix=".partial", dir=where.parent))
+            made = Path(tempfile.mkdtemp(prefix=".gradwire-", suffix=".partial", dir=where.parent))
             try:
-                yield partial
-                partial.chmod(0o777 & ~_umask())  # mkdtemp makes folders that nobody else can read
+                yield made
+                made.chmod(0o777 & ~_umask())  # mkdtemp makes folders that nobody else can read
                 refuse_existing(where)  # somebody may have been faster
-                os.rename(partial, where)
+                os.rename(made, where)
             except BaseException:
-                shutil.rmtree(partial, ignore_errors=True)
+                shutil.rmtree(made, ignore_errors=True)
                 raise
     except OSError as error:
         raise cannot_write(error, where) from None
@@ -200,20 +237,24 @@ def new_file(target: str | Path) -> Iterator[Path]:
     where = path_of(target, "file", NEW_FILE, ResultError)
     if os.path.lexists(where):
         raise ResultError("exists already", str(target), NEW_FILE)
-    partial: Path | None = None
     try:
         where.parent.mkdir(parents=True, exist_ok=True)
-        number, name = tempfile.mkstemp(prefix=".gradwire-", suffix=where.suffix, dir=where.parent)
-        os.close(number)
-        partial = Path(name)
-        yield partial
-        partial.chmod(0o666 & ~_umask())
-        os.rename(partial, where)
+        with deferred():
+            number, name = tempfile.mkstemp(prefix=".gradwire-", suffix=where.suffix, dir=where.parent)
+            made = Path(name)
+            leave = partial(made.unlink, missing_ok=True)
+            _owed[leave] = os.getpid()
+            os.close(number)
+        try:
+            yield made
+            made.chmod(0o666 & ~_umask())
+            os.rename(made, where)
+        finally:
+            with deferred():
+                leave()
+                _owed.pop(leave)
     except OSError as error:
         raise cannot_write(error, where) from None
-    finally:
-        if partial is not None:
-            partial.unlink(missing_ok=True)
 
 
 class replaced:  # reads as what it does
@@ -255,7 +296,9 @@ def keep(place: Path, write: Write, parts: Sequence[tuple[str, Write]] = ()) -> 
         return Kept(place)
     except (ResultError, OSError) as error:
         first = error if isinstance(error, ResultError) else cannot_write(error, place)
-    except BaseException:  # a mistake in a plot, or Ctrl-C: what was computed is worth more than the order of things
+    except (
+        BaseException
+    ):  # a mistake in a plot, or Ctrl-C: what was computed is worth more than the order of things
         _write_parts(place, parts)
         raise
     where = f"--out {place}"
@@ -289,12 +332,18 @@ def cannot_write(error: OSError, path: str | Path, kind: type[Refusal] = ResultE
         errno.EDQUOT: ("there is no room left for this user", "a place with room"),
         errno.EFBIG: ("a file would be larger than this shell or file system allows", "a place with room"),
         errno.ENAMETOOLONG: ("the name is too long", "at most 255 bytes"),
-        errno.EEXIST: ("lies inside of something that is no folder", "a place in a folder"),  # of a folder above it
+        errno.EEXIST: (
+            "lies inside of something that is no folder",
+            "a place in a folder",
+        ),  # of a folder above it
         errno.ENOTDIR: ("lies inside of something that is no folder", "a place in a folder"),
         errno.EACCES: ("may not be written there", "a folder that can be written to"),
         errno.EPERM: ("may not be written there", "a folder that can be written to"),
         errno.EROFS: ("lies on a file system that can only be read", "a folder that can be written to"),
-    }.get(error.errno or 0, (f"cannot be written ({error.strerror or error})", "a folder that can be written to"))
+    }.get(
+        error.errno or 0,
+        (f"cannot be written ({error.strerror or error})", "a folder that can be written to"),
+    )
     return kind(what[0], str(path), what[1])
 
 

@@ -53,10 +53,10 @@ def register(app: typer.Typer) -> None:
 @for_people
 def cmd_demo(threads: Threads = 1, out: Out = None, plots: Plots = "png", as_json: Json = False) -> None:
     """Replay the bundled trace under three policies and compare. Exits with 1 if a loss bound is broken."""
-    from gradwire.scenarios.output import Claim, claim_numbered
+    from gradwire.scenarios.output import Claim, NumberedClaim
 
     known_format(plots)
-    with Claim(out) if out is not None else claim_numbered("results/demo") as place:
+    with Claim(out) if out is not None else NumberedClaim("results/demo") as place:
         run = partial(_simulate, threads=threads, max_wall_s=None, quiet=as_json, jobs=1)
         _compare(["demo"], [], run, place, as_json, plots, page=True)
 

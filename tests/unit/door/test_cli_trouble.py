@@ -6,20 +6,34 @@ was computed gets lost.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 from output_cases import SMALL, gradwire_command, run
 
+from gradwire.scenarios import interrupt
 from gradwire.scenarios.errors import ResultError
-from gradwire.scenarios.output import Claim, claim_numbered, keep, new_file, new_folder, refuse_unwritable
+from gradwire.scenarios.output import (
+    Claim,
+    NumberedClaim,
+    claimed,
+    keep,
+    leave_all,
+    new_file,
+    new_folder,
+    refuse_unwritable,
+)
 from gradwire.scenarios.result import Result
 
 RUN = ("run", "small.toml")
@@ -71,7 +85,8 @@ def test_a_name_is_taken_by_one_of_many(tmp_path: Path):
 
     def take() -> None:
         ready.wait()
-        claim = claim_numbered(tmp_path / "demo")
+        claim = NumberedClaim(tmp_path / "demo")
+        claim.__enter__()
         paths.append(claim.path)
 
     threads = [threading.Thread(target=take) for _ in range(8)]
@@ -83,7 +98,7 @@ def test_a_name_is_taken_by_one_of_many(tmp_path: Path):
 
 
 def test_two_demos_at_once_have_folders_of_their_own(tmp_path: Path):
-    with claim_numbered("results/demo") as first, claim_numbered("results/demo") as second:
+    with NumberedClaim("results/demo") as first, NumberedClaim("results/demo") as second:
         assert (str(first), str(second)) == ("results/demo-001", "results/demo-002")
         with new_folder(second) as folder:
             (folder / "x").touch()
@@ -98,9 +113,68 @@ def test_a_claim_leaves_nothing_behind(tmp_path: Path):
     refuse_unwritable(tmp_path / "a" / "b")
     assert not (tmp_path / "a").exists()
     with pytest.raises(ResultError, match="exists already"):
-        Claim(tmp_path)
+        Claim(tmp_path).__enter__()
     with pytest.raises(ResultError, match="is no name for a file"):
-        Claim("a\0b")
+        Claim("a\0b").__enter__()
+
+
+@pytest.mark.parametrize("enter", ["claimed", "claim", "numbered", "forced", "file"])
+def test_a_signal_at_any_moment_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, enter: str):
+    """Python answers a signal between two instructions; here one comes before each line of the module, in turn."""
+    before = signal.signal(signal.SIGTERM, interrupt.on_signal)
+    place = tmp_path / "out"
+    try:
+        for moment in itertools.count():
+            interrupt.begin()
+            monkeypatch.setattr(interrupt, "_last_s", float("-inf"))
+            if enter == "forced":
+                place.mkdir(exist_ok=True)
+                (place / "result.json").write_text('{"format": 1}')
+            make = {
+                "claimed": lambda: claimed(place), "claim": lambda: Claim(place), "numbered": lambda: NumberedClaim(place),
+                "forced": lambda: claimed(place, force=True), "file": lambda: new_file(tmp_path / "page.html"),
+            }[enter]  # fmt: skip
+            lines = Lines(moment)
+            try:
+                sys.settrace(lines.trace)
+                try:
+                    with make():
+                        if enter == "file":
+                            raise ZeroDivisionError
+                finally:
+                    sys.settrace(None)
+            except (KeyboardInterrupt, ZeroDivisionError):
+                pass
+            leave_all()  # as at the end of a process
+            left = sorted(path.name for path in tmp_path.iterdir() if path.name != "small.toml")
+            assert left == (["out"] if enter == "forced" else []), f"{lines.where}: {left}"
+            if enter == "forced":
+                assert (place / "result.json").exists(), lines.where
+            if lines.left >= 0:
+                break
+        assert moment > 5
+    finally:
+        sys.settrace(None)
+        signal.signal(signal.SIGTERM, before)
+
+
+class Lines:
+    """Sends this process SIGTERM before the line of the module with a given number."""
+
+    def __init__(self, number: int) -> None:
+        self.left, self.where = number, ""
+
+    def trace(self, frame: FrameType, event: str, _: object) -> Any:
+        if Path(frame.f_code.co_filename).name not in ("output.py", "contextlib.py"):
+            return None
+        if event == "line":
+            if self.left == 0:
+                self.where = f"{event} {frame.f_code.co_filename}:{frame.f_lineno}"
+                self.left = -1
+                os.kill(os.getpid(), signal.SIGTERM)
+            elif self.left > 0:
+                self.left -= 1
+        return self.trace
 
 
 def test_a_folder_is_one_programs_only(tmp_path: Path):
@@ -109,7 +183,7 @@ def test_a_folder_is_one_programs_only(tmp_path: Path):
     theirs.mkdir()
     with Claim(theirs):
         with pytest.raises(ResultError, match="theirs: another program is about to write there"):
-            Claim(theirs)
+            Claim(theirs).__enter__()
         code = f"from gradwire.scenarios.output import new_folder\nwith new_folder({str(theirs)!r}): pass"
         other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
         assert "another program is about to write there" in other.stderr
@@ -119,7 +193,7 @@ def test_a_folder_is_one_programs_only(tmp_path: Path):
         if place.name == "nowhere":
             place.symlink_to(tmp_path / "gone")
         with pytest.raises(ResultError, match="exists already"):
-            Claim(place)
+            Claim(place).__enter__()
 
 
 def test_what_somebody_else_has_put_there_stays(tmp_path: Path):

@@ -17,7 +17,7 @@ from gradwire.scenarios.result import Result
 
 def test_what_a_killed_run_has_left_is_taken():
     """Its folder was claimed and is empty; the lock went with it."""
-    code = "import os, signal; from gradwire.scenarios.output import Claim; Claim('out'); os.kill(os.getpid(), signal.SIGKILL)"
+    code = "import os, signal; from gradwire.scenarios.output import Claim; Claim('out').__enter__(); os.kill(os.getpid(), signal.SIGKILL)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == -9
     assert list(Path("out").iterdir()) == []
     Path("small.toml").write_text(SMALL)
