@@ -37,7 +37,7 @@ from gradwire.sim.fabric.fans import lay_one
 from gradwire.sim.fabric.flows import Flows
 from gradwire.sim.fabric.forward import FastForward
 from gradwire.sim.fabric.logs import Logs, joined
-from gradwire.sim.fabric.memory import Memory, build
+from gradwire.sim.fabric.memory import Memory, build, tighten_heaps
 from gradwire.sim.fabric.open_messages import describe_open_messages
 from gradwire.sim.fabric.over import Over, Taker
 from gradwire.sim.fabric.parameters import Bound, ParameterSets, check_settings
@@ -152,6 +152,7 @@ class Fabric:
         self._budget = 64
         self._budgets = LEAST_BUDGET, MOST_BUDGET
         self._close_batch = CLOSE_BATCH
+        self._has_tight_heaps = False
         self.choice = ThreadChoice(threads)
         self.forward: FastForward | None = None
         self._quiet: tuple[int, int] = (0, -1)
@@ -419,6 +420,8 @@ class Fabric:
             check_watched(M, self._combination.transports, self._combination.balancer, self._combination.queue)
             self._deliveries.harvest(events)
             self._programs.closed(self.flows.close(self._close_batch))
+            if self._has_tight_heaps:
+                tighten_heaps(self.memory, self.network.host_count)
             status = int(M[at.H_STATUS])
             self.flows.arena.check()
             if status == at.POOL_FULL:
@@ -444,12 +447,14 @@ class Fabric:
         return int(self.memory.M[first + at.T_TOTAL : first + self.threads * at.THREAD_WORDS : at.THREAD_WORDS].sum())
 
     def reuse_records_at_once(self) -> None:
-        """Free the records of messages every few windows, for tests: which record a message gets must not show.
+        """Free the records of messages every few windows, and have heaps swept as often as can be, for tests.
 
-        A run frees them in batches of `CLOSE_BATCH`, so that a run of fewer messages never uses a record twice.
+        Neither must show. A run frees records in batches of `CLOSE_BATCH`, so that a run of fewer messages never uses
+        one twice; and its heaps have room to spare, so that few of them are ever swept.
         """
         self._budget, self._budgets = 4, (4, 4)
         self._close_batch = 1
+        self._has_tight_heaps = True
 
     def _asks_to_stop(self) -> bool:
         """Ask `on_progress`, about every `CALL_SECONDS` however short the calls of the engine are: between samples of

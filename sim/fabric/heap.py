@@ -27,6 +27,9 @@ from gradwire.components.layout import (
     WHAT_TIMER,
 )
 
+HEAP_FLOW, HEAP_SPARE = 3, 8
+"""Entries that a host's heap has room for: so many for every flow, and so many besides."""
+
 
 @njit
 def _sift_up(M, base, i, time, key):

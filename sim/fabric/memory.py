@@ -29,6 +29,7 @@ from gradwire.scenarios.arrays import AnyInts, Ints
 from gradwire.scenarios.errors import GradwireError
 from gradwire.scenarios.inner_units import Bytes, Ps
 from gradwire.scenarios.wire import MIN_FRAME
+from gradwire.sim.fabric.heap import HEAP_FLOW, HEAP_SPARE
 from gradwire.sim.fabric.regions import (
     HEAP_WORDS,
     LOG_ENTRIES,
@@ -166,6 +167,14 @@ def _write_nodes(
     heaps = regions.heap + np.arange(hosts, dtype=np.int64) * (2 * FIRST_HEAP + 8)
     M[nodes[:hosts] + at.N_HEAP] = heaps + 1
     M[heaps] = FIRST_HEAP
+
+
+def tighten_heaps(memory: Memory, hosts: int) -> None:
+    """Take from heaps of timers all room but what the flows of their host are entitled to and what is in use."""
+    M, nodes = memory.M, memory.node_base[:hosts]
+    room = M[nodes + at.N_HEAP] - 1
+    entitled = HEAP_FLOW * M[nodes + at.N_FLOWS] + HEAP_SPARE
+    M[room] = np.minimum(M[room], np.maximum(entitled, M[nodes + at.N_HEAP_COUNT]))
 
 
 def _write_threads(memory: Memory, regions: Regions, network: Network, shape: Shape) -> None:

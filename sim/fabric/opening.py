@@ -135,7 +135,7 @@ from gradwire.components.layout import (
 )
 from gradwire.scenarios.wire import MIN_FRAME
 from gradwire.sim.fabric.atomics import words_at
-from gradwire.sim.fabric.heap import push
+from gradwire.sim.fabric.heap import HEAP_FLOW, HEAP_SPARE, push
 from gradwire.sim.fabric.stretches import allocate, free
 
 
@@ -150,7 +150,7 @@ def expect_timers(M, node):
     """A host gets one more flow: three entries of its heap for each of them all, and some to spare."""
     M[node + N_FLOWS] += 1
     base = M[node + N_HEAP]
-    need = 3 * M[node + N_FLOWS] + 8
+    need = HEAP_FLOW * M[node + N_FLOWS] + HEAP_SPARE
     if need <= M[base - 1]:
         return
     size = 2 * need

@@ -319,11 +319,9 @@ def host_step(M, th, node, begin, end, shift):
                 continue
             break
         serve_nic(M, th, node, p, first)
-        if M[node + N_HEAP_COUNT]:
-            # a paced flow may have been put aside just now, until before `first`
-            timer = M[heap]
-            if timer < first:
-                continue
+        if (M[heap] if M[node + N_HEAP_COUNT] else FOREVER) != timer:
+            # a paced flow has been put aside, maybe until before `first`; room for it may have been made by a sweep
+            continue
         if timer <= now:
             timer_key = M[heap + 1]
             pop(M, node)
