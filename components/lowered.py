@@ -43,7 +43,7 @@ PLAIN_TYPES = {
         types.none, types.boolean, types.int8, types.int16, types.int32, types.int64, types.uint8, types.uint16,
         types.uint32, types.uint64, types.float32, types.float64,
     )
-}  # fmt: skip
+}
 
 
 class Lowered:
@@ -87,7 +87,7 @@ class Lowered:
                 "target_context": target, "typing_context": target.typing_context, "library": library,
                 "entry_point": entry, "fndesc": descriptor, "signature": typing.signature(result, *args),
                 "objectmode": False, "lifted": (),
-            }  # fmt: skip
+            }
             self._results[key] = compiler.compile_result(**fields)
             target.insert_user_function(entry, descriptor, [library])
         return self._results[key]._replace(metadata={})  # in which Numba notes how long it took, once
@@ -168,7 +168,7 @@ def _described(
         unique_name=f"{function.__qualname__}${key}", doc="", typemap=None, restype=result, calltypes=None,
         args=code.co_varnames[: code.co_argcount], kws=(), mangler=lambda *_, **__: name, argtypes=args,
         noalias=noalias, env_name=environment_name,
-    )  # fmt: skip
+    )
 
 
 def _text_of(kind: Any) -> object:

@@ -270,7 +270,7 @@ def _data_of(table: Training) -> Images | Text:
 
 
 def _ground(plans: Sequence[Sequence[Run]], device: str) -> Json:
-    """Return what all figures of a reproduction rest on: the traces that jobs replayed, and what trainings computed on
+    """Return what all figures of a reproduction rest on: the traces that jobs replayed, and the device that trained
     ("" if there are none)."""
     from gradwire.learn import auto_device
 

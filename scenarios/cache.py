@@ -95,7 +95,7 @@ def _is_users_own_group(number: int) -> bool:
 
 
 def _roots() -> tuple[int, ...]:
-    """Return root's number, and in a user namespace without root the number that stands for everybody outside of it."""
+    """Return root's number, and in a user namespace without root the number of all users outside of it."""
     try:
         first = Path("/proc/self/uid_map").read_text(encoding="utf-8").split()
         if first[:1] == ["0"] and first[2] == str(2**32 - 1):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ASKED_FOR = frozenset({
     ("messages", "bound"), ("messages", "share"), ("messages", "priority"), ("drops", "important"),
     ("packets", "important"),
-})  # fmt: skip
+})
 """Columns that repeat the scenario."""
 
 

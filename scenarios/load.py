@@ -246,7 +246,7 @@ def _behind(error: ValidationError, tables: dict[str, Any]) -> list[Mistake]:
                 mistake for mistake in explain(error, repaired, Scenario)
                 if not any(_echoes(mistake, gone) for gone in dropped)
                 and not any(_is_inside(mistake, table) for table in unreliable)
-            ]  # fmt: skip
+            ]
         else:
             return hidden
 

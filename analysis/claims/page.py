@@ -45,7 +45,7 @@ def rows_of(judgement: Judgement) -> list[tuple[str, str, str, str, str]]:
 def html_page(
     title: str, judgements: Sequence[Judgement], figures: Iterable[Figure | None], how: str, seeds: int,
     ground: str = "",
-) -> str:  # fmt: skip
+) -> str:
     """The whole page. `how`: the command. `figures`: a picture per judgement, or None. `ground`: see
     `ground_words`."""
     lines = [

@@ -37,7 +37,7 @@ from gradwire.components.transports.window import (
 from gradwire.components.transports.window import forget as forget_window
 from gradwire.components.transports.window import start as start_window
 from gradwire.scenarios.schema.base import Flag
-from gradwire.scenarios.schema.needs import GOES_BY_MARKS, Needs
+from gradwire.scenarios.schema.effect_conditions import GOES_BY_MARKS, Needs
 from gradwire.scenarios.schema.tcp_rules import Ruled
 from gradwire.scenarios.schema.transport_base import Connected, Gain, Windowed
 

@@ -133,7 +133,7 @@ from gradwire.components.transports.dlcp_words import (
 )
 from gradwire.scenarios.schema.base import Count, Flag, refuse
 from gradwire.scenarios.schema.bound import most_of
-from gradwire.scenarios.schema.needs import Needs, Situation
+from gradwire.scenarios.schema.effect_conditions import Needs, Situation
 from gradwire.scenarios.schema.transport_base import Gain, Transport
 from gradwire.scenarios.units import Bps, PositiveTime, Ps, Rate, format_time
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, SIDE_BYTES, UDP_OVERHEAD
@@ -416,7 +416,7 @@ NOT_BY_DELAY = Needs(
     lambda at: at.table.rate_control != "delay"
     and (at.switch.ecn_threshold is not None or at.switch.policy is not None),
     "the rate does not go by marks", 'switch.ecn_threshold, and no rate_control = "delay"',
-)  # fmt: skip
+)
 
 
 class Dlcp(Transport):

@@ -110,7 +110,7 @@ from gradwire.components.transports.window import (
 from gradwire.components.transports.window import pull as next_packet
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.schema.base import Count, Flag
-from gradwire.scenarios.schema.needs import Needs
+from gradwire.scenarios.schema.effect_conditions import Needs
 from gradwire.scenarios.schema.transport_base import Factor, Gain, Transport, check_timeouts
 from gradwire.scenarios.units import PositiveTime, Ps
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, UDP_OVERHEAD

@@ -23,7 +23,7 @@ from gradwire.components.transports.window import (
     start,
 )
 from gradwire.scenarios.schema.base import Flag
-from gradwire.scenarios.schema.needs import GOES_BY_MARKS
+from gradwire.scenarios.schema.effect_conditions import GOES_BY_MARKS
 from gradwire.scenarios.schema.tcp_rules import Ruled
 from gradwire.scenarios.schema.transport_base import Connected
 

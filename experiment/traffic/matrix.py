@@ -14,7 +14,7 @@ read picoseconds, too, so no word of a file tells, and the scenario has to say (
 With `msg` a line is a message of the connection `id` (uet-htsim): lines of one id have the same ends and different
 numbers of messages. Whether they share a window is the transport's affair (`connections`).
 
-A trigger fires when a flow has been received (`recv_done_trigger`), or when its sender has heard that it has been
+A trigger fires when a flow has been received (`recv_done_trigger`), or when its sender learns that it has been
 (`send_done_trigger`), and starts the flows that name it: `oneshot` the first time, `barrier n` the n-th time,
 `multishot` one flow each time.
 
@@ -194,7 +194,7 @@ def _connection(reader: Reader, line: int, words: list[str], unit: str | None) -
             line, src, dst, numbers.get("id", line), numbers["size"], start if "start" in values else -1,
             numbers.get("trigger"), numbers.get("recv_done_trigger"), numbers.get("send_done_trigger"),
             numbers.get("msg"), "id" in values,
-        )  # fmt: skip
+        )
     return None
 
 
@@ -235,7 +235,7 @@ def _start(reader: Reader, line: int, text: str, unit: str | None) -> int | None
         reader.wrong(
             line, "has a start, and nothing says in which unit it is", text,
             'start_unit = "us" in the scenario for a file of uet-htsim, or "ps" for one of csg-htsim',
-        )  # fmt: skip
+        )
         return None
     if value.adjusted() > MOST_DIGITS or value * PS_PER_UNIT[unit] >= MAX_INNER:
         reader.wrong(line, f"has a start beyond all time, in {unit}", text, LINE)

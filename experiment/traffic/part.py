@@ -67,7 +67,7 @@ def _step(table: Any, number: int, batch: Flows, cards: Cards) -> Step:
     np.cumsum(np.bincount(before, minlength=count), out=first[1:])
     posting = np.concatenate((
         np.zeros(n + 1, dtype=np.int64), 1 + np.arange(len(followers)), np.full(len(done), len(followers)),
-    ))  # fmt: skip
+    ))
     return Step(
         messages=messages, needs=needs,
         host=np.concatenate((messages.dst, messages.src[followers], messages.src[done])),

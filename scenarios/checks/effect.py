@@ -1,8 +1,8 @@
 """Keys without effect: those that a scenario sets though what they need to matter is not there.
 
 Users look for the cause of "the same result whatever I set" in the wrong place. Every field says beside itself what it
-needs (`gradwire.scenarios.schema.needs`); here all tables of a scenario are walked, and each key that differs from its
-default and whose need is not met becomes one note.
+needs (`gradwire.scenarios.schema.effect_conditions`). Here all tables of a scenario are walked, and each key that
+differs from its default and whose need is not met becomes one note.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from gradwire.scenarios.schema.base import Table
-from gradwire.scenarios.schema.needs import Needs, Scenario, Situation
+from gradwire.scenarios.schema.effect_conditions import Needs, Scenario, Situation
 
 OWNERS = ("job", "traffic")
 APART = ("policy",)

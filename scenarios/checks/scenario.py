@@ -178,7 +178,7 @@ def _fits(index: int, job: Job, total: int, gpus: int) -> Iterator[Mistake]:
         yield Mistake(
             f"job[{index}].workers", what, job.workers, f"at most {total} {places} in use",
             (*PLACES, f"job[{index}].servers", f"job[{index}].exchange"),
-        )  # fmt: skip
+        )
 
 
 def _simulation(scenario: Scenario) -> Iterator[Mistake]:
@@ -189,7 +189,7 @@ def _simulation(scenario: Scenario) -> Iterator[Mistake]:
             yield Mistake(
                 "simulation.approximate", f"leaves out iterations, of which there would be no {what} (output.{key})",
                 scenario.simulation.approximate, "one of the two",
-            )  # fmt: skip
+            )
 
 
 def _overrides(scenario: Scenario) -> Iterator[Mistake]:
@@ -208,7 +208,7 @@ def _overrides(scenario: Scenario) -> Iterator[Mistake]:
                 yield Mistake(
                     path, f"{end} is no host of the topology", list(override.between), f"h0 to h{total - 1}",
                     ("topology",),
-                )  # fmt: skip
+                )
 
 
 def _switch(scenario: Scenario) -> Iterator[Mistake]:
@@ -234,7 +234,7 @@ def _switch(scenario: Scenario) -> Iterator[Mistake]:
         yield Mistake(
             "switch.selective_drop", "needs a threshold above which to drop", True,
             "switch.ecn_threshold beside it", ("switch.ecn_threshold",),
-        )  # fmt: skip
+        )
 
 
 def _too_small(switch: Switch, room: Room, frame: int) -> Mistake:
@@ -276,7 +276,7 @@ def _unreachable(switch: Switch) -> Iterator[Mistake]:
     yield Mistake(
         "switch.ecn_threshold", f"{what}, so that nothing {'there ' if shares else ''}would ever be marked",
         format_size(thresholds[first]), expected, tuple(sorted(concerns)),
-    )  # fmt: skip
+    )
 
 
 def _latency(scenario: Scenario) -> Iterator[Mistake]:
@@ -295,7 +295,7 @@ def _latency(scenario: Scenario) -> Iterator[Mistake]:
             "host.software_latency", "is below the time of the smallest packet on the fastest link",
             format_time(scenario.host.software_latency), f"at least {format_time(lookahead)}",
             ("link.rate", "link.latency", "link_override", "topology", "host"),
-        )  # fmt: skip
+        )
 
 
 def _transport(scenario: Scenario) -> Iterator[Mistake]:
@@ -304,7 +304,7 @@ def _transport(scenario: Scenario) -> Iterator[Mistake]:
         yield Mistake(
             "transport.control_priority", f"is beyond the {queues} queues of a switch", control,
             f"0 to {queues - 1}", ("switch.queues",),
-        )  # fmt: skip
+        )
 
 
 def _classes(scenario: Scenario) -> Iterator[Mistake]:
@@ -318,7 +318,7 @@ def _classes(scenario: Scenario) -> Iterator[Mistake]:
             yield Mistake(
                 f"job[{index}].tagging.priorities", f"goes beyond the {queues} queues of a switch",
                 list(tagging.priorities), expected, ("switch.queues",),
-            )  # fmt: skip
+            )
 
 
 def _bounds(scenario: Scenario) -> Iterator[Mistake]:
@@ -332,9 +332,9 @@ def _bounds(scenario: Scenario) -> Iterator[Mistake]:
                 yield Mistake(
                     f"job[{index}].{field}", what, given, '0, or transport = "dlcp"',
                     ("transport.kind", f"job[{index}].transport"),
-                )  # fmt: skip
+                )
         if job.bound_per == "step" and transport.may_lose and not transport.shares_bound:
             yield Mistake(
                 f"job[{index}].bound_per", f"shares a bound among messages, which {transport.kind} keeps for each",
                 "step", '"message", or transport = "dlcp"', ("transport.kind", f"job[{index}].transport"),
-            )  # fmt: skip
+            )

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from gradwire.scenarios.schema.base import Table, refuse
-from gradwire.scenarios.schema.needs import Needs
+from gradwire.scenarios.schema.effect_conditions import Needs
 from gradwire.scenarios.units import Fraction
 
 
@@ -34,7 +34,7 @@ class Bound(Table):
         Fraction | None,
         Needs(lambda at: at.table.critical is None or at.table.critical < at.table.most,
               "no layer may lose more anyway", "less than the other shares"),
-    ] = None  # fmt: skip
+    ] = None
     """No more than this in critical iterations: the first one, and those whose gradients have a norm that differs from
     that of the iteration before by `change` of it or more (DBLP, arXiv 2605.01989 [notes]). A worker goes by its own
     gradients, what comes back to the workers by those of the first one. The norms are those of the trace, Euclidean

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from gradwire.scenarios.components import components
 from gradwire.scenarios.schema.base import Table, refuse
-from gradwire.scenarios.schema.needs import Needs
+from gradwire.scenarios.schema.effect_conditions import Needs
 from gradwire.scenarios.units import UnitError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def _address(value: Any) -> str:
 KERNEL_TCP = Needs(
     lambda at: not at.scenario.senders or any(":" in each.kind or each.congestion() for _, each in at.carried()),
     "the kernel's TCP carries nothing", 'a transport that it carries, such as "cubic"',
-)  # fmt: skip
+)
 
 
 class RealHost(Table):
@@ -76,7 +76,7 @@ class Emulation(Table):
         Needs(lambda at: not at.scenario.senders
               or any(":" in each.kind or each.kind == "dlcp" for _, each in at.carried()),
               "nothing goes over DLCP", 'transport = "dlcp"'),
-    ] = "tcp"  # fmt: skip
+    ] = "tcp"
     """DLCP's Stop, Probe and Bitmap: over TCP, which acknowledges and repeats them by itself; or as packets over UDP
     that nobody repeats but DLCP's own rules, as in the simulator."""
     hosts: tuple[RealHost, ...] = ()

@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field, model_validator
 
 from gradwire.scenarios.schema.base import Flag, Table, refuse
-from gradwire.scenarios.schema.needs import Needs
+from gradwire.scenarios.schema.effect_conditions import Needs
 from gradwire.scenarios.units import PositiveTime, Ps, Time, format_time
 
 
@@ -31,7 +31,7 @@ class Fault(Table):
         Time,
         Needs(lambda at: at.scenario.duration is None or at.table.at < at.scenario.duration,
               "the run is over by then", "a time before duration"),
-    ]  # fmt: skip
+    ]
     """When it begins."""
     until: PositiveTime | None = None
     """When it ends."""

@@ -9,8 +9,8 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from gradwire.scenarios.schema.base import Count, Flag, Mistakes, Natural, Table, refuse
 from gradwire.scenarios.schema.bound import AnyBound, most_of
 from gradwire.scenarios.schema.chosen import NAME_ALONE, Chosen
+from gradwire.scenarios.schema.effect_conditions import Needs, Situation
 from gradwire.scenarios.schema.exchange import ExchangeTable
-from gradwire.scenarios.schema.needs import Needs, Situation
 from gradwire.scenarios.schema.parallel import ModelSplit
 from gradwire.scenarios.schema.policy import Tagging
 from gradwire.scenarios.schema.scheduler import SchedulerTable
@@ -73,11 +73,11 @@ LEARNS = Needs(
 OF_A_RUN = Needs(
     lambda at: at.scenario.training is None, "it is of a run; the clock of a training run begins with the first step",
     "gradwire run",
-)  # fmt: skip
+)
 OF_A_TRACE = Needs(
     lambda at: at.scenario.training is None or at.scenario.training.compute == "trace",
     "it is of a run; no times of the trace are taken", 'training.compute = "trace"',
-)  # fmt: skip
+)
 
 
 class Job(Table):
@@ -152,7 +152,7 @@ class Job(Table):
               'job.bound_per = "step"'),
         Needs(lambda at: at.table.bound_most >= max(most_of(at.table.push_bound), most_of(at.table.pull_bound)),
               "the bound itself is larger", "more than the bound"),
-    ] = 0.5  # fmt: skip
+    ] = 0.5
     """With bound_per = "step": no message loses more than this, or than its own bound, so that none is lost as a whole
     unless this is 1. Ours."""
     fill: Annotated[Literal["zero", "rescaled", "stale"], LEARNS] = "zero"

@@ -12,7 +12,7 @@ from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.loss import allowed_loss
 from gradwire.scenarios.schema.base import Flag, Mistakes, Natural, Table, refuse
 from gradwire.scenarios.schema.chosen import examples
-from gradwire.scenarios.schema.needs import Needs, Situation
+from gradwire.scenarios.schema.effect_conditions import Needs, Situation
 from gradwire.scenarios.units import (
     Bps,
     Bytes,
@@ -202,7 +202,7 @@ SEVERAL_GPUS = Needs(lambda at: at.scenario.host.gpus > 1, "a host has one accel
 FLOWLETS = Needs(
     lambda at: at.scenario.load_balancing.startswith("flowlet") or ":" in at.scenario.load_balancing,
     "packets are not balanced by flowlets", 'load_balancing = "flowlet" or "flowlet_least_queue"',
-)  # fmt: skip
+)
 MARKS = Needs(_is_marking, "no packet is ECN-capable, and none is dropped by choice", "a transport with ECN")
 DROPPABLE = Needs(
     _is_droppable, "no packet is droppable", "job.tagging.magnitude, traffic.droppable, or a transport without ECN"
@@ -282,7 +282,7 @@ class Switch(Table):
         Needs(lambda at: any(job.exchange.aggregates for job in at.scenario.job),
               "no job's exchange uses switches that sum",
               "job.exchange.aggregation = true, or an exchange in the network"),
-    ] = 0  # fmt: skip
+    ] = 0
     """Slots in which a switch adds up packets of many workers for a server, and so many that an exchange with
     `aggregation` has (ATP and SwitchML, NSDI 2021). 0: switches do not sum."""
     aggregation_levels: Annotated[Literal[1, 2], SUMS] = 2
@@ -307,7 +307,7 @@ class Switch(Table):
             raise refuse(
                 "ecn_ceiling", "is not above ecn_threshold", format_size(self.ecn_ceiling),
                 f"more than {format_size(max(self.ecn_threshold))}",
-            )  # fmt: skip
+            )
         return self
 
     @model_validator(mode="after")
@@ -330,12 +330,12 @@ class Switch(Table):
             raise refuse(
                 "drr_quantum", f"has {entries(self.drr_quantum)} for {turns} queues that take turns",
                 [format_size(size) for size in self.drr_quantum], f"one size without brackets, or a list of {turns}",
-            )  # fmt: skip
+            )
         if min(self.drr_quantum) < 64:
             raise refuse(
                 "drr_quantum", "is less than a packet can be", format_size(min(self.drr_quantum)),
                 "at least 64B; about a full packet, such as 4KiB",
-            )  # fmt: skip
+            )
         return self
 
     @model_validator(mode="after")

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from gradwire.scenarios.schema.base import Flag, Natural, Table, refuse
-from gradwire.scenarios.schema.needs import Needs, Situation, is_marked
+from gradwire.scenarios.schema.effect_conditions import Needs, Situation, is_marked
 from gradwire.scenarios.units import Fraction
 
 NAMED = ("transport",)
@@ -48,7 +48,7 @@ class Tagging(Table):
         Flag,
         Needs(_tags_matter, "nothing treats droppable packets differently",
               "switch.ecn_threshold with switch.selective_drop, or a transport that may lose"),
-    ] = False  # fmt: skip
+    ] = False
     """Whether packets with small gradients are droppable and all others important; otherwise all packets, those of the
     way back too, are what their transport makes of them (the table below)."""
     important_fraction: Annotated[Fraction, BY_MAGNITUDE] = 0.5

@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.schema.base import Count, Flag, Table, refuse
-from gradwire.scenarios.schema.needs import Needs, is_marked
+from gradwire.scenarios.schema.effect_conditions import Needs, is_marked
 from gradwire.scenarios.schema.transport import AnyTransport
 from gradwire.scenarios.units import Fraction, PositiveTime, Ps, Size, Time, UnitError, format_time
 
@@ -107,13 +107,13 @@ class Traffic(Table, ABC):
         Needs(lambda at: ":" in at.transport.kind or at.table.droppable or not at.transport.keeps_important
               or not at.transport.ecn_capable, "all packets are important and have to arrive",
               "traffic.droppable = true, or important_must_arrive = false in the transport"),
-    ] = 0.0  # fmt: skip
+    ] = 0.0
     """Share of a flow's bytes that may be lost."""
     droppable: Annotated[
         Flag,
         Needs(lambda at: is_marked(at) or at.table.bound > 0 or ":" in at.transport.kind,
               "nothing treats droppable packets differently", "switch.ecn_threshold, or a bound above 0"),
-    ] = False  # fmt: skip
+    ] = False
     """Whether all packets are droppable (Not-ECT), whatever the transport makes of untagged ones."""
 
     @model_validator(mode="after")

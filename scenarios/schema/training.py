@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, mod
 
 from gradwire.scenarios.schema.base import Count, Flag, Natural, Table, refuse
 from gradwire.scenarios.schema.chosen import Chosen
-from gradwire.scenarios.schema.needs import Needs
+from gradwire.scenarios.schema.effect_conditions import Needs
 from gradwire.scenarios.units import Fraction, format_rate, format_time
 
 
