@@ -124,7 +124,7 @@ class Coupling:
         else:
             from gradwire.sim.player import Player
 
-            track = Player(part, self)
+            track = Player(part, self, len(self.tracks))
         self.tracks.append(track)
         return track
 

@@ -27,6 +27,15 @@ Course = Generator[simpy.Event, object, None]
 """What SimPy plays: the events that a process waits for."""
 
 
+class Last(simpy.Event):
+    """An event at the present time, after all usual ones; of several that of the lowest rank comes first."""
+
+    def __init__(self, env: simpy.Environment, rank: int) -> None:
+        super().__init__(env)
+        self._ok, self._value = True, None
+        env.schedule(self, priority=simpy.events.NORMAL + 1 + rank)  # type: ignore[arg-type]
+
+
 class Event:
     """Something that happens when all has happened that it needs."""
 
@@ -72,8 +81,8 @@ class Queue:
 class Player:
     """One part, played by processes of a coupling's environment. See `gradwire.sim.network_like.Track`."""
 
-    def __init__(self, part: Part, coupling: Coupling) -> None:
-        self.part, self._coupling, self._env = part, coupling, coupling.env
+    def __init__(self, part: Part, coupling: Coupling, number: int) -> None:
+        self.part, self._coupling, self._env, self._number = part, coupling, coupling.env, number
         self.handed = Handed()  # nothing ever is
         self._steps = part.steps()
         self._played: list[Played] = []
@@ -164,9 +173,18 @@ class Player:
                     yield from self._course(process, played, course.operations.tolist())
             self._begun[process] += 1
             number += 1
-            self._step(number + 1)  # one step more than the first process is in
+            if number + 1 >= len(self._played):
+                self._env.process(self._prepare(number + 1))
         self._over[process] = True
         self._ended = int(self._env.now)
+
+    def _prepare(self, number: int) -> Course:
+        """Make a step, one more than the first process is in.
+
+        Messages are numbered as steps are made: of several parts that come to it at the same time in the parts' order.
+        """
+        yield Last(self._env, self._number)
+        self._step(number)
 
     def _course(
         self, process: int, played: Played, operations: list[tuple[int, int, int]]
@@ -203,6 +221,7 @@ class Player:
             own = np.flatnonzero(step.begins >= 0)
             if len(own) and (early := int(step.begins[own].min()) - latency - int(env.now)) > 0:
                 yield env.timeout(early)
+                yield Last(env, self._number)
             played = self._step(len(self._played))
             assert played is not None
             for message in own.tolist():

@@ -289,7 +289,8 @@ class Trial:
 
 def _is_interpreters(said: str) -> bool:
     """Return True if Python was interrupted before any code of gradwire ran, which no program can answer."""
-    begun = said.startswith(("Traceback", "Fatal Python error: init_import_site", "Error in sitecustomize"))
+    starts = ("Traceback", "Fatal Python error: init_import_site", "Error in sitecustomize", "Could not import runpy")
+    begun = said.startswith(starts)
     return begun and "KeyboardInterrupt" in said and "/gradwire/" not in said
 
 
