@@ -17,7 +17,6 @@ import contextlib
 import errno
 import fcntl
 import itertools
-import json
 import os
 import shutil
 import tempfile
@@ -38,68 +37,8 @@ _owed: dict[Callable[[], None], int] = {}
 """What contexts under way do when they are left, and the process that entered them."""
 _locks: set[int] = set()
 """Open folders that this process has locked."""
-MARKS = ("result.json", "comparison.json", "fidelity.json")
-"""Files by which a folder is recognised as results of a command that writes a new one."""
 FREE = "a directory that does not exist yet, or an empty one"
 NEW_FILE = "a file that does not exist yet"
-
-
-@contextmanager
-def claimed(path: str | Path | None, force: bool = False) -> Iterator[Path | None]:
-    """Claim `path` while the work goes on, if there is one. With `force`, results of gradwire that are there make room;
-    they come back unless others take their place."""
-    if path is None:
-        yield None
-    else:
-        with _set_aside(Path(path)) if force else contextlib.nullcontext(), Claim(path) as place:
-            yield place
-
-
-@contextmanager
-def _set_aside(path: Path) -> Iterator[None]:
-    """Move a folder of results out of the way, and remove it once there are new ones in its place."""
-    if not os.path.lexists(path) or (path.is_dir() and not path.is_symlink() and not any(path.iterdir())):
-        yield
-        return
-    if path.is_symlink() or not _is_results(path):
-        expected = f"a folder that gradwire has written, with one of {', '.join(MARKS)}"
-        raise ResultError("is not replaced (--force)", str(path), expected)
-    if path.resolve() == Path.cwd():
-        raise ResultError("is the working directory", str(path), "another folder to stand in")
-    aside = path.with_name(f".{path.name}.{os.getpid()}.replaced")
-    leave = partial(_put_back, aside, path)
-    _owed[leave] = os.getpid()
-    try:
-        try:
-            os.rename(path, aside)
-        except OSError as error:
-            raise cannot_write(error, path) from None
-        yield
-    finally:
-        with deferred():
-            leave()
-            _owed.pop(leave)
-
-
-def _put_back(aside: Path, path: Path) -> None:
-    """Remove what was moved out of the way if there is something in its place; else move it back."""
-    if not os.path.lexists(aside):
-        return
-    if path.is_dir() and any(path.iterdir()):
-        shutil.rmtree(aside, ignore_errors=True)
-    else:
-        with contextlib.suppress(OSError):
-            path.rmdir()
-        os.rename(aside, path)
-
-
-def _is_results(folder: Path) -> bool:
-    """Return True if one of `MARKS` is in a folder, and says of which format it is."""
-    for mark in MARKS:
-        with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
-            if "format" in json.loads((folder / mark).read_text(encoding="utf-8")):
-                return True
-    return False
 
 
 class Claim:
@@ -123,7 +62,7 @@ class Claim:
                 self._lock = _locked(self.path, made=self.path in self._made)
                 break
         _ours.add(self.path.absolute())
-        _owed[self._release] = os.getpid()
+        owe(self._release)
 
     def __enter__(self) -> Path:
         try:
@@ -146,7 +85,17 @@ class Claim:
                 _remove(self._made)
                 unlock_folder(self._lock)  # after it: nobody else may have the folder while it is about to go
                 self._lock = None
-            _owed.pop(self._release, None)
+            paid(self._release)
+
+
+def owe(leave: Callable[[], None]) -> None:
+    """Have something done at the end of the process, unless it is `paid` before."""
+    _owed[leave] = os.getpid()
+
+
+def paid(leave: Callable[[], None]) -> None:
+    """Say that what was owed has been done."""
+    _owed.pop(leave, None)
 
 
 @atexit.register
@@ -243,7 +192,7 @@ def new_file(target: str | Path) -> Iterator[Path]:
             number, name = tempfile.mkstemp(prefix=".gradwire-", suffix=where.suffix, dir=where.parent)
             made = Path(name)
             leave = partial(made.unlink, missing_ok=True)
-            _owed[leave] = os.getpid()
+            owe(leave)
             os.close(number)
         try:
             yield made
@@ -252,7 +201,7 @@ def new_file(target: str | Path) -> Iterator[Path]:
         finally:
             with deferred():
                 leave()
-                _owed.pop(leave)
+                paid(leave)
     except OSError as error:
         raise cannot_write(error, where) from None
 

@@ -80,8 +80,9 @@ def cmd_exec(
     from gradwire.emu.system.scratch import scratch
     from gradwire.scenarios.errors import GradwireError
     from gradwire.scenarios.load import load_scenario
-    from gradwire.scenarios.output import claimed, refuse_unwritable
+    from gradwire.scenarios.output import refuse_unwritable
     from gradwire.scenarios.record import asked
+    from gradwire.scenarios.replacing import claimed
 
     if not command:
         raise GradwireError("there is no command", "gradwire exec", "-- and a command, such as -- python train.py")

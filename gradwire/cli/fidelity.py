@@ -56,7 +56,7 @@ def cmd_fidelity(
     """
     from gradwire.scenarios.errors import GradwireError
     from gradwire.scenarios.load import load_scenario
-    from gradwire.scenarios.output import claimed
+    from gradwire.scenarios.replacing import claimed
 
     program = None
     if own is not None:

@@ -95,8 +95,8 @@ def cmd_run(
         known_format(plots, out)
     with light_start():
         from gradwire.scenarios.load import list_library, load_scenario
-        from gradwire.scenarios.output import claimed
         from gradwire.scenarios.record import asked, is_record
+        from gradwire.scenarios.replacing import claimed
 
         overrides, limit = overrides_of(set_, trace, approximate), seconds_of(max_wall)
         if scenario not in list_library() and is_record(scenario):
@@ -137,7 +137,7 @@ def cmd_compare(
 ) -> None:
     """The same trace under several policies, as a table; --out adds plots. Exits with 1 on a broken bound, or if a
     run's time was up."""
-    from gradwire.scenarios.output import claimed
+    from gradwire.scenarios.replacing import claimed
 
     known_format(plots)
     with claimed(out, force) as place:

@@ -139,8 +139,9 @@ def cmd_emulate(
     """
     from gradwire.scenarios.errors import GradwireError
     from gradwire.scenarios.load import load_scenario
-    from gradwire.scenarios.output import claimed, refuse_unwritable
+    from gradwire.scenarios.output import refuse_unwritable
     from gradwire.scenarios.record import asked
+    from gradwire.scenarios.replacing import claimed
 
     if pcap is not None:
         refuse_unwritable(pcap)

@@ -16,7 +16,7 @@ import gradwire
 from gradwire.scenarios import advice
 from gradwire.scenarios.errors import MissingExtraError, ResultError, ScenarioError
 from gradwire.scenarios.load import load_scenario, overrides_of
-from gradwire.scenarios.output import claimed
+from gradwire.scenarios.replacing import claimed
 
 
 @pytest.mark.parametrize("command, said", [
@@ -79,13 +79,25 @@ class TestForce:
     def test_it_replaces_results(self):
         Path("small.toml").write_text(SMALL)
         assert run("run", "small.toml", "--out", "out").returncode == 0
-        Path("out/old").touch()
+        Path("out/iteration_time.pdf").touch()
         assert run("run", "small.toml", "--out", "out").returncode == 2
         done = run("run", "small.toml", "--out", "out", "--force")
         assert done.returncode == 0, done.stderr
-        assert not Path("out/old").exists() and Path("out/result.json").exists()
+        assert not Path("out/iteration_time.pdf").exists() and Path("out/result.json").exists()
         assert sorted(path.name for path in Path().iterdir()) == ["out", "small.toml"]
         assert run("run", "small.toml", "--out", "new", "--force").returncode == 0, "there is nothing to replace"
+
+    @pytest.mark.parametrize("place", ["mine.tex", "mine/x", "plots.png", "results/mine.txt", "results/dctcp/mine", "results/mine/x"])
+    def test_it_leaves_files_of_the_users_beside_results(self, place):
+        """A comparison of which every file is known, and one more."""
+        assert run("compare", "demo", "--set", "job.iterations=1", "--out", "out").returncode == 0
+        with claimed("out", force=True):
+            assert not list(Path("out").iterdir()), "every file of it is known"
+        Path("out", place).parent.mkdir(exist_ok=True)
+        Path("out", place).write_text("mine")
+        with pytest.raises(ResultError, match=f"is not replaced.*{place.removesuffix('/x')}"), claimed("out", force=True):
+            raise AssertionError
+        assert Path("out", place).read_text() == "mine" and Path("out/comparison.json").exists()
 
     @pytest.mark.parametrize("mark", [None, ("result.json", "{}"), ("result.json", "no JSON"), ("note.json", '{"format": 1}')])
     def test_it_leaves_what_is_not_recognised(self, mark):
