@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
-import os
 import shutil
 import tempfile
 import warnings
@@ -64,6 +63,39 @@ fan_in = 2
 receiver = "h2"
 size = "20kB"
 """
+TRAINING = """\
+name = "tiny"
+topology = { kind = "star", hosts = 3 }
+
+[[job]]
+name = "job"
+trace = "resnet20"
+workers = 2
+servers = 1
+exchange = { kind = "parameter_server" }
+
+[training]
+model = "resnet8"
+data = "synthetic"
+network = "ideal"
+size = 16
+samples = 40
+augment = false
+batch = 4
+steps = 4
+score_every = 2
+"""
+SWEEP = """\
+name = "sizes"
+scenario = "flows.toml"
+seeds = 2
+measures = ["slowdown_mean", "flows"]
+
+[[axis]]
+key = "traffic.size"
+values = ["10kB", "20kB"]
+"""
+PAGE = ("report", "{}", "--out", "page.html")
 SHOWN = (
     ("compare", "{}"), ("compare", "{}", "whole"), ("compare", "{}", "--breakdown", "--all-metrics"), ("compare", "{}", "--json"),
     ("report", "{}", "--out", "page.html"), ("report", "{}", "whole", "--out", "page.html", "--no-timelines"),
@@ -71,6 +103,11 @@ SHOWN = (
     ("tensors", "{}"), ("tensors", "{}", "--json"),
 )  # fmt: skip
 """Commands that show a folder."""
+SHOWN_OF = {
+    "result": SHOWN, "training": (PAGE, ("train", "training.toml", "--out", "{}")),
+    "sweep": (PAGE, ("sweep", "sweep.toml", "--jobs", "1", "--out", "{}")),
+}  # fmt: skip
+"""Those of each kind of folder; trainings and sweeps go on with what is there."""
 
 
 @cache
@@ -82,9 +119,30 @@ def whole() -> list[dict[str, bytes]]:
             warnings.simplefilter("ignore")
             (Path(folder) / "scenario.toml").write_text(text)
             scenario = load_scenario(Path(folder) / "scenario.toml")
-            written = simulate(scenario).write(Path(folder) / "result")
-            found.append({each.name: each.read_bytes() for each in sorted(written.iterdir())})
+            found.append(files_of(simulate(scenario).write(Path(folder) / "result")))
     return found
+
+
+@cache
+def continued(kind: str) -> dict[str, bytes]:
+    """The files of a training or a sweep that is done."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        write_inputs(Path())
+        assert shown(*(word.format("out") for word in SHOWN_OF[kind][1])) == "ok"
+        return files_of(Path("out"))
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """All files of a folder by their path in it."""
+    return {
+        str(each.relative_to(folder)): each.read_bytes() for each in sorted(folder.rglob("*")) if each.is_file()
+    }
+
+
+def write_inputs(place: Path) -> None:
+    """Write what trainings and sweeps read."""
+    for name, text in (("training", TRAINING), ("flows", FLOWS), ("sweep", SWEEP)):
+        (place / f"{name}.toml").write_text(text)
 
 
 def cases(seed: int) -> Iterator[tuple[str, Callable[[], str]]]:
@@ -94,14 +152,16 @@ def cases(seed: int) -> Iterator[tuple[str, Callable[[], str]]]:
 
 
 def damaged(files: dict[str, bytes], rng: Random) -> dict[str, bytes]:
-    """The files of a Result, of which one or two are changed or missing."""
+    """The files of a folder, of which one or two are changed or missing."""
     files = dict(files)
     for _ in range(rng.choice((1, 1, 1, 2))):
         name = rng.choice(list(files))
         if name.endswith(".parquet"):
             files[name] = rng.choice((by_table, by_table, by_table, by_bytes))(files[name], rng)
         elif name.endswith(".json"):
-            files[name] = rng.choice((by_json, by_json, by_bytes, by_numbers))(files[name], rng)
+            files[name] = rng.choice((by_json, by_json, by_bytes, by_numbers, nested))(files[name], rng)
+        elif name.endswith((".pt", ".png")):
+            files[name] = by_bytes(files[name], rng)
         else:
             files[name] = rng.choice((by_lines, by_bytes, by_numbers))(files[name], rng)
         if rng.random() < 0.02:
@@ -111,23 +171,29 @@ def damaged(files: dict[str, bytes], rng: Random) -> dict[str, bytes]:
     return files
 
 
+def nested(data: bytes, rng: Random) -> bytes:
+    """A JSON text with more brackets, somewhere in it, than a parser of recursive functions can open."""
+    at = rng.choice((0, rng.randrange(len(data) + 1)))
+    many = rng.choice((500, 100_000))
+    return data[:at] + b"[" * many + rng.choice((b"", b"]" * many)) + data[at:]
+
+
 def one(label: str) -> str:
     """Show the damaged folder of a label, "seed:number", with two commands."""
     rng = Random(f"results {label}")
     place = scratch() / "results"
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
-    for name, files in (("damaged", damaged(rng.choice(whole()), rng)), ("whole", whole()[0])):
-        (place / name).mkdir()
-        for file, data in files.items():
+    kind = rng.choice(("result", "result", "result", "sweep", "sweep", "training"))
+    files = rng.choice(whole()) if kind == "result" else continued(kind)
+    write_inputs(place)
+    for name, content in (("damaged", damaged(files, rng)), ("whole", whole()[0])):
+        for file, data in content.items():
+            (place / name / file).parent.mkdir(parents=True, exist_ok=True)
             (place / name / file).write_bytes(data)
-    before = Path.cwd()
-    os.chdir(place)
     gradwire.traces.room.available = lambda: ROOM
-    try:
-        answers = {shown(*(word.format("damaged") for word in words)) for words in rng.sample(SHOWN, 2)}
-    finally:
-        os.chdir(before)
+    with contextlib.chdir(place):
+        answers = {shown(*(word.format("damaged") for word in words)) for words in rng.sample(SHOWN_OF[kind], 2)}
     return "refused" if "refused" in answers else "ok"
 
 
