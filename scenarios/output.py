@@ -17,7 +17,6 @@ import contextlib
 import errno
 import fcntl
 import itertools
-import json
 import os
 import shutil
 import tempfile
@@ -31,6 +30,7 @@ from typing import NamedTuple, TypeVar
 from gradwire.scenarios.errors import GradwireError, ResultError
 from gradwire.scenarios.given import path_of
 from gradwire.scenarios.interrupt import caught, deferred
+from gradwire.scenarios.json_data import parse_json
 
 _ours: set[Path] = set()
 """Folders that this process has claimed, and may therefore put something in the place of."""
@@ -97,7 +97,7 @@ def _is_results(folder: Path) -> bool:
     """Return True if one of `MARKS` is in a folder, and says of which format it is."""
     for mark in MARKS:
         with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
-            if "format" in json.loads((folder / mark).read_text(encoding="utf-8")):
+            if "format" in parse_json((folder / mark).read_text(encoding="utf-8")):
                 return True
     return False
 
