@@ -23,6 +23,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from gradwire.scenarios.json_data import parse_json
 from gradwire.scenarios.learned import PRICES, Learned
 from gradwire.scenarios.output import replaced
 from gradwire.scenarios.units import parse_time
@@ -53,7 +54,7 @@ def prices(folder: Path, scenario: Scenario, rates: Sequence[str], computing: st
         There is no training in the folder.
     """
     place = folder / PRICES
-    kept = json.loads(place.read_text(encoding="utf-8")) if place.is_file() else {}
+    kept = _kept(place)
     found: dict[str, int] = kept.get(computing, {})
     if wanted := [rate for rate in rates if rate not in found]:
         learned = Learned.read(folder)
@@ -182,3 +183,14 @@ def _one_by_one(scenario: Scenario) -> bool:
     """Whether workers push when they are ready and not together."""
     assert scenario.training is not None
     return not getattr(scenario.training.system, "together", True)
+
+
+def _kept(place: Path) -> dict[str, dict[str, int]]:
+    """Return the times of a file by what computes and rate; none if there is no such file, or it is damaged."""
+    try:
+        kept = parse_json(place.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    tables = isinstance(kept, dict) and all(isinstance(times, dict) for times in kept.values())
+    is_sound = tables and all(type(time) is int and time >= 0 for times in kept.values() for time in times.values())
+    return kept if is_sound else {}

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.given import path_of
+from gradwire.scenarios.json_data import parse_json
 from gradwire.scenarios.output import cannot_write, replaced
 from gradwire.scenarios.readable import accuracy_text
 
@@ -192,7 +193,7 @@ class Learned:
 
         place = path_of(folder, "Learned.read(folder)", "the folder of a training", ResultError)
         try:
-            summary = json.loads((place / SUMMARY).read_text(encoding="utf-8"))
+            summary = parse_json((place / SUMMARY).read_text(encoding="utf-8"))
         except OSError:
             raise ResultError("holds no training", str(place), f"a folder with {SUMMARY}") from None
         except ValueError:

@@ -12,7 +12,6 @@ moved is no riddle, the scenario says where it was.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shlex
 import sys
@@ -22,6 +21,7 @@ from typing import Any, NamedTuple
 
 from gradwire.scenarios.components import USER_CLASS
 from gradwire.scenarios.errors import ResultError
+from gradwire.scenarios.json_data import parse_json
 from gradwire.scenarios.load import load_scenario
 from gradwire.scenarios.modules import imported, root_of, user_module
 from gradwire.scenarios.result import SCENARIO_FILE, versions
@@ -107,7 +107,7 @@ def members(folder: str | Path) -> list[Path]:
 def _compared(path: Path) -> list[str]:
     """Return the names of the folders of a comparison, in its order; none if it does not say."""
     try:
-        names = json.loads(path.read_text(encoding="utf-8"))["folders"]
+        names = parse_json(path.read_text(encoding="utf-8"))["folders"]
     except (OSError, ValueError, KeyError, TypeError):
         return []
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []

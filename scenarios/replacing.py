@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.interrupt import deferred
+from gradwire.scenarios.json_data import parse_json
 from gradwire.scenarios.output import Claim, cannot_write, owe, paid
 from gradwire.scenarios.result import TABLES
 
@@ -99,6 +99,6 @@ def _is_results(folder: Path) -> bool:
     """Return True if one of `MARKS` is in a folder, and says of which format it is."""
     for mark in MARKS:
         with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
-            if "format" in json.loads((folder / mark).read_text(encoding="utf-8")):
+            if "format" in parse_json((folder / mark).read_text(encoding="utf-8")):
                 return True
     return False

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.errors import ResultError, shorten
+from gradwire.scenarios.json_data import parse_json
 from gradwire.scenarios.learned import SUMMARY as TRAINING
 from gradwire.scenarios.result import FORMAT
 from gradwire.scenarios.result_columns import check_values
@@ -76,10 +77,10 @@ def read_timing(folder: Path) -> dict[str, Any]:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ResultError("no such file", str(path), WHOLE) from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise ResultError(f"cannot be read ({error})", str(path)) from None
     if not isinstance(data, dict):
         raise ResultError("is no JSON object", str(path))

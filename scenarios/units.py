@@ -24,8 +24,8 @@ from gradwire.scenarios.inner_units import Bps, Bytes, Ns, Ps, PsPerByte
 
 __all__ = [
     "Bps", "Bytes", "Fraction", "NoUnit", "Ns", "PositiveTime", "Ps", "PsPerByte", "Quantity", "Rate", "Size", "Time",
-    "UnitError", "format_rate", "format_size", "format_time", "parse_fraction", "parse_rate", "parse_size",
-    "parse_time", "parse_wall",
+    "UnitError", "format_rate", "format_size", "format_time", "parse_decimal", "parse_fraction", "parse_rate",
+    "parse_size", "parse_time", "parse_wall", "parse_whole",
 ]  # fmt: skip
 
 MAX_INNER = 2**62
@@ -47,6 +47,8 @@ RATE_UNITS: Mapping[str, int] = {"bps": 1, "kbps": 10**3, "Mbps": 10**6, "Gbps":
 ALIASES: Mapping[str, str] = {"µs": "us", "μs": "us", "sec": "s", "KB": "kB", "Kbps": "kbps"}
 
 NUMBER = re.compile(r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)\s*(\S*)\s*")
+
+PLAIN_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 class UnitError(ValueError):
@@ -140,6 +142,19 @@ def _format(value: int, units: Mapping[str, int]) -> str:
             if len(text) <= len(best):
                 best = text
     return best
+
+
+def parse_whole(word: str) -> int | None:
+    """Return the whole number from 0 that a word of ASCII digits states, or None; 20 digits and more are none."""
+    return int(word) if word.isascii() and word.isdecimal() and len(word) < 20 else None
+
+
+def parse_decimal(word: str) -> Decimal | None:
+    """Return the number that a word of ASCII characters states, or None."""
+    try:
+        return Decimal(word) if PLAIN_NUMBER.fullmatch(word) else None
+    except ArithmeticError:  # an exponent beyond what decimals have
+        return None
 
 
 def parse_fraction(value: object) -> float:

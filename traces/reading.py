@@ -3,7 +3,6 @@ wrong and what was expected."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ import pyarrow.parquet as pq
 
 from gradwire.scenarios.arrays import AnyArray, AnyInts
 from gradwire.scenarios.errors import TraceError
-from gradwire.scenarios.json_data import Json
+from gradwire.scenarios.json_data import Json, parse_json
 from gradwire.traces import trace as traces
 from gradwire.traces.graphs import ROLES, UNITS, Call, Graphs
 from gradwire.traces.parts import Communication
@@ -129,7 +128,7 @@ def _owner_of_chunks(directory: Path, manifest: Json, version: int) -> tuple[Pat
 def _read_manifest(path: Path) -> tuple[Json, dict[str, int], int]:
     """(what the trace says of itself, rows that each table must have, schema version)."""
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise TraceError("is no trace: it has no manifest.json", str(path.parent), "the folder of a trace") from None
     except (OSError, ValueError) as error:

@@ -4,7 +4,6 @@ was, and whether it can be lost again. Nothing here needs torch, but reducers of
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.errors import GradwireError, ResultError, ScenarioError
+from gradwire.scenarios.json_data import parse_json
 from gradwire.scenarios.learned import FORMAT, SCENARIO, SUMMARY, TRAININGS, seeds_in, trainings_in
 from gradwire.scenarios.load import load_scenario
 from gradwire.scenarios.schema.training import UserReducer
@@ -207,7 +207,7 @@ def summary_of(folder: Path) -> dict[str, Any]:
     """What the folder's training.json says; nothing where only tables were kept."""
     place = folder / SUMMARY
     try:
-        found = json.loads(place.read_text(encoding="utf-8"))
+        found = parse_json(place.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError):
@@ -247,8 +247,8 @@ def read_kept(folder: Path) -> tuple[Ints, Ints, tuple[tuple[int, ...], ...], di
     missing, runs = _table(folder / MISSING, COLUMNS)
     _, times = _table(folder / ROUNDS, TIMES)
     try:
-        buckets = tuple(tuple(map(int, each)) for each in json.loads(missing[BUCKETS]))
-        pushed = dict(json.loads(missing.get(PUSHED, b"{}")))
+        buckets = tuple(tuple(map(int, each)) for each in parse_json(missing[BUCKETS]))
+        pushed = dict(parse_json(missing.get(PUSHED, b"{}")))
     except (KeyError, ValueError, TypeError):
         raise ResultError("is damaged", str(folder / MISSING), TABLE) from None
     return runs, times, buckets, pushed

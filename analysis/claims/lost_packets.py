@@ -7,7 +7,6 @@ the segments of its buckets.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from gradwire.scenarios.arrays import Floats
 from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.errors import ResultError
+from gradwire.scenarios.json_data import parse_json
 
 MISSING, ROUNDS = "missing.parquet", "rounds.parquet"
 EXPECTED = "the tables of a training with training.keep_missing = true, as it left them"
@@ -101,7 +101,7 @@ def lost_packets(folder: Path) -> LostPackets | None:
         return None
     try:
         table = pyarrow.parquet.read_table(folder / MISSING)
-        said, buckets = (json.loads(table.schema.metadata[key]) for key in (b"pushed", b"buckets"))
+        said, buckets = (parse_json(table.schema.metadata[key]) for key in (b"pushed", b"buckets"))
         steps = 1 + int(numpy_of(pyarrow.parquet.read_table(folder / ROUNDS, columns=["step"])["step"]).max())
         ring, workers = said["exchange"] == "ring", int(said["workers"])
         sizes = _packets([numel for _, numel in said["tensors"]], buckets if ring else None, workers, said["payload"])

@@ -20,6 +20,7 @@ from gradwire.analysis import sources
 from gradwire.analysis.claims.lost_packets import lost_figures
 from gradwire.analysis.claims.measures import figures, learned_figures
 from gradwire.scenarios.errors import ResultError
+from gradwire.scenarios.json_data import parse_json
 from gradwire.scenarios.learned import CHECKPOINT, SUMMARY, Learned
 from gradwire.scenarios.result import Result
 
@@ -51,7 +52,7 @@ class Store:
         files = [(each.name, each.stat().st_size, each.stat().st_mtime_ns) for each in sorted(place.glob("*"))]
         of = hashlib.sha256(f"{sources.measuring()} {files}".encode()).hexdigest()
         with suppress(OSError, ValueError, KeyError, TypeError):
-            kept = json.loads(beside.read_text(encoding="utf-8"))
+            kept = parse_json(beside.read_text(encoding="utf-8"))
             if kept["of"] == of:
                 return {str(name): float(value) for name, value in kept["figures"].items()}
         found = figures(Result.read(place))
@@ -66,7 +67,7 @@ class Store:
             if not (place / SUMMARY).exists():
                 Result.read(place)
                 return 1.0
-            summary = json.loads((place / SUMMARY).read_text(encoding="utf-8"))
+            summary = parse_json((place / SUMMARY).read_text(encoding="utf-8"))
             done, steps = int(summary["steps_done"]), int(summary["steps"])
         except (ResultError, OSError, ValueError, KeyError, TypeError):
             return 0.0

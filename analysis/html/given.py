@@ -7,7 +7,6 @@ several comparisons of one scenario. Everything else has a section of its own.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from gradwire.analysis.timeline import write_timeline
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.given import instance_of, path_of, unfit
 from gradwire.scenarios.interrupt import deferred
-from gradwire.scenarios.json_data import Json
+from gradwire.scenarios.json_data import Json, parse_json
 from gradwire.scenarios.learned import SCENARIO, Learned, trainings_in
 from gradwire.scenarios.output import NEW_FILE, new_file, new_folder, refuse_existing
 from gradwire.scenarios.record import members
@@ -169,7 +168,7 @@ def _in_folder(folder: Path) -> Found:
 
 def _json(path: Path) -> Json:
     try:
-        found: Json = json.loads(path.read_text(encoding="utf-8"))
+        found: Json = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         raise ResultError("is damaged", str(path), "what gradwire wrote") from None
     if not isinstance(found, dict) or found.get("format") != 1:

@@ -99,8 +99,46 @@ class Distribution(NamedTuple):
         kept = ordered[ranks]
         return cls([float(f"{each:.9g}") for each in kept.tolist()], np.diff(ranks, prepend=-1).tolist())
 
+    def checked(self) -> Distribution:
+        """Return it with its values as floats. Raises ValueError if it is none that `of` returns."""
+        values = [plain_number(value) for value in self.values]
+        is_counted = all(type(count) is int and count > 0 for count in self.counts)
+        if not values or len(values) != len(self.counts) or not is_counted or values != sorted(values) or values[0] < 0:
+            raise ValueError("is no distribution")
+        return Distribution(values, self.counts)
+
 
 Figures = dict[str, float]
+
+SHARES = ("lost_share", "worst_share", "timed_out", "tail_timed_out", "useful_share")
+SIGNED = ("exposed_mean_ps", "exposed_share")
+"""Negative where a worker computes longer than an iteration takes, with iterations that overlap."""
+REQUIRED = ("broken", "dropped")
+"""Measures that every job and traffic has."""
+
+
+def plain_number(value: object) -> float:
+    """Return a number as a float. Raises ValueError for booleans, NaN, infinities, and what is no number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
+        raise ValueError(f"{value!r} is no finite number")
+    return float(value)
+
+
+def check_figures(figures: Mapping[str, object]) -> Figures:
+    """Return the figures of a job as floats.
+
+    Raises
+    ------
+    ValueError
+        One of them is no finite number or out of the range of its measure, or one that every job has is missing.
+    """
+    checked = {name: plain_number(value) for name, value in figures.items()}
+    least = [name for name, value in checked.items() if value < 0 and name not in SIGNED]
+    most = [name for name in SHARES if checked.get(name, 0.0) > 1]
+    missing = [name for name in REQUIRED if name not in checked]
+    if least or most or missing:
+        raise ValueError(f"out of range or missing: {', '.join(least + most + missing)}")
+    return checked
 
 
 class Seen(NamedTuple):

@@ -19,10 +19,12 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
-from gradwire.analysis.sweeps.measures import Distribution, Seen
+from gradwire.analysis.sweeps.measures import Distribution, Seen, check_figures, plain_number
+from gradwire.scenarios.json_data import parse_json
 from gradwire.scenarios.output import cannot_write, new_folder
 from gradwire.scenarios.result import Result
 
@@ -71,22 +73,38 @@ class Record:
             job: {"figures": seen.figures, "distributions": {k: v._asdict() for k, v in seen.distributions.items()}}
             for job, seen in self.jobs.items()
         }
-        return json.dumps({"format": FORMAT, **vars(self), "jobs": jobs}, separators=(",", ":"))
+        data = {"format": FORMAT, **vars(self), "jobs": jobs}
+        return json.dumps({**data, "checksum": _checksum(data)}, separators=(",", ":"))
 
     @classmethod
     def of_text(cls, text: str) -> Record:
-        """From what a file has. Raises ValueError, KeyError or TypeError for what is no record."""
-        data: dict[str, Any] = json.loads(text)
+        """From what a file has. Raises ValueError, KeyError, TypeError or AttributeError for what is no record."""
+        data: dict[str, Any] = parse_json(text)
+        checksum = data.pop("checksum", None)  # absent in files of older versions
+        if checksum is not None and checksum != _checksum(data):
+            raise ValueError("altered")
         if data.pop("format") != FORMAT or data["state"] not in ("done", "failed"):
             raise ValueError("of another format")
         jobs = {
             job: Seen(
-                {name: float(value) for name, value in each["figures"].items()},
-                {name: Distribution(**parts) for name, parts in each["distributions"].items()},
+                check_figures(each["figures"]),
+                {name: Distribution(**parts).checked() for name, parts in each["distributions"].items()},
             )
             for job, each in data.pop("jobs").items()
         }
-        return cls(jobs=jobs, **data)
+        if (data["state"] == "done") != bool(jobs):
+            raise ValueError("of a run without jobs and traffic")
+        record = cls(jobs=jobs, **data)
+        texts = (record.why, record.detail, record.ended_by, record.digest)
+        seconds = [plain_number(record.wall_s), plain_number(record.simulated_s)]
+        if min(seconds) < 0 or not all(isinstance(each, str) for each in texts):
+            raise ValueError("a value that no run has")
+        return record
+
+
+def _checksum(data: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of what a file says besides its checksum."""
+    return sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
 @contextmanager

@@ -16,14 +16,17 @@ is "h5" if it is a host and "s5" if it is a switch, so that flow lists and overr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from gradwire.experiment.topology.cables import Cable, Override, override_cables, refuse_network
 from gradwire.experiment.topology.network import SHOWN, Network, assemble
 from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.scenarios.files import regular
-from gradwire.scenarios.units import UnitError, parse_rate, parse_time
+from gradwire.scenarios.units import UnitError, parse_decimal, parse_rate, parse_time, parse_whole
 
 HEADER = "nodes switches links, such as: 320 28 800"
 ROW = "two nodes, rate, delay and loss, such as: 0 16 100Gbps 0.001ms 0.0"
@@ -93,11 +96,14 @@ class _Reader:
         self.refuse()
         names = [f"h{node}" for node in hosts], [f"s{node}" for node in sorted(numbers)]
         cables, unfit = override_cables(names[0] + names[1], len(hosts), cables, overrides)
-        return assemble(*names, cables, title=self.path.stem, where=self.path.name, mistakes=unfit)
+        network = assemble(*names, cables, title=self.path.stem, where=self.path.name, mistakes=unfit)
+        node_hosts = np.full(nodes, -1, dtype=np.int64)
+        node_hosts[hosts] = np.arange(len(hosts))
+        return replace(network, node_hosts=node_hosts)
 
     def header(self) -> list[int]:
         line, words = self.rows[0] if self.rows else (1, [])
-        numbers = [whole(word) for word in words]
+        numbers = [parse_whole(word) for word in words]
         if len(words) != 3 or None in numbers:
             self.wrong(line, "is no first line", " ".join(words), HEADER)
             self.refuse()
@@ -129,7 +135,7 @@ class _Reader:
         return numbers, rest
 
     def node(self, line: int, word: str, nodes: int) -> int | None:
-        number = whole(word)
+        number = parse_whole(word)
         if number is not None and number < nodes:
             return number
         self.wrong(line, "is no node", word, f"a number from 0 to {nodes - 1}")
@@ -167,13 +173,8 @@ class _Reader:
         refuse_network(found)
 
 
-def whole(word: str) -> int | None:
-    """The whole number from 0 that a word is; None if it is none, or has digits beyond all measure."""
-    return int(word) if word.isdecimal() and len(word) < 20 else None
-
-
 def _probability(word: str) -> float:
-    try:
-        return float(word)
-    except ValueError:
-        raise UnitError("is no number", "a probability such as 0.01") from None
+    number = parse_decimal(word)
+    if number is None:
+        raise UnitError("is no number", "a probability such as 0.01")
+    return float(number)

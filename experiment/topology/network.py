@@ -64,6 +64,8 @@ class Network:
         All node ids, neighbours close together (pod by pod).  Contiguous pieces of it are given to
         threads, so it decides how much crosses between threads and nothing else.
     grouped : which of those nodes are the cards of one host; None where every host has one card.
+    node_hosts : int64[nodes of the file] or None
+        Where the topology's file numbers its nodes: the host of each, by its number in `cards`; -1 for a switch.
     """
 
     names: tuple[str, ...]
@@ -77,6 +79,7 @@ class Network:
     title: str = field(default="graph")
     link_cost: NDArray[np.int32] | None = None
     grouped: Cards | None = None
+    node_hosts: NDArray[np.int64] | None = None
 
     @cached_property
     def cards(self) -> Cards:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 BATCH = 1 << 15
 """Flows that are drawn at once. Results do not depend on it where ends of batches leave no trace: see each kind."""
 
+ABSENT = -2
+"""In `Setting.node_hosts`: a host that does not take part."""
+
 
 @dataclass(frozen=True, eq=False)
 class Setting:
@@ -37,6 +40,9 @@ class Setting:
     index : number by name, of all hosts.
     end_ps : no flow starts at this time or later; None if there is no such time.
     rng : source of every draw; depends on the scenario's seed and the table's name only.
+    node_hosts : int64[nodes] or None
+        Where the topology's file numbers its nodes: the host of each, ABSENT if it does not take part, and -1 for a
+        switch.
     """
 
     where: str
@@ -45,6 +51,7 @@ class Setting:
     index: dict[str, int]
     end_ps: int | None
     rng: Generator
+    node_hosts: Ints | None = None
 
     def over(self, time_ps: int) -> bool:
         """Whether it is too late to start a flow."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gradwire.experiment.traffic.kinds.poisson import DISTRIBUTIONS, is_file
 from gradwire.experiment.traffic.reading import Reader
-from gradwire.scenarios.units import parse_size
+from gradwire.scenarios.units import parse_decimal, parse_size
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,16 +64,16 @@ def read(path: Path, where: str) -> Distribution:
     """A distribution from a file. Raises ScenarioError."""
     reader = Reader(path, where)
     points: list[tuple[float, float]] = []
-    for number, words in reader.lines():
-        try:
-            size, share = map(float, words)
-        except ValueError:
-            reader.wrong(number, "is no point of a distribution", " ".join(words), "bytes share")
+    for line, words in reader.lines():
+        values = [number for word in words if (number := parse_decimal(word)) is not None]
+        if len(words) != 2 or len(values) != 2:
+            reader.wrong(line, "is no point of a distribution", " ".join(words), "bytes share")
             continue
+        size, share = map(float, values)
         if not (0 <= size < 2**53 and 0 <= share <= 100):
-            reader.wrong(number, "is out of range", " ".join(words), "bytes from 0, and a share from 0 to 1")
+            reader.wrong(line, "is out of range", " ".join(words), "bytes from 0, and a share from 0 to 1")
         elif points and (size < points[-1][0] or share < points[-1][1]):
-            reader.wrong(number, "falls", " ".join(words), "sizes and shares that rise")
+            reader.wrong(line, "falls", " ".join(words), "sizes and shares that rise")
         else:
             points.append((size, share))
     if not reader.mistakes:

@@ -8,11 +8,13 @@
     1->3 id 3 trigger 1 size 1000000
     trigger id 1 barrier 2
 
-Nodes are counted from 0. Starts are microseconds in uet-htsim and picoseconds in csg-htsim [code]. Forks of the former
-read picoseconds, too, so no word of a file tells, and the scenario has to say (`start_unit`) unless all starts are 0.
+Nodes are counted from 0. Starts are microseconds in htsim_uec of uet-htsim, which drops fractions of one, and
+picoseconds in csg-htsim and in uet-htsim's own htsim_ndp and htsim_roce [code]. So no word of a file tells, and the
+scenario has to say (`start_unit`) unless all starts are 0. Fractions are kept here.
 
-With `msg` a line is a message of the connection `id` (uet-htsim): lines of one id have the same ends and different
-numbers of messages. Whether they share a window is the transport's affair (`connections`).
+With `msg` a line is a message of the connection `id` (uet-htsim): lines of one id have the same ends. They may have
+numbers, each then its own; htsim_uec numbers messages by their order in the file whatever the file says [code]. Whether
+they share a window is the transport's affair (`connections`).
 
 A trigger fires when a flow has been received (`recv_done_trigger`), or when its sender learns that it has been
 (`send_done_trigger`), and starts the flows that name it: `oneshot` the first time, `barrier n` the n-th time,
@@ -30,7 +32,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
 import numpy as np
@@ -40,13 +41,15 @@ from gradwire.experiment.program import Ints
 from gradwire.experiment.traffic.base import Flows, Setting
 from gradwire.experiment.traffic.kinds.matrix import Matrix
 from gradwire.experiment.traffic.reading import Reader
-from gradwire.scenarios.units import MAX_INNER
+from gradwire.scenarios.units import MAX_INNER, parse_decimal, parse_whole
 
 HEADERS = ("Nodes", "Connections", "Triggers", "Failures")
 LINE = "src->dst id N start TIME size BYTES"
 NAMES = ("id", "msg", "start", "size", "trigger", "recv_done_trigger", "send_done_trigger")
 MOST_DIGITS = 20
 """Of a start, before the decimal point: more is beyond all time in any unit."""
+UNNUMBERED = 0
+"""Of a message whose line has no number; uet-htsim refuses this number itself [code]."""
 KINDS = ("oneshot", "multishot", "barrier")
 UNKNOWN = {
     "addon": "adds to a flow that is under way, which has no counterpart here",
@@ -70,7 +73,7 @@ class Connection:
     fires_done: int | None
     """The trigger that fires when its sender is done."""
     message: int | None
-    """Its number where it is a message of a connection, else None."""
+    """Its number where it is a message of a connection, UNNUMBERED where the line has none, else None."""
     named: bool
     """True if the file gives its `flow`, the id."""
 
@@ -147,7 +150,7 @@ def read(path: Path, where: str, hosts: int | None, unit: str | None = None) -> 
 
 
 def _header(reader: Reader, line: int, words: list[str], entries: Entries) -> None:
-    if len(words) != 2 or not words[1].isdecimal():
+    if len(words) != 2 or parse_whole(words[1]) is None:
         reader.wrong(line, "gives no number", " ".join(words), f"{words[0]} and a number")
     elif words[0] in entries.header:
         reader.wrong(line, f"says {words[0]} a second time", " ".join(words), "each header once")
@@ -161,7 +164,7 @@ def _trigger(reader: Reader, line: int, words: list[str], entries: Entries) -> N
     numbers = [words[2], *words[4:]] if len(words) > 3 else []
     if kind not in KINDS or words[1] != "id" or len(numbers) != 1 + (kind == "barrier"):
         reader.wrong(line, "is no trigger", " ".join(words), expected)
-    elif not all(word.isdecimal() for word in numbers):
+    elif None in map(parse_whole, numbers):
         reader.wrong(line, "has a word that is no number", " ".join(words), expected)
     elif int(numbers[0]) in entries.triggers:
         reader.wrong(line, "describes a trigger a second time", int(numbers[0]), "each trigger once")
@@ -175,7 +178,7 @@ def _connection(reader: Reader, line: int, words: list[str], unit: str | None) -
     values = _values(reader, line, words[1:])
     if values is None:
         return None
-    if len(ends) != 2 or not all(end.isdecimal() for end in ends):
+    if len(ends) != 2 or None in map(parse_whole, ends):
         reader.wrong(line, "is no connection", text, LINE)
         return None
     start = _start(reader, line, values.get("start", "0"), unit)
@@ -199,19 +202,22 @@ def _connection(reader: Reader, line: int, words: list[str], unit: str | None) -
 
 
 def _values(reader: Reader, line: int, words: list[str]) -> dict[str, str] | None:
-    """Return the words of a connection by name; None if they are wrong. A `msg` without a number has the number 0."""
+    """Return the words of a connection by name; None if they are wrong. A `msg` without a number is UNNUMBERED."""
     values: dict[str, str] = {}
     position = 0
     while position < len(words):
         name, value = words[position], "".join(words[position + 1 : position + 2])
         position += 2
-        if name == "msg" and not value.isdecimal():
-            value, position = "0", position - 1
+        if name == "msg" and not value[:1].isdecimal():
+            value, position = str(UNNUMBERED), position - 1
+        elif name == "msg" and parse_whole(value) == UNNUMBERED:
+            reader.wrong(line, "has a message number of 0", " ".join(words), "msg alone, or a number from 1")
+            return None
         if name in UNKNOWN:
             reader.wrong(line, f"{name} {UNKNOWN[name]}", " ".join(words), LINE)
         elif name not in NAMES or name in values:
             reader.wrong(line, f"has a word too many, {name}", " ".join(words), LINE)
-        elif name != "start" and (not value.isdecimal() or int(value) >= MAX_INNER):
+        elif name != "start" and ((number := parse_whole(value)) is None or number >= MAX_INNER):
             reader.wrong(line, f"gives no number for {name}", value, LINE)
         else:
             values[name] = value
@@ -222,11 +228,8 @@ def _values(reader: Reader, line: int, words: list[str]) -> dict[str, str] | Non
 
 def _start(reader: Reader, line: int, text: str, unit: str | None) -> int | None:
     """Return a start in picoseconds; None if it is none, or if nothing says in which unit it is."""
-    try:
-        value = Decimal(text)
-    except InvalidOperation:
-        value = Decimal(-1)
-    if not value.is_finite() or value < 0:
+    value = parse_decimal(text)
+    if value is None or value < 0:
         reader.wrong(line, "gives no number for start", text, LINE)
         return None
     if value == 0:
@@ -251,7 +254,7 @@ def _messages(reader: Reader, entries: Entries) -> None:
         if not each.named:
             continue
         first = connections.setdefault(each.flow, each)
-        if each.message is not None:
+        if each.message not in (None, UNNUMBERED):
             if (each.flow, each.message) in numbers:
                 what = f"is message {each.message} of id {each.flow} a second time"
                 reader.wrong(each.line, what, None, "each message of a connection once")

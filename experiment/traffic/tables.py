@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.components.limits import MAX_PACKETS
-from gradwire.experiment.traffic.base import Flows, Setting, from_then_on, generator
+from gradwire.experiment.traffic.base import ABSENT, Flows, Setting, from_then_on, generator
 from gradwire.scenarios.asked import asked
 from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.scenarios.schema.traffic import Traffic
@@ -57,6 +57,9 @@ def check_hosts(scenario: Scenario, network: Network) -> None:
     """
     for number, table in enumerate(scenario.traffic):
         hosts_of(table, f"traffic[{number}]", network)
+        if scenario.host_count is None:  # `check_files` did not know the hosts yet
+            with asked(table, "check_hosts", f"traffic[{number}]"):
+                table.check_hosts(_setting(scenario, number, network))
 
 
 def flows_of(scenario: Scenario, number: int, network: Network, since_ps: int = 0) -> Iterator[Flows]:
@@ -67,22 +70,35 @@ def flows_of(scenario: Scenario, number: int, network: Network, since_ps: int = 
     ScenarioError
         Hosts that do not exist, or a file that cannot be used.
     """
+    setting = _setting(scenario, number, network)
+    flows = _asked_for(scenario.traffic[number], setting)
+    return from_then_on(flows, since_ps) if since_ps else flows
+
+
+def _setting(scenario: Scenario, number: int, network: Network) -> Setting:
     table = scenario.traffic[number]
     where = f"traffic[{number}]"
     hosts = hosts_of(table, where, network)
     cards = network.cards
     cable_rates = network.link_rate[network.up_link].astype(np.int64)
     ends = [time for time in (table.stop, scenario.duration) if time is not None]
-    setting = Setting(
+    return Setting(
         where=where,
         hosts=hosts,
         rates=cards.network_rates(cable_rates)[hosts],
         index=cards.index,
         end_ps=min(ends, default=None),
         rng=generator(scenario.seed, table.name),
+        node_hosts=_node_hosts(network, hosts),
     )
-    flows = _asked_for(table, setting)
-    return from_then_on(flows, since_ps) if since_ps else flows
+
+
+def _node_hosts(network: Network, hosts: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    """Return `Setting.node_hosts` of a network for the hosts that take part."""
+    if network.node_hosts is None:
+        return None
+    is_absent = (network.node_hosts >= 0) & ~np.isin(network.node_hosts, hosts)
+    return np.where(is_absent, ABSENT, network.node_hosts)
 
 
 def _asked_for(table: Traffic, setting: Setting) -> Iterator[Flows]:

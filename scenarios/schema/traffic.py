@@ -159,6 +159,15 @@ class Traffic(Table, ABC):
             A file is missing or damaged; says in which lines.
         """
 
+    def check_hosts(self, setting: Any) -> None:
+        """Check what a file says of hosts once the network has been read; `setting` as for `flows_of`.
+
+        Raises
+        ------
+        ScenarioError
+            The file names hosts that the network does not have; says in which lines.
+        """
+
     @abstractmethod
     def flows_of(self, setting: Any) -> Iterator[Any]:
         """The flows, as batches in the order in which they start. `setting`: where and when, a `Setting`; a batch is a

@@ -30,6 +30,7 @@ _STRING_OR_WORD = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 _ESCAPE = re.compile(r'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|\\')
+JSON_KINDS = {type(None): "null", str: "a string", dict: "an object", bool: "a boolean"}
 LITERAL, NOT_FINITE = "invalid escapes in text, taken literally", "bare inf or nan"
 
 
@@ -176,6 +177,9 @@ def _object(window: _Window, header: dict[str, Any], skipped: Counter[str]) -> I
             window.peek()
             header[key] = window.value()
     window.at += 1
+    if not found and "traceEvents" in header:
+        kind = JSON_KINDS.get(type(header["traceEvents"]), "a number")
+        raise TraceError(f"has traceEvents that are no array but {kind}", window.source.where, "an array of events")
     if not found:
         keys = ", ".join(list(header)[:8]) or "nothing"
         raise TraceError(f"has no traceEvents but {keys}", window.source.where, "a Chrome trace JSON file")

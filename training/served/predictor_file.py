@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradwire.scenarios.errors import TraceError
+from gradwire.scenarios.json_data import parse_json
 
 BUNDLED = Path(__file__).resolve().parents[1] / "predictors"
 SHIPPED: Mapping[tuple[str, str], str] = {
@@ -40,7 +40,7 @@ def read_predictor(kind: str, name: str | Path) -> tuple[dict[str, np.ndarray], 
     place, expected = place_of(kind, name), expected_of(kind)
     arrays = _arrays(place, expected)
     try:
-        manifest = json.loads(str(arrays.pop("manifest")))
+        manifest = parse_json(str(arrays.pop("manifest")))
         found = manifest["kind"]
     except (KeyError, ValueError, TypeError) as error:
         raise TraceError(f"is no predictor ({str(error).splitlines()[0]})", str(place), expected) from None

@@ -21,6 +21,7 @@ import gradwire
 from gradwire import cli
 from gradwire.analysis.sweeps.points import points_of
 from gradwire.analysis.sweeps.schema import build_sweep
+from gradwire.analysis.sweeps.store import Record, Store
 from gradwire.scenarios.errors import MissingExtraError, ResultError, ScenarioError, ScenarioNote
 from gradwire.sweeping import SweepFailed, planned
 from tests.support.sweep_cases import sweep_tables, sweep_text
@@ -157,6 +158,63 @@ def test_a_damaged_record_is_run_again(whole: Any, tmp_path: Path) -> None:
     said: list[str] = []
     gradwire.sweep(sweep_tables(), out=out, jobs=2, progress=lambda share, words: said.append(words))
     assert said[0] == "4/8 runs" and same_tables(out, whole.folder)
+
+
+@pytest.fixture(scope="module")
+def point_text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What a sweep keeps of one point."""
+    out = tmp_path_factory.mktemp("point") / "out"
+    gradwire.sweep(sweep_tables(seeds=1), out=out, jobs=1)
+    return next((out / "points").glob("*.json")).read_text()
+
+
+def test_a_point_whose_record_is_nested_too_deeply_is_run_again(point_text: str, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.make()
+    (store.points / "a.json").write_text(point_text)
+    (store.points / "b.json").write_text("[" * 100_000)
+    assert list(store.read_all(["a", "b"])) == ["a"]
+
+
+def test_a_point_with_any_other_figure_is_run_again(point_text: str) -> None:
+    """Each figure of each job, changed to one that would be in range."""
+    changed = 0
+    for job, each in json.loads(point_text)["jobs"].items():
+        for name, value in each["figures"].items():
+            data = json.loads(point_text)
+            data["jobs"][job]["figures"][name] = 1 if value == 0 else value / 2
+            with pytest.raises(ValueError, match="altered"):
+                Record.of_text(json.dumps(data))
+            changed += 1
+    assert changed > 10
+
+
+@pytest.mark.parametrize("value", [-1, True, None, "7", [], float("nan"), float("inf"), 10**400])
+def test_a_figure_out_of_its_range_is_no_record(point_text: str, value: object) -> None:
+    """In a file without a checksum, as older versions wrote it."""
+    data = json.loads(point_text)
+    del data["checksum"]
+    assert Record.of_text(json.dumps(data)).state == "done"
+    figures = next(iter(data["jobs"].values()))["figures"]
+    assert {"messages", "dropped"} & set(figures)
+    figures["dropped"] = value
+    with pytest.raises((ValueError, TypeError)):
+        Record.of_text(json.dumps(data))
+
+
+@pytest.mark.parametrize("damage", [
+    lambda data: data.update(jobs={}), lambda data: data.update(wall_s=-1.0), lambda data: data.update(digest=7),
+    lambda data: next(iter(data["jobs"].values()))["figures"].pop("dropped"),
+    lambda data: next(iter(data["jobs"].values()))["figures"].update(lost_share=1.5),
+    lambda data: next(iter(data["jobs"].values()))["distributions"]["completion"]["counts"].__setitem__(0, -1),
+    lambda data: next(iter(data["jobs"].values()))["distributions"]["completion"]["values"].reverse(),
+])  # fmt: skip
+def test_a_record_that_lacks_parts_or_has_impossible_ones_is_none(point_text: str, damage: Any) -> None:
+    data = json.loads(point_text)
+    del data["checksum"]
+    damage(data)
+    with pytest.raises((ValueError, TypeError)):
+        Record.of_text(json.dumps(data))
 
 
 def test_a_crashed_worker_costs_its_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,13 +9,13 @@ import pytest
 from typer.testing import CliRunner
 
 from gradwire import cli
-from gradwire.experiment.topology import build_network
+from gradwire.experiment.topology import build_network, network_of
 from gradwire.experiment.traffic import cdf, flow_list, matrix
-from gradwire.experiment.traffic.tables import check_files, flows_of
+from gradwire.experiment.traffic.tables import check_files, check_hosts, flows_of
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.load import build_scenario, load_scenario
 
-LIST = "3\n0 1 3 100 20000 2.000000001\n2 0 3 100 1 2.0\n1 2 3 70000 2.5\n"
+LIST = "3\n0 1 3 100 20000 2.000000001\n2 0 3 100 1 2.0\n1 2 3 100 70000 2.5\n"
 MATRIX = """Nodes 4
 Connections 4
 Triggers 2
@@ -45,6 +45,12 @@ def test_a_flow_list(tmp_path):
     assert one.flow.tolist() == [1, 0, 2]
 
 
+def test_a_flow_list_without_ports(tmp_path):
+    text = "".join(line.replace(" 3 100 ", " 3 ") + "\n" for line in LIST.splitlines())
+    (one,) = flows(tmp_path, "flows", text)
+    assert one.nbytes.tolist() == [1, 20000, 70000]
+
+
 def test_a_mark_of_the_encoding_before_a_flow_list_counts_as_none(tmp_path):
     text = "1\n0 1 3 100 20000 0.000001\n"
     (one,) = flows(tmp_path, "flows", "\ufeff" + text)
@@ -65,6 +71,53 @@ def test_the_first_line_says_how_many_flows_are_read(tmp_path):
     rows = "".join(f"{source} 1 3 100 5000000 2\n" for source in range(2, 8))
     path.write_text(f"2\n{rows}\nFirst line: # of flows\nsrc0 dst0 3 dst_port0 size0 start_time0\n...\n")
     assert flow_list.read(path, "traffic[0].file", 8)[:, 0].tolist() == [2, 3]
+
+
+# As HPCC's own simulation/mix/topology.txt: node 0 is the switch, so hosts are nodes 1, 2, 3.
+SWITCH_FIRST = "4 1 3\n0\n0 1 100Gbps 0.001ms 0\n0 2 100Gbps 0.001ms 0\n0 3 100Gbps 0.001ms 0\n"
+
+
+def flows_between_nodes(tmp_path, text, **fields):
+    (tmp_path / "topology.txt").write_text(SWITCH_FIRST)
+    (tmp_path / "flow.txt").write_text(text)
+    table = {"name": "t", "kind": "flows", "file": str(tmp_path / "flow.txt"), **fields}
+    topology = {"kind": "hpcc", "file": str(tmp_path / "topology.txt")}
+    scenario = build_scenario({"name": "c", "topology": topology, "traffic": [table]})
+    network = network_of(scenario)
+    check_hosts(scenario, network)
+    (one,) = flows_of(scenario, 0, network)
+    names = network.cards.hosts
+    return [(names[src], names[dst]) for src, dst in zip(one.src, one.dst, strict=True)]
+
+
+@pytest.mark.parametrize("hosts", ["all", ["h3", "h1", "h2"]])
+def test_a_flow_list_means_the_node_ids_of_the_topology_file(tmp_path, hosts):
+    text = "3\n2 1 3 100 5000 2\n3 1 3 100 5000 2\n1 3 3 100 5000 2\n"
+    assert flows_between_nodes(tmp_path, text, hosts=hosts) == [("h2", "h1"), ("h3", "h1"), ("h1", "h3")]
+
+
+@pytest.mark.parametrize(
+    ("ends", "hosts", "what", "value"),
+    [
+        ("2 0", "all", "names a switch of the topology", 0),
+        ("0 2", "all", "names a switch of the topology", 0),
+        ("4 2", "all", "names a node that the topology does not have", 4),
+        ("3 1", ["h1", "h2"], "names a host that does not take part", 3),
+    ],
+)
+def test_an_id_that_is_no_host_of_the_topology_file(tmp_path, ends, hosts, what, value):
+    with pytest.raises(ScenarioError, match=what) as caught:
+        flows_between_nodes(tmp_path, f"2\n2 1 3 100 5000 2\n{ends} 3 100 5000 2\n", hosts=hosts)
+    assert "flow.txt, line 3" in str(caught.value) and f"got {value}" in str(caught.value)
+
+
+def test_check_refuses_a_switch_in_a_flow_list(tmp_path):
+    (tmp_path / "topology.txt").write_text(SWITCH_FIRST)
+    (tmp_path / "flow.txt").write_text("1\n2 0 3 100 5000 2\n")
+    scenario = '[topology]\nkind = "hpcc"\nfile = "topology.txt"\n[[traffic]]\nname = "t"\nkind = "flows"\nfile = "flow.txt"\n'
+    (tmp_path / "s.toml").write_text(f'name = "s"\n{scenario}')
+    result = CliRunner().invoke(cli.app, ["check", str(tmp_path / "s.toml")])
+    assert result.exit_code == 2 and "names a switch of the topology" in result.output
 
 
 def test_a_host_number_beyond_all_measure(tmp_path):
@@ -130,6 +183,11 @@ def test_a_matrix_in_any_order_is_sorted_and_cut(tmp_path):
         ("1\n0 1 3 100 0 1\n", 2, "out of range"),
         ("1\n1 1 3 100 5 0\n", 2, "goes from a host to itself"),
         ("1\n0 8 3 100 5 0\n", 2, "names a host that does not take part"),
+        ("2\n0 1 3 100 200000 0\n1 2 3 100 0.5\n", 3, "has 5 words"),
+        ("2\n0 1 3 200000 0\n1 2 3 100 500 0.5\n", 3, "has 6 words"),
+        ("1\n0 \u0663 3 100 5 0\n", 2, "has a word that is no whole number"),
+        ("1\n0 1 3 100 5 \u0663\n", 2, "has no start"),
+        ("1\n0 1 3 100 5 1_0\n", 2, "has no start"),
     ],
 )
 def test_damaged_flow_lists(tmp_path, text, line, what):
@@ -144,6 +202,9 @@ def test_damaged_flow_lists(tmp_path, text, line, what):
 @pytest.mark.parametrize(
     ("change", "line", "what"),
     [
+        (("Nodes 4", "Nodes \u0664"), 1, "gives no number"),
+        (("size 3000", "size \u0663000"), 5, "gives no number for size"),
+        (("start 1000", "start 1_000"), 5, "gives no number for start"),
         (("Nodes 4\n", ""), None, "does not say Nodes"),
         (("Nodes 4", "Nodes four"), 1, "gives no number"),
         (("Connections 4", "Nodes 4"), 2, "says Nodes a second time"),
@@ -222,9 +283,18 @@ def test_messages_of_a_connection(tmp_path):
     assert [(int(one.nbytes[a]), int(one.nbytes[b])) for a, b in one.edges] == [(2000, 3000)]
 
 
+def test_messages_without_numbers_of_one_connection(tmp_path):
+    """As in test_cr_1f10m1p.cm of uet-htsim, which numbers such messages by their order."""
+    rows = "".join(f"0->1 id 1 msg start 0 size {size}\n" for size in (4086, 4087, 4088))
+    (one,) = flows(tmp_path, "matrix", f"Nodes 2\nConnections 3\nTriggers 0\n{rows}")
+    assert (one.flow.tolist(), one.nbytes.tolist()) == ([1, 1, 1], [4086, 4087, 4088])
+    assert (one.src.tolist(), one.dst.tolist(), one.start_ps.tolist()) == ([0] * 3, [1] * 3, [0] * 3)
+
+
 @pytest.mark.parametrize(
     ("change", "line", "what"),
     [
+        (("msg 2 ", "msg 0 "), 5, "has a message number of 0"),
         (("msg 2 ", "msg 1 "), 5, "is message 1 of id 5 a second time"),
         (("msg 2 ", ""), 5, "has the id 5 of line 4"),
         (("0->1 id 5 msg 2", "0->2 id 5 msg 2"), 5, "is a message of id 5, which goes from 0 to 1 in line 4"),
@@ -251,10 +321,12 @@ def test_a_circle_of_triggers(tmp_path):
     [
         ("0 0\n10 x\n20 1\n", 2, "is no point"),
         ("0 0\n10\n20 1\n", 2, "is no point"),
+        ("0 0\n1_0 0.5\n20 1\n", 2, "is no point"),
+        ("0 0\n\u0663 0.5\n20 1\n", 2, "is no point"),
         ("0 0\n10 0.5\n5 1\n", 3, "falls"),
         ("0 0\n10 0.5\n15 0.4\n20 1\n", 3, "falls"),
         ("0 0\n10 -0.5\n", 2, "is out of range"),
-        ("0 0\n10 nan\n", 2, "is out of range"),
+        ("0 0\n10 nan\n", 2, "is no point"),
         ("0 0\n10 0.9\n", None, "does not end with a share of 1"),
         ("", None, "does not end with a share of 1"),
         ("0 1\n", None, "has no flow of a byte"),

@@ -82,6 +82,7 @@ def test_what_may_differ_may(kept: Path, name: str, more: list[str]) -> None:
 @pytest.mark.parametrize(("file", "content", "words"), [
     ("training.json", b"{}", "training.json: is of another format"),
     ("training.json", b"\x80garbage", "training.json: is damaged"),
+    ("training.json", b"[" * 100_000, "training.json: is damaged"),
     ("scenario.toml", b"= what", "scenario.toml: is damaged"),
     ("scenario.toml", b"", "scenario.toml: is damaged"),
     ("rounds.parquet", b"nothing", "rounds.parquet: is damaged"),

@@ -59,7 +59,7 @@ def shaped(args: dict[str, Any], which: int = 0) -> Sized | None:
     if isinstance(shape, list) and len(shape) == 1 and isinstance(shape[0], list):
         shape = shape[0]  # a tensor list; its elements' type is not recorded
         kind = "float" if kind == "tensorlist" else kind
-    whole = isinstance(shape, list) and all(isinstance(n, int) and 0 < n < 2**48 for n in shape)
+    whole = isinstance(shape, list) and all(type(n) is int and 0 < n < 2**48 for n in shape)
     if not whole or kind not in DTYPES or math.prod(shape) >= 2**48:
         return None
     return Sized(math.prod(shape), DTYPES[kind], tuple(shape) or (1,))
