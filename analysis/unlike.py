@@ -8,6 +8,7 @@ holds of its scenario, and the digests of traces and files, which tell those of 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from gradwire.scenarios.json_data import JsonView
 from gradwire.scenarios.result import Result
@@ -67,7 +68,7 @@ def _differing(first: JsonView, other: JsonView) -> Iterator[str]:
         keys = [key for key, words in PLACES.items() if words == table]
         one, two = ({key: given[key] for key in keys if key in given} for given in (first, other))
         if one != two:
-            yield f"{table} ({_words(two)}, not {_words(one)})"
+            yield f"{table} ({_apart(one, two)})"
     for key, words in WHOLE.items():
         if first.get(key) != other.get(key):
             yield f"{words} ({_words(other.get(key))}, not {_words(first.get(key))})"
@@ -81,6 +82,41 @@ def _differing(first: JsonView, other: JsonView) -> Iterator[str]:
                 yield f"{words} of job {name} ({_words(two)}, not {_words(one)})"
 
 
+def _apart(one: Mapping[str, Any], two: Mapping[str, Any]) -> str:
+    """Return in words what tables of another scenario are, and what those of the first one are; of lists of tables
+    with the same names, only the keys that differ."""
+    said, others = _words(two), _words(one)
+    if said != others:
+        return f"{said}, not {others}"
+    found = [part for key in two for part in _keys_apart(one.get(key), two[key])]
+    return "; ".join(found) or said
+
+
+def _keys_apart(one: Any, two: Any) -> Iterator[str]:
+    """Yield "name: key value, not value" for each key in which tables of the same name differ."""
+    if not (isinstance(one, list) and isinstance(two, list)):
+        return
+    for first, other in zip(one, two, strict=False):
+        if not (isinstance(first, Mapping) and isinstance(other, Mapping)) or first == other:
+            continue
+        name = _words([other])
+        for key in dict.fromkeys([*first, *other]):
+            if first.get(key) != other.get(key):
+                yield f"{name}: {key} {_value(other.get(key))}, not {_value(first.get(key))}"
+
+
+def _value(value: object) -> str:
+    """Return the words of a key's value, in braces if it is a table."""
+    return f"{{{_words(value)}}}" if isinstance(value, Mapping) else _words(value)
+
+
+def _called(value: object) -> str:
+    """Return the name or kind of a table of a list, or what is in it; anything else as it is."""
+    if not isinstance(value, Mapping):
+        return str(value)
+    return str(value.get("name", value.get("kind", _value(value))))
+
+
 def _words(value: object) -> str:
     """A value on one line, as short as it can be said."""
     if value is None:
@@ -90,6 +126,5 @@ def _words(value: object) -> str:
             return _words(next(iter(value.values())))
         return ", ".join(f"{key} {_words(each)}" for key, each in value.items()) or "none"
     if isinstance(value, list):
-        return " and ".join(str(each.get("name", each.get("kind", "one"))) if isinstance(each, Mapping) else str(each)
-                            for each in value) or "none"  # fmt: skip
+        return " and ".join(_called(each) for each in value) or "none"
     return str(value)

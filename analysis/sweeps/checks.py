@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gradwire.analysis.sweeps.condition import condition
-from gradwire.analysis.sweeps.measures import check_measures
+from gradwire.analysis.sweeps.measures import check_measures, sort_of, whose
 from gradwire.analysis.sweeps.points import AnyPlace, Point
 from gradwire.analysis.sweeps.quantity import numbers_of
 from gradwire.analysis.sweeps.schema import Axis, Plot, SweepFile
 from gradwire.scenarios.errors import ScenarioError
+
+SORTS = {"job": "jobs", "traffic": "traffic"}
+"""Kinds of senders that a measure may be of, and what people call them."""
 
 
 def check_sweep(sweep: SweepFile, points: Sequence[Point]) -> None:
     """Raise `ScenarioError` for a measure or plot of what there is none of."""
     senders = list(dict.fromkeys(table.name for point in points for table in point.scenario.senders))
     check_measures(sweep.measures, senders, f"{sweep.name}: measures")
+    _check_sorts(sweep.measures, points, f"{sweep.name}: measures")
     if len(set(sweep.measures)) != len(sweep.measures):
         raise ScenarioError("names a measure twice", f"{sweep.name}: measures", "each once")
     taken = {f"{name}{more}" for name in sweep.measures for more in ("", "_low", "_high", "_count")}
@@ -27,6 +31,25 @@ def check_sweep(sweep: SweepFile, points: Sequence[Point]) -> None:
         _check_plot(sweep, plot, points, senders)
 
 
+def _check_sorts(names: Sequence[str], points: Sequence[Point], where: str) -> None:
+    """Raise `ScenarioError` for a measure of flows that is asked of a job at every point, or the other way round."""
+    for name in names:
+        sender, measure_name = whose(name)
+        sort = sort_of(measure_name)
+        if not sort:
+            continue
+        able: dict[str, None] = {}
+        asked: dict[str, None] = {}
+        for point in points:
+            scenario = point.scenario
+            able.update(dict.fromkeys(each.name for each in getattr(scenario, sort)))
+            asked.update(dict.fromkeys([sender] if sender else [each.name for each in scenario.senders[:1]]))
+        if not asked.keys() & able.keys():
+            what = f"measure {name!r} is of {SORTS[sort]} alone, and asked of {' and '.join(asked) or 'nothing'}"
+            expected = ", ".join(f"{each}.{measure_name}" for each in able) or f"a scenario with {SORTS[sort]}"
+            raise ScenarioError(what, where, expected)
+
+
 def _check_plot(sweep: SweepFile, plot: Plot, points: Sequence[Point], senders: Sequence[str]) -> None:
     where = f"{sweep.name}: plot {plot.name}"
     axes = {axis.column: axis for axis in sweep.axis}
@@ -35,6 +58,7 @@ def _check_plot(sweep: SweepFile, plot: Plot, points: Sequence[Point], senders: 
             raise ScenarioError(f"{key} = {name!r} is no axis", where, ", ".join(axes) or "an axis: there are none")
     named = {"lines": [plot.y], "heatmap": [plot.value], "pareto": [plot.x, plot.y]}.get(plot.kind, [])
     check_measures(named, senders, where)
+    _check_sorts(named, points, where)
     if plot.of and plot.of not in senders:
         raise ScenarioError(f"of = {plot.of!r} is neither a job nor traffic", where, ", ".join(senders))
     chosen = shown_points(sweep, plot, points)

@@ -200,6 +200,14 @@ def whose(name: str) -> tuple[str, str]:
     return job, measure_name
 
 
+def sort_of(name: str) -> str:
+    """Return "job" or "traffic" if only such a sender has the measure, without the sender's name; "" otherwise."""
+    if name.startswith(("iteration_", "exposed_")):
+        return "job"
+    is_spread = "slowdown_" in name or "completion_" in name
+    return "traffic" if is_spread or (name.startswith("flow_") and name != "flow_messages") else ""
+
+
 def check_measures(names: Sequence[str], senders: Sequence[str], where: str) -> None:
     """Raise `ScenarioError` for what is no measure, or of a job or traffic that there is none of."""
     for name in names:

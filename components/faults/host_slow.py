@@ -6,7 +6,23 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from gradwire.scenarios.schema.effect_conditions import Needs, Situation
 from gradwire.scenarios.schema.fault import HostFault
+from gradwire.scenarios.schema.in_use import hosts_of_jobs
+
+
+def _has_worker(at: Situation) -> bool:
+    """Return True if a worker or a server may be on the host."""
+    used = hosts_of_jobs(at.scenario)
+    return used is None or at.table.host in used
+
+
+def _computes(at: Situation) -> bool:
+    """Return True if some job's computing may take time; a host that no job is on is named by itself."""
+    if at.scenario.training is not None:
+        return bool(at.scenario.training.takes_time)
+    jobs = at.scenario.job
+    return not jobs or any(job.compute_scale > 0 or job.optimizer is not None for job in jobs)
 
 
 class HostSlow(HostFault):
@@ -15,7 +31,14 @@ class HostSlow(HostFault):
     and behind a barrier; and the time to the next gradient."""
 
     kind: Literal["host_slow"]
-    factor: Annotated[float, Field(gt=1, le=1000, strict=True)]
+    host: Annotated[
+        str, Needs(_has_worker, "no worker of a job is on this host", "a host with a worker")
+    ]
+    """Its name."""
+    factor: Annotated[
+        float, Field(gt=1, le=1000, strict=True),
+        Needs(_computes, "computing takes no time", "job.compute_scale above 0"),
+    ]
     """How many times longer computing takes."""
 
     @property

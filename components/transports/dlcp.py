@@ -132,8 +132,8 @@ from gradwire.components.transports.dlcp_words import (
     WANTED,
 )
 from gradwire.scenarios.schema.base import Count, Flag, refuse
-from gradwire.scenarios.schema.bound import most_of
-from gradwire.scenarios.schema.effect_conditions import Needs, Situation
+from gradwire.scenarios.schema.bound import LOSSY
+from gradwire.scenarios.schema.effect_conditions import Needs
 from gradwire.scenarios.schema.transport_base import Gain, Transport
 from gradwire.scenarios.units import Bps, PositiveTime, Ps, Rate, format_time
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, SIDE_BYTES, UDP_OVERHEAD
@@ -402,15 +402,6 @@ def on_probe(M, k, r, argument, now):
     return reply(BITMAP, 0, argument & 0x3FFFFF, size, 1 if part else _parts(words))
 
 
-def _is_lossy(at: Situation) -> bool:
-    """Return True if anything that the transport carries may lose some of its bytes."""
-    return any(
-        max(most_of(getattr(sender, key, 0.0)) for key in ("push_bound", "pull_bound", "bound")) > 0
-        for sender in at.senders()
-    )
-
-
-LOSSY = Needs(_is_lossy, "no bound allows any loss", "job.push_bound, job.pull_bound or traffic.bound above 0")
 DELAY = Needs(lambda at: at.table.rate_control == "delay", "the rate does not go by delay", 'rate_control = "delay"')
 NOT_BY_DELAY = Needs(
     lambda at: at.table.rate_control != "delay"

@@ -89,6 +89,7 @@ from gradwire.components.transports.ltp_words import (
     WANTED,
 )
 from gradwire.scenarios.schema.base import Flag, refuse
+from gradwire.scenarios.schema.bound import LOSSY
 from gradwire.scenarios.schema.transport_base import Gain, Transport
 from gradwire.scenarios.units import PositiveTime, Ps
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, SIDE_BYTES, UDP_OVERHEAD
@@ -258,13 +259,13 @@ class Ltp(Transport):
     """
 
     kind: Literal["ltp"]
-    threshold: Annotated[float, Field(ge=0, le=100, strict=True)] = 1.0
+    threshold: Annotated[float, Field(ge=0, le=100, strict=True), LOSSY] = 1.0
     """Until then the receiver waits for the whole message; from then on `fraction` of it is enough."""
-    deadline: Annotated[float, Field(ge=0, le=100, strict=True)] = 2.0
+    deadline: Annotated[float, Field(ge=0, le=100, strict=True), LOSSY] = 2.0
     """From then on whatever the message's bound allows is enough."""
-    fraction: Gain = 0.8
+    fraction: Annotated[Gain, LOSSY] = 0.8
     """Of the message's bytes; the bound holds as well."""
-    critical_must_arrive: Flag = True
+    critical_must_arrive: Annotated[Flag, LOSSY] = True
     """Whether a message also waits for every important packet."""
     initial_window: Annotated[int, Field(ge=1, le=10_000, strict=True)] = 10
     """Packets in the first round trip, evenly spaced."""

@@ -252,6 +252,9 @@ def on_timer(M, k, f, now):
         M[f + BACKOFF] += 1
 
 
+WINDOW = Needs(
+    lambda at: at.table.control != "receiver", "the sender has no window", 'control = "sender" or "both"'
+)
 ADAPTS = Needs(lambda at: at.table.quick_adapt, "it does not adapt quickly", "quick_adapt = true")
 
 
@@ -275,29 +278,29 @@ class Nscc(Reliable, Transport):
     ack_every: Annotated[int, Field(ge=1, le=256, strict=True)] = 1
     """Packets that one acknowledgement tells of. At once answered are marked packets, what was sent again and what
     nothing can follow. htsim has 16,384 bytes, 4 packets of 4 KiB [code]."""
-    target_delay: PositiveTime | None = None
+    target_delay: Annotated[PositiveTime | None, WINDOW] = None
     """Waiting in queues that it aims at; by default 0.75 unloaded round trips, 1 without trimming."""
     max_window: Annotated[float, Field(ge=0.01, le=1000, strict=True)] = 1.5
     """Bandwidth-delay products, at first and at most."""
-    alpha: Factor = 4.0
+    alpha: Annotated[Factor, WINDOW] = 4.0
     """Proportional increase: packets per round trip without any delay; scaled with the target as well."""
-    fi: Factor = 5.0
+    fi: Annotated[Factor, WINDOW] = 5.0
     """Fair increase: packets per round trip."""
-    fi_scale: Factor = 0.25
+    fi_scale: Annotated[Factor, WINDOW] = 0.25
     """Fast increase: packets per acknowledged packet."""
-    eta: Factor = 0.15
+    eta: Annotated[Factor, WINDOW] = 0.15
     """Packets that are added every round trip in any case."""
-    gamma: Gain = 0.8
+    gamma: Annotated[Gain, WINDOW] = 0.8
     """The window falls by this times the share of the average delay that is above the target."""
-    max_md_jump: Annotated[float, Field(ge=0, le=1, strict=True)] = 0.5
+    max_md_jump: Annotated[float, Field(ge=0, le=1, strict=True), WINDOW] = 0.5
     """A decrease leaves at least so much of it."""
-    adjust_packets: Count = 8
+    adjust_packets: Annotated[Count, WINDOW] = 8
     """Increases are applied after more than so many packets."""
-    quick_adapt: Flag = True
+    quick_adapt: Annotated[Flag, WINDOW] = True
     """Whether the window is set to what arrived, after a header or a long delay."""
-    qa_gate: Annotated[int, Field(ge=0, le=32, strict=True), ADAPTS] = 3
+    qa_gate: Annotated[int, Field(ge=0, le=32, strict=True), WINDOW, ADAPTS] = 3
     """Quick adapt acts when less than the largest window over 2 to this has arrived in its period."""
-    qa_threshold: PositiveTime | None = None
+    qa_threshold: Annotated[PositiveTime | None, WINDOW, ADAPTS] = None
     """A delay above this is long; by default four times the target without trimming, and never with it."""
     min_rto: PositiveTime = Ps(100_000_000)
     """Smallest time-out [code: htsim]; at least three unloaded round trips."""

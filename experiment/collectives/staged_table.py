@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from gradwire.scenarios.errors import Mistake
+from gradwire.scenarios.schema.effect_conditions import SEVERAL_ITERATIONS
 from gradwire.scenarios.schema.exchange import ExchangeTable
 from gradwire.scenarios.units import Bytes, Size
 
@@ -31,7 +32,7 @@ class StagedTable(ExchangeTable):
 
     bucket: Size = Bytes(25 * 2**20)
     """Tensors are gathered into buckets of about this size, 25 MiB in PyTorch DDP [code]."""
-    forward: Literal["barrier", "layerwise"] = "barrier"
+    forward: Annotated[Literal["barrier", "layerwise"], SEVERAL_ITERATIONS] = "barrier"
     """Whether forward of the next iteration waits for all buckets and the optimiser, or layer by layer for those that
     have something of the layer, and for its share of the optimiser step."""
 

@@ -11,10 +11,11 @@ bucket before it was begun, so that all workers reduce them in the same order.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from gradwire.experiment.scheduling import Scheduling
 from gradwire.scenarios.errors import Mistake
+from gradwire.scenarios.schema.effect_conditions import SEVERAL_ITERATIONS
 from gradwire.scenarios.schema.scheduler import SchedulerTable
 from gradwire.scenarios.units import Bytes, Size
 
@@ -33,7 +34,7 @@ class Ddp(SchedulerTable):
     unit_key = "bucket"
     bucket: Size | None = None
     """Cap of the buckets (`bucket_cap_mb`): 25 MiB, and 1 MiB for the first one; or this one for all of them."""
-    rebuild: bool = True
+    rebuild: Annotated[bool, SEVERAL_ITERATIONS] = True
     """Whether buckets are rebuilt after the first iteration in the order in which gradients became ready."""
 
     def misfits(self, job: Job) -> Iterator[Mistake]:

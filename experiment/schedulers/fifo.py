@@ -6,9 +6,10 @@ ATC '17. Communicating overlaps with the rest of the backward pass; the next ite
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from gradwire.experiment.scheduling import Scheduling
+from gradwire.scenarios.schema.effect_conditions import SEVERAL_ITERATIONS
 from gradwire.scenarios.schema.scheduler import SchedulerTable
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ class Fifo(SchedulerTable):
     """Gradients are communicated as they become ready, all at once: Poseidon's wait-free backpropagation."""
 
     kind: Literal["fifo"]
-    forward: Literal["barrier", "layerwise"] = "barrier"
+    forward: Annotated[Literal["barrier", "layerwise"], SEVERAL_ITERATIONS] = "barrier"
     """Whether forward waits for all layers, as in Poseidon, or for each one by itself."""
 
     def scheduling(self, job: Job, trace: Any) -> Scheduling:

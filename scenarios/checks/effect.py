@@ -52,14 +52,27 @@ def _keys(scenario: Scenario, table: Table, path: str, owner: Any) -> Iterator[S
             continue
         value = getattr(table, key)
         place = f"{path}.{key}" if path else key
-        if key in declared and value != type(table).model_fields[key].get_default(call_default_factory=True):
+        if key in declared:
+            is_default = value == type(table).model_fields[key].get_default(call_default_factory=True)
             situation = Situation(scenario, table, owner)
-            unmet = [need for need in declared[key] if not need.met(situation)]
-            note = f"{place} has no effect: {unmet[0].why}; for it to matter: {unmet[0].remedy}" if unmet else ""
-            yield SetKey(place, note)
+            unmet = [
+                need for need in declared[key]
+                if (need.names_default or not is_default) and not need.met(situation)
+            ]  # fmt: skip
+            if unmet or not is_default:
+                yield SetKey(place, _note(place, unmet))
             if unmet:
                 continue
         yield from _inside(scenario, value, place, owner, key if table is scenario else "")
+
+
+def _note(place: str, unmet: list[Needs]) -> str:
+    """Return the note on a key some of whose needs are not met; "" if all are. Its remedies together are enough."""
+    if not unmet:
+        return ""
+    reach = f" {unmet[0].reach}" if unmet[0].reach else ""
+    remedies = ", and ".join(dict.fromkeys(need.remedy for need in unmet))
+    return f"{place} has no effect{reach}: {unmet[0].why}; for it to matter: {remedies}"
 
 
 def _inside(scenario: Scenario, value: Any, place: str, owner: Any, root: str) -> Iterator[SetKey]:

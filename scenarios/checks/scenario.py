@@ -80,6 +80,12 @@ def _probably_not_meant(scenario: Scenario) -> list[str]:
                 f'job[{index}].bound_per is "step" but stop_policy is "{policy}": each message spends its own part, '
                 "and leaves little to others"
             )
+        bound = max(most_of(job.push_bound), most_of(job.pull_bound))
+        if job.bound_per == "step" and "bound_most" in job.model_fields_set and job.bound_most <= bound:
+            found.append(
+                f"job[{index}].bound_most is {job.bound_most:g} but the bound is {bound:g}: it acts as the bound, and "
+                "no message takes over what others have not lost of theirs"
+            )
     if (table := scenario.training) is not None and table.network not in PLAYED:
         for name in ("traffic", "fault"):
             if getattr(scenario, name):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from gradwire.scenarios.schema.base import Table, refuse
-from gradwire.scenarios.schema.effect_conditions import Needs
+from gradwire.scenarios.schema.effect_conditions import Needs, Situation
 from gradwire.scenarios.units import Fraction
 
 
@@ -79,6 +79,20 @@ AnyBound = Annotated[Annotated[Fraction, Tag("share")] | Annotated[Bound, Tag("r
 """A plain number, the same for every message, or a rule."""
 
 
+def _allows_loss(at: Situation) -> bool:
+    """Return True if a bound of anything that the transport carries allows loss."""
+    return any(bound_of(sender) > 0 for sender in at.senders())
+
+
+LOSSY = Needs(_allows_loss, "no bound allows any loss", "job.push_bound, job.pull_bound or traffic.bound above 0")
+"""Of keys of transports that say when a message may end without the rest."""
+
+
 def most_of(bound: float | Bound) -> float:
     """The largest that a bound can be for any message."""
     return bound.most if isinstance(bound, Bound) else bound
+
+
+def bound_of(sender: Any) -> float:
+    """Return the largest bound of any message of a job or traffic."""
+    return max(most_of(getattr(sender, key, 0.0)) for key in ("push_bound", "pull_bound", "bound"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.schema.base import Table, refuse
@@ -26,6 +26,9 @@ def check_partition(partition: int) -> None:
 
 class ExchangeTable(Table, ABC):
     """What all kinds answer. A class derived from it with a `kind` is an exchange with all there is to know of it."""
+
+    workers_update: ClassVar[bool] = True
+    """Whether workers may make an optimiser step, rather than servers only."""
 
     kind: str
 

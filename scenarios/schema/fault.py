@@ -14,7 +14,8 @@ from typing import Annotated, ClassVar
 from pydantic import Field, model_validator
 
 from gradwire.scenarios.schema.base import Flag, Table, refuse
-from gradwire.scenarios.schema.effect_conditions import Needs
+from gradwire.scenarios.schema.effect_conditions import CABLE_IN_USE, Needs
+from gradwire.scenarios.schema.in_use import is_idle
 from gradwire.scenarios.units import PositiveTime, Ps, Time, format_time
 
 
@@ -68,7 +69,7 @@ class Fault(Table):
 class LinkFault(Fault):
     """A fault of one cable."""
 
-    between: Annotated[tuple[str, ...], Field(min_length=2, max_length=2)]
+    between: Annotated[tuple[str, ...], Field(min_length=2, max_length=2), CABLE_IN_USE]
     """The names of its two ends, such as ["h0", "leaf0"]; parallel cables between them fare alike."""
     one_way: Flag = False
     """Only from the first end to the second."""
@@ -84,7 +85,11 @@ class SwitchFault(Fault):
 class HostFault(Fault):
     """A fault of one host."""
 
-    host: str
+    host: Annotated[
+        str,
+        Needs(lambda at: not is_idle(at.scenario, [at.table.host]), "nothing is sent from or to this host",
+              "a host in use"),
+    ]
     """Its name."""
 
 

@@ -62,13 +62,37 @@ def _is_lossy(at: Situation) -> bool:
     return max(most_of(at.table.push_bound), most_of(at.table.pull_bound)) > 0
 
 
+def _most_differs(at: Situation) -> bool:
+    """Return True if a message may lose something else at most than with the default of bound_most."""
+    most, default = at.table.bound_most, type(at.table).model_fields["bound_most"].default
+    return any(
+        not isinstance(bound, float) or (bound > 0 and max(most, bound) != max(default, bound))
+        for bound in (at.table.push_bound, at.table.pull_bound)
+    )
+
+
 NOT_IMPORTANT = "all packets are important and have to arrive, so that nothing may be lost"
 TAGS = "job.tagging.magnitude = true, or important_must_arrive = false in the transport"
 BOUNDED = Needs(_is_lossy, "no bound allows any loss", "job.push_bound or job.pull_bound above 0")
+COMPUTES = Needs(
+    lambda at: at.table.compute_scale > 0, "computing takes no time", "job.compute_scale above 0"
+)
+WORKERS_UPDATE = Needs(
+    lambda at: at.table.parallel is not None or at.table.exchange.workers_update, "no worker makes an optimiser step",
+    "an exchange without servers, such as ring",
+)
+OF_TIMES = Needs(
+    lambda at: not at.is_trained() or at.scenario.training.takes_time,
+    "it is of a run; no times of the trace are taken", 'training.compute = "trace"',
+)
 IN_LAYERS = Needs(lambda at: at.table.order == "layer", "no message is held back", 'job.order = "layer"')
 LEARNS = Needs(
     lambda at: at.scenario.training is not None, "a run replays times, and learns nothing from values",
     "a table [training]",
+)
+LOSES = Needs(
+    lambda at: not at.is_trained() or at.scenario.training.network != "ideal", "an ideal network loses nothing",
+    "another training.network",
 )
 OF_A_RUN = Needs(
     lambda at: at.scenario.training is None, "it is of a run; the clock of a training run begins with the first step",
@@ -88,7 +112,7 @@ class Job(Table):
     """Name of a bundled trace, or path of a trace directory relative to the scenario file."""
     phase: Annotated[Annotated[str, Field(min_length=1)] | None, OF_A_TRACE] = None
     """Which captured part of training to replay, as the trace names it; all captured iterations if absent."""
-    iterations: Count = 5
+    iterations: Annotated[Count, OF_TIMES] = 5
     """Iterations to replay; the captured ones are repeated in order if there are fewer."""
     workers: Count
     servers: Natural = 0
@@ -97,17 +121,18 @@ class Job(Table):
     """packed: hosts in order; spread: dealt over the switches in turn; random: any hosts; rails: the first accelerator
     of every host, then the second of every one; or hosts by name. All accelerators of a host follow one another but for
     the last two."""
-    compute_scale: Annotated[float, Field(ge=0, le=1000, strict=True)] = 1.0
+    compute_scale: Annotated[float, Field(ge=0, le=1000, strict=True), OF_TIMES] = 1.0
     """Factor on the trace's compute times: 0.5 is a worker twice as fast; 0 leaves communication alone, and all
     gradients of an iteration are ready at one time (see `order`)."""
-    optimizer: Time | None = None
-    """How long the optimiser step of all parameters takes, whatever `compute_scale` says; as captured, and scaled,
-    unless given."""
+    optimizer: Annotated[Time | None, WORKERS_UPDATE, OF_TIMES] = None
+    """How long the optimiser step of all parameters takes where workers make it, whatever `compute_scale` says; as
+    captured, and scaled, unless given. Where servers update parameters (`parameter_server`, `in_network`), that takes
+    no time."""
     accumulate: Annotated[int, Field(ge=1, le=1 << 16, strict=True)] = 1
     """Gradient accumulation: an iteration computes so many micro-batches, each a captured forward and backward pass,
     before its gradients are exchanged, with the last one. At most 65,536: what workers do in an iteration is laid out
     at once, about 60 bytes for each gradient of each micro-batch."""
-    jitter: Annotated[float, Field(ge=0, le=3, strict=True)] = 0.0
+    jitter: Annotated[float, Field(ge=0, le=3, strict=True), COMPUTES, OF_TIMES] = 0.0
     """Sigma of a log-normal factor on compute time, drawn per worker and iteration."""
     start: Annotated[Time, OF_A_RUN] = Ps(0)
     transport: AnyTransport | None = None
@@ -131,12 +156,12 @@ class Job(Table):
     """Whether a host has this credit once, over all its destinations, or for each of them: over all, a destination that
     is slow holds up the others."""
     tagging: Tagging = Tagging()
-    push_bound: Annotated[AnyBound, Needs(lambda at: _may_lose(at, False), NOT_IMPORTANT, TAGS)] = 0.0
+    push_bound: Annotated[AnyBound, Needs(lambda at: _may_lose(at, False), NOT_IMPORTANT, TAGS, "on the run")] = 0.0
     """Share of a message's bytes that may be lost on the way to a server (in a ring: in reduce-scatter): a number, or a
     table that says it by layer and phase of training (below)."""
     pull_bound: Annotated[
         AnyBound,
-        Needs(lambda at: _may_lose(at, True), NOT_IMPORTANT, f"{TAGS}; job.pull_important = false, too"),
+        Needs(lambda at: _may_lose(at, True), NOT_IMPORTANT, f"{TAGS}; job.pull_important = false, too", "on the run"),
     ] = 0.0
     """The same on the way back (in a ring: in all-gather)."""
     bound_per: Annotated[Literal["message", "exchange", "step"], BOUNDED] = "message"
@@ -150,17 +175,16 @@ class Job(Table):
         Fraction,
         Needs(lambda at: at.table.bound_per == "step", "bounds hold for messages by themselves",
               'job.bound_per = "step"'),
-        Needs(lambda at: at.table.bound_most >= max(most_of(at.table.push_bound), most_of(at.table.pull_bound)),
-              "the bound itself is larger", "more than the bound"),
+        Needs(_most_differs, "the bound itself is larger, as it is than the default", "more than the bound"),
     ] = 0.5
     """With bound_per = "step": no message loses more than this, or than its own bound, so that none is lost as a whole
     unless this is 1. Ours."""
-    fill: Annotated[Literal["zero", "rescaled", "stale"], LEARNS] = "zero"
+    fill: Annotated[Literal["zero", "rescaled", "stale"], LEARNS, LOSES] = "zero"
     """What stands for values that are lost on the way to a server (in a ring: in reduce-scatter), where they are added
     up: zero adds nothing [notes]; rescaled divides by the number of workers whose value has arrived and not by that of
     all, so that the mean has no bias; stale takes the worker's value of the last iteration. Replaying does not depend
     on it; training does. The testbed adds zeros."""
-    pull_fill: Annotated[Literal["stale", "zero"], LEARNS] = "stale"
+    pull_fill: Annotated[Literal["stale", "zero"], LEARNS, LOSES] = "stale"
     """What stands for values that are lost on the way back: those of the last iteration [notes], or zero."""
     pull_important: Annotated[
         Flag,

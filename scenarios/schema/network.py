@@ -12,7 +12,7 @@ from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.loss import allowed_loss
 from gradwire.scenarios.schema.base import Flag, Mistakes, Natural, Table, refuse
 from gradwire.scenarios.schema.chosen import examples
-from gradwire.scenarios.schema.effect_conditions import Needs, Situation
+from gradwire.scenarios.schema.effect_conditions import CABLE_IN_USE, SEVERAL_PATHS, Needs, Situation
 from gradwire.scenarios.units import (
     Bps,
     Bytes,
@@ -62,7 +62,7 @@ class Link(Table):
 class LinkOverride(Table):
     """One cable that differs from `[link]`, in both directions."""
 
-    between: Annotated[tuple[str, ...], Field(min_length=2, max_length=2)]
+    between: Annotated[tuple[str, ...], Field(min_length=2, max_length=2), CABLE_IN_USE]
     """The names of its two ends, such as ["h0", "leaf0"]."""
     rate: Rate | None = None
     latency: Time | None = None
@@ -187,6 +187,32 @@ def _is_droppable(at: Situation) -> bool:
     return False
 
 
+def _several_classes(at: Situation) -> bool:
+    """Return True if packets may wait in more than one queue."""
+    classes = at.classes()
+    return classes is None or len({min(each, at.switch.queues - 1) for each in classes}) > 1
+
+
+def _more_queues(at: Situation) -> bool:
+    """Return True if the number of queues, where it is not the default, may send packets to other ones."""
+    classes = at.classes()
+    if classes is None or max(classes) >= at.switch.queues or ":" in (at.switch.policy or ""):
+        return True
+    lists = (at.switch.ecn_threshold, at.switch.buffer_share, at.switch.drr_quantum)  # that fit so many
+    return any(each is not None and not isinstance(each, OneForAll) for each in lists)
+
+
+SEVERAL_CLASSES = Needs(
+    _several_classes, "all packets are of one class",
+    "packets of several classes, such as by job.tagging.layer_priority",
+)
+MORE_QUEUES = Needs(
+    _more_queues, "packets go to no queue beyond these", "packets of higher classes, such as by job.tagging.priorities"
+)
+SEVERAL_SWITCHES = Needs(
+    lambda at: at.scenario.topology.size is None or at.scenario.topology.size[0] > 1, "there is one switch",
+    "a topology with several switches",
+)
 ALL_PAUSED = Needs(
     _is_limited, "pfc holds no packet of any queue back by a buffer", "switch.pfc_classes without some queue"
 )
@@ -225,10 +251,10 @@ class Switch(Table):
     packet that is not ECN-capable (droppable) is dropped there [notes: the DSCP and ECN trick of Aeolus].
     """
 
-    queues: Annotated[int, Field(ge=1, le=MAX_QUEUES, strict=True)] = MAX_QUEUES
+    queues: Annotated[int, Field(ge=1, le=MAX_QUEUES, strict=True), MORE_QUEUES] = MAX_QUEUES
     drr_quantum: Annotated[
         Annotated[tuple[int, ...], Thresholds()] | None,
-        Needs(lambda at: at.switch.queues > 1, "one queue takes no turns", "switch.queues above 1"),
+        Needs(lambda at: at.switch.queues > 1, "one queue takes no turns", "switch.queues above 1"), SEVERAL_CLASSES,
     ] = None
     """Deficit round robin: bytes per turn, one size for all queues that take turns or a list with one for each. The
     hosts' interfaces stay strict. All queues are strict if absent."""
@@ -237,7 +263,8 @@ class Switch(Table):
     buffer: Annotated[Size, OWN_BUFFER, ALL_PAUSED] = Bytes(512 * 1024)
     """Bytes that all queues of one egress port hold together."""
     shared_buffer: Size | None = None
-    """Bytes that all ports of a switch hold together, instead of `buffer` for each port by itself."""
+    """Bytes that all ports of a switch hold together, instead of `buffer` for each port by itself. With `pfc` its free
+    part also says when senders are told to stop (see `pfc_threshold`)."""
     buffer_alpha: Annotated[float, Field(gt=0, le=1024, strict=True), SHARED] = 1.0
     """A queue may hold this times what is free of the shared buffer (dynamic thresholds)."""
     buffer_share: Annotated[Annotated[tuple[float, ...], Shares()] | None, ALL_PAUSED] = None
@@ -265,9 +292,11 @@ class Switch(Table):
     of the one with the most left is dropped (pFabric, SIGCOMM 2013). Needs a transport that says what is left."""
     pfc: Flag = False
     """Priority flow control (IEEE 802.1Qbb): a switch tells its neighbour to stop sending a class before it has to
-    drop packets of it. `buffer` and `shared_buffer` then hold no packet of these classes back."""
+    drop packets of it. `buffer`, `shared_buffer` and `buffer_share` then drop no packet of these classes."""
     pfc_threshold: Annotated[Size, PAUSES] = Bytes(64 * 1024)
-    """Bytes of one class that came in by one link and wait in the switch, above which the far end is told to stop."""
+    """Bytes of one class that came in by one link and wait in the switch, above which the far end is told to stop. With
+    `shared_buffer` it is told to stop earlier when little of that is free: above `buffer_alpha` times what is free, if
+    that is less. What is accepted beyond that stays the same: this threshold and the headroom."""
     pfc_hysteresis: Annotated[Size | None, PAUSES] = None
     """It is told to go on when there are so many less than the threshold; two full packets if absent (ours)."""
     pfc_headroom: Annotated[Size | None, PAUSES] = None
@@ -275,7 +304,7 @@ class Switch(Table):
     round trip of the cable and the packets under way at both ends."""
     pfc_classes: Annotated[Annotated[tuple[int, ...], Field(min_length=1)] | None, PAUSES] = None
     """The queues it is for; all if absent."""
-    flowlet_gap: Annotated[PositiveTime, FLOWLETS] = Ps(50_000_000)
+    flowlet_gap: Annotated[PositiveTime, FLOWLETS, SEVERAL_PATHS] = Ps(50_000_000)
     """Flowlet balancing: a flow that was silent for longer may change its way (our choice of the default)."""
     aggregation_slots: Annotated[
         int, Field(ge=0, le=1 << 24, strict=True),
@@ -285,10 +314,12 @@ class Switch(Table):
     ] = 0
     """Slots in which a switch adds up packets of many workers for a server, and so many that an exchange with
     `aggregation` has (ATP and SwitchML, NSDI 2021). 0: switches do not sum."""
-    aggregation_levels: Annotated[Literal[1, 2], SUMS] = 2
+    aggregation_levels: Annotated[Literal[1, 2], SUMS, SEVERAL_SWITCHES] = 2
     """Where they do so. 2: the switch that several workers hang on adds up theirs, and that of the server what comes
     from there, as in ATP; results are copied in the same places. 1: that of the server alone."""
-    path_entropies: Annotated[int, Field(ge=1, le=1 << 16, strict=True)] | None = None
+    path_entropies: Annotated[
+        Annotated[int, Field(ge=1, le=1 << 16, strict=True)] | None, SEVERAL_PATHS
+    ] = None
     """Where hosts choose paths (source_random, source_round_robin, reps): how many a message has to choose among, each
     drawn at random; any of 65,536 if absent. htsim has 64 [code]."""
 

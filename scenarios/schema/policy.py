@@ -24,6 +24,11 @@ BY_MAGNITUDE = Needs(
 )
 
 
+NOT_DRAWN = Needs(
+    lambda at: not at.table.random, "important packets are drawn at random", "job.tagging.random = false"
+)
+
+
 def _tags_matter(at: Situation) -> bool:
     """Return True if anything treats droppable packets differently: a switch, or a transport that sends them last."""
     return is_marked(at) or ":" in at.transport.kind or bool(at.transport.may_lose)
@@ -55,9 +60,9 @@ class Tagging(Table):
     """Share of a tensor's packets that magnitude tagging makes important."""
     important_last_layers: Annotated[Natural, BY_MAGNITUDE] = 0
     """All packets of this many last layers are important: back layers tolerate less loss [notes]."""
-    ewma: Annotated[float, Field(ge=0, lt=1, strict=True), BY_MAGNITUDE] = 0.9
+    ewma: Annotated[float, Field(ge=0, lt=1, strict=True), BY_MAGNITUDE, NOT_DRAWN] = 0.9
     """Weight of the past in a tensor's threshold, from iteration to iteration."""
-    sample: Annotated[float, Field(gt=0, le=1, strict=True), BY_MAGNITUDE] = 0.01
+    sample: Annotated[float, Field(gt=0, le=1, strict=True), BY_MAGNITUDE, NOT_DRAWN] = 0.01
     """Share of a tensor's chunks from which the threshold is estimated."""
     random: Flag = False
     """Ablation: draw the important packets at random, in the same share, instead of by magnitude."""

@@ -42,8 +42,10 @@ from gradwire.scenarios.components import components, is_name
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.given import instance_of
 from gradwire.scenarios.schema.base import Flag, Mistakes, Table, refuse
+from gradwire.scenarios.schema.bound import bound_of
 from gradwire.scenarios.schema.chosen import Chosen, examples
 from gradwire.scenarios.schema.described import describe
+from gradwire.scenarios.schema.effect_conditions import PACKETS, SEVERAL_PATHS, Needs, Situation
 from gradwire.scenarios.schema.emulation import Emulation
 from gradwire.scenarios.schema.exec import Exec
 from gradwire.scenarios.schema.fault import Fault
@@ -81,19 +83,31 @@ SHORTEST_PERIOD = 1000
 """Picoseconds between two samples of queues."""
 
 
+OF_RUNS = Needs(lambda at: not at.is_trained(), "a training keeps no packets and no queues", "gradwire run")
+
+
+def _may_miss(at: Situation) -> bool:
+    """Return True if a message may be delivered without all of its bytes."""
+    return at.is_trained() or not at.scenario.senders or any(
+        ":" in transport.kind or bound_of(sender) > 0 for sender, transport in at.carried()
+    )
+
+
 class Output(Table):
     """What a run records beyond its tables."""
 
-    packet_log: Flag | tuple[str, ...] = False
+    packet_log: Annotated[Flag | tuple[str, ...], OF_RUNS] = False
     """Every transmission of every packet, or of the jobs and traffic named; for small networks only."""
-    queue_samples: PositiveTime | None = None
+    queue_samples: Annotated[PositiveTime | None, OF_RUNS] = None
     """How often to note what waits at ports and what they have sent; never if absent. At least 1 ns, in which not even
     the smallest packet crosses a link of 400 Gbps."""
     sample_ports: tuple[str, ...] | None = None
     """Which: ports such as "leaf0->h3", or nodes for all their ports. All of all switches if absent."""
     delays: Flag = False
     """Count how long packets wait at every port."""
-    missing: Flag = True
+    missing: Annotated[
+        Flag, Needs(_may_miss, "every message arrives whole", "job.push_bound, job.pull_bound or traffic.bound above 0")
+    ] = True
     """Of messages that are delivered without all of their bytes, note which are missing."""
 
     @model_validator(mode="after")
@@ -117,17 +131,21 @@ class Scenario(Table):
     modules: Annotated[str, Field(min_length=1)] | None = None
     """Folder of the modules that are named as "module:Class"; that of the scenario file if absent."""
     topology: AnyTopology
-    link: Link = Link()
-    link_override: tuple[LinkOverride, ...] = ()
-    switch: Switch = Switch()
+    link: Annotated[Link, PACKETS] = Link()
+    link_override: Annotated[tuple[LinkOverride, ...], PACKETS] = ()
+    switch: Annotated[Switch, PACKETS] = Switch()
     host: Host = Host()
     load_balancing: Annotated[
-        str, BeforeValidator(_balancer), Field(json_schema_extra=examples("load_balancing"))
+        str, BeforeValidator(_balancer), Field(json_schema_extra=examples("load_balancing")), SEVERAL_PATHS, PACKETS
     ] = "ecmp"
     """Which of the shortest paths a packet takes: by flow hash (weighted: in proportion to the links' rates), packet by
     packet (spray, least_queue), burst by burst (flowlet), or as the sending host says, packet by packet (source routes;
     reps: hashes of entropies of which those that went well are used again)."""
-    transport: AnyTransport = default_transport()
+    transport: Annotated[
+        AnyTransport,
+        Needs(lambda at: not at.scenario.senders or any(each.transport is None for each in at.scenario.senders),
+              "every job and traffic names a transport of its own", "a job or traffic without one"),
+    ] = default_transport()
     job: tuple[Job, ...] = ()
     traffic: tuple[AnyTraffic, ...] = ()
     fault: tuple[AnyFault, ...] = ()

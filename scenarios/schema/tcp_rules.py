@@ -64,6 +64,10 @@ class Ruled(Windowed):
     made: of a connection what it sends in 1/1024 s at its pace and at least two full packets, as Linux (TCP small
     queues). Otherwise they are made when they leave, and connections take turns."""
 
+    @property
+    def falls_in_proportion(self) -> bool:
+        return modern(rules_of(self.model_dump()))
+
     @model_validator(mode="before")
     @classmethod
     def _longest(cls, table: Any) -> Any:

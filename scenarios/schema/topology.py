@@ -34,12 +34,20 @@ MAX_CABLES = 1_000_000
 class TopologyTable(Table, ABC):
     """What all kinds answer. A class derived from it with a `kind` is a topology with all there is to know of it."""
 
-    several_paths: ClassVar[bool] = True
-    """Whether there can be several shortest paths between two hosts."""
     circular: ClassVar[bool] = False
     """Whether shortest paths can form a ring, in which all may wait for each other where links can be stopped."""
 
     kind: str
+
+    @property
+    def several_paths(self) -> bool:
+        """Return True if there can be several shortest paths between two hosts."""
+        return True
+
+    @property
+    def racks(self) -> tuple[int, ...] | None:
+        """Return how many hosts hang on each switch, h0, h1, ... switch by switch; None if the kind does not tell."""
+        return None
 
     @property
     @abstractmethod

@@ -106,13 +106,15 @@ class Traffic(Table, ABC):
         Fraction,
         Needs(lambda at: ":" in at.transport.kind or at.table.droppable or not at.transport.keeps_important
               or not at.transport.ecn_capable, "all packets are important and have to arrive",
-              "traffic.droppable = true, or important_must_arrive = false in the transport"),
+              "traffic.droppable = true, or important_must_arrive = false in the transport", "on the run"),
     ] = 0.0
     """Share of a flow's bytes that may be lost."""
     droppable: Annotated[
         Flag,
         Needs(lambda at: is_marked(at) or at.table.bound > 0 or ":" in at.transport.kind,
               "nothing treats droppable packets differently", "switch.ecn_threshold, or a bound above 0"),
+        Needs(lambda at: at.transport.ecn_capable or ":" in at.transport.kind,
+              "all packets of its transport are droppable", "a transport whose packets are ECN-capable"),
     ] = False
     """Whether all packets are droppable (Not-ECT), whatever the transport makes of untagged ones."""
 
@@ -181,7 +183,9 @@ class Repeated(Traffic):
 
     size: Size
     """Bytes of every flow."""
-    period: PositiveTime | None = None
+    period: Annotated[
+        PositiveTime | None, Needs(lambda at: at.table.rounds != 1, "there is one round", "rounds above 1")
+    ] = None
     """Time from the start of one round to that of the next."""
     rounds: Count | None = None
     """How many; one without a period, and with one as many as there is time for, if absent."""

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, mod
 
 from gradwire.scenarios.schema.base import Count, Flag, Natural, Table, refuse
 from gradwire.scenarios.schema.chosen import Chosen
-from gradwire.scenarios.schema.effect_conditions import Needs
+from gradwire.scenarios.schema.effect_conditions import PACKETS, Needs
 from gradwire.scenarios.units import Fraction, format_rate, format_time
 
 
@@ -43,7 +43,10 @@ class Optimizer(Table):
     schedule: Literal["triangle", "constant", "steps"] = "triangle"
     """triangle: linearly up for the first `rise` of the steps, and down to zero; steps: a tenth after half, a hundredth
     after three quarters of them."""
-    rise: Annotated[float, Field(gt=0, lt=1, strict=True)] = 0.3
+    rise: Annotated[
+        float, Field(gt=0, lt=1, strict=True),
+        Needs(lambda at: at.table.schedule == "triangle", "the rate does not rise", 'schedule = "triangle"'),
+    ] = 0.3
     """Share of the steps in which a triangle rises."""
     momentum: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.9
     """Of sgd; with `momentum_correction` give 0 here."""
@@ -94,9 +97,15 @@ class RandomLoss(Table):
     """Half of the layers that lose any."""
     magnitudes: Annotated[Literal["all", "small", "large"], ANY_LOSS] = "all"
     """Half of each tensor's packets, by mean magnitude, that may be lost."""
-    burst: Annotated[float, Field(ge=1, le=1e4, strict=True), ANY_LOSS] = 1.0
+    burst: Annotated[
+        float, Field(ge=1, le=1e4, strict=True), ANY_LOSS,
+        Needs(lambda at: not (at.table.last or at.table.quota), "lost packets are counted out by tensor",
+              "last = false and quota = false"),
+    ] = 1.0
     """Mean length of a run of lost packets."""
-    quota: Annotated[Flag, ANY_LOSS] = False
+    quota: Annotated[
+        Flag, ANY_LOSS, Needs(lambda at: not at.table.last, "last loses that share already", "last = false")
+    ] = False
     """Lose that share of the packets of each tensor that may be lost (of half of them with `magnitudes`), rounded at
     random, and not a random number around it."""
     last: Annotated[Flag, ANY_LOSS] = False
@@ -198,10 +207,13 @@ class Training(Table):
     keep_missing: Flag = False
     """Keep which packets were lost, and how long each round took, in the training's folder: for
     `network = { replay = ... }`, and for whoever wants to know."""
-    resync: Natural = 0
+    resync: Annotated[
+        Natural,
+        Needs(lambda at: at.table.network != "ideal", "an ideal network loses nothing", "another training.network"),
+    ] = 0
     """Steps after which workers whose parameters differ, because something was lost on the way back, are given the same
     ones; 0 for never."""
-    compute: Literal["trace", "none"] = "none"
+    compute: Annotated[Literal["trace", "none"], PACKETS] = "none"
     """trace: with the simulated or the emulated network computing takes the times of the job's trace, which must be one
     of this model; none: no time."""
     encode_time: Annotated[
@@ -226,6 +238,11 @@ class Training(Table):
     """Of the initial parameters."""
     data_seed: Natural = 0
     """Of the order of samples."""
+
+    @property
+    def takes_time(self) -> bool:
+        """Return True if anything that workers do may take time on the network's clock."""
+        return self.compute == "trace" or self.encode_time != "none" or self.system is not None
 
     @model_validator(mode="after")
     def _once(self) -> Training:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from gradwire.scenarios.schema.base import Count, Natural, Table, refuse
+from gradwire.scenarios.schema.effect_conditions import Needs
 from gradwire.scenarios.units import Bytes, PositiveTime, Ps, Size, format_size, format_time
 
 MIN_PAYLOAD, MAX_PAYLOAD = 64, 9000
@@ -151,12 +152,21 @@ class Tcp(Transport):
 class Windowed(Tcp):
     """What TCP's variants share whose window falls by losses."""
 
-    recovery: Literal["pipe", "prr"] = "pipe"
+    recovery: Annotated[
+        Literal["pipe", "prr"],
+        Needs(lambda at: not at.table.falls_in_proportion, "by these rules the window falls in proportion (prr)",
+              'preset = "classic", and none of the other rules', names_default=True),
+    ] = "pipe"
     """How sending goes on while the window falls after a loss: not before enough is known to have left the network [RFC
     6675], or in proportion to what arrives [RFC 6937], as ns-3 does and Linux, on the testbed, always."""
     delayed_acks: PositiveTime | None = None
     """The receiver acknowledges every second packet, or one that has waited so long: Linux has 40 ms, ns-3 200 ms [RFC
     1122]; at once what is out of order. Unless given, every packet by itself. Below min_rto."""
+
+    @property
+    def falls_in_proportion(self) -> bool:
+        """Return True if the window falls by prr, whatever `recovery` says."""
+        return False
 
     @model_validator(mode="after")
     def _soon_enough(self) -> Windowed:

@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from gradwire.scenarios.schema.base import Count, Flag, Natural, refuse
+from gradwire.scenarios.schema.effect_conditions import Needs
 from gradwire.scenarios.units import Fraction
 from gradwire.training.reducers.fields import Ratio
 from gradwire.training.systems.asynchronous import Unsynchronised
 
 if TYPE_CHECKING:
     from gradwire.training.trainer import Trainer
+
+
+IN_HALVES = Needs(lambda at: at.table.update == "half", "all parameters are updated per push", 'update = "half"')
 
 
 class MIPD(Unsynchronised):
@@ -51,15 +55,19 @@ class MIPD(Unsynchronised):
     """Turns of a worker until which everything is sent, so that no layer starves that begins to learn late."""
     bits: Annotated[int, Field(ge=0, le=8, strict=True)] = 4
     """Of a value; 0: float32."""
-    smoothing: Ratio = 0.4
+    smoothing: Annotated[
+        Ratio,
+        Needs(lambda at: at.table.compensate or at.table.update == "half", "nothing goes by the smoothed gradient",
+              'compensate = true, or update = "half"'),
+    ] = 0.4
     """Weight of a new gradient in the smoothed one."""
     compensate: Flag = True
     """Whether the smoothed gradient stands in for what was dropped."""
     update: Literal["half", "all"] = "half"
     """What of the parameters is updated, and pulled, per push."""
-    rotation: Annotated[int, Field(ge=2, le=1000, strict=True)] = 2
+    rotation: Annotated[int, Field(ge=2, le=1000, strict=True), IN_HALVES] = 2
     """Of so many turns of a worker, one is for the half that matters less."""
-    block: Count = 256
+    block: Annotated[Count, IN_HALVES] = 256
     """Elements of a block of a half."""
 
     @model_validator(mode="after")

@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from gradwire.scenarios.schema.base import Count, Flag, refuse
+from gradwire.scenarios.schema.effect_conditions import Needs
 from gradwire.scenarios.units import Fraction
 from gradwire.training.reducers.fields import Ratio
 from gradwire.training.systems.base import System
 
 if TYPE_CHECKING:
     from gradwire.training.trainer import Trainer
+
+
+HAS_CORE = Needs(lambda at: at.table.beta > 0, "there is no core", "beta above 0")
 
 
 class SlimDP(System):
@@ -32,9 +36,9 @@ class SlimDP(System):
     """Share of each tensor that is pushed and pulled in a step."""
     beta: Fraction = 0.15
     """Share of each tensor that is core."""
-    every: Count = 20
+    every: Annotated[Count, HAS_CORE] = 20
     """Steps for which a core stays, q."""
-    gradient_weight: Annotated[float, Field(ge=0, le=1e6, strict=True)] = 1.0
+    gradient_weight: Annotated[float, Field(ge=0, le=1e6, strict=True), HAS_CORE] = 1.0
     """c: what a gradient counts beside a parameter."""
     keys: Flag = True
     """Send the explorer's places; without them it is drawn from a seed that both sides have, 4 alpha n bytes."""

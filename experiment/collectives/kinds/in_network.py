@@ -17,12 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import model_validator
 
 from gradwire.experiment.collectives.kinds.parameter_server import ParameterServer
 from gradwire.scenarios.errors import Mistake
+from gradwire.scenarios.schema.effect_conditions import SEVERAL_ITERATIONS
 from gradwire.scenarios.schema.exchange import ExchangeTable, check_partition
 from gradwire.scenarios.units import Bytes, Size, format_size
 
@@ -33,8 +34,10 @@ if TYPE_CHECKING:
 class InNetwork(ExchangeTable):
     """All-reduce by switches that sum, in `switch.aggregation_slots` slots, with every worker the server of a share."""
 
+    workers_update = False
+
     kind: Literal["in_network"]
-    pull: Literal["layerwise", "barrier"] = "layerwise"
+    pull: Annotated[Literal["layerwise", "barrier"], SEVERAL_ITERATIONS] = "layerwise"
     """Forward of a layer waits for that layer's tensors only, or for all of them."""
     partition: Size = Bytes(4 * 2**20)
     """Largest message: longer tensors are cut, and the parts spread over the workers."""

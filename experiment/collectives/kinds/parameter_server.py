@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import model_validator
 
 from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.schema.base import Flag, Natural
+from gradwire.scenarios.schema.effect_conditions import SEVERAL_ITERATIONS, Needs
 from gradwire.scenarios.schema.exchange import ExchangeTable, check_partition
 from gradwire.scenarios.units import Bytes, Rate, Size
 
@@ -17,26 +18,36 @@ if TYPE_CHECKING:
     from gradwire.scenarios.schema.job import Job
 
 
+SEVERAL_SERVERS = Needs(
+    lambda at: at.owner is None or at.owner.servers > 1, "there is one server", "job.servers above 1"
+)
+
+
 class ParameterServer(ExchangeTable):
     """Workers push gradients to servers and pull the sum back; every tensor partition has one server."""
 
+    workers_update = False
+
     kind: Literal["parameter_server"]
-    pull: Literal["layerwise", "barrier"] = "layerwise"
+    pull: Annotated[Literal["layerwise", "barrier"], SEVERAL_ITERATIONS] = "layerwise"
     """Forward of a layer waits for that layer's tensors only, or for all of them."""
     colocated: Flag = False
     """Servers on the workers' hosts rather than on hosts of their own."""
     partition: Size = Bytes(4 * 2**20)
     """Largest message: longer tensors are cut, and the parts spread over the servers."""
-    shards: Literal["bytes", "round_robin", "split"] = "bytes"
+    shards: Annotated[Literal["bytes", "round_robin", "split"], SEVERAL_SERVERS] = "bytes"
     """Which server a partition lives on. bytes: the largest ones first, each on the server with the fewest bytes so
     far, as BytePS balances them [recalled]; round_robin: in turn, in the order of tensors; split: tensors of at least
     `split_above` in equal parts on all servers, the others in turn, as MXNet's KVStore does [recalled]."""
-    split_above: Size = Bytes(4_000_000)
+    split_above: Annotated[
+        Size, Needs(lambda at: at.table.shards == "split", "no tensor is split over servers", 'shards = "split"'),
+        SEVERAL_SERVERS,
+    ] = Bytes(4_000_000)
     """With shards = "split": bytes above which a tensor is split; a million float32 values in MXNet [recalled]."""
     asynchronous: Flag = False
     """Servers answer every push by itself, with the parameters as they are then, and wait for no other worker's: what
     comes back is as old as the others are late."""
-    staleness: Natural = 0
+    staleness: Annotated[Natural, SEVERAL_ITERATIONS] = 0
     """How many iterations older parameters may be than the last one: a worker waits for what came back of so many
     iterations before, while its newer gradients are under way, and is never further ahead of the slowest one (bounded
     delay: Li et al., OSDI '14; stale synchronous parallel: Ho et al., NIPS '13, whose workers see newer values where

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 class Dumbbell(TopologyTable):
     """Two switches, `left` and `right`, with hosts on both, joined by one cable: the bottleneck."""
 
-    several_paths = False
-
     kind: Literal["dumbbell"]
     left: Count
     """Hosts h0, h1, ... on the switch `left`."""
@@ -28,6 +26,14 @@ class Dumbbell(TopologyTable):
     """Of the cable between the switches; `link.rate` unless given."""
     bottleneck_latency: Time | None = None
     """The same for its latency."""
+
+    @property
+    def several_paths(self) -> bool:
+        return False
+
+    @property
+    def racks(self) -> tuple[int, ...]:
+        return self.left, self.host_count - self.left
 
     @property
     def size(self) -> tuple[int, int]:

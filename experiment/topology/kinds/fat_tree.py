@@ -65,6 +65,11 @@ class FatTree(TopologyTable):
         return self
 
     @property
+    def several_paths(self) -> bool:
+        _, up = edge_ports(self.k, self.oversubscription) or (0, 0)
+        return up > 1 or (self.tiers == 3 and self.k > 2)
+
+    @property
     def size(self) -> tuple[int, int]:
         _, up = edge_ports(self.k, self.oversubscription) or (0, 0)
         if self.tiers == 2:

@@ -54,6 +54,14 @@ class LeafSpine(TopologyTable):
         return self
 
     @property
+    def several_paths(self) -> bool:
+        return self.leaves > 1 and self.spines > 1
+
+    @property
+    def racks(self) -> tuple[int, ...]:
+        return (self.hosts_per_leaf,) * self.leaves
+
+    @property
     def size(self) -> tuple[int, int]:
         return self.leaves + self.spines, self.leaves * (self.hosts_per_leaf + self.spines)
 

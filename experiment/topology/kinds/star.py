@@ -17,11 +17,17 @@ if TYPE_CHECKING:
 class Star(TopologyTable):
     """Hosts around one switch, s0."""
 
-    several_paths = False
-
     kind: Literal["star"]
     hosts: Annotated[int, Field(ge=2, strict=True)]
     """Hosts h0, h1, ... around s0; at least two."""
+
+    @property
+    def several_paths(self) -> bool:
+        return False
+
+    @property
+    def racks(self) -> tuple[int, ...]:
+        return (self.hosts,)
 
     @property
     def size(self) -> tuple[int, int]:

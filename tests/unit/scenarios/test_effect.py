@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -10,11 +11,14 @@ from typing import Any
 
 import pytest
 
+from gradwire.experiment.needs import find_needs
 from gradwire.scenarios.checks.effect import keys_without_effect, needs_of
+from gradwire.scenarios.checks.scenario import remarks
 from gradwire.scenarios.components import PLACES, components
 from gradwire.scenarios.content import content_digest
 from gradwire.scenarios.load import build_scenario
 from gradwire.scenarios.schema.base import Table
+from gradwire.scenarios.schema.in_use import hosts_of_jobs
 from gradwire.sim.simulate import simulate
 
 ALWAYS = Path(__file__).with_name("keys_that_matter.txt")
@@ -66,6 +70,17 @@ WITH_JOB = {"traffic": [], "job": [JOB], **DLCP}
 TAGGED = {**WITH_JOB, "job.0.tagging.magnitude": True}
 BOUNDED = {**TAGGED, "job.0.push_bound": 0.2}
 
+TWO_PATHS: dict[str, Any] = {
+    "topology": {"kind": "leaf_spine", "leaves": 2, "hosts_per_leaf": 2, "spines": 2}, "traffic.0.fan_in": 3,
+}  # fmt: skip
+RING = {**WITH_JOB, "transport": "dctcp", "job.0.exchange.kind": "ring", "job.0.servers": 0, "link.loss": 0.0}
+TWO_SERVERS = {**WITH_JOB, "job.0.workers": 2, "job.0.servers": 2}
+SUMMED = {
+    **RING, "job.0.exchange.kind": "in_network", "switch.aggregation_slots": 64, "transport": "tcp_newreno",
+}  # fmt: skip
+FOUR = {**WITH_JOB, "topology.hosts": 6}
+SLOW = {"kind": "host_slow", "host": "h5", "at": "0ps", "factor": 9.0}
+
 Case = tuple[str, dict[str, Any], dict[str, Any], tuple[Any, ...]]
 CASES: dict[str, Case] = {
     # by Table.key: its place, what is set where it has no effect, where it has one, and values one of which shows it
@@ -94,7 +109,7 @@ CASES: dict[str, Case] = {
     "Job.push_bound": ("job.0.push_bound", WITH_JOB, TAGGED, (0.3,)),
     "Job.pull_bound": ("job.0.pull_bound", TAGGED, {**TAGGED, "job.0.pull_important": False}, (0.3,)),
     "Job.bound_per": ("job.0.bound_per", TAGGED, {**BOUNDED, "transport": {"kind": "dlcp", "stop_policy": "on_probe"}}, ("step",)),
-    "Job.bound_most": ("job.0.bound_most", BOUNDED, {**BOUNDED, **DROPS, "job.0.bound_per": "step", "transport": {"kind": "dlcp", "stop_policy": "on_probe"}}, (0.25, 1.0)),
+    "Job.bound_most": ("job.0.bound_most", {**BOUNDED, "job.0.push_bound": 0.6, "job.0.bound_per": "step"}, {**BOUNDED, **DROPS, "job.0.bound_per": "step", "transport": {"kind": "dlcp", "stop_policy": "on_probe"}}, (0.25, 1.0)),
     "Job.fill": ("job.0.fill", BOUNDED, {}, ()),
     "Job.pull_fill": ("job.0.pull_fill", BOUNDED, {}, ()),
     "Job.pull_important": ("job.0.pull_important", WITH_JOB, {**TAGGED, "job.0.pull_bound": 0.3}, (False,)),
@@ -118,16 +133,50 @@ CASES: dict[str, Case] = {
     "Cubic.ecn": ("transport.ecn", {"transport": {"kind": "cubic"}}, {"transport": {"kind": "cubic"}, "switch.ecn_threshold": "10KiB"}, (True,)),
     "TcpNewReno.ecn": ("transport.ecn", {"transport": {"kind": "tcp_newreno"}}, {"transport": {"kind": "tcp_newreno"}, "switch.ecn_threshold": "10KiB"}, (True,)),
     "Nscc.qa_gate": ("transport.qa_gate", {"transport": {"kind": "nscc", "trimming": False, "quick_adapt": False}}, {"transport": {"kind": "nscc"}, "switch.trim_threshold": "12KiB", "switch.buffer": "20KiB", "traffic.0.size": "1MB"}, (0, 1, 16)),
+    "Switch.queues": ("switch.queues", {"switch.ecn_threshold": "10KiB"}, {"transport": {"kind": "pias"}, "traffic.0.size": "10MB", "traffic.0.rounds": 1}, (2, 3)),
+    "Scenario.transport": ("transport", {"transport": "dctcp", "traffic.0.transport": "cubic"}, {}, ({"kind": "dctcp", "initial_window": 3},)),
+    "Scenario.load_balancing": ("load_balancing", {}, TWO_PATHS, ("spray_random", "least_queue")),
+    "Switch.path_entropies": ("switch.path_entropies", {"load_balancing": "source_random"}, {**TWO_PATHS, "load_balancing": "source_random"}, (1, 2)),
+    "Job.jitter": ("job.0.jitter", {**WITH_JOB, "job.0.compute_scale": 0}, WITH_JOB, (0.5,)),
+    "Job.optimizer": ("job.0.optimizer", {**WITH_JOB, "job.0.iterations": 3}, RING, ("1ms",)),
+    "ParameterServer.pull": ("job.0.exchange.pull", {**WITH_JOB, "job.0.iterations": 1}, {**WITH_JOB, "job.0.order": "layer", "job.0.credit": 1}, ("barrier",)),
+    "ParameterServer.staleness": ("job.0.exchange.staleness", {**WITH_JOB, "job.0.iterations": 1}, {**WITH_JOB, "job.0.iterations": 3}, (1,)),
+    "ParameterServer.shards": ("job.0.exchange.shards", WITH_JOB, TWO_SERVERS, ("round_robin", "split")),
+    "ParameterServer.split_above": ("job.0.exchange.split_above", TWO_SERVERS, {**TWO_SERVERS, "job.0.exchange.shards": "split"}, ("1kB", "40kB")),
+    "InNetwork.pull": ("job.0.exchange.pull", {**SUMMED, "job.0.iterations": 1}, SUMMED, ("barrier",)),
+    "StagedTable.forward": ("job.0.exchange.forward", {**RING, "job.0.iterations": 1}, RING, ("layerwise",)),
+    "Fifo.forward": ("job.0.scheduler.forward", {**RING, "job.0.scheduler.kind": "fifo", "job.0.iterations": 1}, {**RING, "job.0.scheduler.kind": "fifo"}, ("layerwise",)),
+    "Ddp.rebuild": ("job.0.scheduler.rebuild", {**RING, "job.0.scheduler": {"kind": "ddp", "bucket": "100kB"}, "job.0.iterations": 1}, {**RING, "job.0.scheduler": {"kind": "ddp", "bucket": "100kB"}}, (False,)),
+    "Repeated.period": ("traffic.0.period", {"traffic.0.rounds": 1}, {}, ("50us",)),
+    "Output.missing": ("output.missing", {}, {**DLCP, "traffic.0.bound": 0.3, "traffic.0.droppable": True}, (False,)),
+    "Simulation.approximate": ("simulation.approximate", {}, {**WITH_JOB, "job.0.iterations": 300, "job.0.jitter": 0.01, "link.loss": 0.0, "switch.buffer": "4MB"}, (0.1,)),
+    "Windowed.recovery": ("transport.recovery", {"transport": {"kind": "cubic", "preset": "linux"}}, {"transport": {"kind": "cubic"}}, ("prr",)),
+    **{f"Ltp.{key}": (f"transport.{key}", {"transport": {"kind": "ltp"}}, {"transport": {"kind": "ltp", "threshold": 0.1, "deadline": 8.0}, "traffic.0.bound": 0.3, "traffic.0.size": "600kB"}, values)
+       for key, values in (("threshold", (2.0, 0.5)), ("deadline", (3.0, 0.2)), ("fraction", (0.99, 0.6)))},
+    "Ltp.critical_must_arrive": ("transport.critical_must_arrive", {"transport": {"kind": "ltp"}}, {**BOUNDED, "transport": {"kind": "ltp"}, "job.0.push_bound": 0.5, "link.loss": 0.05}, (False,)),
+    **{f"Nscc.{key}": (f"transport.{key}", {"transport": {"kind": "nscc", "control": "receiver", "trimming": False}, "switch.ecn_threshold": "10KiB"}, {"transport": {"kind": "nscc", "trimming": False}, "switch.ecn_threshold": "10KiB", "traffic.0.size": "1MB", "link.loss": 0.0}, values)
+       for key, values in (("target_delay", ("2us", "50us")), ("alpha", (40.0, 0.1)), ("fi", (50.0, 500.0)), ("fi_scale", (2.5, 25.0)), ("eta", (15.0, 150.0)), ("gamma", (0.1, 1.0)), ("adjust_packets", (1, 100)), ("max_md_jump", (0.0, 1.0)))},
+    **{f"Nscc.{key}": (f"transport.{key}", {"transport": {"kind": "nscc", "control": "receiver", "trimming": False}}, {"transport": {"kind": "nscc", "trimming": key == "quick_adapt", "qa_gate": 0}, **more, "traffic.0.size": "1MB"}, values)
+       for key, more, values in (("quick_adapt", {"switch.trim_threshold": "12KiB", "switch.buffer": "20KiB"}, (False,)), ("qa_threshold", {"switch.buffer": "512KiB"}, ("5us",)))},
+    "HostFault.host": ("fault.0.host", {"fault": [{"kind": "host_paused", "host": "h3", "at": "10us", "until": "60us"}], "traffic.0.hosts": ["h0..h2"], "traffic.0.fan_in": 2}, {"fault": [{"kind": "host_paused", "host": "h0", "at": "10us", "until": "60us"}], "traffic.0.hosts": ["h0..h2"], "traffic.0.fan_in": 2}, ("h1", "h2")),
+    "HostSlow.host": ("fault.0.host", {**FOUR, "fault": [SLOW]}, {**FOUR, "fault": [SLOW]}, ("h1", "h2")),
+    "HostSlow.factor": ("fault.0.factor", {**WITH_JOB, "job.0.compute_scale": 0, "fault": [{**SLOW, "host": "h0"}]}, {**WITH_JOB, "fault": [{**SLOW, "host": "h0"}]}, (3.0,)),
+    "LinkFault.between": ("fault.0.between", {**FOUR, "fault": [{"kind": "link_degraded", "between": ["h5", "s0"], "at": "1us", "rate": "1Gbps"}]}, {**FOUR, "fault": [{"kind": "link_degraded", "between": ["h5", "s0"], "at": "1us", "rate": "1Gbps"}]}, (["h1", "s0"],)),
+    "LinkOverride.between": ("link_override.0.between", {**FOUR, "link_override": [{"between": ["h5", "s0"], "rate": "1Gbps"}]}, {**FOUR, "link_override": [{"between": ["h5", "s0"], "rate": "1Gbps"}]}, (["h1", "s0"],)),
     "Fault.at": ("fault.0.at", {"duration": "100us", "fault": [{"kind": "link_down", "between": ["h1", "s0"], "at": "150us"}]}, {"duration": "100us", "fault": [{"kind": "link_down", "between": ["h1", "s0"], "at": "150us"}]}, ("50us", "20us")),
 }  # fmt: skip
 NOT_RUN = {
-    # of trainings and of the testbed, which no simulation shows
+    # of the testbed, which no simulation shows, and of trainings: see tests/unit/training/test_effect_training.py
+    "Job.iterations", "Job.compute_scale", "Training.compute", "Training.resync", "Optimizer.rise",
+    "Output.packet_log", "Output.queue_samples", "Scenario.link", "Scenario.link_override", "Scenario.switch",
+    *(f"MIPD.{key}" for key in ("smoothing", "rotation", "block")), "SlimDP.every", "SlimDP.gradient_weight",
     "Job.start", "Job.phase", "Emulation.loss_recovery", "Emulation.host_queue", "Emulation.side_channel",
     *(f"RandomLoss.{key}" for key in ("layers", "magnitudes", "burst", "quota", "last", "way", "worker", "seed")),
 }  # fmt: skip
 UNMET_VALUES: dict[str, Any] = {
-    "Fault.at": "170us", "Job.fill": "rescaled", "Job.pull_fill": "zero", "Job.bound_most": 0.1, "Bound.critical": 0.3,
-    "Switch.pfc_classes": [0],
+    "Fault.at": "170us", "Job.fill": "rescaled", "Job.pull_fill": "zero", "Bound.critical": 0.3,
+    "Switch.pfc_classes": [0], "HostFault.host": "h3", "HostSlow.host": "h4", "LinkFault.between": ["h4", "s0"],
+    "LinkOverride.between": ["h4", "s0"],
 }  # fmt: skip
 
 
@@ -171,7 +220,7 @@ def test_a_key_whose_need_is_not_met_changes_nothing_and_is_named(key: str) -> N
     with_it = _with(unmet, {place: value})
     where = ".".join(place.split(".")).replace(".0.", "[0].")
     notes = keys_without_effect(build_scenario(with_it))
-    assert [note for note in notes if note.startswith(f"{where} has no effect: ")], notes
+    assert [note for note in notes if re.match(rf"{re.escape(where)} has no effect( on the run)?: ", note)], notes
     assert _digest(with_it) == _digest(_with(unmet))
 
 
@@ -187,3 +236,95 @@ def test_a_key_whose_need_is_met_can_change_something_and_is_not_named(key: str)
         if _digest(with_it) != plain:
             return
     pytest.fail(f"no value of {values} changes the Result")
+
+
+IDLE: dict[str, dict[str, Any]] = {
+    "fault[0].host": {"fault": [{"kind": "host_paused", "host": "h5", "at": "1us", "until": "100us"}]},
+    "fault[0].between": {"fault": [{"kind": "link_down", "between": ["h5", "leaf1"], "at": "1us", "until": "80us"}]},
+    "link_override[0].between": {"link_override": [{"between": ["leaf1", "h5"], "rate": "1Gbps", "latency": "9us"}]},
+}  # fmt: skip
+TWO_RACKS = {
+    **WITH_JOB, "topology": {"kind": "leaf_spine", "leaves": 2, "hosts_per_leaf": 3, "spines": 2},
+    "job.0.placement": "spread", "job.0.compute_scale": 0.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["dlcp", "dctcp"])
+@pytest.mark.parametrize("where", IDLE)
+def test_what_befalls_an_idle_host_changes_nothing_and_is_named(where: str, kind: str) -> None:
+    """Three workers and a server spread over two racks of three take h0, h3, h1, h4, and h5 is idle."""
+    with_it = _with(TWO_RACKS, {"transport": {"kind": kind}}, IDLE[where])
+    assert [note.split(" has ")[0] for note in keys_without_effect(build_scenario(with_it))] == [where]
+    assert _digest(with_it) == _digest(_with(TWO_RACKS, {"transport": {"kind": kind}}))
+    busy = eval(repr(with_it).replace("h5", "h4"))
+    assert keys_without_effect(build_scenario(busy)) == [] and _digest(busy) != _digest(with_it)
+
+
+def test_a_slow_host_without_a_worker_changes_nothing_and_is_named() -> None:
+    """Beside an idle host, one that traffic alone uses: traffic computes nothing."""
+    for tables in (_with(TWO_RACKS, {"job.0.compute_scale": 0.01}), _with()):
+        with_it = {**tables, "fault": [SLOW | {"host": "h5" if "job" in tables else "h0"}]}
+        assert [note.split(" has ")[0] for note in keys_without_effect(build_scenario(with_it))] == ["fault[0].host"]
+        assert _digest(with_it) == _digest(tables)
+
+
+@pytest.mark.parametrize("rule", ["packed", "spread"])
+@pytest.mark.parametrize(
+    "topology",
+    [
+        {"kind": "star", "hosts": 9}, {"kind": "dumbbell", "left": 4, "right": 5},
+        {"kind": "leaf_spine", "leaves": 3, "hosts_per_leaf": 3, "spines": 2},
+    ],
+)  # fmt: skip
+def test_hosts_of_jobs_are_those_of_placement(rule: str, topology: dict[str, Any]) -> None:
+    """Two jobs by the rule around one with named hosts."""
+    named = {**JOB, "name": "b", "workers": 2, "servers": 1, "placement": {"workers": ["h1", "h3"], "servers": ["h8"]}}
+    jobs = [{**JOB, "workers": 2, "placement": rule}, named, {**JOB, "name": "c", "workers": 1, "placement": rule}]
+    scenario = build_scenario(_with({"topology": topology, "traffic": [], "job": jobs, "transport": "dctcp"}))
+    needs = find_needs(scenario)
+    used = {needs.network.names[each] for at in needs.places for each in (*at.workers, *at.servers)}
+    assert hosts_of_jobs(scenario) == used
+
+
+def test_a_default_that_other_rules_override_is_named() -> None:
+    """Linux's window falls in proportion whatever recovery says, "pipe" as well, which is the default."""
+    tables = _with({"transport": {"kind": "cubic", "preset": "linux", "recovery": "pipe"}})
+    (note,) = keys_without_effect(build_scenario(tables))
+    assert note.startswith("transport.recovery has no effect: by these rules the window falls in proportion (prr); ")
+    assert not keys_without_effect(build_scenario(_with({"transport": {"kind": "cubic", "recovery": "pipe"}})))
+
+
+def test_remedies_together_are_enough() -> None:
+    """Beside pfc and a shared buffer, a port's own buffer needs both of two things."""
+    tables = _with({"switch.pfc": True, "switch.shared_buffer": "200KiB", "switch.buffer": "30KiB"})
+    (note,) = keys_without_effect(build_scenario(tables))
+    advice = "no switch.shared_buffer, and switch.pfc_classes without some queue"
+    assert note == f"switch.buffer has no effect: shared_buffer takes its place; for it to matter: {advice}"
+    del tables["switch"]["shared_buffer"]
+    tables["switch"]["pfc_classes"] = [3]
+    assert keys_without_effect(build_scenario(tables)) == []
+    without = copy.deepcopy(tables)
+    del without["switch"]["buffer"]
+    assert _digest(tables) != _digest(without)
+
+
+def test_a_shared_buffer_beside_pfc_stops_senders_earlier() -> None:
+    """A fan-in of 3 at a star: above alpha times what is free, not above the threshold, and nothing is dropped."""
+    pauses = {}
+    for name, more in (("own", {}), ("shared", {"switch.shared_buffer": "40KiB"})):
+        tables = _with({"switch": {"pfc": True}, "link.loss": 0.0, "traffic.0.size": "600kB"}, more)
+        assert keys_without_effect(build_scenario(tables)) == []
+        ports = simulate(build_scenario(tables)).ports
+        assert sum(ports["drops_tail"].to_pylist()) == 0
+        pauses[name] = sum(ports["pauses"].to_pylist())
+    assert pauses["shared"] > pauses["own"]
+
+
+def test_a_most_below_the_bound_matters_where_the_default_is_above() -> None:
+    """0.1 with a bound of 0.2 lets no message take over what others leave, as the default of 0.5 does."""
+    place, _, met, _ = CASES["Job.bound_most"]
+    tables = _with(met, {place: 0.1})
+    assert keys_without_effect(build_scenario(tables)) == []
+    assert _digest(tables) == _digest(_with(met, {place: 0.2})) != _digest(_with(met))
+    (remark,) = [each for each in remarks(build_scenario(tables)) if "bound_most" in each]
+    assert remark.startswith("job[0].bound_most is 0.1 but the bound is 0.2: it acts as the bound")
