@@ -208,9 +208,13 @@ class Learned:
             try:
                 table = pyarrow.parquet.read_table(place / f"{name}.parquet")
                 later = {key: value for key, value in LATER.get(name, {}).items() if key not in table.column_names}
-                rows = table.select([each for each in columns if each not in later]).to_pylist()
-                tables[name] = [{**row, **later} for row in rows] if later else rows
-            except (OSError, KeyError, pyarrow.ArrowException):
+                table = table.select([each for each in columns if each not in later])
+                if any(column.type != pyarrow.type_for_alias(columns[column.name]) for column in table.schema):
+                    raise ValueError("a column of another type")
+                if any(table[each].null_count for each in table.column_names if each not in LATER.get(name, {})):
+                    raise ValueError("a value is missing")
+                tables[name] = [{**row, **later} for row in table.to_pylist()]
+            except (OSError, KeyError, ValueError, pyarrow.ArrowException):
                 raise ResultError("is damaged", str(place / f"{name}.parquet"), "a table of a training") from None
         return cls({key: value for key, value in summary.items() if key != "format"}, tables)
 

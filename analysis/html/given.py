@@ -25,6 +25,7 @@ from gradwire.scenarios.learned import SCENARIO, Learned, trainings_in
 from gradwire.scenarios.output import NEW_FILE, new_file, new_folder, refuse_existing
 from gradwire.scenarios.record import members
 from gradwire.scenarios.result import Result
+from gradwire.scenarios.stored import read_scenario
 from gradwire.traces.trace import trace_of
 
 if TYPE_CHECKING:
@@ -244,7 +245,7 @@ def _trainings(read: Sequence[tuple[Learned, Path | None]], title: str) -> Secti
     called = [each.name for each, _ in read]
     given = []
     for each, at in read:
-        text = (at / SCENARIO).read_text(encoding="utf-8") if at else ""
+        text = read_scenario(at / SCENARIO) if at else ""
         if called.count(each.name) > 1 and (seeds or at):
             label = f"{each.name}, seed {each.seed}" if seeds else f"{each.name} ({at})"
             each = replace(each, summary={**each.summary, "label": label})

@@ -219,6 +219,29 @@ def test_damaged_folders_are_refused(whole: tuple[Path, Learned], tmp_path: Path
             train(tiny(*RESTS), folder)
 
 
+@pytest.mark.parametrize(("column", "value"), [("clock_ps", "soon"), ("clock_ps", None), ("loss", "low"), ("step", 1.5)])
+def test_tables_with_values_of_another_kind_are_refused(whole: tuple[Path, Learned], tmp_path: Path, column: str, value: object) -> None:
+    import shutil
+
+    folder = tmp_path / "damaged"
+    shutil.copytree(whole[0], folder)
+    table = parquet.read_table(folder / "steps.parquet")
+    others = [value] * table.num_rows
+    parquet.write_table(table.set_column(table.column_names.index(column), column, [others]), folder / "steps.parquet")
+    with pytest.raises(ResultError, match=r"steps\.parquet: is damaged"):
+        Learned.read(folder)
+
+
+def test_a_report_refuses_a_scenario_that_is_no_text(whole: tuple[Path, Learned], tmp_path: Path) -> None:
+    import shutil
+
+    shutil.copytree(whole[0], tmp_path / "damaged")
+    with (tmp_path / "damaged" / "scenario.toml").open("ab") as file:
+        file.write(b"\xff\xfe")
+    done = CliRunner().invoke(cli.app, ["report", str(tmp_path / "damaged"), "--out", str(tmp_path / "page.html")])
+    assert done.exit_code == 2 and not (tmp_path / "page.html").exists()
+
+
 @pytest.mark.parametrize(("settings", "words"), [
     (['training.model="resnet9"'], "training.model.*did you mean"),
     (['training.model="bert-base"'], "learns masked"),
