@@ -40,7 +40,7 @@ name = "small"
 set = { switch = { buffer = "20KiB" } }
 """
 ALPHA = "note: switch.buffer_alpha has no effect: no buffer is shared; for it to matter: switch.shared_buffer"
-BOUND = "note: traffic[0].bound has no effect: all packets are important and have to arrive"
+BOUND = "note: traffic[0].bound has no effect on the run: all packets are important and have to arrive"
 
 
 @pytest.fixture(scope="module")
