@@ -83,8 +83,10 @@ def _differing(first: JsonView, other: JsonView) -> Iterator[str]:
 
 
 def _apart(one: Mapping[str, Any], two: Mapping[str, Any]) -> str:
-    """Return in words what tables of another scenario are, and what those of the first one are; of lists of tables
-    with the same names, only the keys that differ."""
+    """Return in words what tables of two scenarios have, the other's first.
+
+    Of lists of tables with the same names only the keys that differ are said.
+    """
     said, others = _words(two), _words(one)
     if said != others:
         return f"{said}, not {others}"

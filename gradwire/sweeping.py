@@ -205,7 +205,7 @@ def _points(declared: SweepFile, folder: Path) -> list[Point]:
     """The points, once it is known that they can be simulated and have what is to be measured and drawn."""
     from gradwire.analysis.sweeps.checks import check_sweep
     from gradwire.analysis.sweeps.points import points_of
-    from gradwire.scenarios.checks.effect import keys_without_effect
+    from gradwire.scenarios.checks.effect import keys_without_effect_in_runs
     from gradwire.sim.simulate import check_simulated
 
     with warnings.catch_warnings(record=True) as notes:
@@ -213,9 +213,9 @@ def _points(declared: SweepFile, folder: Path) -> list[Point]:
         points = points_of(declared, folder)
     for text, category in {str(note.message): note.category for note in notes}.items():
         warnings.warn(text, category, stacklevel=3)
-    for text in keys_without_effect(*(point.scenario for point in points)):
-        warnings.warn(text, ScenarioNote, stacklevel=3)
     check_sweep(declared, points)
+    for text in keys_without_effect_in_runs(*(point.scenario for point in points)):
+        warnings.warn(text, ScenarioNote, stacklevel=3)
     for point in {id(point.scenario.transport): point for point in points}.values():
         check_simulated(point.scenario)
     return points

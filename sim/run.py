@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 from gradwire.experiment.routing import Routing
 from gradwire.experiment.topology import Network
 from gradwire.scenarios.arrays import Columns, Ints
-from gradwire.scenarios.checks.effect import keys_without_effect
+from gradwire.scenarios.checks.effect import keys_without_effect_in_runs
 from gradwire.scenarios.inner_units import Ps
 from gradwire.sim.collected import Collected
 from gradwire.sim.coupling import Coupling
@@ -196,7 +196,7 @@ def collect_result(
     if sums := getattr(coupling.fabric, "sums", {}):
         totals["sums"] = sums
     summary = summarise(scenario, ",".join(digests), {"packet_hops": hops}, totals)
-    if notes := keys_without_effect(scenario):
+    if notes := keys_without_effect_in_runs(scenario):
         summary["notes"] = notes
     if forward is not None and forward.steady is not None:
         rows = Counter(row[0] for row in collected.iterations)

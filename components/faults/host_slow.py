@@ -19,10 +19,10 @@ def _has_worker(at: Situation) -> bool:
 
 def _computes(at: Situation) -> bool:
     """Return True if some job's computing may take time; a host that no job is on is named by itself."""
-    if at.scenario.training is not None:
-        return bool(at.scenario.training.takes_time)
-    jobs = at.scenario.job
-    return not jobs or any(job.compute_scale > 0 or job.optimizer is not None for job in jobs)
+    jobs, training = at.scenario.job, at.scenario.training
+    if not jobs or any(job.optimizer is not None for job in jobs):
+        return True
+    return any(job.compute_scale > 0 for job in jobs) and (training is None or training.takes_time)
 
 
 class HostSlow(HostFault):

@@ -14,11 +14,11 @@ MOST_NOTES = 8
 """Notes that are printed one by one; `gradwire check` prints all."""
 
 
-def print_notes(variants: Sequence[Scenario]) -> None:
+def print_notes(variants: Sequence[Scenario], *, trained: bool = False) -> None:
     """Print a line on standard error for each key that has no effect in any of the variants that set it."""
-    from gradwire.scenarios.checks.effect import keys_without_effect
+    from gradwire.scenarios.checks.effect import keys_without_effect, keys_without_effect_in_runs
 
-    notes = keys_without_effect(*variants)
+    notes = (keys_without_effect if trained else keys_without_effect_in_runs)(*variants)
     for note in notes[:MOST_NOTES]:
         typer.echo(f"note: {note}", err=True)
     if len(notes) > MOST_NOTES:

@@ -87,7 +87,7 @@ def cmd_train(
         raise ScenarioError(f"sets what --set {said[0]} does", "--seeds", "one of the two")
     loaded = load_scenario(scenario, set=overrides, policy=policy)
     chosen = loaded.variants() if every else [loaded]
-    print_notes(chosen)
+    print_notes(chosen, trained=True)
     if jobs > 1 and any(each.training is not None and each.training.network == "emulated" for each in chosen):
         what = "would have trainings on real sockets disturb each other"
         raise ScenarioError(what, "--jobs", expected='1 with training.network = "emulated"')

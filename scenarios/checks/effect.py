@@ -35,6 +35,11 @@ def keys_without_effect(*variants: Scenario) -> list[str]:
     return list(dict.fromkeys(key.note for key in keys if key.note and key.place not in useful))
 
 
+def keys_without_effect_in_runs(*variants: Scenario) -> list[str]:
+    """Return the notes of `keys_without_effect` for runs, in which a table [training] plays no part."""
+    return keys_without_effect(*(variant.model_copy(update={"training": None}) for variant in variants))
+
+
 def needs_of(table: type[Table]) -> dict[str, list[Needs]]:
     """Return the declared needs of a table's fields, by key; all of a field's have to be met."""
     found = {}

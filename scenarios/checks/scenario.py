@@ -22,7 +22,8 @@ from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.explain import explain
 from gradwire.scenarios.schema.bound import most_of
 from gradwire.scenarios.schema.job import HostPlacement, Job
-from gradwire.scenarios.schema.network import Room, Switch, entries, fits
+from gradwire.scenarios.schema.network import Room, Switch
+from gradwire.scenarios.schema.per_queue import entries, fits
 from gradwire.scenarios.schema.topology import MAX_CABLES, MAX_HOSTS, MAX_SWITCHES
 from gradwire.scenarios.schema.training import PLAYED
 from gradwire.scenarios.units import Bps, Ps, format_size, format_time

@@ -9,7 +9,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from gradwire.scenarios.schema.base import Count, Flag, Mistakes, Natural, Table, refuse
 from gradwire.scenarios.schema.bound import AnyBound, most_of
 from gradwire.scenarios.schema.chosen import NAME_ALONE, Chosen
-from gradwire.scenarios.schema.effect_conditions import Needs, Situation
+from gradwire.scenarios.schema.effect_conditions import PACKETS, Needs, Situation
 from gradwire.scenarios.schema.exchange import ExchangeTable
 from gradwire.scenarios.schema.parallel import ModelSplit
 from gradwire.scenarios.schema.policy import Tagging
@@ -124,7 +124,7 @@ class Job(Table):
     compute_scale: Annotated[float, Field(ge=0, le=1000, strict=True), OF_TIMES] = 1.0
     """Factor on the trace's compute times: 0.5 is a worker twice as fast; 0 leaves communication alone, and all
     gradients of an iteration are ready at one time (see `order`)."""
-    optimizer: Annotated[Time | None, WORKERS_UPDATE, OF_TIMES] = None
+    optimizer: Annotated[Time | None, WORKERS_UPDATE, PACKETS] = None
     """How long the optimiser step of all parameters takes where workers make it, whatever `compute_scale` says; as
     captured, and scaled, unless given. Where servers update parameters (`parameter_server`, `in_network`), that takes
     no time."""

@@ -9,7 +9,7 @@ from gradwire.scenarios.toml import write_toml
 SCENARIO: dict[str, Any] = {
     "name": "small",
     "topology": {"kind": "star", "hosts": 4},
-    "switch": {"queues": 1, "ecn_threshold": "96KiB"},
+    "switch": {"ecn_threshold": "96KiB"},
     "traffic": [{"name": "web", "kind": "poisson", "sizes": "20kB", "load": 0.4, "flows": 120}],
     "policy": [{"name": "plain", "label": "as it is"}, {"name": "spray", "set": {"load_balancing": "spray_random"}}],
 }

@@ -106,3 +106,14 @@ def test_an_override_does_not_pretend_to_change_a_result(own_directory: Path):
     assert "note: one: has been run already: seed=3 changes nothing in it" in done.stderr
     plain = CliRunner().invoke(cli.app, ["compare", "one", "case.toml"])
     assert "has been run already" not in plain.stderr
+
+
+def test_of_tables_with_one_name_the_keys_that_differ_are_said() -> None:
+    web = '[[traffic]]\nname = "web"\nkind = "poisson"\nload = 0.6\n'
+    first, other = run_with(STAR + web + 'transport = "ltp"\n'), STAR + web + 'transport = { kind = "ltp", deadline = 9.0 }\n'
+    (sentence,) = compare([first, run_with(other + "droppable = true\n", "Other")]).differences
+    words = "traffic (web: transport {kind ltp, deadline 9.0}, not ltp; web: droppable True, not none)"
+    assert sentence == f"Other differs from Policy in more than policy: {words}"
+    override = '[[link_override]]\nbetween = ["h0", "s0"]\nrate = "1Gbps"\n'
+    (sentence,) = compare([run_with(STAR), run_with(STAR + override, "Other")]).differences
+    assert "link_override {between h0 and s0, rate 1Gbps}" in sentence

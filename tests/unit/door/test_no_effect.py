@@ -40,7 +40,7 @@ name = "small"
 set = { switch = { buffer = "20KiB" } }
 """
 ALPHA = "note: switch.buffer_alpha has no effect: no buffer is shared; for it to matter: switch.shared_buffer"
-BOUND = "note: traffic[0].bound has no effect: all packets are important and have to arrive"
+BOUND = "note: traffic[0].bound has no effect on the run: all packets are important and have to arrive"
 
 
 @pytest.fixture(scope="module")
@@ -89,3 +89,14 @@ def test_a_sweep_names_axes_without_effect(scenario: str, tmp_path: Path) -> Non
     words = "buffer_alpha has no effect: its points give the same Results, to the byte"
     assert found.axes_without_effect == [words] == found.as_dict()["notes"]
     assert words in str(sweep_section(Sweep.read(tmp_path / "s")))
+
+
+def test_a_run_takes_no_notice_of_a_training(tmp_path: Path) -> None:
+    """When a job starts is of a run, which `gradwire run` is, though the file says what to train as well."""
+    job = '[[job]]\nname = "j"\ntrace = "resnet20"\nworkers = 2\nservers = 1\niterations = 1\nstart = "1ms"\n'
+    exchange = 'exchange = { kind = "parameter_server" }\n[training]\nmodel = "resnet8"\nsteps = 1\n'
+    (tmp_path / "both.toml").write_text('name = "both"\ntopology = { kind = "star", hosts = 3 }\n' + job + exchange)
+    words = "note: job[0].start has no effect: it is of a run"
+    assert words in _run("check", str(tmp_path / "both.toml")).output
+    assert words not in _run("run", str(tmp_path / "both.toml"), "--out", str(tmp_path / "out")).output
+    assert "notes" not in json.loads((tmp_path / "out" / "result.json").read_text())

@@ -23,6 +23,7 @@ from gradwire.analysis.sweeps.points import points_of
 from gradwire.analysis.sweeps.schema import build_sweep
 from gradwire.analysis.sweeps.store import Record, Store
 from gradwire.scenarios.errors import MissingExtraError, ResultError, ScenarioError, ScenarioNote
+from gradwire.scenarios.toml import write_toml
 from gradwire.sweeping import SweepFailed, planned
 from tests.support.sweep_cases import sweep_tables, sweep_text
 
@@ -352,6 +353,7 @@ def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     [
         ({"measures": ["slowdown_p98"]}, "no measure 'slowdown_p98'; expected slowdown_p99"),
         ({"measures": ["job.slowdown_p99"]}, "is of 'job', which is neither a job nor traffic; expected web"),
+        ({"measures": ["iteration_mean_ps"]}, "'iteration_mean_ps' is of jobs alone, and asked of web; expected a scenario with jobs"),
         ({"scenario": "nothing"}, "no such file"),
         ({"skip": "load < much"}, "neither is larger"),
         ({"axis": [{"key": "job.workers", "values": [2]}]}, "small: axis workers: job.workers: the scenario has no [[job]]"),
@@ -400,7 +402,6 @@ def test_shown_in_a_notebook_and_in_a_line(whole: Any) -> None:
 @pytest.mark.slow
 def test_policies_of_a_comparison_run_side_by_side(tmp_path: Path) -> None:
     """The same Results, byte for byte, in the same order, whatever is through first."""
-    from gradwire.scenarios.toml import write_toml
     from tests.support.sweep_cases import SCENARIO
 
     (tmp_path / "two.toml").write_text(write_toml(SCENARIO))
@@ -412,3 +413,20 @@ def test_policies_of_a_comparison_run_side_by_side(tmp_path: Path) -> None:
         if file.name != "timing.json":
             assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
     assert repr(gradwire.compare("two.toml", jobs=2)) == repr(gradwire.compare("two.toml"))
+
+
+def test_measures_of_flows_asked_of_a_job_are_refused_with_those_there_are(tmp_path: Path) -> None:
+    """The first sender is a job, whose messages are no flows; the traffic behind it has them."""
+    job = {"name": "ps", "trace": "resnet20", "workers": 2, "servers": 1, "exchange": {"kind": "parameter_server"}}
+    web = {"name": "web", "kind": "incast", "size": "10kB", "fan_in": 2}
+    (tmp_path / "both.toml").write_text(write_toml(
+        {"name": "both", "topology": {"kind": "star", "hosts": 4}, "job": [job], "traffic": [web]}
+    ))
+    sweep = 'name = "s"\nscenario = "both.toml"\nmeasures = ["MEASURE"]\n[[axis]]\nkey = "link.rate"\nvalues = ["10Gbps"]\n'
+    for measure, code in (("slowdown_p99", 2), ("web.slowdown_p99", 0), ("ps.completion_mean_ps", 2), ("push_mean_ps", 0)):
+        (tmp_path / "s.toml").write_text(sweep.replace("MEASURE", measure))
+        result = invoke("sweep", "s.toml", "--dry-run")
+        assert result.exit_code == code, result.stderr
+        if code:
+            name = measure.rpartition(".")[2]
+            assert f"measure '{measure}' is of traffic alone, and asked of ps; expected web.{name}" in result.stderr
