@@ -37,7 +37,7 @@ class InNetwork(ExchangeTable):
     workers_update = False
 
     kind: Literal["in_network"]
-    pull: Annotated[Literal["layerwise", "barrier"], SEVERAL_ITERATIONS] = "layerwise"
+    pull: Annotated[Literal["barrier", "layerwise"], SEVERAL_ITERATIONS] = "layerwise"
     """Forward of a layer waits for that layer's tensors only, or for all of them."""
     partition: Size = Bytes(4 * 2**20)
     """Largest message: longer tensors are cut, and the parts spread over the workers."""

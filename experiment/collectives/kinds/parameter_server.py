@@ -29,7 +29,7 @@ class ParameterServer(ExchangeTable):
     workers_update = False
 
     kind: Literal["parameter_server"]
-    pull: Annotated[Literal["layerwise", "barrier"], SEVERAL_ITERATIONS] = "layerwise"
+    pull: Annotated[Literal["barrier", "layerwise"], SEVERAL_ITERATIONS] = "layerwise"
     """Forward of a layer waits for that layer's tensors only, or for all of them."""
     colocated: Flag = False
     """Servers on the workers' hosts rather than on hosts of their own."""

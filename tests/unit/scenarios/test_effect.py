@@ -328,3 +328,31 @@ def test_a_most_below_the_bound_matters_where_the_default_is_above() -> None:
     assert _digest(tables) == _digest(_with(met, {place: 0.2})) != _digest(_with(met))
     (remark,) = [each for each in remarks(build_scenario(tables)) if "bound_most" in each]
     assert remark.startswith("job[0].bound_most is 0.1 but the bound is 0.2: it acts as the bound")
+
+
+MORE_UNMET: dict[str, tuple[str, dict[str, Any], Any]] = {
+    # further needs of keys of which one is tried above
+    "flowlets over one path": ("switch.flowlet_gap", {"load_balancing": "flowlet"}, "100ns"),
+    "turns of one class": ("switch.drr_quantum", {}, "4KiB"),
+    "levels of one switch": ("switch.aggregation_levels", SUMMED, 1),
+    "ewma of drawn tags": ("job.0.tagging.ewma", {**BOUNDED, **DROPS, "job.0.tagging.random": True}, 0.1),
+    "sample of drawn tags": ("job.0.tagging.sample", {**BOUNDED, **DROPS, "job.0.tagging.random": True}, 1.0),
+    "droppable anyway": ("traffic.0.droppable", {"transport": "tcp_newreno", "switch.ecn_threshold": "10KiB", "switch.selective_drop": True}, True),
+    "droppable at a constant rate": ("traffic.0.droppable", {"transport": "constant_rate", "switch.ecn_threshold": "10KiB"}, True),
+    "split over one server": ("job.0.exchange.split_above", {**WITH_JOB, "job.0.exchange.shards": "split"}, "1kB"),
+    "quick adapt's gate": ("transport.qa_gate", {"transport": {"kind": "nscc", "control": "receiver", "trimming": False}}, 0),
+    "quick adapt's threshold": ("transport.qa_threshold", {"transport": {"kind": "nscc", "trimming": False, "quick_adapt": False}}, "1us"),
+    "two spines, one leaf": ("load_balancing", {"topology": {"kind": "leaf_spine", "leaves": 1, "hosts_per_leaf": 4, "spines": 2}}, "spray_random"),
+    "one spine": ("load_balancing", {"topology": {"kind": "leaf_spine", "leaves": 2, "hosts_per_leaf": 2, "spines": 1}}, "least_queue"),
+    "a dumbbell": ("load_balancing", {"topology": {"kind": "dumbbell", "left": 2}}, "reps"),
+    "a fat tree of one uplink": ("load_balancing", {"topology": {"kind": "fat_tree", "k": 4, "tiers": 2, "oversubscription": 3.0}}, "spray_random"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MORE_UNMET)
+def test_each_need_of_a_key_is_tried_unmet(name: str) -> None:
+    place, unmet, value = MORE_UNMET[name]
+    with_it = _with(unmet, {place: value})
+    where = place.replace(".0.", "[0].")
+    assert [note for note in keys_without_effect(build_scenario(with_it)) if note.startswith(f"{where} has no effect: ")]
+    assert _digest(with_it) == _digest(_with(unmet))
