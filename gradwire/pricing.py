@@ -186,7 +186,7 @@ def _one_by_one(scenario: Scenario) -> bool:
 
 
 def _kept(place: Path) -> dict[str, dict[str, int]]:
-    """Return the times of a file by what computes and rate; none if there is no such file, or it is damaged."""
+    """Return the times of a file by computing and rate, none from a file that is missing or damaged."""
     try:
         kept = parse_json(place.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -298,13 +298,14 @@ class Result:
     def read(cls, directory: str | Path) -> Result:
         """Read what `write` wrote. Raises `ResultError` for what is missing, damaged or of another format."""
         from gradwire.scenarios import stored
+        from gradwire.scenarios.result_consistency import check_consistency
 
         folder = path_of(directory, "Result.read(directory)", "a Result directory", ResultError)
         if not folder.is_dir():
             raise ResultError("no such directory", str(folder), "a Result directory")
         summary, timing = stored.read_summary(folder), stored.read_timing(folder)
         tables = {name: stored.read_table(folder / f"{name}.parquet", schema_of(name)) for name in TABLES}
-        stored.check_messages(tables, folder)
+        check_consistency(summary, tables, folder)
         return cls(summary, **tables, timing=timing, scenario=stored.read_scenario(folder / SCENARIO_FILE))
 
 

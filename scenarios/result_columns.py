@@ -1,8 +1,8 @@
 """Values that each column of a Result's tables may hold; `check_values` refuses others when a Result is read.
 
 The rules follow from the type of a column in `TABLES`: counts, sizes and times are not negative, shares are finite,
-ports join two nodes, texts are not empty. `LEAST` names the columns that may be negative, `VOCABULARIES` those with a
-fixed set of words.
+ports join two nodes, texts are not empty. `LEAST` names the columns whose least value is not 0, `VOCABULARIES` those
+with a fixed set of words.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ LEAST: Mapping[tuple[str, str], int] = {
     # programs of `gradwire exec` may begin before the time that counts from their first mark
     **{("iterations", name): ANY for name in ("start_ps", "forward_end_ps", "backward_end_ps", "end_ps")},
     ("iterations", "exposed_ps"): ANY,  # on real clocks a little less than computing may be left
+    ("flows", "ideal_ps"): 1,
     ("messages", "tensor"): UNKNOWN,
     ("messages", "layer"): UNKNOWN,
     ("messages", "released_ps"): UNKNOWN,
@@ -46,7 +47,7 @@ LEAST: Mapping[tuple[str, str], int] = {
     ("packets", "packet"): UNKNOWN,
     ("packets", "argument"): ANY,
 }
-"""Least values of whole numbers that may be below 0."""
+"""Least values of whole numbers whose least value is not 0."""
 MOST_PS = 1 << 62
 """Latest time; twice that still fits 64 bits."""
 

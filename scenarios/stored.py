@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.errors import ResultError, shorten
 from gradwire.scenarios.json_data import parse_json
 from gradwire.scenarios.learned import SUMMARY as TRAINING
@@ -32,7 +31,10 @@ SUMMARY: Mapping[str, Shape] = {
     "transports": {"": {"kind": str, "payload": int, "overhead": int, "wire": str}},
     "engine": {"kind": str, "clock": str, "packet_hops": int, "valid": bool, "disturbed": list},
     "approximate": {"tolerance": float, "declined": str, "left_out": list, "missed": int, "jobs": {"": dict}},
-    "totals": {"simulated_ps": int, "finished": bool, "ended_by": str},
+    "totals": {
+        "simulated_ps": int, "finished": bool, "ended_by": str, "iterations": int, "messages": int,
+        "messages_under_way": int, "bytes": int,
+    },
 }  # fmt: skip
 """Types of what is read of a summary, as far as it is there; under "": of every key."""
 MOST = 1 << 63
@@ -175,18 +177,3 @@ def read_table(path: Path, schema: pyarrow.Schema) -> pyarrow.Table:
             raise ResultError(f"column {name} has {empty} empty values", str(path), "none")
     check_values(path.stem, table, path)
     return table
-
-
-def check_messages(tables: Mapping[str, pyarrow.Table], folder: Path) -> None:
-    """Raise `ResultError` if a table names a message that there is none of; below zero is whatever belongs to none."""
-    import numpy as np
-
-    known = numpy_of(tables["messages"]["message"].unique())
-    if len(known) != tables["messages"].num_rows:
-        raise ResultError("has a message twice", str(folder / "messages.parquet"), "each number once")
-    for name in ("flows", "drops", "missing", "packets"):
-        named = numpy_of(tables[name]["message"].unique())
-        strange = named[(named >= 0) & ~np.isin(named, known)]
-        if len(strange):
-            what = f"names message {strange[0]}, which is not in messages.parquet"
-            raise ResultError(what, str(folder / f"{name}.parquet"), WHOLE)

@@ -13,6 +13,7 @@ from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.result import KINDS, TABLES, Result, make_table
 from gradwire.scenarios.result_columns import LEAST, VOCABULARIES, check_values
 
+POSITIVE = {"ideal_ps": 1}
 GOOD = {"int8": 0, "int32": 0, "int64": 0, "float64": 0.5, "bool": False, "string": "a"}
 BAD: dict[str, tuple[Any, ...]] = {
     "int8": (-2,), "int32": (-2,), "int64": (-2, 1 << 62 | 1), "float64": (float("inf"), float("nan"), -0.1, 1.5), "string": ("",),
@@ -26,7 +27,8 @@ COLUMNS = [(table, column, kind) for table, columns in TABLES.items() for column
 def good_row(table: str) -> dict[str, Any]:
     row = {column: GOOD[kind] for column, kind in TABLES[table].items()}
     words = {column: values[0] for (named, column), values in VOCABULARIES.items() if named == table}
-    return row | ({"port": "a->b"} if "port" in row else {}) | words
+    positive = {column: value for column, value in POSITIVE.items() if column in row}
+    return row | ({"port": "a->b"} if "port" in row else {}) | positive | words
 
 
 def table_of(name: str, row: dict[str, Any]) -> pa.Table:

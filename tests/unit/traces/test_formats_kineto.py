@@ -322,7 +322,7 @@ def test_an_open_array_is_legal_and_an_open_object_is_not():
         ('{"traceEvents": [1, "x", null]}', "no gradient.*that are no events"),
         ('{"traceEvents": [{]}', "is not JSON"),
         ('{"traceEvents": [{"a": nul}], "more": "' + "x" * 100 + '"}', "is not JSON"),
-        ('{"traceEvents": 5}', "no traceEvents"),
+        ('{"traceEvents": 5}', "has traceEvents that are no array but a number"),
         ('{"a" 5}', "is not JSON"),
         ('{"traceEvents": [' + "9" * 5000 + "]}", "thousands of digits"),
         (

@@ -11,6 +11,7 @@ from gradwire.traces.formats.profile.backward import passes, updates
 from gradwire.traces.formats.profile.collectives import count_unknown_groups, gradient_collectives
 from gradwire.traces.formats.profile.iterations import Iteration, checked_steps, iterations, usual_count
 from gradwire.traces.formats.profile.records import Call, Records
+from gradwire.traces.formats.profile.stray import drop_stray_records
 from gradwire.traces.formats.profile.timeline import Timeline, launches_nothing, timeline
 from gradwire.traces.formats.profile.times import timing
 
@@ -28,6 +29,7 @@ def build(records: Records, draft: Draft, rank: int, where: str) -> None:
         raise TraceError(
             f"holds launches ({category}) but no work of the accelerator", where, "a profile with its kernels"
         )
+    drop_stray_records(records, draft)
     steps = checked_steps(records, where, draft)
     accelerator = timeline(records, draft)
     backward = passes(records, draft)
@@ -77,9 +79,13 @@ def _with_all_kernels(chosen: list[Iteration], accelerator: Timeline, draft: Dra
 
     A kernel that lacks its launch looks like one from before the recording.
     """
-    if accelerator.compute is None or not accelerator.has_doubts:
+    stream = accelerator.compute
+    if stream is None or not accelerator.has_doubts:
         return chosen
-    counts = [accelerator.compute.count(each.begin, each.high) for each in chosen]
+    partial = [each for each in chosen if stream.lacks_many(each.begin, each.high)]
+    draft.doubtful["iterations that lack the kernels of many launches"] += len(partial)
+    chosen = [each for each in chosen if each not in partial]
+    counts = [stream.count(each.begin, each.high) for each in chosen]
     usual = usual_count(counts)
     whole = [each for each, count in zip(chosen, counts, strict=True) if usual in (None, count)]
     draft.doubtful["iterations with other kernels than most"] += len(chosen) - len(whole)

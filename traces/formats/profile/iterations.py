@@ -104,6 +104,10 @@ def iterations(
         limit = update.windows[0].end if update and has_launches else high
         silent = Draft("") if by_parameter else draft
         largest = max((call.numel for call in [*calls, *sent]), default=0)
+        if by_parameter:
+            is_early = [call.at < first for call in calls]
+            draft.doubtful["gradients before the backward pass, left out"] += sum(is_early)
+            calls = [call for call, early in zip(calls, is_early, strict=True) if not early]
         sent = within_backward(sent, first, last_end, limit, largest, silent)
         if not by_parameter:
             calls = sent

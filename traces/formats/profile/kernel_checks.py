@@ -20,6 +20,8 @@ CLOCK_US = 2.0
 """Clocks of CPU and accelerator agree to this; old profiles have whole microseconds. Our choice."""
 USUAL = 0.1
 """A share of kernels from which on a doubt is a property of the machine, and not of single records. Our choice."""
+MANY_LOST = 0.25
+"""A share of a step's launches from which on it is left out if their kernels are not in the file. Our choice."""
 MANY = 20
 """No share is taken of fewer kernels."""
 
@@ -50,6 +52,17 @@ def duplicates(kernels: Kernels) -> Bools:
     again = np.zeros(len(kernels), dtype=bool)
     again[order[1:]] = np.logical_and.reduce([each[order[1:]] == each[order[:-1]] for each in columns])
     return again
+
+
+def moved(kernels: Kernels, main: int, steps: int) -> Bools:
+    """Return which kernels are on another stream than `main` that has fewer of them than there are steps.
+
+    What a step runs on a side stream recurs with each step: fewer are kernels of `main` whose stream or process is
+    damaged.
+    """
+    counts = np.bincount(kernels.row[kernels.is_kernel], minlength=int(kernels.row.max()) + 1)
+    is_moved: Bools = kernels.is_kernel & (kernels.row != main) & (counts[kernels.row] < steps)
+    return is_moved
 
 
 def without_duration(kernels: Kernels) -> Bools:

@@ -15,6 +15,7 @@ import numpy as np
 from gradwire.traces.formats.draft import Draft
 from gradwire.traces.formats.profile.kernel_checks import (
     CLOCK_US,
+    MANY_LOST,
     Bools,
     Floats,
     Ints,
@@ -22,6 +23,7 @@ from gradwire.traces.formats.profile.kernel_checks import (
     duplicates,
     early,
     late,
+    moved,
     out_of_order,
     outlasting,
     overlapping,
@@ -61,6 +63,7 @@ class KernelStream:
                 # Behind all others they are of the step whose functions were lost as well.
                 self._doubt_after(places[places < len(sound)] if is_step_lost else places)
         self.doubtful_launches = np.sort(np.concatenate(launches))
+        self._lost_launches = lost_launches
 
     def _doubt_after(self, places: Ints) -> None:
         self.doubtful_after[places] = True
@@ -84,8 +87,16 @@ class KernelStream:
         return index
 
     def count(self, begin: float, end: float) -> int:
-        """Return how many kernels were launched from `begin` up to `end`."""
+        """Return how many kernels were launched from `begin` up to `end`, those that are not in the file included."""
         first, last = np.searchsorted(self.launch, (begin, end), side="left")
+        return int(last - first) + self._lost(begin, end)
+
+    def lacks_many(self, begin: float, end: float) -> bool:
+        """Return True if the kernels of many launches from `begin` up to `end` are not in the file."""
+        return self._lost(begin, end) > MANY_LOST * self.count(begin, end)
+
+    def _lost(self, begin: float, end: float) -> int:
+        first, last = np.searchsorted(self._lost_launches, (begin, end), side="left")
         return int(last - first)
 
     def spent(self, begin: float, end: float) -> float | None:
@@ -133,9 +144,11 @@ def timeline(records: Records, draft: Draft) -> Timeline:
         computing.launch = computing.start.copy()
     main = _main_row(computing)
     exchange = set(np.unique(kernels.row[communicating]).tolist()) - {main}
+    is_moved = moved(computing, main, max(len(records.optimizers), len(records.steps)))
+    computing.row = np.where(is_moved, main, computing.row)
     is_again = duplicates(computing)
     draft.doubtful["kernels recorded twice"] += int(is_again.sum())
-    computing = computing.take(~is_again)
+    computing, is_moved = computing.take(~is_again), is_moved[~is_again]
     has_no_duration = without_duration(computing)
     streams = {}
     for row in np.unique(computing.row).tolist():
@@ -147,6 +160,7 @@ def timeline(records: Records, draft: Draft) -> Timeline:
         streams[row] = _checked(
             computing.take(here),
             has_no_duration[here],
+            is_moved[here],
             lost if row == main else lost[:0],
             records.lost["function"] > 0,
             draft,
@@ -235,7 +249,7 @@ def _count_launches(host: list[Activities], kernels: Kernels, draft: Draft) -> N
 
 
 def _lost_launches(host: list[Activities], kernels: Kernels, records: Records) -> Floats:
-    """Return the times of launches whose kernel is not in the file, though most launches of that name have one."""
+    """Return the times of launches whose kernel is not in the file, though launches of that name have one."""
     named = [
         number for name, number in records.names.items() if any(w in name.lower() for w in _LAUNCHES_KERNELS)
     ]
@@ -244,7 +258,7 @@ def _lost_launches(host: list[Activities], kernels: Kernels, records: Records) -
     lost = [
         times[here & ~has_work]
         for here in (names == number for number in named)
-        if has_work[here].sum() > 2 * (~has_work[here]).sum()
+        if has_work[here].any()
     ]
     return np.sort(np.concatenate(lost)) if lost else np.zeros(0)
 
@@ -270,7 +284,12 @@ def _main_row(kernels: Kernels) -> int:
 
 
 def _checked(
-    kernels: Kernels, has_no_duration: Bools, lost_launches: Floats, is_step_lost: bool, draft: Draft
+    kernels: Kernels,
+    has_no_duration: Bools,
+    is_moved: Bools,
+    lost_launches: Floats,
+    is_step_lost: bool,
+    draft: Draft,
 ) -> KernelStream:
     """Return a stream of the kernels that can be believed; count the others by kind."""
     has_launch = np.isfinite(kernels.launch)
@@ -283,6 +302,7 @@ def _checked(
     kinds: list[tuple[str, Bools]] = [
         ("kernels with ts 0 and dur 0", has_no_time),
         ("kernels whose launch is not in the file", ~has_launch),
+        ("kernels on a stream that has fewer kernels than there are steps", is_moved),
         ("kernels that begin before their launch", early(kernels, draft)),
         ("kernels that begin long after the recording", late(kernels)),
         ("kernels without a duration", has_no_duration),

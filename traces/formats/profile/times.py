@@ -105,6 +105,7 @@ def _update(iteration: Iteration, accelerator: Timeline, draft: Draft) -> float:
             lasted for stream in accelerator.streams.values() if (lasted := stream.spent(*span)) is not None
         ]
         if not spent and accelerator.streams:
-            draft.doubtful["updates without a kernel: their time on the CPU is taken"] += 1
+            draft.doubtful["updates without a kernel: no time is taken from them"] += 1
+            continue
         total += max(spent) if spent else span.end - span.begin
     return total

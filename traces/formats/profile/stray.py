@@ -1,0 +1,75 @@
+"""Records of the CPU whose time lies far outside of the recording."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwire.traces.formats.draft import Draft
+from gradwire.traces.formats.profile.records import Records
+
+FAR = 2
+"""Times the length of most of the recording that a record lies outside of it. Our choice."""
+FEW = 10
+"""A recording of fewer records has no length to compare with."""
+
+T = TypeVar("T")
+Bools = NDArray[np.bool_]
+
+
+def drop_stray_records(records: Records, draft: Draft) -> None:
+    """Remove the CPU's records far before or behind all others, and count them by kind.
+
+    A damaged time puts a record into another step, or before all of them. Steps that then lack a function, a gradient
+    or an optimizer are left out later.
+    """
+    functions = records.functions
+    times = {
+        "autograd functions": functions.begin,
+        "AccumulateGrad": [call.at for call in records.accumulated],
+        "collectives": [call.at for call in [*records.calls, *records.operators]],
+        "forward operators": records.forward,
+        "ProfilerStep annotations": [step.begin for step in records.steps],
+        "Optimizer.step annotations": [span.begin for span in records.optimizers],
+    }
+    every = np.concatenate([np.array(each, dtype=np.float64) for each in times.values()])
+    if len(every) < FEW:
+        return
+    early, late = np.quantile(every, (0.1, 0.9))
+    least, most = early - FAR * (late - early), late + FAR * (late - early)
+    stray = {kind: _outside(each, least, most) for kind, each in times.items()}
+    if not any(each.any() for each in stray.values()):
+        return
+    for kind, each in stray.items():
+        draft.doubtful[f"{kind} at a time far outside of the recording, left out"] += int(each.sum())
+    kept = ~stray["autograd functions"]
+    functions.begin, functions.end = (array("d", np.array(each)[kept]) for each in (functions.begin, functions.end))
+    functions.row = array("l", np.array(functions.row)[kept].tolist())
+    functions.accumulates = array("b", np.array(functions.accumulates)[kept].tolist())
+    records.lost["function"] += int((~kept).sum())
+    records.lost["optimizer"] += int(stray["Optimizer.step annotations"].sum())
+    records.accumulated = _without(records.accumulated, stray["AccumulateGrad"])
+    of_calls = len(records.calls)
+    records.calls, records.operators = (
+        _without(records.calls, stray["collectives"][:of_calls]),
+        _without(records.operators, stray["collectives"][of_calls:]),
+    )
+    is_forward = ~stray["forward operators"]
+    records.forward = array("d", np.array(records.forward)[is_forward])
+    records.forward_rows = array("l", np.array(records.forward_rows)[is_forward].tolist())
+    records.steps = _without(records.steps, stray["ProfilerStep annotations"])
+    records.optimizers = _without(records.optimizers, stray["Optimizer.step annotations"])
+
+
+def _outside(times: Sequence[float] | array[float], least: float, most: float) -> Bools:
+    values = np.array(times, dtype=np.float64)
+    is_outside: Bools = (values < least) | (values > most)
+    return is_outside
+
+
+def _without(values: list[T], stray: Bools) -> list[T]:
+    return [value for value, is_stray in zip(values, stray.tolist(), strict=True) if not is_stray]
