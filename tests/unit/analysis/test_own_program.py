@@ -38,7 +38,7 @@ def result(hosts: tuple[str, ...] = ("h2", "h0"), takes: tuple[int, ...] = (9, 4
     count = len(rows)
     values = {
         "job": ["x"] * count, "worker": [row[0] for row in rows], "iteration": [row[1] for row in rows],
-        "start_ps": [0] * count, "end_ps": [row[2] for row in rows],
+        "start_ps": [0] * count, "end_ps": [row[2] for row in rows], "exposed_ps": [row[2] for row in rows],
     }  # fmt: skip
     columns = {name: values.get(name, [0] * count) for name in ITERATIONS}
     programs = {"ranks": [{"rank": rank, "host": host} for rank, host in enumerate(hosts)], "congestion": {}, **more}
