@@ -25,7 +25,6 @@ from gradwire.scenarios.learned import SCENARIO, Learned, trainings_in
 from gradwire.scenarios.output import NEW_FILE, new_file, new_folder, refuse_existing
 from gradwire.scenarios.record import members
 from gradwire.scenarios.result import Result
-from gradwire.scenarios.stored import read_scenario
 from gradwire.traces.trace import trace_of
 
 if TYPE_CHECKING:
@@ -233,6 +232,14 @@ def _other(kind: str, read: Any, where: str) -> Section:
     return others.fidelity_section(read, results[0], results[1], Path(where).name)
 
 
+def _text_of(path: Path) -> str:
+    """Return the text of a training's scenario. Raises ResultError if it is no text."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ResultError(f"cannot be read ({error})", str(path)) from None
+
+
 def _trainings(read: Sequence[tuple[Learned, Path | None]], title: str) -> Section:
     from gradwire.analysis.html.others import learned_section
     from gradwire.analysis.over_seeds import arms_of
@@ -245,7 +252,7 @@ def _trainings(read: Sequence[tuple[Learned, Path | None]], title: str) -> Secti
     called = [each.name for each, _ in read]
     given = []
     for each, at in read:
-        text = read_scenario(at / SCENARIO) if at else ""
+        text = _text_of(at / SCENARIO) if at else ""
         if called.count(each.name) > 1 and (seeds or at):
             label = f"{each.name}, seed {each.seed}" if seeds else f"{each.name} ({at})"
             each = replace(each, summary={**each.summary, "label": label})

@@ -306,7 +306,16 @@ REMARKS: list[tuple[Any, dict[str, Any], str]] = [
     ),
     ("hpcc", {"switch_pfc": True, "switch_pfc_headroom": "37671B"}, "37672B can still come"),
     ("hpcc", {"switch_pfc": True, "topology": {"kind": "torus", "dims": [3, 3]}}, "in a torus"),
-    ("swift", {"traffic": [{"name": "t", "kind": "permutation", "size": "10kB", "transport": "hpcc"}]}, "transport is hpcc"),
+    (
+        "swift",
+        {
+            "traffic": [
+                {"name": "t", "kind": "permutation", "size": "10kB", "transport": "hpcc"},
+                {"name": "u", "kind": "permutation", "size": "10kB"},
+            ],
+        },
+        "transport is hpcc",
+    ),
 ]  # fmt: skip
 
 
@@ -320,12 +329,19 @@ def test_what_was_probably_not_meant_is_remarked(transport: Any, fields: dict[st
     ("transport", "fields"),
     [
         ("hpcc", {"switch_pfc": True, "switch_pfc_headroom": "37672B"}),
-        ("dcqcn", {"switch_pfc": True, "switch_ecn_threshold": "64KiB", "load_balancing": "spray_random"}),
+        ("dcqcn", {"switch_pfc": True, "switch_ecn_threshold": "64KiB"}),
         ({"kind": "dctcp", "ecn": False}, {}),
     ],
 )
 def test_what_is_fine_is_not_remarked(transport: Any, fields: dict[str, Any]):
     assert remarks(build_scenario(tables(transport, **fields))) == []
+
+
+def test_nothing_overtakes_where_there_is_one_path():
+    """Spraying is named as without effect there, and not as what it takes for a loss."""
+    scenario = build_scenario(tables("dcqcn", switch_pfc=True, switch_ecn_threshold="64KiB", load_balancing="spray_random"))
+    (remark,) = remarks(scenario)
+    assert remark.startswith("load_balancing has no effect: there is one path")
 
 
 # --- what the tables say of transports is what transports do --------------------------------------------------------------

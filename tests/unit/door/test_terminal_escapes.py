@@ -30,7 +30,8 @@ def test_what_is_not_shown_is_escaped(text, shown):
     assert printable(text) == shown
 
 
-def test_a_stream_escapes_and_rich_keeps_its_colours():
+def test_a_stream_escapes_and_rich_keeps_its_colours(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")  # a dumb terminal has no colours
     bytes_ = io.BytesIO()
     stream = EscapingStream(bytes_, encoding="utf-8")
     assert stream.write(HOSTILE) == len(HOSTILE)

@@ -35,7 +35,7 @@ def replayed(kept: Path, *more: str, policy: str = "dlcp"):
     (["link.rate=10Gbps", "job.push_bound=0.3"], ["link.rate", "job.push_bound"]),
     (["job.servers=2", 'job.exchange.partition="32KiB"', "switch.buffer=1MiB"], ["switch.buffer", "job.servers", "job.exchange.partition"]),
     (['topology={kind="dumbbell", left=6}'], ["topology"]),
-    (["host.software_latency=7us", 'load_balancing="ecmp"'], ["host.software_latency", "load_balancing"]),
+    (["host.software_latency=7us", 'load_balancing="spray_random"'], ["host.software_latency", "load_balancing"]),
 ])  # fmt: skip
 def test_what_makes_no_difference_is_named(kept: Path, more: list[str], keys: list[str]) -> None:
     done = train(replayed(kept, *more))
