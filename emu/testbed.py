@@ -28,7 +28,13 @@ from gradwire.emu.planning.ability import untagged
 from gradwire.emu.planning.beside import shared
 from gradwire.emu.planning.faults import differences as faulty
 from gradwire.emu.planning.plan import Plan
-from gradwire.emu.planning.prepare import check_rates, check_scenario, kernel_options, make_plan
+from gradwire.emu.planning.prepare import (
+    check_rates,
+    check_scenario,
+    fault_changes,
+    kernel_options,
+    make_plan,
+)
 from gradwire.emu.planning.programs import (
     Asked,
     as_asked,
@@ -214,6 +220,7 @@ def choose_backend(
     from gradwire.emu.planning.choose import choose, kind_of
     from gradwire.emu.planning.probe import probe, virtual_kernel
 
+    fault_changes(scenario, resolved.network)  # whoever has to build a kernel knows it first
     if clock == "virtual":
         kernel_or_error()
         kernel = virtual_kernel()

@@ -9,6 +9,7 @@ import numpy as np
 
 from gradwire.components.transports.dlcp import Dlcp
 from gradwire.emu.planning.ability import available, lacking
+from gradwire.emu.planning.changes import Change
 from gradwire.emu.planning.faults import changes_of, why_not
 from gradwire.emu.planning.plan import Plan, Port, Queues, TransportPlan
 from gradwire.emu.planning.programs import transport_of_programs
@@ -143,6 +144,22 @@ def kernel_options(scenario: Scenario) -> Json:
 
 
 @names_scenario
+def fault_changes(scenario: Scenario, network: Network) -> tuple[Change, ...]:
+    """Return what the faults of a scenario change, in the words of a plan.
+
+    Raises
+    ------
+    ScenarioError
+        Faults of what the network has not got.
+    """
+    mistakes: list[Mistake] = []
+    changes = changes_of(scenario.fault, network, mistakes)
+    if mistakes:
+        raise ScenarioError("the testbed cannot run this scenario", mistakes=mistakes)
+    return changes
+
+
+@names_scenario
 def make_plan(
     scenario: Scenario,
     resolved: Resolved,
@@ -168,10 +185,7 @@ def make_plan(
             where="topology",
             expected=f"at most {MOST_HOSTS}, or the simulator (gradwire run)",
         )
-    mistakes: list[Mistake] = []
-    changes = changes_of(scenario.fault, network, mistakes)
-    if mistakes:
-        raise ScenarioError("the testbed cannot run this scenario", mistakes=mistakes)
+    changes = fault_changes(scenario, network)
     return Plan(
         name=scenario.name,
         seed=scenario.seed,

@@ -33,7 +33,7 @@ def records_of(points: Sequence[Point]) -> dict[str, Record]:
     for point in points:
         value = 100 * float(point.at["load"] or 0) * point.seed
         values = Distribution.of(np.arange(1, 11) * value * 1e6)
-        figures = {"slowdown_p99": value, "all_mean_ps": value * 1e6, "lost_share": 1 / value}
+        figures = {"slowdown_p99": value, "all_mean_ps": value * 1e6, "lost_share": 1 / value, "broken": 0.0, "dropped": 0.0}
         found[point.key] = Record("done", {"web": Seen(figures, {"completion": values, "slowdown": values})})
     return found
 
