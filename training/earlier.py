@@ -214,6 +214,8 @@ def summary_of(folder: Path) -> dict[str, Any]:
         raise ResultError("is damaged", str(place), "what the training left there") from None
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise ResultError("is of another format", str(place), f"format {FORMAT}")
+    if not isinstance(found.get("cpu_s", 0.0), int | float):
+        raise ResultError("is damaged: cpu_s is no number", str(place), "what the training left there")
     return found
 
 
