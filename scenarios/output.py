@@ -56,9 +56,7 @@ class Claim:
     def _claim(self) -> None:
         while True:
             self._made = _make(self.path)
-            with contextlib.suppress(
-                FileNotFoundError
-            ):  # it has just been somebody else's, and is gone: once more
+            with contextlib.suppress(FileNotFoundError):  # it has just been somebody else's, and is gone: once more
                 self._lock = _locked(self.path, made=self.path in self._made)
                 break
         _ours.add(self.path.absolute())
@@ -100,7 +98,10 @@ def paid(leave: Callable[[], None]) -> None:
 
 @atexit.register
 def leave_all() -> None:
-    """Do what contexts owe that a signal has cut short: Python may answer one after a body and before its clean-up."""
+    """Clean up for contexts that a signal has cut short.
+
+    Python may answer a signal between the body of a `with` statement and the first instruction of its `__exit__`.
+    """
     caught()
     for leave, owner in reversed(list(_owed.items())):
         if owner == os.getpid():
