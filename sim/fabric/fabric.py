@@ -433,9 +433,10 @@ class Fabric:
             is_trial = self.choice.note(status, self._packets_handled() - packets, spent)
             if status == at.EXHAUSTED:
                 factor = min(2.0, max(0.5, CALL_SECONDS / max(spent, 1e-6)))
-                self._budget = min(max(self._budgets[0], int(self._budget * factor)), self._budgets[1])
-            if is_trial:  # if threads have no processors, it ends soon
-                self._budget = max(self._budgets[0], self._budget // 16)
+                least = self._budgets[0] if factor < 1 else 1  # a short call is followed by one twice as long
+                self._budget = min(max(least, int(self._budget * factor)), self._budgets[1])
+            if is_trial:  # a measurement of one thread ends soon, and so does a call of threads without processors
+                self._budget = max(1, self._budget // 16)
             if self._asks_to_stop():
                 return True
             if status == at.REACHED:

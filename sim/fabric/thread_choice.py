@@ -3,8 +3,8 @@
 Threads meet at a barrier after every window. That pays where windows have many packets, which the engine sees
 itself, and where every thread has a processor, which only the clock shows: on a machine that is busy with something
 else, a thread that waits for its turn holds up all the others, window after window, and two threads can be ten times
-slower than one. So the speed of one thread is measured before all advance together, and whenever they are slower
-than it they pause, each time for twice as long.
+slower than one. So the speed of one thread is measured once all have advanced together for a tenth of a second - runs
+that are shorter need no measurement - and whenever they are slower than it they pause, each time for twice as long.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Literal
 
 from gradwire.components.layout import BUSY, QUIET
 
-SAMPLE_S = 0.01  # of one thread alone: long enough to be more than noise
+SAMPLE_S = 0.01  # of one thread alone, or of all: long enough to be more than noise
+TRUST_S = 0.1  # of all together, before one is measured, and before a pause is forgotten
 SAMPLE_LASTS_S = 1.0  # so that measuring costs about 1 %
 SLOWER = 0.9  # of one thread's speed
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0
@@ -61,14 +62,14 @@ class ThreadChoice:
     def note(self, status: int, packets: int, seconds: float) -> bool:
         """Take in a call of the engine: why it returned, the packets it handled, the time it took.
 
-        Returns True if all threads begin to advance together, so that the next call should be a short one.
+        Returns True if one thread begins to be measured, or all begin to advance together: the next call should be a
+        short one.
         """
         if self.threads == 1 or self._is_fixed:
             return False
         now, before = self._clock(), self.state
         if before == "quiet" and status == BUSY:
-            self._one = Speed()
-            self.state = "sampling" if now - self._measured_at > SAMPLE_LASTS_S else "together"
+            self.state = "together"
         elif before in ("sampling", "paused"):
             self._one.add(packets, seconds)
             if self._one.seconds >= SAMPLE_S and (before == "sampling" or now >= self._paused_until):
@@ -80,14 +81,17 @@ class ThreadChoice:
                 self.state = "quiet"
             if self._all.seconds >= SAMPLE_S:
                 self._judge(now)
-        return before != self.state == "together"
+        return before != self.state and self.state in ("sampling", "together")
 
     def _judge(self, now: float) -> None:
         """Pause if all together have been slower than one."""
         if self._all.speed >= SLOWER * self._speed_of_one:
-            if self._all.seconds < 10 * SAMPLE_S:
+            if self._all.seconds < TRUST_S:
                 return
-            self._pause_s = FIRST_PAUSE_S
+            if self._speed_of_one:
+                self._pause_s = FIRST_PAUSE_S
+            else:
+                self.state = "sampling"
         elif now - self._measured_at > SAMPLE_LASTS_S:  # packets may cost more than when one was measured
             self.state = "sampling"
         else:

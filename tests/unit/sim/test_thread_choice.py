@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gradwire.components.layout import BUSY, EXHAUSTED, QUIET
-from gradwire.sim.fabric.thread_choice import LONGEST_PAUSE_S, ThreadChoice
+from gradwire.sim.fabric.thread_choice import LONGEST_PAUSE_S, TRUST_S, ThreadChoice
 
 CALL_S = 0.05
 
@@ -72,11 +72,19 @@ def test_packets_that_cost_more_than_before_are_no_reason_to_pause():
 def test_windows_of_few_packets_are_for_one():
     choice = ThreadChoice(2, clock=lambda: 0.0)
     assert choice.alone and not choice.holds
-    choice.note(BUSY, 10**6, CALL_S)
-    assert choice.alone and choice.holds  # measures the speed of one
-    assert choice.note(EXHAUSTED, 10**6, CALL_S) and not choice.alone
+    assert choice.note(BUSY, 10**6, CALL_S) and not choice.alone
     choice.note(QUIET, 10, CALL_S / 100)
     assert choice.alone and not choice.holds
+
+
+def test_one_is_measured_in_runs_that_are_long_enough():
+    choice = ThreadChoice(2, clock=lambda: 0.0)
+    choice.note(BUSY, 10**6, CALL_S)
+    for _ in range(int(TRUST_S / CALL_S) - 1):
+        assert not choice.note(EXHAUSTED, 10**6, CALL_S) and not choice.alone
+    assert choice.note(EXHAUSTED, 10**6, 2 * CALL_S)  # the measurement is no longer than it needs to be
+    assert choice.alone and choice.holds
+    assert choice.note(EXHAUSTED, 10**6, CALL_S) and not choice.alone
 
 
 @pytest.mark.parametrize("alone", [True, False])
