@@ -411,12 +411,12 @@ class Fabric:
             M[at.H_STATUS] = at.RUNNING
             M[at.H_BUDGET] = self._budget
             M[at.H_HOLDS] = self.choice.holds
-            packets, before = self._packets_handled(), time.perf_counter()
+            packets, before, used = self._packets_handled(), time.perf_counter(), time.process_time()
             try:
                 self._workers.advance(self.choice.alone)
             except Exception as error:  # Raised; where Numba compiles in this process, what a rule has raised
                 raise stopped(self._combination.owners, error) or error from error
-            spent = time.perf_counter() - before
+            spent, used = time.perf_counter() - before, time.process_time() - used
             check_watched(M, self._combination.transports, self._combination.balancer, self._combination.queue)
             self._deliveries.harvest(events)
             self._programs.closed(self.flows.close(self._close_batch))
@@ -430,7 +430,7 @@ class Fabric:
                 )
             if status in (at.BUSY, at.QUIET):
                 M[at.H_STREAK] = 0
-            is_trial = self.choice.note(status, self._packets_handled() - packets, spent)
+            is_trial = self.choice.note(status, self._packets_handled() - packets, spent, used)
             if status == at.EXHAUSTED:
                 factor = min(2.0, max(0.5, CALL_SECONDS / max(spent, 1e-6)))
                 least = self._budgets[0] if factor < 1 else 1  # a short call is followed by one twice as long

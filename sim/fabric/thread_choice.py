@@ -3,8 +3,9 @@
 Threads meet at a barrier after every window. That pays where windows have many packets, which the engine sees
 itself, and where every thread has a processor, which only the clock shows: on a machine that is busy with something
 else, a thread that waits for its turn holds up all the others, window after window, and two threads can be ten times
-slower than one. So the speed of one thread is measured once all have advanced together for a tenth of a second - runs
-that are shorter need no measurement - and whenever they are slower than it they pause, each time for twice as long.
+slower than one. So the speed of one thread is measured once all have advanced together for a second, or for a tenth of
+one if they got less time of processors than they could use; whenever all are slower than one they pause, each time for
+twice as long.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import Literal
 from gradwire.components.layout import BUSY, QUIET
 
 SAMPLE_S = 0.01  # of one thread alone, or of all: long enough to be more than noise
-TRUST_S = 0.1  # of all together, before one is measured, and before a pause is forgotten
+SUSPECT_S, TRUST_S = 0.1, 1.0  # of all together, before one is measured
+FULL_SHARE = 0.9  # of the processor time that all together could use
 SAMPLE_LASTS_S = 1.0  # so that measuring costs about 1 %
 SLOWER = 0.9  # of one thread's speed
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0
@@ -59,8 +61,10 @@ class ThreadChoice:
         """Advance like this in every call, for tests."""
         self._is_fixed, self.state = True, "quiet" if alone else "together"
 
-    def note(self, status: int, packets: int, seconds: float) -> bool:
-        """Take in a call of the engine: why it returned, the packets it handled, the time it took.
+    def note(self, status: int, packets: int, seconds: float, processor_s: float) -> bool:
+        """Take in a call of the engine: why it returned, the packets it handled, the seconds that it took, and those of
+        processors.
+
 
         Returns True if one thread begins to be measured, or all begin to advance together: the next call should be a
         short one.
@@ -71,12 +75,12 @@ class ThreadChoice:
         if before == "quiet" and status == BUSY:
             self.state = "together"
         elif before in ("sampling", "paused"):
-            self._one.add(packets, seconds)
+            self._one.add(packets, seconds, processor_s)
             if self._one.seconds >= SAMPLE_S and (before == "sampling" or now >= self._paused_until):
                 self._speed_of_one, self._measured_at = self._one.speed, now
                 self.state = "together"
         elif before == "together":
-            self._all.add(packets, seconds)
+            self._all.add(packets, seconds, processor_s)
             if status == QUIET:
                 self.state = "quiet"
             if self._all.seconds >= SAMPLE_S:
@@ -86,7 +90,8 @@ class ThreadChoice:
     def _judge(self, now: float) -> None:
         """Pause if all together have been slower than one."""
         if self._all.speed >= SLOWER * self._speed_of_one:
-            if self._all.seconds < TRUST_S:
+            is_full = self._all.processor_s >= FULL_SHARE * self.threads * self._all.seconds
+            if self._all.seconds < (TRUST_S if is_full else SUSPECT_S):
                 return
             if self._speed_of_one:
                 self._pause_s = FIRST_PAUSE_S
@@ -105,12 +110,13 @@ class Speed:
     """Packets handled over seconds taken, summed over calls."""
 
     def __init__(self) -> None:
-        self.packets, self.seconds = 0, 0.0
+        self.packets, self.seconds, self.processor_s = 0, 0.0, 0.0
 
-    def add(self, packets: int, seconds: float) -> None:
+    def add(self, packets: int, seconds: float, processor_s: float) -> None:
         """Take in one call."""
         self.packets += packets
         self.seconds += seconds
+        self.processor_s += processor_s
 
     @property
     def speed(self) -> float:
