@@ -62,10 +62,10 @@ packages-tests:
 
 # Nothing is installed where everything is there; nothing is built where a kernel of this recipe is kept already.
 uml: $(BASE_STAMP)
-	@$(BIN)/python -m gradwire.emu.uml.build $(UML_SOURCE) --check || { \
+	@$(BIN)/python -m gradwire.emu.virtual_time.kernel_build $(UML_SOURCE) --check || { \
 		$(SUDO) apt-get -q update && $(SUDO) env $(APT) install $(UML_PACKAGES) $(if $(SOURCE),,$$(for p in $(KERNEL_SOURCES); \
 			do apt-cache show $$p >/dev/null 2>&1 && { echo $$p; break; }; done)); }
-	$(BIN)/python -m gradwire.emu.uml.build $(UML_SOURCE)
+	$(BIN)/python -m gradwire.emu.virtual_time.kernel_build $(UML_SOURCE)
 
 # Tests that measure time on the wall clock run by themselves: beside others they would measure those. What fails there
 # is run once more, because a machine with other work to do can disturb any of them. Workers take tests from each other
@@ -78,6 +78,7 @@ uml: $(BASE_STAMP)
 test quick: export PYTHONDONTWRITEBYTECODE :=
 test: $(TEST_STAMP)
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/python -m pytest --collect-only -q -p no:cacheprovider -m 'not wall' >/dev/null 2>&1 & $(BIN)/mypy; typed=$$?; wait; exit $$typed
 	$(BIN)/python -m pytest -n 3 --dist worksteal --durations 30 --durations-min 10 -m 'not wall'
 	$(BIN)/python -m pytest --durations 15 --durations-min 5 -m wall || { \
@@ -87,6 +88,7 @@ test: $(TEST_STAMP)
 # While you write: lint, types, and the unit tests that are neither slow nor need kernels and sockets.
 quick: $(TEST_STAMP)
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'not wall and not slow' tests/unit --ignore tests/unit/emu --ignore tests/unit/benchmarks
 
@@ -97,6 +99,7 @@ test-ray: $(TEST_STAMP)
 
 lint: $(TEST_STAMP)
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 bench: $(BASE_STAMP)

@@ -47,7 +47,9 @@ def addresses(repository: str) -> dict[str, str]:
 
 def version_of(root: Path) -> str:
     """Return the version that the package names."""
-    found = re.search(r'^__version__ = "([^"]+)"', (root / "gradwire" / "__init__.py").read_text("utf-8"), re.M)
+    found = re.search(
+        r'^VERSION = "([^"]+)"', (root / "gradwire" / "scenarios" / "version.py").read_text("utf-8"), re.M
+    )
     assert found is not None
     return found[1]
 

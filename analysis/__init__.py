@@ -1,5 +1,4 @@
-"""What it means: metrics, tables and plots computed from Results.
+"""Metrics, tables and plots computed from Results.
 
-This room reads Results and nothing else: it imports neither `sim` nor `emu`, so a Result of a simulation
-and one of an emulated run are told apart only by what they contain.
+This package reads Results and imports neither `sim` nor `emu`: only its content distinguishes an emulated Result.
 """

@@ -1,15 +1,15 @@
-"""Useful share: what of the data packets that cross a link brings its message anything.
+"""Useful share of links: data packets that contribute to a delivery over data packets sent.
 
-A packet sent again, sent beyond what a bounded message needed, or dropped further on has taken its place on every link
-before. Ports count packets, and not whose they are, so that is worked out from messages and drops: on the links of one
-stage of a message's way it has sent as many data packets as its sender sent, less those of them that were dropped on
-the way there. The stages are those that every message between two hosts crosses, whatever the network between: from the
-sending host, from its edge switch, to the receiving host's edge switch, and to the receiving host. Parallel links of a
-stage (every spine's to one leaf) are one bundle: which of them a packet took is not in a Result.
+A packet that is retransmitted, sent beyond what a bounded message needed, or dropped downstream has used capacity on
+every link before. Ports count packets but not by message, so the share is computed from messages and drops: the links
+of one stage of a message's path carried as many data packets as its sender sent, less those dropped before the stage.
+The stages are those that every message between two hosts crosses in any network: from the sending host, from its edge
+switch, to the receiving host's edge switch, and to the receiving host. Parallel links of a stage (every spine's to one
+leaf) are one bundle, as a Result does not record which of them a packet took.
 
-    useful share = packets that messages delivered with / data packets sent, per bundle
+    useful share = packets that messages were delivered with / data packets sent, per bundle
 
-Probes count as packets. Messages that were under way when the run ended are left out.
+Probes count as packets. Messages still under way at the end of the run are left out.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gradwire.result_store.arrow import to_numpy
+from gradwire.result_store.lazy_table import dictionary_encoded
+from gradwire.result_store.result import Result
 from gradwire.scenarios.arrays import AnyInts, Ints
-from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.json_data import Json
-from gradwire.scenarios.kept import numbered
-from gradwire.scenarios.result import Result
 
-BEYOND = ("link_loss", "link_down")
-"""Causes of drops on the link behind a port: the packet was sent on it."""
+LINK_CAUSES = ("link_loss", "link_down")
+"""Causes of drops on the link behind a port: the port did send the packet."""
 
 
 class Bundle(NamedTuple):
-    """The links of one stage that lead from or to one place.
+    """The links of one stage that lead from or to one node.
 
-    name : "*->leaf3" (to it, from whatever other switch), "leaf0->*", "h0->leaf0" or "leaf3->h12".
-    busiest : the port of them that sent most; bytes : what that was, on the link.
+    name : "*->leaf3" (from any other switch), "leaf0->*", "h0->leaf0" or "leaf3->h12".
+    busiest : its port that sent most; bytes : sent by that port.
     sent, useful : data packets.
-    upstream : whether there are links behind it on the way: all but those to hosts.
+    upstream : true if links follow on the path: all bundles but those to hosts.
     """
 
     name: str
@@ -48,13 +48,13 @@ class Bundle(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Useful packets over packets sent; 1 if nothing was sent."""
+        """Useful packets over packets sent; 1 if none was sent."""
         return self.useful / self.sent if self.sent else 1.0
 
 
 def bundles(result: Result) -> list[Bundle]:
-    """All bundles over which messages were delivered, the one with the busiest port first. Empty for an emulated run,
-    whose drops are not all known."""
+    """Return all bundles over which messages were delivered, the one with the busiest port first. Empty for an emulated
+    run, where not all drops are known."""
     if result.summary.get("engine", {}).get("kind") == "emulation" or not result.kept("messages").num_rows:
         return []
     ports = dict(zip(result.ports["port"].to_pylist(), result.ports["bytes"].to_pylist(), strict=True))
@@ -71,17 +71,18 @@ def bundles(result: Result) -> list[Bundle]:
             entry[1] += int(useful[pair])
     return sorted(
         (_bundle(name, sent, used, ports, edge) for name, (sent, used) in counts.items()),
-        key=lambda each: (-each.bytes, each.name),
+        key=lambda bundle: (-bundle.bytes, bundle.name),
     )
 
 
 @dataclass(frozen=True)
 class Delivered:
-    """The messages that were delivered, by pairs of hosts.
+    """Delivered messages by pairs of hosts.
 
     number : int64[messages], ascending. pair : int64[messages], index into `ends`.
-    ends : (source, destination) of every pair. sent, packets : int64[pairs]: sent in all, and data that there was.
-    hosts : that send or receive any messages, delivered or not.
+    ends : (source, destination) of every pair. sent, packets : int64[pairs]: packets sent in all, and data packets
+        needed.
+    hosts : all that send or receive messages, delivered or not.
     """
 
     number: Ints
@@ -94,50 +95,48 @@ class Delivered:
     @classmethod
     def of(cls, result: Result) -> Delivered:
         table = result.select("messages", "message", "src", "dst", "end_ps", "sent_packets", "packets")
-        done = numpy_of(table["end_ps"]) >= 0
-        (src, sources), (dst, destinations) = (numbered(table[name]) for name in ("src", "dst"))
-        number = numpy_of(table["message"])[done]
+        done = to_numpy(table["end_ps"]) >= 0
+        (src, sources), (dst, destinations) = (dictionary_encoded(table[name]) for name in ("src", "dst"))
+        number = to_numpy(table["message"])[done]
         both = src[done].astype(np.int64) * max(1, len(destinations)) + dst[done]
         codes, pair = np.unique(both, return_inverse=True)
-        ends = [
-            (sources[code // len(destinations)], destinations[code % len(destinations)]) for code in codes.tolist()
-        ]
-        sent, packets = (_summed(pair, len(ends), numpy_of(table[name])[done]) for name in ("sent_packets", "packets"))
+        ends = [(sources[code // len(destinations)], destinations[code % len(destinations)]) for code in codes.tolist()]
+        sent, packets = (_summed(pair, len(ends), to_numpy(table[name])[done]) for name in ("sent_packets", "packets"))
         order = np.argsort(number, kind="stable")
         hosts = {sources[code] for code in np.unique(src).tolist()}
         hosts |= {destinations[code] for code in np.unique(dst).tolist()}
         return cls(number[order], pair[order], ends, sent, packets, hosts)
 
     def pair_of(self, messages: Ints) -> Ints:
-        """The pairs of messages; -1 of those that were not delivered."""
+        """Return the pairs of messages; -1 for those that were not delivered."""
         if not len(self.number):
             return np.full(len(messages), -1, dtype=np.int64)
-        place = np.minimum(np.searchsorted(self.number, messages), len(self.number) - 1)
-        return np.where(self.number[place] == messages, self.pair[place], -1)
+        index = np.minimum(np.searchsorted(self.number, messages), len(self.number) - 1)
+        return np.where(self.number[index] == messages, self.pair[index], -1)
 
 
 def _summed(group: Ints, groups: int, values: AnyInts) -> Ints:
-    """The sums of values by group."""
-    found = np.zeros(groups, dtype=np.int64)
-    np.add.at(found, group, values)
-    return found
+    """Return the sums of values by group."""
+    sums = np.zeros(groups, dtype=np.int64)
+    np.add.at(sums, group, values)
+    return sums
 
 
 def busiest_upstream(result: Result) -> Bundle | None:
-    """The bundle with the busiest port of those between switches; without such, of those from hosts."""
-    found = [each for each in bundles(result) if each.upstream]
-    between = [each for each in found if "*" in each.name]
-    return next(iter(between or found), None)
+    """Return the bundle with the busiest port between switches, or else of those from hosts."""
+    upstream = [bundle for bundle in bundles(result) if bundle.upstream]
+    between = [bundle for bundle in upstream if "*" in bundle.name]
+    return next(iter(between or upstream), None)
 
 
 def _edges(delivered: Delivered, ports: Json) -> dict[str, str]:
-    """The edge switch of every host that sends or receives messages."""
+    """Return the edge switch of every host that sends or receives messages."""
     ends = (port.split("->") for port in ports)
     return {a: b for a, b in ends if a in delivered.hosts}
 
 
 def _way(src: str, dst: str, edge: dict[str, str]) -> Iterator[tuple[int, str]]:
-    """(stage, bundle) from one host to another."""
+    """Yield (stage, bundle) on the path from one host to another."""
     yield 0, f"{src}->{edge[src]}"
     if edge[src] != edge[dst]:
         yield 1, f"{edge[src]}->*"
@@ -146,25 +145,29 @@ def _way(src: str, dst: str, edge: dict[str, str]) -> Iterator[tuple[int, str]]:
 
 
 def _lost(result: Result, delivered: Delivered, edge: dict[str, str]) -> Ints:
-    """Of every pair, data packets of delivered messages that never were sent in a stage, by the first such stage:
-    int64[pairs, 4]. There may be millions: what is the same of a pair, a port and a cause is looked at once."""
-    found = np.zeros((len(delivered.ends), 4), dtype=np.int64)
+    """Count data packets of delivered messages by pair and first stage that they never reached: int64[pairs, 4]. There
+    may be millions of drops, so equal (pair, port, cause) are handled once."""
+    lost = np.zeros((len(delivered.ends), 4), dtype=np.int64)
     for part in result.parts("drops", "message", "port", "cause", "packet"):
-        (port, ports), (cause, causes) = numbered(part["port"]), numbered(part["cause"])
-        pair = delivered.pair_of(numpy_of(part["message"]))
+        (port, ports), (cause, causes) = dictionary_encoded(part["port"]), dictionary_encoded(part["cause"])
+        pair = delivered.pair_of(to_numpy(part["message"]))
         keys = (pair * len(ports) + port) * len(causes) + cause
-        keys = keys[(numpy_of(part["packet"]) >= 0) & (pair >= 0)]
-        for key, count in zip(*(each.tolist() for each in np.unique(keys, return_counts=True)), strict=True):
-            where, place, why = key // len(causes) // len(ports), key // len(causes) % len(ports), key % len(causes)
-            src, dst = delivered.ends[where]
-            stage = _stage(ports[place], src, dst, edge) + (causes[why] in BEYOND)
+        keys = keys[(to_numpy(part["packet"]) >= 0) & (pair >= 0)]
+        for key, count in zip(*(column.tolist() for column in np.unique(keys, return_counts=True)), strict=True):
+            pair_index, port_index, cause_index = (
+                key // len(causes) // len(ports),
+                key // len(causes) % len(ports),
+                key % len(causes),
+            )
+            src, dst = delivered.ends[pair_index]
+            stage = _stage(ports[port_index], src, dst, edge) + (causes[cause_index] in LINK_CAUSES)
             if stage < 4:
-                found[where, stage] += count
-    return found
+                lost[pair_index, stage] += count
+    return lost
 
 
 def _stage(port: str, src: str, dst: str, edge: dict[str, str]) -> int:
-    """The stage in which a port lies on a message's way; what is in between counts with the one behind it."""
+    """Return the stage of a port on a message's path; ports between stages count with the later one."""
     a, b = port.split("->")
     if a == src:
         return 0
@@ -174,18 +177,18 @@ def _stage(port: str, src: str, dst: str, edge: dict[str, str]) -> int:
 
 
 def _useful(result: Result, delivered: Delivered) -> Ints:
-    """Data packets that the messages of every pair were delivered with."""
+    """Return the data packets that the messages of every pair were delivered with."""
     absent = np.zeros(len(delivered.ends), dtype=np.int64)
-    noted = False
+    has_table = False
     for part in result.parts("missing", "message", "packets"):
-        noted = True
-        pair = delivered.pair_of(numpy_of(part["message"]))
-        absent += _summed(pair[pair >= 0], len(absent), numpy_of(part["packets"])[pair >= 0])
-    for part in () if noted else result.parts("messages", "message", "bytes", "lost_bytes", "packets"):
-        # `output.missing` is off: by bytes, to the packet
-        pair = delivered.pair_of(numpy_of(part["message"]))
-        size, lost = (numpy_of(part[name]).astype(float) for name in ("bytes", "lost_bytes"))
-        packets = np.rint(lost / np.maximum(size, 1) * numpy_of(part["packets"])).astype(np.int64)
+        has_table = True
+        pair = delivered.pair_of(to_numpy(part["message"]))
+        absent += _summed(pair[pair >= 0], len(absent), to_numpy(part["packets"])[pair >= 0])
+    for part in () if has_table else result.parts("messages", "message", "bytes", "lost_bytes", "packets"):
+        # `output.missing` is off: estimate packets from bytes
+        pair = delivered.pair_of(to_numpy(part["message"]))
+        size, lost = (to_numpy(part[name]).astype(float) for name in ("bytes", "lost_bytes"))
+        packets = np.rint(lost / np.maximum(size, 1) * to_numpy(part["packets"])).astype(np.int64)
         absent += _summed(pair[pair >= 0], len(absent), packets[pair >= 0])
     return delivered.packets - absent
 
@@ -193,10 +196,12 @@ def _useful(result: Result, delivered: Delivered) -> Ints:
 def _bundle(name: str, sent: int, used: int, ports: Json, edge: dict[str, str]) -> Bundle:
     a, b = name.split("->")
     hosts = edge.keys()
-    those = [
-        port for port in ports
-        if (ends := port.split("->")) and (ends[0] == a or (a == "*" and ends[0] not in hosts))
+    members = [
+        port
+        for port in ports
+        if (ends := port.split("->"))
+        and (ends[0] == a or (a == "*" and ends[0] not in hosts))
         and (ends[1] == b or (b == "*" and ends[1] not in hosts))
-    ]  # fmt: skip
-    busiest = max(those, key=lambda port: (ports[port], port), default=name)
+    ]
+    busiest = max(members, key=lambda port: (ports[port], port), default=name)
     return Bundle(name, busiest, int(ports.get(busiest, 0)), sent, used, b not in hosts)

@@ -1,19 +1,17 @@
-"""Metrics: the figures of one job in one Result, computed from its tables.
+"""Metrics of one job in one Result, computed from its tables.
 
-Integers in, integers out: times stay picoseconds and sizes bytes until somebody prints them. A percentile is a
-value that occurred (the smallest one that at least the wanted share of values does not exceed), so it is exact and
-the same on every machine. A p99 is given from `ENOUGH` values on: of fewer it would be their largest by another name.
+Times stay integer picoseconds and sizes bytes until they are printed. A percentile is a value that occurred (the
+smallest one that at least the given share of values does not exceed), so it is exact and the same on every machine.
+A p99 needs `MIN_FOR_P99` values: of fewer it would equal the maximum.
 
-What is measured where:
-
-* iteration times and exposed communication: the table of iterations, over all workers and the iterations of a job's
-  steady state (`gradwire.analysis.measured`);
-* completion times: delivered messages, from being ready at the sending job to being delivered at the receiving
-  one; waiting for the sender's scheduler is part of it;
-* of traffic: flows that begin in the scenario's measured window;
-* drops and marks: the table of ports, hence of all jobs together and of acknowledgements too; -1 where a testbed has
-  not counted them;
-* loss: delivered messages. The worst is the one that used most of what its bound allows.
+* iteration times and exposed communication: from the table of iterations, over all workers and the iterations of a
+  job's steady state (`gradwire.analysis.measurement_window`);
+* completion times: delivered messages, from ready at the sender to delivered at the receiver, including the wait for
+  the sender's scheduler;
+* traffic: flows that begin in the scenario's measured window;
+* drops and marks: from the table of ports, so of all jobs together and with acknowledgements; -1 if a testbed did not
+  count them;
+* loss: delivered messages. The worst is the one that used the largest part of its loss bound.
 """
 
 from __future__ import annotations
@@ -23,25 +21,25 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from gradwire.analysis.measured import (
+from gradwire.analysis.measurement_window import (
     WHOLE_RUN,
-    Span,
+    IterationSpan,
     completion_times,
     durations,
     in_window,
-    is_text,
     measured_flows,
-    of_job,
+    rows_of_job,
+    rows_with_text,
     steady_state,
 )
+from gradwire.result_store.arrow import to_numpy
+from gradwire.result_store.lazy_table import dictionary_encoded
+from gradwire.result_store.result import Result
 from gradwire.scenarios.arrays import Ints
-from gradwire.scenarios.arrow import numpy_of
 from gradwire.scenarios.json_data import Json
-from gradwire.scenarios.kept import numbered
-from gradwire.scenarios.loss import allowed_losses
+from gradwire.scenarios.loss import allowed_loss_per_message
 from gradwire.scenarios.readable import share_text, time_text
-from gradwire.scenarios.result import Result
-from gradwire.scenarios.schema.measured import Window
+from gradwire.scenarios.schema.measurement import Window
 
 DROPS: Mapping[str, str] = {
     "drops_tail": "tail",
@@ -51,16 +49,16 @@ DROPS: Mapping[str, str] = {
     "drops_down": "link down",
     "drops_no_route": "no route",
 }
-"""Causes of drops: columns of the table of ports, and what people call them."""
+"""Causes of drops: columns of the table of ports, and their labels."""
 
 
-ENOUGH = 100
-"""Values from which on a p99 is given: with fewer, not one lies above it."""
+MIN_FOR_P99 = 100
+"""Least number of values for a p99: with fewer, no value lies above it."""
 
 
 @dataclass(frozen=True)
 class Times:
-    """A distribution of durations, picoseconds; all zero if there are none. `p99_ps` is None of fewer than `ENOUGH`."""
+    """A distribution of durations, picoseconds; all zero if empty. `p99_ps` is None for fewer than `MIN_FOR_P99`."""
 
     count: int
     mean_ps: float
@@ -71,10 +69,8 @@ class Times:
 
 @dataclass(frozen=True)
 class Loss:
-    """The message that lost most of what it may lose, and all messages together.
+    """Loss of the message that used most of its loss bound, and of all messages together.
 
-    Attributes
-    ----------
     message : its number; -1 if no message lost anything.
     lost_bytes, allowed_bytes, bytes : of that message.
     share : lost_bytes / bytes of that message.
@@ -92,7 +88,7 @@ class Loss:
 
     @property
     def used(self) -> float:
-        """Lost over allowed; above 1 the bound is broken, infinite if nothing may be lost and something was."""
+        """Lost over allowed bytes; above 1 the bound is broken; infinite if none may be lost but some were."""
         if not self.lost_bytes:
             return 0.0
         return self.lost_bytes / self.allowed_bytes if self.allowed_bytes else float("inf")
@@ -100,34 +96,32 @@ class Loss:
 
 @dataclass(frozen=True, repr=False)
 class Metrics:
-    """One job of one Result.
+    """Figures of one job of one Result.
 
-    Attributes
-    ----------
-    name, policy, label : of the scenario and of its variant, as `Result.summary` has them.
-    job : whose iterations and messages these are.
-    finished : false if the run was ended before its jobs were done.
-    steady : the iterations that `iteration` and `exposed` are of.
-    iteration : per worker and iteration of those.
+    name, policy, label : of the scenario and its variant, as in `Result.summary`.
+    job : name of the job or traffic.
+    finished : false if the run ended before its jobs were done.
+    steady : the iterations that `iteration` and `exposed` cover.
+    iteration : durations per worker and iteration of those.
     exposed : time of an iteration in which its worker did not compute.
     exposed_share : of their iteration time.
-    completion : per kind of message ("push", "pull", ...), and "all" of them; those of `steady`, if a job's.
-    under_way : messages that had not been delivered when the run ended.
-    drops_tail, ..., drops_no_route, marks, control_marks, trimmed : packets, at all ports; not of this job alone; -1:
-        unknown. `control_marks`: of the marks, those on acknowledgements and other control packets.
+    completion : per kind of message ("push", "pull", ...), and "all" of them; of a job those of `steady`.
+    under_way : messages not delivered at the end of the run.
+    drops_tail, ..., drops_no_route, marks, control_marks, trimmed : packets at all ports, not of this job alone; -1:
+        unknown. `control_marks`: marks on acknowledgements and other control packets.
     pauses : pause frames that stopped something, at all ports.
-    retransmitted, sent_packets, data_packets : packets sent again, sent in all (with probes), needed at least.
-    loss : what was not delivered.
+    retransmitted, sent_packets, data_packets : retransmissions, packets sent in all (with probes), least number needed.
+    loss : bytes not delivered.
     packet_hops : packets times links crossed, acknowledgements included; not of this job alone.
-    hops_simulated : those of them that were not left out because their iterations repeat others.
-    hops_per_s : of these, per second of wall-clock time; 0 if unknown. All three are the simulator's alone.
-    simulated_ps : when the run ended.
-    traffic : whether this is no job but traffic beside them.
+    hops_simulated : of these, without those of repeated iterations, which were not simulated.
+    hops_per_s : of these, per second of wall clock; 0 if unknown. All three of the simulator only.
+    simulated_ps : end of the run.
+    traffic : true for traffic beside the jobs.
     window : of traffic, in which its flows begin.
-    ended_by : what ended the run: "done", "duration", "max_wall", "stall" or "interrupt".
-    ran_on : ("simulated",), or ("emulated", the clock, what the switches were).
-    work : what its iterations are of, as far as it is known: trace and phase. Only times of the same work compare.
-    disturbed : whether the machine has disturbed the run, so that its figures say nothing about the network.
+    ended_by : cause of the run's end: "done", "duration", "max_wall", "stall" or "interrupt".
+    ran_on : ("simulated",), or ("emulated", clock, switch backend).
+    work : trace and phase, if known. Only times of the same work compare.
+    disturbed : true if the machine disturbed the run, so that its figures say nothing about the network.
     """
 
     name: str
@@ -135,7 +129,7 @@ class Metrics:
     label: str
     job: str
     finished: bool
-    steady: Span
+    steady: IterationSpan
     iteration: Times
     exposed: Times
     exposed_share: float
@@ -168,12 +162,12 @@ class Metrics:
 
     @property
     def emulated(self) -> bool:
-        """Whether this comes from real sockets."""
+        """True if the run used real sockets."""
         return self.ran_on[0] == "emulated"
 
     @property
     def dropped(self) -> int:
-        """Packets dropped at all ports, whatever the cause; -1 if one cause was not counted."""
+        """Packets dropped at all ports for any cause; -1 if a cause was not counted."""
         counts = [getattr(self, column) for column in DROPS]
         return -1 if min(counts) < 0 else sum(counts)
 
@@ -186,28 +180,25 @@ class Metrics:
         return f"<Metrics of {whose}: {every.count if every else 0:,} messages>"
 
     def as_dict(self) -> Json:
-        """Plain numbers and texts, for JSON."""
-        return {
-            **asdict(self),
-            "completion": {kind: asdict(times) for kind, times in self.completion.items()},
-        }
+        """Return plain numbers and texts for JSON."""
+        return {**asdict(self), "completion": {kind: asdict(times) for kind, times in self.completion.items()}}
 
 
 def measure(result: Result) -> list[Metrics]:
-    """The metrics of every job of a Result, in the order in which the jobs appear; one without a job if it is empty."""
+    """Return the metrics of every job of a Result, in order of appearance; one without a job if it is empty."""
     names = [text for table in ("iterations", "messages") for text in _occurring(result, table, "job")]
     return [_measure_job(result, job) for job in dict.fromkeys(names)] or [_measure_job(result, "")]
 
 
 def _occurring(result: Result, table: str, column: str) -> list[str]:
-    """The texts of a column in the order in which they appear."""
-    codes, texts = numbered(result.select(table, column)[column])
-    found, first = np.unique(codes, return_index=True)
-    return [texts[code] for code in found[np.argsort(first)].tolist()]
+    """Return the texts of a column in order of appearance."""
+    codes, texts = dictionary_encoded(result.select(table, column)[column])
+    unique, first = np.unique(codes, return_index=True)
+    return [texts[code] for code in unique[np.argsort(first)].tolist()]
 
 
 def ran_on(result: Result) -> tuple[str, ...]:
-    """("simulated",), or ("emulated", "virtual clock", "switches red"): on what a Result came about."""
+    """Return the platform of a run: ("simulated",), or ("emulated", "virtual clock", "switches red")."""
     engine = result.summary.get("engine", {})
     if engine.get("kind") != "emulation":
         return ("simulated",)
@@ -215,15 +206,15 @@ def ran_on(result: Result) -> tuple[str, ...]:
 
 
 def percentile(values: Ints, share: float) -> int:
-    """The smallest of `values` that at least `share` (above 0, up to 1) of them do not exceed."""
+    """Return the smallest of `values` that at least `share` (above 0, up to 1) of them do not exceed."""
     rank = int(np.ceil(share * len(values) - 1e-9))
     return int(np.partition(values, rank - 1)[rank - 1])
 
 
 def _measure_job(result: Result, job: str) -> Metrics:
     numbers, iteration, exposed = durations(result, job)
-    steady, chosen = steady_state(numbers)
-    iteration, exposed = iteration[chosen], exposed[chosen]
+    steady, is_steady = steady_state(numbers)
+    iteration, exposed = iteration[is_steady], exposed[is_steady]
     completion = completion_times(result, job)
     everything = np.concatenate([*completion.values(), np.zeros(0, dtype=np.int64)])
     counted = _in_messages(result, job)
@@ -233,11 +224,11 @@ def _measure_job(result: Result, job: str) -> Metrics:
     finished = bool(totals.get("finished", True))
     traffic = 0 < counted["messages"] == counted["flow"]
 
-    place = ran_on(result)
+    platform = ran_on(result)
 
     def at_ports(column: str) -> int:
-        counts = numpy_of(ports[column])
-        unknown = min(counts, default=-1 if place[0] == "emulated" else 0) < 0  # real machines have no ports of ours
+        counts = to_numpy(ports[column])
+        unknown = min(counts, default=-1 if platform[0] == "emulated" else 0) < 0
         return -1 if unknown else int(counts.sum())
 
     return Metrics(
@@ -247,12 +238,12 @@ def _measure_job(result: Result, job: str) -> Metrics:
         job=job,
         finished=finished,
         steady=steady,
-        iteration=times_of(iteration),
-        exposed=times_of(exposed),
+        iteration=distribution_of(iteration),
+        exposed=distribution_of(exposed),
         exposed_share=int(exposed.sum()) / total if total else 0.0,
         completion={
-            "all": times_of(everything),
-            **{kind: times_of(values) for kind, values in completion.items()},
+            "all": distribution_of(everything),
+            **{kind: distribution_of(values) for kind, values in completion.items()},
         },
         under_way=counted["under_way"],
         **{column: at_ports(column) for column in DROPS},
@@ -271,69 +262,72 @@ def _measure_job(result: Result, job: str) -> Metrics:
         traffic=traffic,
         window=measured_flows(result) if traffic else WHOLE_RUN,
         ended_by=str(totals.get("ended_by", "done" if finished else "interrupt")),
-        ran_on=place,
+        ran_on=platform,
         work=_work(result, job),
         disturbed=not summary.get("engine", {}).get("valid", True),
     )
 
 
 def _work(result: Result, job: str) -> str:
-    """Trace and phase of a job, from the scenario that the Result holds; empty without one."""
+    """Return the trace and phase of a job from the Result's scenario; empty without one."""
     tables = result.tables.get("job", [])
-    mine = [table for table in tables if table.get("name") == job]
-    return " ".join(str(mine[0][key]) for key in ("trace", "phase") if key in mine[0]) if mine else ""
+    own_tables = [table for table in tables if table.get("name") == job]
+    return " ".join(str(own_tables[0][key]) for key in ("trace", "phase") if key in own_tables[0]) if own_tables else ""
 
 
 def _in_messages(result: Result, job: str) -> dict[str, int]:
-    """Sums over the messages of a job: how many, and how many of them are flows; of those that count
-    (`in_window`) how many were not delivered, and of columns."""
+    """Return sums over the messages of a job. Messages and flows in all; of those that count (`in_window`) the
+    undelivered ones and sums of columns."""
     columns = ("retransmitted", "sent_packets", "packets")
-    found = dict.fromkeys(("messages", "under_way", "flow", *columns), 0)
+    sums = dict.fromkeys(("messages", "under_way", "flow", *columns), 0)
     window = measured_flows(result)
     for part in result.parts("messages", "job", "kind", "start_ps", "end_ps", *columns):
-        mine = of_job(part, job)
-        found["messages"] += int(mine.sum())
-        found["flow"] += int((mine & is_text(part, "kind", "flow")).sum())
-        mine &= in_window(part, window)
-        found["under_way"] += int((numpy_of(part["end_ps"])[mine] < 0).sum())
+        rows = rows_of_job(part, job)
+        sums["messages"] += int(rows.sum())
+        sums["flow"] += int((rows & rows_with_text(part, "kind", "flow")).sum())
+        rows &= in_window(part, window)
+        sums["under_way"] += int((to_numpy(part["end_ps"])[rows] < 0).sum())
         for column in columns:
-            found[column] += int(numpy_of(part[column])[mine].sum())
-    return found
+            sums[column] += int(to_numpy(part[column])[rows].sum())
+    return sums
 
 
 def _loss(result: Result, job: str) -> Loss:
-    worst = (0.0, 0.0, -1, 0, 0, 0)  # used, share; message; lost, allowed, size: the first of those that used most
+    worst = (0.0, 0.0, -1, 0, 0, 0)  # used, share, message, lost, allowed, size: the first message that used most
     total = everything = 0
     columns = ("job", "kind", "start_ps", "end_ps", "message", "bytes", "lost_bytes", "bound")
     window = measured_flows(result)
     for part in result.parts("messages", *columns):
-        rows = of_job(part, job) & (numpy_of(part["end_ps"]) >= 0) & in_window(part, window)
-        total += int(numpy_of(part["lost_bytes"])[rows].sum())
-        everything += int(numpy_of(part["bytes"])[rows].sum())
-        rows &= numpy_of(part["lost_bytes"]) > 0
+        rows = rows_of_job(part, job) & (to_numpy(part["end_ps"]) >= 0) & in_window(part, window)
+        total += int(to_numpy(part["lost_bytes"])[rows].sum())
+        everything += int(to_numpy(part["bytes"])[rows].sum())
+        rows &= to_numpy(part["lost_bytes"]) > 0
         if not rows.any():
             continue
-        number, size, lost, bound = (
-            numpy_of(part[name])[rows] for name in ("message", "bytes", "lost_bytes", "bound")
-        )
-        allowed = allowed_losses(size, bound)
+        number, size, lost, bound = (to_numpy(part[name])[rows] for name in ("message", "bytes", "lost_bytes", "bound"))
+        allowed = allowed_loss_per_message(size, bound)
         used = np.where(allowed > 0, lost / np.maximum(allowed, 1), np.inf)
         share = lost / size
         most = np.flatnonzero(used == used.max())
         row = int(most[np.argmax(share[most])])
         if (float(used[row]), float(share[row])) > worst[:2]:
             worst = (
-                float(used[row]), float(share[row]), int(number[row]), int(lost[row]), int(allowed[row]), int(size[row])
-            )  # fmt: skip
+                float(used[row]),
+                float(share[row]),
+                int(number[row]),
+                int(lost[row]),
+                int(allowed[row]),
+                int(size[row]),
+            )
     _, share_lost, message, lost_bytes, allowed_bytes, nbytes = worst
     return Loss(
         message, lost_bytes, allowed_bytes, nbytes, share_lost, total, total / everything if everything else 0.0
     )
 
 
-def times_of(values: Ints) -> Times:
-    """The distribution of some durations, picoseconds."""
+def distribution_of(values: Ints) -> Times:
+    """Return the distribution of durations, picoseconds."""
     if not len(values):
         return Times(0, 0.0, 0, None, 0)
-    high = percentile(values, 0.99) if len(values) >= ENOUGH else None
+    high = percentile(values, 0.99) if len(values) >= MIN_FOR_P99 else None
     return Times(len(values), float(values.mean()), percentile(values, 0.5), high, int(values.max()))

@@ -1,1 +1,1 @@
-"""Speed of gradwire itself, run by hand; figures and the machine they came from are in README.md."""
+"""Benchmarks of gradwire itself, run by hand; figures and machines are in README.md."""

@@ -1,4 +1,4 @@
-"""What drives the userspace switch alone, without sockets: compiled with its rules, and kept as the switch is."""
+"""Driver of the userspace switch alone, without sockets: compiled with its rules, and cached like the switch."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradwire.components.compiled import njit
-from gradwire.emu.native import kept
+from gradwire.emu.native import code_cache
 from gradwire.emu.native.calls import words_at
-from gradwire.emu.userspace import layout as at
-from gradwire.emu.userspace import rules
+from gradwire.emu.switches.userspace_switch import layout as at
+from gradwire.emu.switches.userspace_switch import rules
+from gradwire.jit.compiled import njit
 
 if TYPE_CHECKING:
-    from gradwire.components.engines import Work
+    from gradwire.jit.engine_cache import CompileTask
 
 HOSTS = 8
 SIZE = 1500
 
 
 @njit
-def arrived_by(W, time):
-    """Packets that have reached a host by then; they are released."""
+def release_arrived(W, time):
+    """Release the packets that have reached a host by `time`, and return their number."""
     arrived = 0
     while True:
         packet = rules.next_reached(W, time)
@@ -33,11 +33,11 @@ def arrived_by(W, time):
 
 @njit("int64(int64, int64, int64)")
 def drive(address, waves, gap):
-    """Every host sends `waves` packets to the host four further on, one each `gap` picoseconds; how many arrive."""
+    """Let every host send `waves` packets to the host four further on, one each `gap` picoseconds; return arrivals."""
     W = words_at(address)
     arrived = 0
     for wave in range(waves):
-        arrived += arrived_by(W, wave * gap)
+        arrived += release_arrived(W, wave * gap)
         for host in range(HOSTS):
             packet = rules.take(W)
             row = rules.packet_of(W, packet)
@@ -48,21 +48,21 @@ def drive(address, waves, gap):
             row[at.K_ENTROPY] = host
             row[at.K_MARKED] = 0
             rules.arrive(W, host, packet)
-    return arrived + arrived_by(W, 1 << 60)
+    return arrived + release_arrived(W, 1 << 60)
 
 
-def driver() -> kept.Natives:
-    """Its machine code, by name."""
-    return kept.load("benchmark of the userspace switch", work)
+def driver() -> code_cache.Natives:
+    """Return its machine code, by name."""
+    return code_cache.load("benchmark of the userspace switch", compile_work)
 
 
 @cache
-def work() -> Work:
-    """What has to be compiled for it."""
-    from gradwire.components.engines import Work
-    from gradwire.components.identity import digest_of, reachable
+def compile_work() -> CompileTask:
+    """Return the functions to compile."""
+    from gradwire.jit.engine_cache import CompileTask
+    from gradwire.jit.fingerprint import digest_of, reachable_functions
 
-    files = {Path(__file__), *Path(str(rules.__file__)).parent.glob("*.py"), *kept.files()}
-    identity = digest_of("benchmark of the switch", reachable([drive.py_func]), sorted(files))
+    files = {Path(__file__), *Path(str(rules.__file__)).parent.glob("*.py"), *code_cache.files()}
+    identity = digest_of("benchmark of the switch", reachable_functions([drive.py_func]), sorted(files))
     about = {"features": ["benchmark of the userspace switch"]}
-    return Work(identity, lambda: {"drive": drive}, about, str)
+    return CompileTask(identity, lambda: {"drive": drive}, about, str)

@@ -1,4 +1,4 @@
-"""One row of the testbed's benchmark, run once in this process: what was sent, across how many links, in what time."""
+"""One row of the testbed's benchmark, run once in this process: packets, hops and times."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.inner_units import Bps, Bytes
 
 if TYPE_CHECKING:
-    from gradwire.emu.planning.plan import Plan
-    from gradwire.emu.switches.userspace import UserspaceSwitch
-    from gradwire.experiment.resolve import Resolved
+    from gradwire.emu.planning.plan import TestbedPlan
+    from gradwire.emu.switches.backends.userspace_backend import UserspaceSwitch
     from gradwire.scenarios.schema.scenario import Scenario
+    from gradwire.workload.resolve import Resolved
 
 WALL_S = 120
-"""The longest that the testbed may take for one run."""
+"""Maximum time of the testbed for one run."""
 WINDOW = 256
-"""Packets under way between the sockets of `tun`: enough to keep the switch busy, fewer than devices hold."""
+"""Packets in flight between the sockets of `tun`: enough to keep the switch busy, fewer than devices buffer."""
 QUIET_S = 5.0
-"""When no packet has come for so long, those that are missing are lost."""
+"""Missing packets are lost if none has arrived for this long."""
 RATE = 2_000_000_000
-"""bit/s of the links of `agents`. `gradwire emulate` refuses what a machine does not keep up with; here, that is what
-is measured."""
+"""bit/s of the links of `agents`. `gradwire emulate` rejects rates above the machine's capacity, which is measured
+here."""
 
 
 def run_row(case: str, what: str, size: int, payload: int = 0, transport: str = "") -> dict[str, Any]:
@@ -36,45 +36,45 @@ def run_row(case: str, what: str, size: int, payload: int = 0, transport: str = 
     ----------
     what : the network (`core`), or the backend (`agents`, `virtual`); else a name only.
     size : packets per host (`core`), packets (`tun`), or bytes of a message.
-    payload : bytes behind the UDP header (`tun`).
+    payload : payload bytes of UDP (`tun`).
 
     Returns
     -------
     dict
-        The arguments; the figures or, if the machine cannot run it, "refused", which says why; perhaps a "note".
+        The arguments; the figures or, if the machine cannot run it, "refused" with the reason; optionally a "note".
     """
-    from gradwire.emu.switches.base import TestbedError
+    from gradwire.emu.switches.backend_kind import TestbedError
 
     row = {"case": case, "what": what, "size": size, "payload": payload, "transport": transport}
     try:
         if case == "core":
-            found = _core(what, size)
+            figures = _core(what, size)
         elif case == "tun":
-            found = _tun(size, payload)
+            figures = _tun(size, payload)
         elif case == "agents":
-            found = _emulated(_incast(2, "50Mbps", transport, size), "wall", what, RATE)
+            figures = _emulated(_incast(2, "50Mbps", transport, size), "wall", what, RATE)
         else:
-            found = _emulated(_incast(5, "10Gbps", transport, size), "virtual", what)
-    except TestbedError as error:  # not what is wrong with the scenarios, which are ours
+            figures = _emulated(_incast(5, "10Gbps", transport, size), "virtual", what)
+    except TestbedError as error:  # errors in the benchmark's own scenarios are raised
         if not error.usage:
             raise
         return {**row, "refused": str(error)}
-    for many in ("packets", "hops"):
-        found[f"{many}_per_s"] = round(found[many] / found["wall_s"]) if found["wall_s"] else 0
-    return {**row, **found}
+    for count in ("packets", "hops"):
+        figures[f"{count}_per_s"] = round(figures[count] / figures["wall_s"]) if figures["wall_s"] else 0
+    return {**row, **figures}
 
 
 def _resolved(**tables: Any) -> tuple[Scenario, Resolved]:
-    """A scenario from its tables, and what the simulator's code makes of it."""
-    from gradwire.experiment.resolve import resolve
-    from gradwire.scenarios.load import build_scenario
+    """Return a scenario from its tables, and the scenario resolved."""
+    from gradwire.scenarios.loading.load import build_scenario
+    from gradwire.workload.resolve import resolve
 
     scenario = build_scenario({"name": "bench", "seed": 1, **tables})
     return scenario, resolve(scenario)
 
 
 def _incast(hosts: int, rate: str, transport: str, size: int) -> dict[str, Any]:
-    """All hosts but the first send it a message at the same time."""
+    """Return the tables of a scenario in which all hosts but the first send it a message at the same time."""
     return {
         "topology": {"kind": "star", "hosts": hosts},
         "link": {"rate": rate, "latency": "10us"},
@@ -82,25 +82,28 @@ def _incast(hosts: int, rate: str, transport: str, size: int) -> dict[str, Any]:
         "switch": {"queues": 8, "buffer": "512KiB", "ecn_threshold": "100KiB"},
         "transport": {"kind": transport, "payload": "1400B"},
         "traffic": [{"name": "bulk", "kind": "incast", "fan_in": hosts - 1, "receiver": "h0", "size": f"{size}B"}],
-    }  # fmt: skip
+    }
 
 
-def _switch_plan(topology: Mapping[str, Any], balancing: str) -> Plan:
-    """For the userspace switch alone: links of 100 Gbps, and buffers that nothing overflows."""
-    from gradwire.emu.planning.prepare import make_plan
+def _switch_plan(topology: Mapping[str, Any], balancing: str) -> TestbedPlan:
+    """Return a plan for the userspace switch alone: links of 100 Gbps, and buffers that do not overflow."""
+    from gradwire.emu.planning.planner import make_plan
 
     scenario, resolved = _resolved(
-        topology=topology, link={"rate": "100Gbps", "latency": "1us"}, switch={"queues": 8, "buffer": "1GiB"},
-        load_balancing=balancing, transport={"kind": "constant_rate", "payload": "1400B"},
+        topology=topology,
+        link={"rate": "100Gbps", "latency": "1us"},
+        switch={"queues": 8, "buffer": "1GiB"},
+        load_balancing=balancing,
+        transport={"kind": "constant_rate", "payload": "1400B"},
         traffic=[{"name": "none", "kind": "incast", "fan_in": 1, "receiver": "h0", "size": "1B"}],
-    )  # fmt: skip
+    )
     return make_plan(scenario, resolved, clock="wall", switch="userspace")
 
 
-def _core(what: str, each: int) -> dict[str, Any]:
-    """Every host sends `each` packets to the host four further on, as fast as its link takes them."""
+def _core(what: str, count: int) -> dict[str, Any]:
+    """Let every host send `each` packets to the host four further on, as fast as its link allows."""
     from gradwire.benchmarks.emu_core import HOSTS, SIZE, driver
-    from gradwire.emu.userspace.fabric import Fabric, port_counts
+    from gradwire.emu.switches.userspace_switch.fabric import Fabric, port_counts
     from gradwire.scenarios.wire import serialisation_ps
 
     topologies = {
@@ -111,55 +114,58 @@ def _core(what: str, each: int) -> dict[str, Any]:
     gap = serialisation_ps(Bytes(SIZE), plan.ports[0].rate)
     fabric = Fabric(plan)
     begin = time.perf_counter()
-    arrived = drive(fabric.state.address, each, gap)
+    arrived = drive(fabric.state.address, count, gap)
     wall = time.perf_counter() - begin
-    assert arrived == HOSTS * each
+    assert arrived == HOSTS * count
     hops = sum(port.packets for port in port_counts(plan, fabric.counters()))
     return {"packets": arrived, "hops": hops, "wall_s": round(wall, 4)}
 
 
 def _tun(count: int, payload: int) -> dict[str, Any]:
-    """`switch_cpu_s`: processor time of the switch's process, from its start to its end."""
+    """Measure the switch with TUN devices; `switch_cpu_s`: its process's CPU time, from its start to its end."""
     import resource
 
-    from gradwire.emu.switches.base import TestbedError
-    from gradwire.emu.switches.userspace import Userspace
-    from gradwire.emu.system.namespaces import settle
+    from gradwire.emu.switches.backend_kind import TestbedError
+    from gradwire.emu.switches.backends.userspace_backend import UserspaceKind
+    from gradwire.emu.system.namespaces import set_up_private
 
     plan = _switch_plan({"kind": "star", "hosts": 2}, "ecmp")
-    if missing := Userspace().missing(None, plan):
+    if missing := UserspaceKind().missing(None, plan):
         raise TestbedError("; ".join(missing), "userspace switch")
-    settle()
-    network = Userspace().make(plan)
+    set_up_private()
+    network = UserspaceKind().make(plan)
     try:
         network.build()
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         network.start()
-        got, wall = _through(network, count, payload)
+        arrived, wall = _through(network, count, payload)
         counts = network.counts()
     finally:
         network.close()
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    if not got:
+    if not arrived:
         raise TestbedError(f"none of {count:,} packets has arrived", "userspace switch", usage=False)
-    found: dict[str, Any] = {
-        "packets": got, "hops": sum(port.packets for port in counts), "wall_s": round(wall, 4),
-        "mbps": round(got * payload * 8 / wall / 1e6, 1), "switch_cpu_s": round(cpu, 3),
-        "note": f"the switch takes {cpu / got * 1e6:.1f} us of processor time per packet",
-    }  # fmt: skip
-    if got < count:
-        found["note"] += f"; {count - got:,} of {count:,} packets are lost"
-    return found
+    figures: dict[str, Any] = {
+        "packets": arrived,
+        "hops": sum(port.packets for port in counts),
+        "wall_s": round(wall, 4),
+        "mbps": round(arrived * payload * 8 / wall / 1e6, 1),
+        "switch_cpu_s": round(cpu, 3),
+        "note": f"the switch takes {cpu / arrived * 1e6:.1f} us of processor time per packet",
+    }
+    if arrived < count:
+        figures["note"] += f"; {count - arrived:,} of {count:,} packets are lost"
+    return figures
 
 
 def _through(network: UserspaceSwitch, count: int, payload: int) -> tuple[int, float]:
-    """Send packets from the first host to the second: how many have come, and the seconds from first to last."""
+    """Send packets from the first host to the second; return arrivals, and the seconds from first to last."""
     import select
     import socket
 
     from gradwire.emu.planning.plan import host_address
-    from gradwire.emu.userspace import tun
+    from gradwire.emu.switches.userspace_switch import tun
 
     ends = []
     for host in (0, 1):
@@ -170,11 +176,11 @@ def _through(network: UserspaceSwitch, count: int, payload: int) -> tuple[int, f
         ends[-1].setblocking(False)
     sender, receiver = ends
     sender.connect((host_address(1), 9000))
-    data, sent, got = bytes(payload), 0, 0
+    data, sent, arrived = bytes(payload), 0, 0
     begin = end = time.perf_counter()
     with sender, receiver:
-        while got < count:
-            while sent < count and sent - got < WINDOW:
+        while arrived < count:
+            while sent < count and sent - arrived < WINDOW:
                 sender.send(data)
                 sent += 1
             if not select.select([receiver], [], [], QUIET_S)[0]:
@@ -182,21 +188,24 @@ def _through(network: UserspaceSwitch, count: int, payload: int) -> tuple[int, f
             try:
                 while True:
                     receiver.recv(2048)
-                    got += 1
+                    arrived += 1
             except BlockingIOError:
                 end = time.perf_counter()
-    return got, end - begin
+    return arrived, end - begin
 
 
 def _emulated(tables: Mapping[str, Any], clock: str, backend: str, rate: int | None = None) -> dict[str, Any]:
-    """Run a scenario of traffic on the testbed, once, and verify it; `gradwire.emu.testbed.emulate` would not tell how
-    long each part took. `rate`: bit/s of all links instead of the scenario's, whether this machine keeps up or not."""
-    from gradwire.emu.control.supervise import run
-    from gradwire.emu.planning.prepare import check_rates
-    from gradwire.emu.switches.base import TestbedError
-    from gradwire.emu.system.scratch import scratch
-    from gradwire.emu.testbed import choose_backend, contents_wrong
-    from gradwire.scenarios.interrupt import CtrlC
+    """Run a scenario of traffic on the testbed, once, and verify it.
+
+    Unlike `gradwire.emu.testbed.emulate`, it measures each phase. `rate`: bit/s of all links instead of the scenario's,
+    even if this machine is too slow.
+    """
+    from gradwire.emu.control.supervisor import run
+    from gradwire.emu.planning.planner import check_rates
+    from gradwire.emu.switches.backend_kind import TestbedError
+    from gradwire.emu.system.temporary_folders import temporary_folder
+    from gradwire.emu.testbed import choose_backend, content_errors
+    from gradwire.scenarios.interrupt import DeferredInterrupt
 
     scenario, resolved = _resolved(**tables)
     plan, notes = choose_backend(scenario, resolved, clock, backend).plan, []
@@ -205,37 +214,37 @@ def _emulated(tables: Mapping[str, Any], clock: str, backend: str, rate: int | N
         try:
             check_rates(plan, plan.options["kernel"].reachable_bps)
         except ScenarioError as error:
-            notes.append(f"gradwire emulate would refuse this: {error.what}")
-    heard: dict[str, list[float]] = {"building": [], "running": []}
-    with CtrlC() as ctrl_c, scratch("gradwire-bench-") as folder:
+            notes.append(f"gradwire emulate would reject this: {error.what}")
+    times: dict[str, list[float]] = {"building": [], "running": []}
+    with DeferredInterrupt() as ctrl_c, temporary_folder("gradwire-bench-") as folder:
         begin = time.perf_counter()
-        raw = run(plan, folder, WALL_S, lambda news: heard[news["state"]].append(time.perf_counter()), ctrl_c)
+        raw = run(plan, folder, WALL_S, lambda news: times[news["state"]].append(time.perf_counter()), ctrl_c)
     reports = raw.reports
     if reports.ended_by != "done":
-        raise TestbedError(f"not over after {WALL_S} s", f"{clock} clock, {backend}", usage=False)
-    if wrong := contents_wrong(plan, raw, resolved):
+        raise TestbedError(f"not finished after {WALL_S} s", f"{clock} clock, {backend}", usage=False)
+    if wrong := content_errors(plan, raw, resolved):
         raise TestbedError(f"contents are wrong: {'; '.join(wrong[:3])}", "verification", usage=False)
     took = int(reports.end_ns.max() - reports.start_ns.min()) / 1e9
-    wall = took if clock == "wall" else heard["running"][-1] - heard["running"][0]
+    wall = took if clock == "wall" else times["running"][-1] - times["running"][0]
     hosts = {port.name for port in plan.ports if port.src < plan.host_count}
-    found = {
+    figures = {
         "packets": sum(count.packets for count in raw.counts if count.port in hosts),
         "hops": sum(count.packets for count in raw.counts),
         "wall_s": round(wall, 4),
         "sent_packets": int(reports.sent_packets.sum()),
         "received_bytes": int(reports.received.sum()),
         "mbps": round(int(reports.received.sum()) * 8 / took / 1e6, 1),
-        "build_s": round(heard["running"][0] - heard["building"][0], 3),
+        "build_s": round(times["running"][0] - times["building"][0], 3),
     }
     if clock == "virtual":
-        found |= {
-            "boot_s": round(heard["building"][0] - begin, 3),
+        figures |= {
+            "boot_s": round(times["building"][0] - begin, 3),
             "virtual_ms": round(took * 1000, 3),
             "virtual_ms_per_s": round(took * 1000 / wall, 3),
         }
     if raw.complaints:
         notes.append(f"disturbed: {'; '.join(raw.complaints[:2])}")
-    return {**found, "note": "; ".join(notes)} if notes else found
+    return {**figures, "note": "; ".join(notes)} if notes else figures
 
 
 if __name__ == "__main__":

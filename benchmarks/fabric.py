@@ -6,15 +6,15 @@ Two kinds of traffic on fat-trees of 100 Gbps links with 1 us of latency and pac
   1 MB each on 1024;
 * `incast`: 32 hosts send 20 MB each to one.
 
-A packet-hop is one packet, data or acknowledgement, crossing one link. Every row runs five times, of which the median
-counts, each time in a process of its own, so that peak memory and processor time are its own; rows that differ in the
-number of threads alone take turns, so that a machine whose speed drifts does not favour one of them. The clock runs
-from the first packet to the last delivery, after the engine has been compiled (`compile_s`, from the cache if it is
-there) and the network built. The last row, `oracle`, is `gradwire.testing.oracle` on a small case, for scale.
+A packet-hop is one packet, data or acknowledgement, crossing one link. Every row runs five times, and the median
+counts, each time in a separate process with its own peak memory and CPU time; rows that differ only in the number of
+threads alternate, so that a drifting machine does not favour one of them. The clock runs from the first packet to the
+last delivery, after the engine has been compiled (`compile_s`, from the cache if possible) and the network built. The
+last row, `oracle`, is `gradwire.testing.oracle` on a small case, for scale.
 
-Three transports are measured unless one is asked for: any that a scenario may name, or "all". A `feature` is something
-that switches do besides (`FEATURES`), an option of the engine (`OF_THE_ENGINE`), or a load balancer. What is none of
-the three rows takes turns with plain `dctcp`, and `of_plain` is its speed over that one's.
+Three transports are measured by default; any transport of scenarios, or "all", can be selected. A `feature` is a switch
+feature (`FEATURES`), an option of the engine (`ENGINE_OPTIONS`), or a load balancer. Rows other than the three default
+transports alternate with plain `dctcp`, and `of_plain` is their speed relative to it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import gradwire
-from gradwire.scenarios.components import components
 from gradwire.scenarios.errors import GradwireError
+from gradwire.scenarios.loading.registry import components
 from gradwire.scenarios.units import Ps
 
 MEGABYTE = 1_000_000
@@ -40,7 +40,7 @@ ARITY = {128: 8, 432: 12, 1024: 16}
 INCAST_SENDERS, INCAST_BYTES = 32, 20 * MEGABYTE
 TRANSPORTS = ("tcp_newreno", "dctcp", "dlcp")
 PLAIN = ("dctcp", "")
-SPRAYED = ("dlcp", "ndp", "nscc")  # the others are balanced by ECMP
+SPRAYED = ("dlcp", "ndp", "nscc")  # the others use ECMP
 FEATURES: dict[str, dict[str, Any]] = {
     "pfc": {"pfc": True},
     "red": {"ecn_ceiling": "400KiB", "ecn_probability": 0.2},
@@ -49,17 +49,17 @@ FEATURES: dict[str, dict[str, Any]] = {
     "trimming": {"trim_threshold": "33312B"},  # eight full packets
     "turns": {"queues": 4, "drr_quantum": "8KiB"},
 }
-OF_THE_ENGINE = ("delays", "faults")  # options of `Fabric`: counting waiting times, room for failures
+ENGINE_OPTIONS = ("delays", "faults")  # options of `Fabric`: waiting times, failures
 RATE, LATENCY = 100_000_000_000, 1_000_000
 SWITCH = {"queues": 1, "buffer": "512KiB", "ecn_threshold": "100KiB"}
 SEED = 1
 REPEATS = 5
-PATIENCE = Ps(1_000_000_000_000)  # ps: no job waits for deliveries here, so none of them has to stop the engine
+RUN_STEP_PS = Ps(1_000_000_000_000)  # ps: no job waits for deliveries here, so the engine need not stop
 ROW_TIMEOUT_S = 900
 
 
 class BenchmarkError(GradwireError):
-    """A row that did not end, or ended badly."""
+    """A row that did not finish, or failed."""
 
     exit_code = 1
 
@@ -73,19 +73,17 @@ def bench_fabric(
     as_json: bool,
     feature: str | None = None,
 ) -> None:
-    """Run the rows that fit the filters and print them as a table, or as one JSON object.
+    """Run the rows that match the filters and print them as a table, or as one JSON object.
 
-    Raises
-    ------
-    GradwireError
-        A filter that names nothing there is; or, after all others have been shown, rows that did not end well.
+    Raises GradwireError if a filter matches nothing; or, after all others have been printed, rows failed.
     """
     groups = list(_groups(case, hosts, transport, threads, feature))
     if not groups:
         raise GradwireError(
-            "no such benchmark", "bench fabric",
+            "no such benchmark",
+            "bench fabric",
             f"--case permutation or incast (128 hosts), --hosts {', '.join(map(str, ARITY))}",
-        )  # fmt: skip
+        )
     rows: list[dict[str, Any]] = []
     failed: list[str] = []
     for number, group in enumerate(groups, 1):
@@ -101,7 +99,7 @@ def bench_fabric(
 
         rows.append(oracle_row())
     if as_json:
-        print(json.dumps({"machine": machine(), "rows": rows}))
+        print(json.dumps({"machine": machine_info(), "rows": rows}))
     else:
         _print(rows)
     if failed:
@@ -111,30 +109,28 @@ def bench_fabric(
 def _groups(
     case: str | None, hosts: int | None, transport: str | None, threads: int | None, feature: str | None
 ) -> Iterator[list[dict[str, Any]]]:
-    """Rows that take turns. Raises GradwireError for a transport or feature that there is not."""
+    """Yield groups of rows that alternate. Raise GradwireError for an unknown transport or feature."""
     counts = [threads] if threads is not None else [n for n in (1, 2) if n <= (os.cpu_count() or 1)]
     kinds = [*TRANSPORTS] if transport is None else [transport]
     features = [""] if feature is None else [feature]
     if transport == "all":
         kinds = _simulated()
     elif transport is not None and transport not in _simulated() and ":" not in transport:
-        raise GradwireError(
-            f"no transport {transport}", "--transport", f'{", ".join(_simulated())}, or "all"'
-        )
+        raise GradwireError(f"no transport {transport}", "--transport", f'{", ".join(_simulated())}, or "all"')
     if feature == "all":
-        features = [*FEATURES, *OF_THE_ENGINE, *(name for name in components("load_balancing") if name != "ecmp")]
-    elif feature is not None and feature not in (*FEATURES, *OF_THE_ENGINE, *components("load_balancing")):
-        known = ", ".join((*FEATURES, *OF_THE_ENGINE, *components("load_balancing")))
+        features = [*FEATURES, *ENGINE_OPTIONS, *(name for name in components("load_balancing") if name != "ecmp")]
+    elif feature is not None and feature not in (*FEATURES, *ENGINE_OPTIONS, *components("load_balancing")):
+        known = ", ".join((*FEATURES, *ENGINE_OPTIONS, *components("load_balancing")))
         raise GradwireError(f"no feature {feature}", "--feature", f'{known}, or "all"')
     for name in ("permutation", "incast"):
         for size in PERMUTATIONS if name == "permutation" else (128,):
             for kind, extra in itertools.product(kinds, features):
                 if case not in (None, name) or hosts not in (None, size):
                     continue
-                usual = kind in TRANSPORTS and not extra
+                is_default = kind in TRANSPORTS and not extra
                 yield [
                     {"case": name, "hosts": size, "transport": one, "threads": count, "feature": more}
-                    for one, more in ([] if usual else [PLAIN]) + [(kind, extra)]
+                    for one, more in ([] if is_default else [PLAIN]) + [(kind, extra)]
                     for count in counts
                 ]
 
@@ -146,15 +142,13 @@ def _title(group: list[dict[str, Any]]) -> str:
 
 
 def medians(group: list[dict[str, Any]], module: str, repeats: int) -> list[dict[str, Any]]:
-    """Run rows of a module by turns, several times; of each the run of median wall time."""
+    """Run rows of a module alternately, several times; return each row's run of median wall time."""
     rounds = [[_in_own_process(row, module) for row in group] for _ in range(repeats)]
-    return [
-        sorted(runs, key=lambda run: float(run["wall_s"]))[repeats // 2] for runs in zip(*rounds, strict=True)
-    ]
+    return [sorted(runs, key=lambda run: float(run["wall_s"]))[repeats // 2] for runs in zip(*rounds, strict=True)]
 
 
 def _against_plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows that were asked for, with their speed over the plain one's if that was among them."""
+    """Return the requested rows, with their speed relative to the plain one if that is among them."""
     plain = {row["threads"]: row for row in rows if (row["transport"], row["feature"]) == PLAIN}
     others = [row for row in rows if (row["transport"], row["feature"]) != PLAIN]
     if not plain or not others:
@@ -165,17 +159,31 @@ def _against_plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _in_own_process(row: dict[str, Any], module: str) -> dict[str, Any]:
+    return run_module([module, json.dumps(row)], _title([row]), ROW_TIMEOUT_S)
+
+
+def run_module(
+    arguments: Sequence[str],
+    title: str,
+    timeout_s: int,
+    wrap: Callable[[list[str]], list[str]] = list,
+    preexec: Callable[[], object] | None = None,
+) -> dict[str, Any]:
+    """Run a module with arguments in a separate process; return the JSON object in its last line of output.
+
+    `wrap`: returns the command to run, such as one in private namespaces. Raises BenchmarkError if it fails.
+    """
     root = str(Path(gradwire.__file__).parents[1])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
-    command = [sys.executable, "-m", module, json.dumps(row)]
+    command = wrap([sys.executable, "-m", *arguments])
     try:
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=ROW_TIMEOUT_S, check=False
+            command, env=environment, capture_output=True, text=True, timeout=timeout_s, preexec_fn=preexec
         )
     except subprocess.TimeoutExpired as error:
-        raise BenchmarkError(f"no end after {ROW_TIMEOUT_S} s", _title([row]), "a faster machine") from error
+        raise BenchmarkError(f"timeout after {timeout_s} s", title, "a faster machine") from error
     if done.returncode:
-        raise BenchmarkError(done.stderr.strip()[-2000:], _title([row]), "a run that ends")
+        raise BenchmarkError(done.stderr.strip()[-2000:], title, "a run that ends")
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer
 
@@ -184,7 +192,7 @@ def run_row(case: str, hosts: int, transport: str, threads: int, feature: str = 
     """Run one row once, in this process. Times in seconds, memory in bytes."""
     import numpy as np
 
-    from gradwire.experiment.topology import LinkSpec, fat_tree
+    from gradwire.topology import LinkSpec, fat_tree
 
     fabric = make_fabric(fat_tree(ARITY[hosts], LinkSpec(RATE, LATENCY)), transport, threads, feature)
     random = np.random.default_rng(SEED)
@@ -195,24 +203,28 @@ def run_row(case: str, hosts: int, transport: str, threads: int, feature: str = 
         pairs = [(int(source), 0) for source in 1 + random.permutation(hosts - 1)[:INCAST_SENDERS]]
         size = INCAST_BYTES
     return {
-        "case": case, "hosts": hosts, "transport": transport, "threads": threads, "feature": feature,
-        **timed(fabric, pairs, size, case),
-    }  # fmt: skip
+        "case": case,
+        "hosts": hosts,
+        "transport": transport,
+        "threads": threads,
+        "feature": feature,
+        **time_messages(fabric, pairs, size, case),
+    }
 
 
 def _simulated() -> list[str]:
-    """The transports that the simulator has."""
+    """Return the transports that the simulator has."""
     return [kind for kind, owner in components("transport").items() if owner.simulated]
 
 
 def make_fabric(network: Any, transport: str, threads: int, feature: str = "") -> Any:
-    """The engine on a network, with what the transport needs switches to do."""
+    """Return the engine on a network, with the switch features that the transport needs."""
     from pydantic import TypeAdapter
 
-    from gradwire.experiment.routing import build_routing
-    from gradwire.scenarios.schema.network import Switch
-    from gradwire.scenarios.schema.transport import AnyTransport
-    from gradwire.sim.fabric.fabric import Fabric
+    from gradwire.scenarios.schema.network.network import Switch
+    from gradwire.scenarios.schema.network.transport import AnyTransport
+    from gradwire.sim.engine.fabric import Fabric
+    from gradwire.topology.routing import build_routing
 
     table: Any = TypeAdapter(AnyTransport).validate_python(transport)
     needs = {
@@ -221,18 +233,24 @@ def make_fabric(network: Any, transport: str, threads: int, feature: str = "") -
         "pfc": getattr(table, "wants_pfc", False),
     }
     switch = {**SWITCH, "queues": 8 if transport == "pias" else 1}
-    for name in [*(name for name, wanted in needs.items() if wanted), feature]:
+    for name in [*(name for name, is_needed in needs.items() if is_needed), feature]:
         switch |= FEATURES.get(name, {})
-    options: dict[str, Any] = {feature: True} if feature in OF_THE_ENGINE else {}
-    usual = "spray_random" if transport in SPRAYED else "ecmp"
+    options: dict[str, Any] = {feature: True} if feature in ENGINE_OPTIONS else {}
+    default = "spray_random" if transport in SPRAYED else "ecmp"
     return Fabric(
-        network, build_routing(network), switch=Switch.model_validate(switch), transports=[table],
-        balancing=feature if feature in components("load_balancing") else usual, seed=SEED, threads=threads,
-        host_latency_ps=PATIENCE, **options,
-    )  # fmt: skip
+        network,
+        build_routing(network),
+        switch=Switch.model_validate(switch),
+        transports=[table],
+        balancing=feature if feature in components("load_balancing") else default,
+        seed=SEED,
+        threads=threads,
+        host_latency_ps=RUN_STEP_PS,
+        **options,
+    )
 
 
-def timed(fabric: Any, pairs: list[tuple[int, int]], nbytes: int, title: str) -> dict[str, Any]:
+def time_messages(fabric: Any, pairs: list[tuple[int, int]], nbytes: int, title: str) -> dict[str, Any]:
     """Send a message for every pair (source, destination), all at time 0, until all are delivered."""
     import resource
 
@@ -241,36 +259,39 @@ def timed(fabric: Any, pairs: list[tuple[int, int]], nbytes: int, title: str) ->
     wall, cpu = time.perf_counter(), time.process_time()
     delivered = 0
     while delivered < len(pairs):
-        delivered += len(fabric.run(fabric.now + PATIENCE))
+        delivered += len(fabric.run(fabric.now + RUN_STEP_PS))
         if fabric.stalled:
             raise BenchmarkError(fabric.stalled, title, "a run that ends")
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     hops = fabric.packet_hops
     fabric.close()
     return {
-        "packet_hops": hops, "wall_s": round(wall, 4), "cpu_s": round(cpu, 4), "hops_per_s": round(hops / wall),
+        "packet_hops": hops,
+        "wall_s": round(wall, 4),
+        "cpu_s": round(cpu, 4),
+        "hops_per_s": round(hops / wall),
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "compile_s": round(fabric.compile_s, 3),
-    }  # fmt: skip
+    }
 
 
 def permutation(hosts: int) -> list[tuple[int, int]]:
-    """Who sends to whom; nobody to itself."""
+    """Return pairs (source, destination) of a random permutation without fixed points."""
     import numpy as np
 
     return list(enumerate(_derangement(hosts, np.random.default_rng(SEED)).tolist()))
 
 
 def _derangement(n: int, random: Any) -> Any:
-    """A permutation in which nobody sends to itself."""
+    """Return a random permutation without fixed points."""
     while True:
         order = random.permutation(n)
         if not (order == range(n)).any():
             return order
 
 
-def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+def machine_info() -> dict[str, Any]:
+    """Return the description of the machine."""
     import platform
 
     from gradwire.traces.devices import processor_name
@@ -282,23 +303,36 @@ def _print(rows: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title="{processor}, {cores} cores, Python {python}".format(**machine()))
+    table = Table(title="{processor}, {cores} cores, Python {python}".format(**machine_info()))
     compared = any("of_plain" in row for row in rows)
-    heads = ("case", "hosts", "transport", "threads", "M hops", "wall s", "cpu s", "M hops/s", "peak MB",
-             *(("feature", "of plain") if compared else ("compile s",)))  # fmt: skip
+    heads = (
+        "case",
+        "hosts",
+        "transport",
+        "threads",
+        "M hops",
+        "wall s",
+        "cpu s",
+        "M hops/s",
+        "peak MB",
+        *(("feature", "of plain") if compared else ("compile s",)),
+    )
     for head in heads:
         table.add_column(head, justify="left" if head in ("case", "transport", "feature") else "right")
     for row in rows:
-        last = (
-            [row.get("feature", ""), f"{row.get('of_plain', 1):.2f}"]
-            if compared
-            else [f"{row['compile_s']:.2f}"]
-        )
+        last = [row.get("feature", ""), f"{row.get('of_plain', 1):.2f}"] if compared else [f"{row['compile_s']:.2f}"]
         table.add_row(
-            row["case"], str(row["hosts"]), row["transport"], str(row["threads"]), f"{row['packet_hops'] / 1e6:.2f}",
-            f"{row['wall_s']:.2f}", f"{row['cpu_s']:.2f}", f"{row['hops_per_s'] / 1e6:.3g}",
-            f"{row['peak_rss_bytes'] / 1e6:.0f}", *last,
-        )  # fmt: skip
+            row["case"],
+            str(row["hosts"]),
+            row["transport"],
+            str(row["threads"]),
+            f"{row['packet_hops'] / 1e6:.2f}",
+            f"{row['wall_s']:.2f}",
+            f"{row['cpu_s']:.2f}",
+            f"{row['hops_per_s'] / 1e6:.3g}",
+            f"{row['peak_rss_bytes'] / 1e6:.0f}",
+            *last,
+        )
     Console(width=None if sys.stdout.isatty() else 110).print(table)
 
 

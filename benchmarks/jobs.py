@@ -1,10 +1,10 @@
-"""How fast large jobs are: `python -m gradwire.benchmarks.jobs [CASE ...] [--no-fast-forward] [--threads N]`.
+"""Speed of large jobs: `python -m gradwire.benchmarks.jobs [CASE ...] [--no-fast-forward] [--threads N]`.
 
-`spray`: 64 ranks, a ring, 20 iterations of 250 MB of gradients in buckets of 25 MB, at 400 Gbps, every packet its own
-way. `ranks`: 16,384 ranks on 2,048 machines of eight, all-reduce inside machines first, of the gradients of ResNet-50,
-over rails at 400 Gbps. `--hosts` makes it smaller. `flows`: no job, but ten million flows of 4 kB, of 128 hosts of a
-fat-tree that send one each to another every microsecond, at 100 Gbps; `--millions` says how many. One run each, in a
-process of its own; processor time is that of the whole run, from the call to the Result on disk, all threads together.
+`spray`: 64 ranks, a ring, 20 iterations of 250 MB of gradients in buckets of 25 MB, at 400 Gbps, every packet sprayed.
+`ranks`: 16,384 ranks on 2,048 machines of eight, all-reduce inside machines first, of the gradients of ResNet-50, over
+rails at 400 Gbps. `--hosts` makes it smaller. `flows`: no job, but ten million flows of 4 kB, of 128 hosts of a
+fat-tree that send one each to another every microsecond, at 100 Gbps; `--millions` sets their number. One run each, in
+a separate process; CPU time is that of the whole run, from the call to the Result on disk, all threads together.
 """
 
 from __future__ import annotations
@@ -19,27 +19,32 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gradwire.benchmarks.fabric import machine
+from gradwire.benchmarks.fabric import machine_info
 
 LAYERS, LAYER_BYTES = 25, 10_000_000
 SPRAY: dict[str, Any] = {
-    "name": "spray", "transport": "dctcp", "load_balancing": "spray_random",
+    "name": "spray",
+    "transport": "dctcp",
+    "load_balancing": "spray_random",
     "topology": {"kind": "leaf_spine", "leaves": 8, "hosts_per_leaf": 8, "spines": 8},
     "link": {"rate": "400Gbps", "latency": "1us"},
     "switch": {"buffer": "2MiB", "ecn_threshold": "400KiB"},
-}  # fmt: skip
+}
 RANKS: dict[str, Any] = {
-    "name": "ranks", "transport": {"kind": "dctcp", "payload": "8960B"},
+    "name": "ranks",
+    "transport": {"kind": "dctcp", "payload": "8960B"},
     "topology": {"kind": "rail", "cards": 8, "spines": 0},
     "host": {"gpus": 8, "scale_up_rate": "3600Gbps", "scale_up_latency": "500ns"},
     "link": {"rate": "400Gbps", "latency": "1us"},
     "switch": {"queues": 1, "buffer": "4MiB", "ecn_threshold": "200KiB"},
-}  # fmt: skip
+}
 FLOWS: dict[str, Any] = {
-    "name": "flows", "transport": "dctcp", "topology": {"kind": "fat_tree", "k": 8},
+    "name": "flows",
+    "transport": "dctcp",
+    "topology": {"kind": "fat_tree", "k": 8},
     "link": {"rate": "100Gbps", "latency": "1us"},
     "switch": {"queues": 1, "buffer": "512KiB", "ecn_threshold": "100KiB"},
-}  # fmt: skip
+}
 FLOW_HOSTS = 128
 CASES = ("spray", "ranks", "flows")
 HEADER = (
@@ -49,7 +54,7 @@ HEADER = (
 
 
 def scenario_of(case: str, folder: Path, hosts: int, count: int) -> Any:
-    """The scenario of a case, with the trace that it needs made in a folder. `count`: iterations, or flows."""
+    """Return the scenario of a case, with its trace created in a folder. `count`: iterations, or flows."""
     from gradwire.scenarios.schema.scenario import Scenario
 
     job: dict[str, Any]
@@ -66,35 +71,43 @@ def scenario_of(case: str, folder: Path, hosts: int, count: int) -> Any:
         job = {"trace": str(trace), "iterations": count, "workers": 64, "exchange": exchange}
         return Scenario.model_validate({**SPRAY, "job": [{"name": "job", **job}]})
     job = {
-        "trace": "resnet50", "iterations": 1, "workers": 8 * hosts, "compute_scale": 0.0,
+        "trace": "resnet50",
+        "iterations": 1,
+        "workers": 8 * hosts,
+        "compute_scale": 0.0,
         "exchange": {"kind": "hierarchical", "across": "halving"},
-    }  # fmt: skip
+    }
     topology = {**RANKS["topology"], "hosts": hosts}
     return Scenario.model_validate({**RANKS, "topology": topology, "job": [{"name": "job", **job}]})
 
 
 def run_row(case: str, hosts: int, count: int, threads: int, fast: bool) -> dict[str, Any]:
-    """One row, once, in this process. Times in seconds, memory in bytes."""
+    """Run one row once, in this process. Times in seconds, memory in bytes."""
     from gradwire.sim.simulate import simulate
 
     with tempfile.TemporaryDirectory() as folder:
         scenario = scenario_of(case, Path(folder), hosts, count)
         wall, cpu = time.perf_counter(), time.process_time()
         result = simulate(scenario, threads=threads, fast_forward=fast)
-        where = result.write(Path(folder) / "result")
-        written = sum(each.stat().st_size for each in where.rglob("*") if each.is_file())
+        output_dir = result.write(Path(folder) / "result")
+        written = sum(path.stat().st_size for path in output_dir.rglob("*") if path.is_file())
     return {
-        "case": case, "ranks": scenario.job[0].workers if scenario.job else FLOW_HOSTS, "threads": threads,
-        "fast_forward": result.timing.get("fast_forward", ""), "messages": result.kept("messages").num_rows,
-        "packet_hops": result.timing["packet_hops"], "setup_s": result.timing["setup_s"],
-        "wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu,
+        "case": case,
+        "ranks": scenario.job[0].workers if scenario.job else FLOW_HOSTS,
+        "threads": threads,
+        "fast_forward": result.timing.get("fast_forward", ""),
+        "messages": result.kept("messages").num_rows,
+        "packet_hops": result.timing["packet_hops"],
+        "setup_s": result.timing["setup_s"],
+        "wall_s": time.perf_counter() - wall,
+        "cpu_s": time.process_time() - cpu,
         "written_bytes": written,
         "peak_rss_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
-    }  # fmt: skip
+    }
 
 
-def line(row: dict[str, Any]) -> str:
-    """A row of the table."""
+def format_row(row: dict[str, Any]) -> str:
+    """Return a row of the table."""
     return (
         f"| {row['case']} | {row['ranks']} | {row['threads']} | {row['fast_forward'] or 'all'} | "
         f"{row['messages'] / 1e6:.2f} | {row['packet_hops'] / 1e6:.0f} | {row['setup_s']:.1f} | {row['wall_s']:.0f} | "
@@ -105,29 +118,33 @@ def line(row: dict[str, Any]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m gradwire.benchmarks.jobs", description=__doc__)
-    parser.add_argument("case", nargs="*", help=f"{', '.join(CASES)}; all unless given")
-    parser.add_argument("--hosts", type=int, default=2048, help="machines of eight, of `ranks`")
-    parser.add_argument("--iterations", type=int, default=20, help="of `spray`")
-    parser.add_argument("--millions", type=float, default=10.0, help="of flows, of `flows`")
+    parser.add_argument("case", nargs="*", help=f"{', '.join(CASES)}; default: all")
+    parser.add_argument("--hosts", type=int, default=2048, help="machines of eight ranks (`ranks`)")
+    parser.add_argument("--iterations", type=int, default=20, help="iterations (`spray`)")
+    parser.add_argument("--millions", type=float, default=10.0, help="millions of flows (`flows`)")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--no-fast-forward", action="store_true")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if unknown := set(asked.case) - set(CASES):
-        parser.error(f"no case {', '.join(sorted(unknown))}: {', '.join(CASES)}")
-    if asked.one:
-        count = round(1e6 * asked.millions) if asked.case == ["flows"] else asked.iterations
-        row = run_row(asked.case[0], asked.hosts, count, asked.threads, not asked.no_fast_forward)
+    options = parser.parse_args()
+    if unknown := set(options.case) - set(CASES):
+        parser.error(f"unknown case: got {', '.join(sorted(unknown))}; expected {', '.join(CASES)}")
+    if options.one:
+        count = round(1e6 * options.millions) if options.case == ["flows"] else options.iterations
+        row = run_row(options.case[0], options.hosts, count, options.threads, not options.no_fast_forward)
         print(json.dumps(row))
         return 0
-    print(", ".join(f"{name} {value}" for name, value in machine().items()))
+    print(", ".join(f"{name} {value}" for name, value in machine_info().items()))
     print(HEADER)
-    for case in asked.case or CASES:
-        command = [sys.executable, "-m", "gradwire.benchmarks.jobs", case, "--one", f"--hosts={asked.hosts}"]
-        command += [f"--iterations={asked.iterations}", f"--threads={asked.threads}", f"--millions={asked.millions}"]
-        command += ["--no-fast-forward"] if asked.no_fast_forward else []
+    for case in options.case or CASES:
+        command = [sys.executable, "-m", "gradwire.benchmarks.jobs", case, "--one", f"--hosts={options.hosts}"]
+        command += [
+            f"--iterations={options.iterations}",
+            f"--threads={options.threads}",
+            f"--millions={options.millions}",
+        ]
+        command += ["--no-fast-forward"] if options.no_fast_forward else []
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-        print(line(json.loads(done.stdout)), flush=True)
+        print(format_row(json.loads(done.stdout)), flush=True)
     return 0
 
 

@@ -6,20 +6,20 @@ import resource
 import time
 from typing import Any
 
-from gradwire.components.transports.dctcp import Dctcp
-from gradwire.experiment.topology import LinkSpec, leaf_spine
-from gradwire.scenarios.schema.network import Switch
-from gradwire.testing.oracle import Case, Letter, run_oracle
+from gradwire.protocols.transports.tcp.dctcp import Dctcp
+from gradwire.scenarios.schema.network.network import Switch
+from gradwire.testing.oracle import Case, MessageSpec, run_oracle
+from gradwire.topology import LinkSpec, leaf_spine
 
 HOSTS, BYTES = 16, 500_000
 
 
 def run_row() -> dict[str, Any]:
-    """Sixteen hosts on a leaf-spine, each sends half a megabyte to the next but four (DCTCP)."""
+    """Run sixteen hosts on a leaf-spine, each of which sends half a megabyte to the fifth next host (DCTCP)."""
     case = Case(
         leaf_spine(4, 4, 2, LinkSpec(10**11, 10**6)),
         [Dctcp.model_validate({"kind": "dctcp"})],
-        [Letter(0, host, (host + 5) % HOSTS, BYTES) for host in range(HOSTS)],
+        [MessageSpec(0, host, (host + 5) % HOSTS, BYTES) for host in range(HOSTS)],
         Switch.model_validate({"ecn_threshold": "100KiB"}),
     )
     wall, cpu = time.perf_counter(), time.process_time()

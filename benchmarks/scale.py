@@ -1,12 +1,12 @@
-"""How the engine's cost grows with the network: `python -m gradwire.benchmarks.scale [--hosts N ...] [--transport NAME
+"""Growth of the engine's cost with the network: `python -m gradwire.benchmarks.scale [--hosts N ...] [--transport NAME
 ...]`.
 
 A permutation on fat-trees of 128 to 8192 hosts, 8 GB in all whatever their number, so that every row does about the
-same work: what is left of a difference is what size itself costs. With `--hosts 65536`, a fat-tree as well, and
-`--hosts 262144`, leaf and spine, every host sends 64 kB. Links, packets and switches are those of
-`gradwire.benchmarks.fabric`. Rows that differ in the number of threads take turns, each run in a process of its own;
-the run of median time counts. `build s`: network, routes and engine, whose code is loaded and not compiled. `ns per
-hop`: of processor time, all threads together, waiting for each other included.
+same work and differences are the cost of size itself. With `--hosts 65536`, a fat-tree as well, and `--hosts 262144`,
+leaf and spine, every host sends 64 kB. Links, packets and switches are those of `gradwire.benchmarks.fabric`. Rows that
+differ in the number of threads alternate, each run in a separate process; the run of median time counts. `build s`:
+network, routes and engine, whose code is loaded and not compiled. `ns per hop`: CPU time of all threads together,
+including waits for each other.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import sys
 import time
 from typing import Any
 
-from gradwire.benchmarks.fabric import LATENCY, RATE, machine, make_fabric, medians, permutation, timed
+from gradwire.benchmarks.fabric import LATENCY, RATE, machine_info, make_fabric, medians, permutation, time_messages
 
 ARITY = {128: 8, 432: 12, 1024: 16, 2000: 20, 8192: 32, 65536: 64}
 TWO_TIERS = {262144: (1024, 256, 256)}
-"""Leaves, hosts of each, spines."""
-USUAL = (128, 432, 1024, 2000, 8192)
+"""Leaves, hosts per leaf, spines."""
+DEFAULT_HOSTS = (128, 432, 1024, 2000, 8192)
 TRANSPORTS = ("dctcp", "dlcp")
 ALL_BYTES = 8192 * 1_000_000
 LEAST_BYTES = 64_000
 REPEATS = 3
 LARGEST = 8192
 BUILD_S, PEAK_BYTES, HOPS_PER_S = 20.0, 6e9, 8e6
-"""The bars at 8192 hosts: built in less, at most so much memory, and at least this speed with two threads."""
+"""Limits at 8192 hosts: maximum build time, maximum memory, and minimum speed with two threads."""
 HEADER = (
     "| hosts | links | transport | threads | build s | M packet-hops | wall s | CPU s | **M hops/s** | ns per hop | "
     "peak MB |\n"
@@ -39,8 +39,8 @@ HEADER = (
 
 
 def run_row(hosts: int, transport: str, threads: int, nbytes: int) -> dict[str, Any]:
-    """One row, once, in this process: `nbytes` bytes from every host. Times in seconds, memory in bytes."""
-    from gradwire.experiment.topology import LinkSpec, fat_tree, leaf_spine
+    """Run one row once, in this process: `nbytes` bytes from every host. Times in seconds, memory in bytes."""
+    from gradwire.topology import LinkSpec, fat_tree, leaf_spine
 
     begin = time.perf_counter()
     link = LinkSpec(RATE, LATENCY)
@@ -48,13 +48,17 @@ def run_row(hosts: int, transport: str, threads: int, nbytes: int) -> dict[str, 
     fabric = make_fabric(network, transport, threads)
     build_s = time.perf_counter() - begin
     return {
-        "hosts": hosts, "links": network.link_count // 2, "transport": transport, "threads": threads,
-        "build_s": round(build_s, 3), **timed(fabric, permutation(hosts), nbytes, f"{hosts} hosts"),
-    }  # fmt: skip
+        "hosts": hosts,
+        "links": network.link_count // 2,
+        "transport": transport,
+        "threads": threads,
+        "build_s": round(build_s, 3),
+        **time_messages(fabric, permutation(hosts), nbytes, f"{hosts} hosts"),
+    }
 
 
 def line(row: dict[str, Any]) -> str:
-    """A row of the table."""
+    """Return a row of the table."""
     return (
         f"| {row['hosts']} | {row['links']} | {row['transport']} | {row['threads']} | {row['build_s']:.2f} | "
         f"{row['packet_hops'] / 1e6:.1f} | {row['wall_s']:.2f} | {row['cpu_s']:.2f} | "
@@ -63,53 +67,52 @@ def line(row: dict[str, Any]) -> str:
     )
 
 
-def bars(rows: list[dict[str, Any]]) -> list[str]:
-    """What of the bars is met, in words; none where the largest network was not measured."""
-    found = []
+def check_limits(rows: list[dict[str, Any]]) -> list[str]:
+    """Return a description of the met and missed limits; [] if the largest network was not measured."""
+    lines = []
     for row in rows:
         if row["hosts"] != LARGEST:
             continue
         checks = {
-            f"built in {row['build_s']:.1f} s (bar {BUILD_S:.0f})": row["build_s"] < BUILD_S,
-            f"{row['peak_rss_bytes'] / 1e9:.2f} GB (bar {PEAK_BYTES / 1e9:.0f})": row["peak_rss_bytes"]
-            < PEAK_BYTES,
+            f"built in {row['build_s']:.1f} s (limit {BUILD_S:.0f})": row["build_s"] < BUILD_S,
+            f"{row['peak_rss_bytes'] / 1e9:.2f} GB (limit {PEAK_BYTES / 1e9:.0f})": row["peak_rss_bytes"] < PEAK_BYTES,
         }
         if row["threads"] == 2:
-            speed = f"{row['hops_per_s'] / 1e6:.1f} M hops/s (bar {HOPS_PER_S / 1e6:.0f})"
+            speed = f"{row['hops_per_s'] / 1e6:.1f} M hops/s (limit {HOPS_PER_S / 1e6:.0f})"
             checks[speed] = row["hops_per_s"] >= HOPS_PER_S
         words = "; ".join(f"{text}: {'met' if met else 'MISSED'}" for text, met in checks.items())
-        found.append(f"{row['transport']}, {row['threads']} threads: {words}")
-    return found
+        lines.append(f"{row['transport']}, {row['threads']} threads: {words}")
+    return lines
 
 
 def main(arguments: list[str]) -> int:
-    """Print the table, or one JSON object. 1 if a bar is missed."""
+    """Print the table, or one JSON object; return 1 if a limit is missed."""
     parser = argparse.ArgumentParser(prog="python -m gradwire.benchmarks.scale", description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--hosts", type=int, nargs="+", choices=[*ARITY, *TWO_TIERS], default=[*USUAL])
+    parser.add_argument("--hosts", type=int, nargs="+", choices=[*ARITY, *TWO_TIERS], default=[*DEFAULT_HOSTS])
     parser.add_argument("--transport", nargs="+", default=[*TRANSPORTS])
-    parser.add_argument(
-        "--threads", type=int, nargs="+", default=[n for n in (1, 2) if n <= (os.cpu_count() or 1)]
-    )
+    parser.add_argument("--threads", type=int, nargs="+", default=[n for n in (1, 2) if n <= (os.cpu_count() or 1)])
     parser.add_argument("--repeats", type=int, default=REPEATS)
     parser.add_argument("--json", action="store_true")
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     rows: list[dict[str, Any]] = []
-    smallest = min(asked.hosts)
-    for transport in asked.transport:  # compiles the engine if it is new
-        medians([_row(smallest, transport, asked.threads[0], 1_000)], "gradwire.benchmarks.scale", 1)
-    if not asked.json:
-        print("{processor}, {cores} cores, Python {python}".format(**machine()), HEADER, sep="\n", flush=True)
-    for hosts in asked.hosts:
-        for transport in asked.transport:
-            group = [_row(hosts, transport, threads, max(LEAST_BYTES, ALL_BYTES // hosts)) for threads in asked.threads]
-            rows += medians(group, "gradwire.benchmarks.scale", asked.repeats)
-            if not asked.json:
+    smallest = min(options.hosts)
+    for transport in options.transport:  # compiles the engine if it is new
+        medians([_row(smallest, transport, options.threads[0], 1_000)], "gradwire.benchmarks.scale", 1)
+    if not options.json:
+        print("{processor}, {cores} cores, Python {python}".format(**machine_info()), HEADER, sep="\n", flush=True)
+    for hosts in options.hosts:
+        for transport in options.transport:
+            group = [
+                _row(hosts, transport, threads, max(LEAST_BYTES, ALL_BYTES // hosts)) for threads in options.threads
+            ]
+            rows += medians(group, "gradwire.benchmarks.scale", options.repeats)
+            if not options.json:
                 print("\n".join(map(line, rows[-len(group) :])), flush=True)
-    if asked.json:
-        print(json.dumps({"machine": machine(), "rows": rows}))
+    if options.json:
+        print(json.dumps({"machine": machine_info(), "rows": rows}))
     else:
-        print("", *bars(rows), sep="\n")
-    return int(any("MISSED" in text for text in bars(rows)))
+        print("", *check_limits(rows), sep="\n")
+    return int(any("MISSED" in text for text in check_limits(rows)))
 
 
 def _row(hosts: int, transport: str, threads: int, nbytes: int) -> dict[str, Any]:

@@ -1,10 +1,10 @@
-"""How sweeps grow: `python -m gradwire.benchmarks.sweeps [--points N ...] [--jobs N ...] [--engine local ray]`.
+"""Growth of sweeps: `python -m gradwire.benchmarks.sweeps [--points N ...] [--jobs N ...] [--engine local ray]`.
 
-Sweeps of more and more points of one small scenario - web search flows on a star, one compiled engine - each in a new
-folder. What is told of each: seconds on the wall clock; what of the workers' time was simulation, network and measuring
-(`wall_s` of the points over that of all workers: the rest is starting them, handing out, writing, and the table);
-processor time of everything per point; what the table and the plots took in the end; the largest worker's memory. The
-share and the ratios do not depend on the machine; seconds do.
+Sweeps with increasing numbers of points of one small scenario (web search flows on a star, one compiled engine), each
+in a new folder. Columns: wall time; the share of the workers' time in simulation, network and measuring (`wall_s` of
+the points over that of all workers: the rest is starting them, dispatch, writing, and the table); CPU time of
+everything per point; the time of table and plots at the end; the largest worker's memory. The share and the ratios do
+not depend on the machine; seconds do.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gradwire.benchmarks.fabric import machine
-from gradwire.sweeping import sweep
+from gradwire.benchmarks.fabric import machine_info
+from gradwire.studies.sweep.runner import sweep
 
 POINTS, JOBS, FLOWS = (8, 32, 128), (1, 2), 400
 HEADER = (
@@ -28,45 +28,56 @@ HEADER = (
 )
 
 
-def tables(points: int, flows: int) -> dict[str, Any]:
-    """A sweep of so many points: loads from 0.1 to 0.8, in pairs of seeds."""
+def sweep_tables(points: int, flows: int) -> dict[str, Any]:
+    """Return a sweep of `points` points: loads from 0.1 to 0.8, in pairs of seeds."""
     return {
-        "name": f"grows-{points}", "scenario": "websearch", "seeds": 2,
+        "name": f"grows-{points}",
+        "scenario": "websearch",
+        "seeds": 2,
         "measures": ["slowdown_p99", "completion_mean_ps"],
-        "set": {"topology": {"kind": "star", "hosts": 8}, "transport": "dctcp", "switch": {"queues": 1},
-                "traffic": {"flows": flows, "load": 0.5}},
+        "set": {
+            "topology": {"kind": "star", "hosts": 8},
+            "transport": "dctcp",
+            "switch": {"queues": 1},
+            "traffic": {"flows": flows, "load": 0.5},
+        },
         "axis": [{"key": "traffic.load", "range": {"from": 0.1, "to": 0.8, "count": points // 2}}],
         "plot": [{"name": "tail", "kind": "lines", "x": "load", "y": "slowdown_p99"}],
-    }  # fmt: skip
+    }
 
 
 def cpu_s() -> float:
-    """Processor seconds of this process and of all that it has waited for."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in used)
+    """Return the CPU seconds of this process and of all its finished children."""
+    usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(item.ru_utime + item.ru_stime for item in usage)
 
 
-def measured(engine: str, jobs: int, points: int, flows: int = FLOWS) -> dict[str, Any]:
-    """One row. Seconds, bytes."""
+def measure_sweep(engine: str, jobs: int, points: int, flows: int = FLOWS) -> dict[str, Any]:
+    """Return one row. Seconds, bytes."""
     with tempfile.TemporaryDirectory(prefix="gradwire-") as folder:
-        place, declared = Path(folder) / "sweep", tables(points, flows)
+        output_dir, declared = Path(folder) / "sweep", sweep_tables(points, flows)
         begin, before = time.perf_counter(), cpu_s()
-        found = sweep(declared, out=place, engine=engine, jobs=jobs)
+        result = sweep(declared, out=output_dir, engine=engine, jobs=jobs)
         wall, spent = time.perf_counter() - begin, cpu_s() - before
         begin = time.perf_counter()
-        sweep(declared, out=place, engine=engine, jobs=jobs)
+        sweep(declared, out=output_dir, engine=engine, jobs=jobs)
         again = time.perf_counter() - begin
-    assert found.complete, found.words
-    inside = sum(record.wall_s for record in found.records.values())
+    assert result.complete, result.words
+    inside = sum(record.wall_s for record in result.records.values())
     return {
-        "engine": engine, "jobs": jobs, "points": points, "wall_s": wall, "share": inside / (jobs * wall),
-        "cpu_s": spent, "again_s": again,
+        "engine": engine,
+        "jobs": jobs,
+        "points": points,
+        "wall_s": wall,
+        "share": inside / (jobs * wall),
+        "cpu_s": spent,
+        "again_s": again,
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
-    }  # fmt: skip
+    }
 
 
 def line(row: dict[str, Any]) -> str:
-    """A row of the table."""
+    """Return a row of the table."""
     return (
         f"| {row['engine']} | {row['jobs']} | {row['points']} | {row['wall_s']:.1f} | {row['share']:.1%} | "
         f"{row['cpu_s'] / row['points']:.3f} | {row['again_s']:.2f} | {row['peak_rss_bytes'] / 1e6:.0f} |"
@@ -81,19 +92,19 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--engine", nargs="+", choices=("local", "ray"), default=["local"])
     parser.add_argument("--flows", type=int, default=FLOWS)
     parser.add_argument("--json", action="store_true")
-    asked = parser.parse_args(arguments)
-    measured("local", 1, 4, 50)  # compiles the engine if it is new
-    if not asked.json:
-        print("{processor}, {cores} cores, Python {python}".format(**machine()), HEADER, sep="\n", flush=True)
+    options = parser.parse_args(arguments)
+    measure_sweep("local", 1, 4, 50)  # compiles the engine if it is new
+    if not options.json:
+        print("{processor}, {cores} cores, Python {python}".format(**machine_info()), HEADER, sep="\n", flush=True)
     rows = []
-    for points in asked.points:
-        for engine in asked.engine:
-            for jobs in asked.jobs:
-                rows.append(measured(engine, jobs, points, asked.flows))
-                if not asked.json:
+    for points in options.points:
+        for engine in options.engine:
+            for jobs in options.jobs:
+                rows.append(measure_sweep(engine, jobs, points, options.flows))
+                if not options.json:
                     print(line(rows[-1]), flush=True)
-    if asked.json:
-        print(json.dumps({"machine": machine(), "rows": rows}))
+    if options.json:
+        print(json.dumps({"machine": machine_info(), "rows": rows}))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""How long networks take to build: `python -m gradwire.benchmarks.topologies [CASE ...]`.
+"""Build times of networks: `python -m gradwire.benchmarks.topologies [CASE ...]`.
 
-One row per network, each in a process of its own: seconds for the network, its routes and an engine on it
-(two threads, DCTCP; the engine's code is loaded, not compiled), and the most memory the process held after the
-routes and at the end, the interpreter and libraries included.
+One row per network, each in a separate process: seconds for the network, its routes and an engine on it (two threads,
+DCTCP; the engine's code is loaded, not compiled), and the process's peak memory after the routes and at the end,
+including interpreter and libraries.
 """
 
 from __future__ import annotations
@@ -14,15 +14,7 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 
-from gradwire.experiment.topology import (
-    LinkSpec,
-    Network,
-    dragonfly,
-    fat_tree,
-    from_networkx,
-    leaf_spine,
-    torus,
-)
+from gradwire.topology import LinkSpec, Network, dragonfly, fat_tree, from_networkx, leaf_spine, torus
 
 LINK = LinkSpec(100 * 10**9, 10**6)
 ROW_TIMEOUT_S = 600
@@ -50,12 +42,12 @@ CASES: dict[str, Callable[[], Network]] = {
 HEADER = "| network | hosts | switches | cables | network s | routes s | engine s | all s | peak MB, routes | peak MB |"
 
 
-def row(case: str) -> str:
-    """Build one network in this process; a line of the table."""
-    from gradwire.components.transports.dctcp import Dctcp
-    from gradwire.experiment.routing import build_routing
+def build_row(case: str) -> str:
+    """Build one network in this process; return a line of the table."""
+    from gradwire.protocols.transports.tcp.dctcp import Dctcp
     from gradwire.scenarios.schema.scenario import Switch
-    from gradwire.sim.fabric.fabric import Fabric
+    from gradwire.sim.engine.fabric import Fabric
+    from gradwire.topology.routing import build_routing
 
     clock = [time.perf_counter()]
     network = CASES[case]()
@@ -75,32 +67,30 @@ def row(case: str) -> str:
 
 
 def peak_mb() -> float:
-    """The most memory this process has held so far, in MB."""
+    """Return the peak memory of this process so far, in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
 
 
 def main(names: list[str]) -> int:
-    """Print the rows of the cases called `names`, by default of all. 2 if there is no such case."""
+    """Print the rows of the cases called `names`, by default of all; return 2 if a case is unknown."""
     if names[:1] == ["--row"]:
-        print(row(names[1]))
+        print(build_row(names[1]))
         return 0
     unknown = [name for name in names if name not in CASES]
     if unknown:
-        print(f"no such case: {unknown[0]}; expected one of: {'; '.join(CASES)}", file=sys.stderr)
+        print(f"unknown case: got {unknown[0]}; expected one of: {'; '.join(CASES)}", file=sys.stderr)
         return 2
-    in_a_process(next(iter(CASES)))  # compiles the engine if it is new
+    row_in_process(next(iter(CASES)))  # compiles the engine if it is new
     print(HEADER, "|---|" + "---:|" * 9, sep="\n")
     for name in names or CASES:
-        print(in_a_process(name), end="", flush=True)
+        print(row_in_process(name), end="", flush=True)
     return 0
 
 
-def in_a_process(case: str) -> str:
-    """What `row` returns in a process of its own, whose peak of memory is the case's."""
+def row_in_process(case: str) -> str:
+    """Return the result of `build_row` in a separate process, whose peak memory is that of the case."""
     command = [sys.executable, "-m", "gradwire.benchmarks.topologies", "--row", case]
-    return subprocess.run(
-        command, stdout=subprocess.PIPE, text=True, timeout=ROW_TIMEOUT_S, check=True
-    ).stdout
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=ROW_TIMEOUT_S, check=True).stdout
 
 
 if __name__ == "__main__":

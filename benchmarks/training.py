@@ -1,17 +1,17 @@
-"""What a training costs over plain PyTorch: `gradwire bench training`.
+"""Cost of a training run compared with plain PyTorch: `gradwire bench training`.
 
-Steps of one model with as many pictures in all, by turns in one process on one thread of torch; processor time is
-counted:
+Steps of one model with the same total number of images, alternating in one process on one thread of torch; CPU time is
+measured:
 
-* `plain`: PyTorch's forward and backward pass over all pictures at once, and SGD; what the others are held against.
-* `channels last`: the same with a picture's channels together in memory, as processors would rather have them.
+* `plain`: PyTorch's forward and backward pass over all images at once, and SGD; the reference of the others.
+* `channels last`: the same in the channels-last memory layout, which is faster on processors.
 * `workers`: eight workers' steps of `Trainer`, which on a processor go through the model in turn.
 * `at once`: the same by one forward and one backward pass of all workers, as on a GPU.
 * `simulated`: `workers`, and each step goes through the packet simulator: eight workers and a server on a switch.
 * `small packets`: the same with packets of 512 bytes instead of 4096.
 
 The first step of each is not timed: it compiles and fills caches. Medians over rounds; shares are medians of the ratios
-within a round, so that a machine whose speed drifts does not favour one row.
+within a round, so that a drifting machine does not favour one row.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gradwire.benchmarks.fabric import machine
+from gradwire.benchmarks.fabric import machine_info
 from gradwire.scenarios.errors import GradwireError, MissingExtraError
 
 WORKERS, BATCH = 8, 16
 PIXELS = {"resnet8": 16, "resnet20": 32}
-"""Models that can be asked for, and sides of their pictures."""
+"""Available models, and the sides of their images."""
 ROUNDS, STEPS = 5, 2
 PLAIN, CHANNELS_LAST, WORKERS_STEP = "plain", "channels last", "workers"
 SEED = 1
@@ -40,21 +40,21 @@ def bench_training(*, model: str, as_json: bool) -> None:
     Raises
     ------
     GradwireError
-        There is no such model here.
+        The model is unknown.
     MissingExtraError
         torch is not installed.
     """
     if model not in PIXELS:
         raise GradwireError(f"no such model: {model}", "bench training", f"--model {', '.join(PIXELS)}")
-    rows = measured(made(model), ROUNDS, STEPS)
+    rows = measure_steps(make_steps(model), ROUNDS, STEPS)
     if as_json:
-        print(json.dumps({"machine": machine(), "model": model, "rows": rows}))
+        print(json.dumps({"machine": machine_info(), "model": model, "rows": rows}))
     else:
         _print(model, rows)
 
 
-def made(model: str) -> dict[str, Callable[[], object]]:
-    """What makes a step of each row, by its name; nothing is in common but the data."""
+def make_steps(model: str) -> dict[str, Callable[[], object]]:
+    """Return the step function of each row, by name; they share only the data."""
     try:
         import torch
     except ModuleNotFoundError as error:
@@ -62,11 +62,11 @@ def made(model: str) -> dict[str, Callable[[], object]]:
     from torch import nn
     from torch.nn.functional import cross_entropy
 
-    from gradwire.sim.session import Session
+    from gradwire.sim.sessions.session import Session
     from gradwire.traces.models import find_model
+    from gradwire.training.backward.worker_gradients import JointGradients
     from gradwire.training.data import Dealer, images
-    from gradwire.training.gradients import Together
-    from gradwire.training.simulated import Simulated
+    from gradwire.training.networks.simulated import Simulated
     from gradwire.training.trainer import Recipe, Trainer
 
     torch.set_num_threads(1)
@@ -81,7 +81,7 @@ def made(model: str) -> dict[str, Callable[[], object]]:
         return Recipe(WORKERS, BATCH, steps=1000, rate=0.1, schedule="constant", payload=payload)
 
     def plain(layout: torch.memory_format) -> Callable[[], object]:
-        """As `Trainer` does with one worker, without any of it."""
+        """Return a step of plain PyTorch, equivalent to `Trainer` with one worker."""
         alone, dealer = net().to(memory_format=layout), Dealer(data, WORKERS, BATCH, 0)  # type: ignore[call-overload]
         optimizer = torch.optim.SGD(alone.parameters(), 0.1, 0.9, weight_decay=1e-4)
         number = 0
@@ -90,66 +90,68 @@ def made(model: str) -> dict[str, Callable[[], object]]:
             nonlocal number
             inputs, targets = dealer.step(number)
             optimizer.zero_grad()
-            cross_entropy(alone(*[each.to(memory_format=layout) for each in inputs]), targets).backward()
+            cross_entropy(alone(*[tensor.to(memory_format=layout) for tensor in inputs]), targets).backward()
             optimizer.step()
             number += 1
 
         return step
 
     at_once = Trainer(net(), data, recipe())
-    at_once.gradients = Together(at_once.model, WORKERS)
+    at_once.gradients = JointGradients(at_once.model, WORKERS)
     over = {
         name: Trainer(net(), data, recipe(payload), network=Simulated(Session(_scenario(payload)))).step
         for name, payload in (("simulated", 4096), ("small packets", 512))
     }
     return {
-        PLAIN: plain(torch.contiguous_format), CHANNELS_LAST: plain(torch.channels_last),
-        WORKERS_STEP: Trainer(net(), data, recipe()).step, "at once": at_once.step, **over,
-    }  # fmt: skip
+        PLAIN: plain(torch.contiguous_format),
+        CHANNELS_LAST: plain(torch.channels_last),
+        WORKERS_STEP: Trainer(net(), data, recipe()).step,
+        "at once": at_once.step,
+        **over,
+    }
 
 
 def _scenario(payload: int) -> Any:
-    """The library's `train-tiny` under DLCP, at 10 Gbps."""
-    from gradwire.scenarios.load import load_scenario
+    """Return the library's `train-tiny` under DLCP, at 10 Gbps."""
+    from gradwire.scenarios.loading.load import load_scenario
 
     settings = [f"transport.payload={payload}B", "link.rate=10Gbps", f"job.workers={WORKERS}"]
     return load_scenario("train-tiny", set=settings, policy="dlcp")
 
 
-def measured(steps: dict[str, Callable[[], object]], rounds: int, each: int) -> list[dict[str, Any]]:
-    """A row for each entry, of so many rounds of so many steps of each.
+def measure_steps(steps: dict[str, Callable[[], object]], rounds: int, each: int) -> list[dict[str, Any]]:
+    """Return a row for each entry, from `rounds` rounds of `each` steps.
 
-    step_ms : processor time of a step. images_per_s : of all workers, for each second of it.
-    of_plain : images/s over those of `plain`; added : processor time over that of `workers`, less 1.
+    step_ms : CPU time of a step. images_per_s : of all workers, per second of CPU time.
+    of_plain : images/s over those of `plain`; added : CPU time over that of `workers`, less 1.
     """
     for step in steps.values():
         step()
-    taken: dict[str, list[float]] = {name: [] for name in steps}
+    seconds_by_name: dict[str, list[float]] = {name: [] for name in steps}
     for number in range(rounds):
         print(f"{number + 1}/{rounds}", file=sys.stderr, flush=True)
         for name, step in _turned(steps, number):
-            began = time.process_time()
+            begin = time.process_time()
             for _ in range(each):
                 step()
-            taken[name].append((time.process_time() - began) / each)
+            seconds_by_name[name].append((time.process_time() - begin) / each)
     return [
         {
-            "row": name, "step_ms": round(1000 * statistics.median(seconds), 2),
+            "row": name,
+            "step_ms": round(1000 * statistics.median(seconds), 2),
             "images_per_s": round(WORKERS * BATCH / statistics.median(seconds), 1),
-            "of_plain": round(_ratio(taken[PLAIN], seconds), 3),
-            "added": round(_ratio(seconds, taken[WORKERS_STEP]) - 1, 3),
+            "of_plain": round(_ratio(seconds_by_name[PLAIN], seconds), 3),
+            "added": round(_ratio(seconds, seconds_by_name[WORKERS_STEP]) - 1, 3),
         }
-        for name, seconds in taken.items()
-    ]  # fmt: skip
+        for name, seconds in seconds_by_name.items()
+    ]
 
 
-def _turned(
-    steps: dict[str, Callable[[], object]], number: int
-) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Entries in an order that begins elsewhere in each round."""
+def _turned(steps: dict[str, Callable[[], object]], number: int) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield the entries in an order rotated by the round."""
     names = list(steps)
-    for at in range(len(names)):
-        name = names[(at + number) % len(names)]
+    for index in range(len(names)):
+        name = names[(index + number) % len(names)]
         yield name, steps[name]
 
 
@@ -162,18 +164,13 @@ def _print(model: str, rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     table = Table(
-        title=f"{model}, {WORKERS} x {BATCH}; "
-        + "{processor}, {cores} cores, Python {python}".format(**machine())
+        title=f"{model}, {WORKERS} x {BATCH}; " + "{processor}, {cores} cores, Python {python}".format(**machine_info())
     )
     for head in ("steps", "ms", "images/s", "of plain", "over workers"):
         table.add_column(head, justify="left" if head == "steps" else "right")
     for row in rows:
         added = "" if row["row"] in (PLAIN, CHANNELS_LAST, WORKERS_STEP) else f"{100 * row['added']:+.1f} %"
         table.add_row(
-            row["row"],
-            f"{row['step_ms']:.1f}",
-            f"{row['images_per_s']:.0f}",
-            f"{100 * row['of_plain']:.1f} %",
-            added,
+            row["row"], f"{row['step_ms']:.1f}", f"{row['images_per_s']:.0f}", f"{100 * row['of_plain']:.1f} %", added
         )
     Console(width=None if sys.stdout.isatty() else 110).print(table)

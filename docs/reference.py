@@ -16,44 +16,44 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from gradwire.analysis.sweeps.measures import MEASURES
-from gradwire.analysis.sweeps.schema import Axis, Plot, Range, Sample, SweepFile, Variant
-from gradwire.scenarios.components import components
-from gradwire.scenarios.schema.base import Table
-from gradwire.scenarios.schema.bound import Bound
-from gradwire.scenarios.schema.described import description
+from gradwire.scenarios.loading.registry import components
+from gradwire.scenarios.schema.base import ScenarioTable
 from gradwire.scenarios.schema.emulation import Emulation, RealHost
 from gradwire.scenarios.schema.exec import Exec, ExecHost, ExecMark
 from gradwire.scenarios.schema.fidelity import Fidelity
-from gradwire.scenarios.schema.job import HostPlacement, Job
-from gradwire.scenarios.schema.measured import Measure
-from gradwire.scenarios.schema.network import Host, Link, LinkOverride, Switch
-from gradwire.scenarios.schema.parallel import ModelSplit
+from gradwire.scenarios.schema.field_docs import description
+from gradwire.scenarios.schema.job.job import HostPlacement, Job
+from gradwire.scenarios.schema.job.loss_bound import Bound
+from gradwire.scenarios.schema.job.parallel import ModelSplit
+from gradwire.scenarios.schema.job.training import Optimizer, RandomLoss, ReplayedLosses, Training, UserReducer
+from gradwire.scenarios.schema.measurement import Measure
+from gradwire.scenarios.schema.network.network import HostTable, Link, LinkOverride, Switch
+from gradwire.scenarios.schema.network.traffic import TrafficTable
+from gradwire.scenarios.schema.network.transport import UserTransport
+from gradwire.scenarios.schema.network.transport_base import Transport
 from gradwire.scenarios.schema.policy import Policy, Tagging
 from gradwire.scenarios.schema.scenario import Output, Scenario
 from gradwire.scenarios.schema.simulation import Simulation
-from gradwire.scenarios.schema.traffic import Traffic
-from gradwire.scenarios.schema.training import Optimizer, RandomLoss, Replayed, Training, UserReducer
-from gradwire.scenarios.schema.transport import UserTransport
-from gradwire.scenarios.schema.transport_base import Transport
 from gradwire.scenarios.units import UnitError, parse_rate, parse_size, parse_time
+from gradwire.studies.sweep.measures import MEASURES
+from gradwire.studies.sweep.schema import Axis, Plot, Range, Sample, SweepFile, Variant
 
 FILE, SWEEPS = (Path(__file__).with_name(name) for name in ("scenario.md", "sweeps.md"))
 MARKER = "<!-- written by docs/reference.py from here on -->"
 
 
-def _kinds(table: str, place: str) -> list[tuple[str, type[Table]]]:
+def _kinds(table: str, place: str) -> list[tuple[str, type[ScenarioTable]]]:
     """A section for each component of a place."""
     return [(f'{table} kind = "{kind}"', owner) for kind, owner in components(place).items()]
 
 
-SECTIONS: tuple[tuple[str, type[Table]], ...] = (
+SECTIONS: tuple[tuple[str, type[ScenarioTable]], ...] = (
     ("Top level", Scenario),
     *_kinds("[topology]", "topology"),
     ("[link]", Link),
     ("[[link_override]]", LinkOverride),
     ("[switch]", Switch),
-    ("[host]", Host),
+    ("[host]", HostTable),
     ("[transport] of every kind", Transport),
     *_kinds("[transport]", "transport"),
     ('[transport] kind = "my_module:MyTransport"', UserTransport),
@@ -64,7 +64,7 @@ SECTIONS: tuple[tuple[str, type[Table]], ...] = (
     ("[job.parallel]", ModelSplit),
     ("[job.push_bound] and [job.pull_bound]", Bound),
     ("[job.tagging]", Tagging),
-    ("[[traffic]] of every kind", Traffic),
+    ("[[traffic]] of every kind", TrafficTable),
     *_kinds("[[traffic]]", "traffic"),
     *_kinds("[[fault]]", "fault"),
     ("[[policy]]", Policy),
@@ -80,13 +80,13 @@ SECTIONS: tuple[tuple[str, type[Table]], ...] = (
     ("[training]", Training),
     ("[training.optimizer]", Optimizer),
     ("[training.network]", RandomLoss),
-    ("[training.network] of an earlier training", Replayed),
+    ("[training.network] of an earlier training", ReplayedLosses),
     *_kinds("[training.reducer]", "reducer"),
     ('[training.reducer] kind = "my_module:MyReducer"', UserReducer),
     *_kinds("[training.system]", "system"),
 )
 
-SWEEP_SECTIONS: tuple[tuple[str, type[Table]], ...] = (
+SWEEP_SECTIONS: tuple[tuple[str, type[ScenarioTable]], ...] = (
     ("Top level", SweepFile),
     ("[[axis]]", Axis),
     ("[axis.range]", Range),
@@ -171,11 +171,11 @@ VALUES = {
     ("Job", "scheduler"): "name or table",
     ("Job", "push_bound"): "number or table",
     ("Job", "pull_bound"): "number or table",
-    ("Traffic", "transport"): "name or table",
+    ("TrafficTable", "transport"): "name or table",
     ("Training", "reducer"): "table",
     ("Training", "system"): "table",
     ("Training", "network"): '`"simulated"`, `"emulated"`, `"ideal"` or table',
-    ("Traffic", "hosts"): '`"all"` or list of names',
+    ("TrafficTable", "hosts"): '`"all"` or list of names',
 }
 
 
@@ -199,7 +199,7 @@ def sweep_reference() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _section(title: str, model: type[Table]) -> list[str]:
+def _section(title: str, model: type[ScenarioTable]) -> list[str]:
     """One table of a file, and a line for each of its keys."""
     schema = TypeAdapter(model).json_schema()
     lines = [f"## {title}", ""]
@@ -210,7 +210,7 @@ def _section(title: str, model: type[Table]) -> list[str]:
         return lines
     lines += ["| key | value | default | meaning |", "|---|---|---|---|"]
     component = "kind" in model.model_fields and model not in (Sample, Plot, Optimizer)
-    common = next((base for base in (Transport, Traffic) if issubclass(model, base)), model)
+    common = next((base for base in (Transport, TrafficTable) if issubclass(model, base)), model)
     for name, field in model.model_fields.items():
         if (name == "kind" and component) or (model is not common and name in common.model_fields):
             continue
@@ -255,19 +255,19 @@ def _class(owner: type[Transport], rule: str) -> str:
     return f"{words[now]}; {words[other]} with `ecn = {str(not settings['ecn']).lower()}`"
 
 
-def meaning(model: type[Table], name: str) -> str:
+def meaning(model: type[ScenarioTable], name: str) -> str:
     """What a key means, in one paragraph. KeyError if nobody has said it."""
     text = description(model, name) or MORE[model.__name__, name]
     return " ".join(text.split()).replace("|", "\\|")
 
 
-def _default(model: type[Table], name: str) -> str:
+def _default(model: type[ScenarioTable], name: str) -> str:
     """The default as a file would have it."""
     field = model.model_fields[name]
     value = field.get_default(call_default_factory=True)
     if value is None:
         return "none"
-    if isinstance(value, Table):
+    if isinstance(value, ScenarioTable):
         return '"dctcp"' if isinstance(value, Transport) else "see below"
     # Serialised by the field's own rules, which write units.
     described = typing.Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation

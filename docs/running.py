@@ -88,7 +88,7 @@ def missing(needs: list[str]) -> str:
         if need == "scapy" and importlib.util.find_spec("scapy") is None:
             return "scapy is not installed"
         if need == "virtual":
-            from gradwire.emu.uml.virtual import kernel_or_error
+            from gradwire.emu.virtual_time.virtual_machine import kernel_or_error
 
             try:
                 kernel_or_error()

@@ -1,7 +1,7 @@
 """Writes the tables of docs/wire.md from `gradwire.scenarios.wire` and the transports, so that they cannot be wrong.
 
-    python docs/wire_tables.py           rewrite docs/wire.md below its marker
-    python docs/wire_tables.py --check   exit with 1 if it is out of date (test_emu_wire_docs.py does this)
+python docs/wire_tables.py           rewrite docs/wire.md below its marker
+python docs/wire_tables.py --check   exit with 1 if it is out of date (test_emu_wire_docs.py does this)
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from gradwire.emu.planning.ability import available
+from gradwire.emu.planning.capabilities import available_transports
 from gradwire.scenarios import wire
-from gradwire.scenarios.components import components
+from gradwire.scenarios.loading.registry import components
 
 FILE = Path(__file__).with_name("wire.md")
 MARKER = "<!-- written by docs/wire_tables.py from here on -->"
@@ -49,7 +49,7 @@ def tables() -> str:
     lines += ["", "| queue | class | DSCP | important (ECT(0)) | droppable (Not-ECT) |", "|---|---|---|---|---|"]
     for queue in range(8):
         code = wire.dscp(queue)
-        both = f"{wire.tos(queue, True):#04x} | {wire.tos(queue, False):#04x}"
+        both = f"{wire.tos_byte(queue, True):#04x} | {wire.tos_byte(queue, False):#04x}"
         lines.append(f"| {queue} | CS{code >> 3} | {code} | {both} |")
     lines += ["", "A marked packet has both ECN bits set (CE).", "", "## Sizes", ""]
     lines += ["Bytes on the link, as `tc` counts them.", "", "| packet | headers | bytes |", "|---|---|---|"]
@@ -71,7 +71,7 @@ def tables() -> str:
 
 def _control_sizes() -> list[str]:
     """The table of control packets, on the testbed and simulated."""
-    stream, side, testbed = wire.SIDE_STREAM_BYTES, wire.SIDE_BYTES, available()
+    stream, side, testbed = wire.TESTBED_SIDE_CHANNEL_BYTES, wire.SIDE_CHANNEL_BYTES, available_transports()
     parts = f"n / 8 (parts of {wire.BITMAP_PACKETS} packets at most)"
     lines = [
         "", "DLCP's side channel is TCP on the testbed, where each packet has a gradwire header "

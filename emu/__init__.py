@@ -1,4 +1,4 @@
-"""The real network: the same scenarios on network namespaces, a real kernel's queues, and real sockets.
+"""The emulated testbed: scenarios run on network namespaces, kernel queues and real sockets.
 
-`gradwire.emu.testbed.emulate` is the way in; README.md in this folder is the map.
+The entry point is `gradwire.emu.testbed.emulate`; README.md in this folder describes the architecture.
 """

@@ -1,10 +1,10 @@
-"""emulate: a scenario on real sockets, from the outside.
+"""emulate: run a scenario on real sockets, seen from outside.
 
     check, choose a backend -> Plan -> a folder -> the runner, in private namespaces or in virtual time
-    -> what it saw -> verified -> Result
+    -> raw results -> verified -> Result
 
-Everything that is made is made inside: namespaces and devices by the runner, which the kernel ends with this process,
-and the folder, which goes away with this process (`gradwire.emu.system.scratch`).
+Namespaces and devices are made by the runner, and the kernel ends them with this process; the folder is removed with
+this process, too (`gradwire.emu.system.temporary_folders`).
 """
 
 from __future__ import annotations
@@ -20,66 +20,61 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gradwire.emu.agent import machine
+from gradwire.emu.agent import compiled_agent
 from gradwire.emu.control import machines
-from gradwire.emu.control.supervise import EmulationInterrupted, Heard, run
-from gradwire.emu.native import kept
-from gradwire.emu.planning.ability import untagged
-from gradwire.emu.planning.beside import shared
-from gradwire.emu.planning.faults import differences as faulty
-from gradwire.emu.planning.plan import Plan
-from gradwire.emu.planning.prepare import (
-    check_rates,
-    check_scenario,
-    fault_changes,
-    kernel_options,
-    make_plan,
-)
-from gradwire.emu.planning.programs import (
-    Asked,
-    as_asked,
+from gradwire.emu.control.supervisor import EmulationInterrupted, ProgressCallback, run
+from gradwire.emu.native import code_cache
+from gradwire.emu.planning.background_traffic_checks import traffic_side_effects
+from gradwire.emu.planning.capabilities import untagged_job_notes
+from gradwire.emu.planning.faults import fault_departures as faulty
+from gradwire.emu.planning.plan import TestbedPlan
+from gradwire.emu.planning.planner import check_rates, check_scenario, fault_changes, kernel_options, make_plan
+from gradwire.emu.planning.user_programs import (
+    ProgramRequest,
     check_clock,
     check_kernel,
-    differences,
     options_of_programs,
+    program_departures,
     programs_of,
+    with_request,
 )
-from gradwire.emu.programs.described import Programs
-from gradwire.emu.programs.outcome import keep_left, read_marks
-from gradwire.emu.programs.player import LEFT
 from gradwire.emu.results.outcome import make_result
-from gradwire.emu.switches.base import BackendKind, TestbedError
-from gradwire.emu.system.raw import Raw
-from gradwire.emu.system.scratch import scratch
+from gradwire.emu.switches.backend_kind import BackendKind, TestbedError
+from gradwire.emu.system.raw_outcome import RawResults
+from gradwire.emu.system.temporary_folders import temporary_folder
 from gradwire.emu.transports import owners_of
-from gradwire.emu.uml.virtual import kernel_or_error
-from gradwire.emu.uml.watch import StoodStill
-from gradwire.experiment.resolved import Resolved
+from gradwire.emu.user_programs.outcome import read_marks, save_rank_files
+from gradwire.emu.user_programs.player import RANK_FILES
+from gradwire.emu.user_programs.programs import Programs
+from gradwire.emu.virtual_time.machine_clock import ClockStoppedError
+from gradwire.emu.virtual_time.virtual_machine import kernel_or_error
 from gradwire.scenarios.inner_units import Bytes, Ns
-from gradwire.scenarios.interrupt import CtrlC
+from gradwire.scenarios.interrupt import DeferredInterrupt
+from gradwire.workload.resolved import Resolved
 
 if TYPE_CHECKING:
-    from gradwire.scenarios.result import Result
+    from gradwire.result_store.result import Result
     from gradwire.scenarios.schema.scenario import Scenario
 
 LIMIT_S = 3600.0
-"""Longest run, on the wall clock, unless told otherwise; our choice."""
-MISSED = 1.1
-"""A tenth of the samples may be missing (our choice)."""
-ROUNDS = 3
-"""A run that the machine has disturbed is repeated so often (our choice)."""
+"""Default time limit of a run on the wall clock; our choice."""
+SAMPLING_TOLERANCE = 1.1
+"""Ratio of sampling intervals that is tolerated: a tenth of the samples may be missing (our choice)."""
+MAX_RUNS = 3
+"""Maximum runs of a scenario while the machine disturbs them (our choice)."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """How a scenario is to be run; None: as its [emulation] table says.
+    """Options of a run; None: as in the scenario's [emulation] table.
 
-    captures : nodes at whose ports packets are captured, or just "switches", and `capture_folder` where the files go.
-    rounds : how often a run that the machine has disturbed is made at most.
-    answers_late : how late hosts may answer on average, as a share of the base round trip, before a run counts as
-        disturbed; None: as late as they do.
-    programs : a command to be run across the network instead of the scenario's jobs, once; and `left_folder` where
-        what its ranks leave goes.
+    captures : nodes at whose ports packets are captured, or "switches"; `capture_folder` for the files.
+    rounds : maximum number of runs while the machine disturbs them.
+    answers_late : mean lateness of hosts' answers, as a share of the base round-trip time, above which a run counts as
+        disturbed; None: no limit.
+    programs : a command to run across the network instead of the scenario's jobs, once; `left_folder` for the files of
+        its
+        ranks.
     """
 
     clock: str | None = None
@@ -87,9 +82,9 @@ class Request:
     captures: Sequence[str] = ()
     capture_folder: Path | None = None
     max_wall_s: float | None = None
-    rounds: int = ROUNDS
+    rounds: int = MAX_RUNS
     answers_late: float | None = None
-    programs: Asked | None = None
+    programs: ProgramRequest | None = None
     left_folder: Path | None = None
 
 
@@ -99,24 +94,26 @@ def emulate(
     request: Request | None = None,
     *,
     ideal: Mapping[int, int] | None = None,
-    heard: Heard | None = None,
+    heard: ProgressCallback | None = None,
 ) -> Result:
     """Run a scenario on real sockets.
 
     Parameters
     ----------
-    resolved : its network, routes, traces and program (`gradwire.experiment.resolve.resolve`).
-    ideal : picoseconds on the empty network, by message of traffic.
-    heard : called with news of the run: {"state": "building" | "running", "delivered": ..., "messages": ...}, and
-        {"state": "again", "why": ...} where a disturbed run is repeated, or one whose virtual machine stood still;
-        {"state": "compiling"} before, where a transport runs here for the first time; {"state": "ending"} when programs
-        under virtual time have been asked to end, which may take them a while.
+    resolved : its network, routes, traces and program (`gradwire.workload.resolve.resolve`).
+    ideal : unloaded transfer time in picoseconds, by message of traffic.
+    heard : called with progress: {"state": "building" | "running", "delivered": ..., "messages": ...};
+        {"state": "again", "why": ...} before a repetition, after a disturbance or a stopped virtual machine;
+        {"state": "compiling"} before, if a transport is new; {"state": "ending"} when programs in virtual time have
+        been
+        asked to end, which may take a while.
 
     Returns
     -------
     Result
-        `summary["engine"]` says what it ran on, what was substituted, and whether it is `valid`: a run on the wall
-        clock during which the machine stood still, or whose switch could not keep up, is not.
+        `summary["engine"]` has the backend, the substitutions, and `valid`: False for a run on the wall clock during
+        which
+        the machine stood still or whose switch could not keep up.
 
     Raises
     ------
@@ -127,11 +124,11 @@ def emulate(
     """
     request = request or Request()
     check_scenario(scenario, programs=request.programs is not None)
-    if scenario.emulation.hosts:  # everything happens in this process, and nothing is forked once it has begun
-        return _emulate(scenario, resolved, request, ideal, heard, CtrlC())
+    if scenario.emulation.hosts:  # no forks on real machines
+        return _emulate(scenario, resolved, request, ideal, heard, DeferredInterrupt())
     result: Result | None = None
     try:
-        with CtrlC() as ctrl_c:
+        with DeferredInterrupt() as ctrl_c:
             result = _emulate(scenario, resolved, request, ideal, heard, ctrl_c)
     except EmulationInterrupted:
         raise
@@ -145,8 +142,8 @@ def _emulate(
     resolved: Resolved,
     request: Request,
     ideal: Mapping[int, int] | None,
-    heard: Heard | None,
-    ctrl_c: CtrlC,
+    heard: ProgressCallback | None,
+    ctrl_c: DeferredInterrupt,
 ) -> Result:
     clock = request.clock or scenario.emulation.clock
     if request.programs is not None:
@@ -155,7 +152,7 @@ def _emulate(
     names = resolved.network.names
     unknown = [repr(name) for name in captures if name not in (*names, "switches")]
     if unknown:
-        raise TestbedError(f"there is no node {', '.join(unknown)}", "--at", ", ".join(names[:12]))
+        raise TestbedError(f"no such node: {', '.join(unknown)}", "--at", ", ".join(names[:12]))
     if list(captures) == ["switches"]:
         captures = names[resolved.network.host_count :]
     if scenario.emulation.hosts:
@@ -166,20 +163,20 @@ def _emulate(
             programs = programs_of(scenario, resolved.network, request.programs) if request.programs else None
             chosen = choose_backend(scenario, resolved, clock, switch, captures, request.answers_late, programs, heard)
         except TestbedError:
-            if ctrl_c.asked:  # a terminal's Ctrl-C has ended what was asking the kernel, too
+            if ctrl_c.asked:  # a terminal's Ctrl-C also ends the probe
                 raise EmulationInterrupted(None) from None
             raise
     if request.programs is not None:
-        scenario = as_asked(scenario, request.programs)
+        scenario = with_request(scenario, request.programs)
     begin = time.perf_counter()
     for attempt in range(1, request.rounds + 1):
         try:
             result = _once(scenario, resolved, request, chosen, ideal, heard, attempt, ctrl_c)
-        except StoodStill as error:  # as a machine, which it need not do again: the run itself would be the same
+        except ClockStoppedError as error:  # the machine's fault: a repetition gives the same run
             if heard is not None:
                 heard({"state": "again", "why": str(error)})
             result = _once(scenario, resolved, request, chosen, ideal, heard, attempt + 1, ctrl_c)
-        if ctrl_c.asked:  # while it was looked through
+        if ctrl_c.asked:  # during verification
             raise EmulationInterrupted(result)
         if (
             result.summary["engine"]["valid"]
@@ -197,10 +194,10 @@ def _emulate(
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """A plan with the backend that is to run it, and what that does otherwise than the plan says."""
+class ChosenPlan:
+    """A plan with its backend and that backend's departures from the plan."""
 
-    plan: Plan
+    plan: TestbedPlan
     substitutions: tuple[str, ...]
     release: str
 
@@ -213,14 +210,14 @@ def choose_backend(
     captures: Sequence[str] = (),
     answers_late: float | None = None,
     programs: Programs | None = None,
-    heard: Heard | None = None,
-) -> Chosen:
-    """The plan of a scenario for this machine, and all that has to be compiled for it. TestbedError if no backend, or
-    not the wanted one, can run it."""
-    from gradwire.emu.planning.choose import choose, kind_of
+    heard: ProgressCallback | None = None,
+) -> ChosenPlan:
+    """Return the plan of a scenario for this machine, with everything compiled. Raises TestbedError if no backend, or
+    not the requested one, can run it."""
+    from gradwire.emu.planning.backend_choice import backend_kind_of, select_backend
     from gradwire.emu.planning.probe import probe, virtual_kernel
 
-    fault_changes(scenario, resolved.network)  # whoever has to build a kernel knows it first
+    fault_changes(scenario, resolved.network)  # report these errors before a kernel is built
     if clock == "virtual":
         kernel_or_error()
         kernel = virtual_kernel()
@@ -232,76 +229,82 @@ def choose_backend(
         check_kernel(programs, kernel)
     make = partial(make_plan, scenario, resolved, clock=clock, captures=captures, programs=programs)
     plan = make(switch="userspace", options=options)
-    choice = choose(plan, kernel, switch)
+    choice = select_backend(plan, kernel, switch)
     check_rates(plan, kernel.reachable_bps)
-    kind = kind_of(choice.name)
+    kind = backend_kind_of(choice.name)
     options |= {"ahead_ns": kind.ahead_ns, **kind.ready(), "compiled": compiled_for(plan, kind, heard)}
     plan = make(switch=choice.name, options=options)
-    done = [*choice.substitutions, *unlike(scenario, plan, programs)]
-    return Chosen(plan, tuple(done), kernel.release)
+    departures = [*choice.substitutions, *unlike(scenario, plan, programs)]
+    return ChosenPlan(plan, tuple(departures), kernel.release)
 
 
-def unlike(scenario: Scenario, plan: Plan, programs: Programs | None) -> list[str]:
-    """What is done otherwise than the scenario says, whatever the switches are made of, in words."""
-    done = [*faulty(plan.changes, plan.routes, programs is not None), *untagged(scenario)]
-    return done if programs is None else [*done, *differences(programs, plan.clock), *shared(scenario, plan)]
+def unlike(scenario: Scenario, plan: TestbedPlan, programs: Programs | None) -> list[str]:
+    """Return messages about departures from the scenario that do not depend on the switches."""
+    messages = [*faulty(plan.changes, plan.routes, programs is not None), *untagged_job_notes(scenario)]
+    return (
+        messages
+        if programs is None
+        else [*messages, *program_departures(programs, plan.clock), *traffic_side_effects(scenario, plan)]
+    )
 
 
-def compiled_for(plan: Plan, switches: BackendKind, heard: Heard | None = None) -> kept.Told:
-    """Compile what the agents of a plan and its switches run and is not kept yet. Returns where it is."""
+def compiled_for(
+    plan: TestbedPlan, switches: BackendKind, heard: ProgressCallback | None = None
+) -> code_cache.CodeLocations:
+    """Compile missing machine code of a plan's agents and switches; return its location."""
 
     def begins() -> None:
         if heard is not None:
             heard({"state": "compiling"})
 
-    return kept.make_ready({**machine.works(owners_of(plan)), **switches.works()}, begins)
+    return code_cache.make_ready({**compiled_agent.works(owners_of(plan)), **switches.works()}, begins)
 
 
 def for_machines(
     scenario: Scenario, resolved: Resolved, clock: str, switch: str | None, captures: Sequence[str]
-) -> Chosen:
-    """The plan of a scenario for the real machines that it names. TestbedError for what they cannot do."""
-    for given, where, what in (
-        (clock == "virtual", "--clock", "real machines have a clock of their own"),
-        (switch not in (None, "auto"), "--switch", "real machines have switches of their own"),
-        (bool(captures), "--pcap", "captures at real machines are theirs to make"),
+) -> ChosenPlan:
+    """Return the plan of a scenario for the real machines it names; raise TestbedError for unsupported options."""
+    for is_given, where, what in (
+        (clock == "virtual", "--clock", "real machines have real clocks"),
+        (switch not in (None, "auto"), "--switch", "real machines have real switches"),
+        (bool(captures), "--pcap", "not supported on real machines"),
     ):
-        if given:
-            raise TestbedError(what, where, "without it")
+        if is_given:
+            raise TestbedError(what, where, "a run without this option")
     plan = make_plan(scenario, resolved, clock="wall", switch="none", options=kernel_options(scenario))
-    return Chosen(plan, (), "")
+    return ChosenPlan(plan, (), "")
 
 
 def _once(
     scenario: Scenario,
     resolved: Resolved,
     request: Request,
-    chosen: Chosen,
+    chosen: ChosenPlan,
     ideal: Mapping[int, int] | None,
-    heard: Heard | None,
+    heard: ProgressCallback | None,
     attempt: int,
-    ctrl_c: CtrlC,
+    ctrl_c: DeferredInterrupt,
 ) -> Result:
-    from gradwire.emu.agent.magnitudes import prepare
+    from gradwire.emu.agent.payload.magnitudes import prepare
 
     begin = time.perf_counter()
-    with scratch("gradwire-emu-") as folder:
+    with temporary_folder("gradwire-emu-") as folder:
         plan = replace(chosen.plan, trace_folders=prepare(resolved.traces, folder))
         limit = request.max_wall_s or LIMIT_S
         if scenario.emulation.hosts:
             plan = machines.plan_for(plan, scenario.emulation.hosts)
             raw = machines.run_on_machines(plan, scenario.emulation.hosts, heard, limit)
-            chosen = replace(chosen, substitutions=tuple(machines.differences(raw)))
+            chosen = replace(chosen, substitutions=tuple(machines.machine_notes(raw)))
         else:
             raw = run(plan, folder, limit, heard, ctrl_c)
-        wrong = contents_wrong(plan, raw, resolved)
-        if wrong:
-            raise TestbedError(f"contents are wrong: {'; '.join(wrong[:3])}", "verification", usage=False)
+        errors = content_errors(plan, raw, resolved)
+        if errors:
+            raise TestbedError(f"contents are wrong: {'; '.join(errors[:3])}", "verification", usage=False)
         if plan.programs is not None:
-            raw.marks, no_marks = read_marks(folder / LEFT, len(plan.programs.ranks), raw.began_ns)
-            raw.notes += no_marks
+            raw.marks, mark_errors = read_marks(folder / RANK_FILES, len(plan.programs.ranks), raw.began_ns)
+            raw.notes += mark_errors
         if request.left_folder is not None:
-            raw.lost_captures += keep_left(folder / LEFT, request.left_folder, raw.marks)
+            raw.lost_captures += save_rank_files(folder / RANK_FILES, request.left_folder, raw.marks)
         if request.capture_folder is not None:
             raw.lost_captures += _keep_captures(raw, request.capture_folder)
         engine = {
@@ -309,81 +312,85 @@ def _once(
             "clock": plan.clock,
             "switch": plan.switch,
             "kernel": raw.kernel,
-            "substitutions": [*chosen.substitutions, *sampled(plan, raw), *raw.notes],
+            "substitutions": [*chosen.substitutions, *sampling_notes(plan, raw), *raw.notes],
             "valid": not raw.complaints,
             "disturbed": raw.complaints,
             "lost_captures": raw.lost_captures,
         }
-        late = [seen for seen in raw.reports.punctuality.values() if seen]
+        lateness = [host_lateness for host_lateness in raw.reports.punctuality.values() if host_lateness]
         result = make_result(
             scenario,
             plan,
             raw,
-            trace_hash=",".join(dict.fromkeys([*(trace.digest() for trace in resolved.traces), *paced(plan)])),
+            trace_hash=",".join(
+                dict.fromkeys([*(trace.digest() for trace in resolved.traces), *compute_trace_digests(plan)])
+            ),
             engine=engine,
             ideal=ideal,
             timing={
                 "wall_s": time.perf_counter() - begin,
                 "attempt": attempt,
-                "late_max_ns": max((int(seen.get("max_ns", 0)) for seen in late), default=0),
-                "late_p99_ns": max((int(seen.get("p99_ns", 0)) for seen in late), default=0),
+                "late_max_ns": max((int(host_lateness.get("max_ns", 0)) for host_lateness in lateness), default=0),
+                "late_p99_ns": max((int(host_lateness.get("p99_ns", 0)) for host_lateness in lateness), default=0),
             },
         )
         if raw.reports.ended_by == "interrupt":
-            whole = plan.programs is not None or result.messages.num_rows or result.iterations.num_rows
-            raise EmulationInterrupted(result if whole else None)
+            has_results = plan.programs is not None or result.messages.num_rows or result.iterations.num_rows
+            raise EmulationInterrupted(result if has_results else None)
         return result
 
 
-def paced(plan: Plan) -> list[str]:
-    """The digest of the trace whose times computing of programs takes, if any."""
+def compute_trace_digests(plan: TestbedPlan) -> list[str]:
+    """Return the digest of the trace that determines compute times of programs, if any."""
     return [plan.programs.trace_hash] if plan.programs is not None and plan.programs.trace_hash else []
 
 
-def sampled(plan: Plan, raw: Raw) -> list[str]:
-    """How often ports were looked at, where that was less often than wanted."""
+def sampling_notes(plan: TestbedPlan, raw: RawResults) -> list[str]:
+    """Return a message if ports were sampled less often than requested."""
     times = [time_ns for time_ns, _ in raw.samples]
     if plan.sample_ps is None or len(times) < 2:
         return []
     every_ms, wanted_ms = (times[-1] - times[0]) / (len(times) - 1) / 1e6, plan.sample_ps / 1e9
-    if every_ms <= MISSED * wanted_ms:
+    if every_ms <= SAMPLING_TOLERANCE * wanted_ms:
         return []
-    return [f"ports were sampled every {every_ms:.3g} ms, not every {wanted_ms:g} ms: looking takes its time"]
+    return [f"ports were sampled every {every_ms:.3g} ms, not every {wanted_ms:g} ms: sampling is slow"]
 
 
-def _keep_captures(raw: Raw, folder: Path) -> list[str]:
-    """Move captures to where they are wanted; what cannot be kept, in words, for the Result is worth more than they."""
-    lost = []
+def _keep_captures(raw: RawResults, folder: Path) -> list[str]:
+    """Move captures to their folder; return errors, since the Result matters more."""
+    errors = []
     for path in map(Path, raw.captures.values()):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             shutil.move(path, folder / path.name)
         except OSError as error:
-            lost.append(f"{folder / path.name}: cannot be written: {error.strerror}")
+            errors.append(f"{folder / path.name}: cannot be written: {error.strerror}")
             with suppress(OSError):
                 (folder / path.name).unlink()
-    return lost
+    return errors
 
 
-def contents_wrong(plan: Plan, raw: Raw, resolved: Resolved) -> list[str]:
-    """What arrived is what was sent, what was lost is what is reported, and sums are the sums of what arrived; in words
-    where they are not."""
+def content_errors(plan: TestbedPlan, raw: RawResults, resolved: Resolved) -> list[str]:
+    """Return errors of the contents: received against sent packets, reported losses, and sums."""
     from gradwire.emu.agent.base import Arrival
-    from gradwire.emu.agent.contents import CheckSums
-    from gradwire.emu.agent.values import values_of
+    from gradwire.emu.agent.payload.contents import CheckSums
+    from gradwire.emu.agent.payload.values import values_of
     from gradwire.emu.results.verify import Evidence, verify
 
     sums, reports = CheckSums(), raw.reports
-    for each in reports.contents.values():
-        if isinstance(each, CheckSums):
-            sums.update(each)
+    for host_sums in reports.contents.values():
+        if isinstance(host_sums, CheckSums):
+            sums.update(host_sums)
     arrivals = {
         message: Arrival(
-            message, Ns(int(reports.end_ns[message])), Bytes(int(reports.received[message])),
-            Bytes(int(reports.lost[message])), reports.have.get(message),
+            message,
+            Ns(int(reports.end_ns[message])),
+            Bytes(int(reports.received[message])),
+            Bytes(int(reports.lost[message])),
+            reports.have.get(message),
         )
         for message in np.flatnonzero(reports.end_ns >= 0).tolist()
-    }  # fmt: skip
+    }
     evidence = Evidence(
         plan.program,
         resolved.traces,
@@ -392,8 +399,8 @@ def contents_wrong(plan: Plan, raw: Raw, resolved: Resolved) -> list[str]:
         plan.seed,
         arrivals,
         sums,
-        [bool(each.parameters.get("important_must_arrive", False)) for each in plan.transports],
+        [bool(host_sums.parameters.get("important_must_arrive", False)) for host_sums in plan.transports],
     )
-    # jobs end a run when they are done, and traffic beside them may be under way then
-    whole = reports.ended_by == "done" and not any(not table.is_job for table in plan.program.tables)
-    return verify(evidence, complete=whole)
+    # jobs end a run, and traffic may be in flight then
+    is_complete = reports.ended_by == "done" and not any(not table.is_job for table in plan.program.tables)
+    return verify(evidence, complete=is_complete)

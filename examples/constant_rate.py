@@ -5,10 +5,10 @@ What is lost stays lost, so give the job a loss bound, or links and buffers that
 
 from numba import njit
 
-from gradwire.components import layout as at
-from gradwire.components.transports.base import reply, set_bit
+from gradwire.jit import layout as at
+from gradwire.protocols.transports.base import reply, set_bit
 from gradwire.scenarios.schema.base import Count
-from gradwire.scenarios.schema.transport_base import Transport
+from gradwire.scenarios.schema.network.transport_base import Transport
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, UDP_OVERHEAD
 
 NEXT = at.S_USER  # the next packet

@@ -6,9 +6,9 @@ the others say all that is needed to decode them.
 
 import torch
 
-from gradwire.training.encoded import Encoded
-from gradwire.training.reducers.base import Reducer, scattered
-from gradwire.training.reducers.fields import Ratio, kept
+from gradwire.training.exchange.encoded_tensors import Encoded
+from gradwire.training.reducers.base import Reducer, scatter
+from gradwire.training.reducers.fields import Ratio, share_count
 from gradwire.training.reducers.state import flat
 
 
@@ -18,11 +18,11 @@ class LargestSigns(Reducer):
 
     def compress(self, tensor, info, state):
         values = flat(tensor)
-        indices = values.abs().topk(kept(self.ratio, len(values))).indices
+        indices = values.abs().topk(share_count(self.ratio, len(values))).indices
         chosen = values[indices]
         signs = chosen.sign().to(torch.int8)
         return Encoded((indices.to(torch.int32), signs), head=(chosen.abs().mean().reshape(1),))
 
     def decode(self, encoded, info, arrived=None):
         indices, signs = encoded.fields
-        return scattered(signs * encoded.head[0], indices, info.numel, arrived)
+        return scatter(signs * encoded.head[0], indices, info.numel, arrived)

@@ -1,12 +1,12 @@
 """Rounds of a parameter server, written as SimPy processes: workers push, the server answers the slowest half late.
 
-    python examples/own_process.py
+python examples/own_process.py
 """
 
 import simpy
 
 import gradwire
-from gradwire.sim.own_process import Wires
+from gradwire.sim.processes.user_process import Wires
 
 US = 10**6
 SERVER, WORKERS, ROUNDS, SIZE = "h0", ("h1", "h2", "h3", "h4"), 3, "1MB"

@@ -5,9 +5,9 @@ So DRILL(2, 1) of Ghorbani et al., SIGCOMM 2017 [recalled]: to look at two queue
 
 from numba import njit
 
-from gradwire.components.balancers.base import Balancer
-from gradwire.components.draws import choice, draw
-from gradwire.components.layout import N_KEY, N_TABLE, P_BUSY, P_QUEUE, P_SPEED, SPEED_SHIFT
+from gradwire.jit.counter_rng import choice, draw
+from gradwire.jit.layout import N_KEY, N_TABLE, P_BUSY, P_QUEUE, P_SPEED, SPEED_SHIFT
+from gradwire.protocols.load_balancers.base import Balancer
 
 
 @njit

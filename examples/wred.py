@@ -6,16 +6,8 @@ are dropped with a chance that rises from 0 at half of it to 1.
 
 from numba import njit
 
-from gradwire.components.draws import draw
-from gradwire.components.layout import (
-    A_IMPORTANT,
-    C_BYTES,
-    C_THRESHOLD,
-    CLASS_WORDS,
-    P_CLASSES,
-    P_RED_KEY,
-    P_TESTS,
-)
+from gradwire.jit.counter_rng import draw
+from gradwire.jit.layout import A_IMPORTANT, C_BYTES, C_THRESHOLD, CLASS_WORDS, P_CLASSES, P_RED_KEY, P_TESTS
 
 ACCEPT, MARK, DROP = 0, 1, 3
 

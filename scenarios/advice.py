@@ -1,4 +1,4 @@
-"""Advice on how to install what is missing: in a checkout of the repository, and for an installed package."""
+"""Advice in error messages: install commands for a checkout or an installed package, and nearest names."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def install(extra: str) -> str:
 
 def build_kernel() -> str:
     """Return the command that builds the kernel for virtual time."""
-    return "make uml" if is_checkout() else "python -m gradwire.emu.uml.build"
+    return "make uml" if is_checkout() else "python -m gradwire.emu.virtual_time.kernel_build"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return "; did you mean ...?" with the names that are spelled most like this one; nothing if none is."""
+    """Return "; did you mean ...?" with the most similar names, or "" if none is similar."""
     near = difflib.get_close_matches(name, list(known), n=3)
     return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""

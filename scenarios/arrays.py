@@ -1,6 +1,6 @@
-"""Types of arrays and columns, named once.
+"""Types of arrays and columns.
 
-Only the rooms that compute with arrays import this module: checking a scenario must not load numpy.
+Only packages that compute with arrays import this module: checking a scenario must not load NumPy.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
-"""Times, sizes, numbers of things: whatever is exact."""
+"""Exact values: times, sizes, counts."""
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 AnyInts = NDArray[np.integer]
-"""Whole numbers of whatever width they are stored in."""
+"""Integers of any width."""
 AnyArray = NDArray[np.generic]
-"""Values of whatever kind: only handed on, counted or compared."""
+"""Values of any type, only passed on, counted or compared."""
 
 Column = Sequence[object] | AnyArray
 """One value per row of a table."""
 Columns = dict[str, Column]
-"""A table by the names of its columns, as `gradwire.scenarios.result.make_table` takes it."""
+"""A table as columns by name, as `gradwire.result_store.result.make_table` takes it."""

@@ -1,7 +1,7 @@
-"""The cache folder: compiled engines, switches of the testbed, the kernel for virtual time.
+"""The cache folder: compiled engines, testbed switches and the kernel for virtual time.
 
-All of it is code that gradwire runs, so a folder counts only if no other user could have put something there. As ssh
-asks of `~/.ssh`, it belongs to the user, and no other user may write to it or replace a folder above it.
+gradwire runs this code, so a folder is used only if no other user could have written to it. As ssh requires of
+`~/.ssh`, it must belong to the user, and no other user may write to it or replace a folder above it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ import stat
 from pathlib import Path
 
 PRIVATE = 0o700
-"""The mode of folders that are created in the cache."""
+"""Mode of folders created in the cache."""
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def cache_folder() -> Path:
-    """Return $GRADWIRE_CACHE if it is set, else `gradwire` in the user's cache folder ($XDG_CACHE_HOME or ~/.cache).
-
-    It need not exist, nor be writable, nor be safe to read (`private_folder`)."""
+    """Return $GRADWIRE_CACHE if it is set, else `gradwire` in the user's cache folder ($XDG_CACHE_HOME or ~/.cache). It
+    need not exist, be writable, or be safe to read (`private_folder`)."""
     named = os.environ.get("GRADWIRE_CACHE")
     if named:
         return Path(named)
@@ -27,16 +26,16 @@ def cache_folder() -> Path:
 
 
 class UnsafeCacheError(OSError):
-    """A cache folder that others could have written to; `strerror` says which folder, and why."""
+    """A cache folder that other users could have written to; `strerror` gives the folder and the reason."""
 
 
 def private_folder(*below: str) -> Path:
-    """Return a folder of the cache. It is created with mode 0700 if it is not there, and so is what lies above it.
+    """Return a subfolder of the cache; create it and its parents with mode 0700 if missing.
 
     Raises
     ------
     UnsafeCacheError
-        It belongs to another user, or others may write to it, or to a folder above it.
+        It, or a folder above it, belongs to or is writable by another user.
     OSError
         It cannot be created, or its mode cannot be read.
     """
@@ -53,13 +52,12 @@ def private_folder(*below: str) -> Path:
 
 
 def check_private(folder: Path) -> None:
-    """Raise UnsafeCacheError if another user may write to a folder, or put another one in its place; OSError if it is
-    not there."""
+    """Raise UnsafeCacheError if another user may write to or replace a folder; OSError if it is missing."""
     resolved = folder.resolve(strict=True)
     _check_owned(resolved)
     for above in resolved.parents:
         status = above.stat()
-        is_sticky = bool(status.st_mode & stat.S_ISVTX)  # as /tmp: only owners replace what lies in it
+        is_sticky = bool(status.st_mode & stat.S_ISVTX)  # as /tmp: only owners replace its entries
         if status.st_uid not in (os.geteuid(), *_roots()):
             raise UnsafeCacheError(0, f"{above} above it belongs to user {status.st_uid}")
         if _others_write(status) and not is_sticky:
@@ -76,7 +74,7 @@ def _check_owned(folder: Path) -> None:
 
 
 def _others_write(status: os.stat_result) -> bool:
-    """Return True if others may write: a group counts unless the user is alone in it, as on systems with umask 002."""
+    """Return True if other users may write; a group counts unless the user is its only member (umask 002)."""
     if status.st_mode & stat.S_IWOTH:
         return True
     return bool(status.st_mode & stat.S_IWGRP) and not _is_users_own_group(status.st_gid)
@@ -95,7 +93,7 @@ def _is_users_own_group(number: int) -> bool:
 
 
 def _roots() -> tuple[int, ...]:
-    """Return root's number, and in a user namespace without root the number of all users outside of it."""
+    """Return root's uid and, in a user namespace without root, the uid of all users outside it."""
     try:
         first = Path("/proc/self/uid_map").read_text(encoding="utf-8").split()
         if first[:1] == ["0"] and first[2] == str(2**32 - 1):

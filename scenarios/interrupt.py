@@ -1,11 +1,11 @@
-"""Requests to end a program (SIGINT, SIGTERM), raised as KeyboardInterrupt only where the state is consistent.
+"""Deferred SIGINT and SIGTERM: KeyboardInterrupt is raised only where the state is consistent.
 
-Python raises KeyboardInterrupt at an arbitrary bytecode. In the middle of a process of a job, a callback, an import or
-a clean-up it can be swallowed, or leave half a step behind, and a partial Result would be inconsistent. `CtrlC` defers
-the first request; its owner calls `check` where everything is in order. A second request is raised at once.
+Python raises KeyboardInterrupt at an arbitrary bytecode. Inside a job's process, a callback, an import or a clean-up it
+can be swallowed or leave an incomplete step, and a partial Result would be inconsistent. `DeferredInterrupt` defers the
+first request until its owner calls `check`. A second request is raised at once.
 
-Python's handler of SIGINT is replaced while a `CtrlC` is entered. The command line installs `on_signal` for SIGTERM,
-too, so that both take the same way, also where a script has begun the command with SIGINT ignored.
+Python's SIGINT handler is replaced while a `DeferredInterrupt` is active. The command line installs `on_signal` for
+SIGTERM too, so both signals are handled alike, even if a script started the command with SIGINT ignored.
 """
 
 from __future__ import annotations
@@ -20,43 +20,41 @@ from types import FrameType, TracebackType
 from typing import Any
 
 REPEAT_S = 0.2
-"""Signals that follow each other within this many seconds are one request: `timeout` of coreutils signals a command and
-then its process group, so that the command receives two."""
+"""Signals within this many seconds are one request: coreutils' `timeout` signals a command and then its process group,
+so the command receives two."""
 
 IMPORT_S, RETRY_S = 20.0, 0.02
-"""An import is waited for at most so many seconds, and looked at again after so many."""
+"""Longest wait for an import, and interval between checks whether it has ended."""
 IMPORTER = "<frozen importlib._bootstrap"
 
-received: list[int] = []
-"""Numbers of the signals that `on_signal` has answered since `begin`."""
+received_signals: list[int] = []
+"""Numbers of the signals that `on_signal` has handled since `reset_interrupts`."""
 _is_raised = False
-"""KeyboardInterrupt has been raised, and nobody has called `caught` since."""
+"""True from a raised KeyboardInterrupt until `mark_caught` is called."""
 _last_s = float("-inf")
-_outermost: CtrlC | None = None
+_outermost: DeferredInterrupt | None = None
 
 
-def begin() -> None:
-    """Forget earlier requests: a command begins."""
-    received.clear()
-    caught()
+def reset_interrupts() -> None:
+    """Forget earlier requests at the start of a command."""
+    received_signals.clear()
+    mark_caught()
 
 
 def is_raised() -> bool:
-    """Return True if a KeyboardInterrupt has been raised and not caught for good.
-
-    An exception that escapes then stands for it: libraries of machine code make others of it.
-    """
+    """Return True if a KeyboardInterrupt has been raised and not finally caught. Another exception that escapes then
+    stands for it: compiled libraries convert KeyboardInterrupt to their own exceptions."""
     return _is_raised
 
 
-def caught() -> None:
-    """Say that a KeyboardInterrupt has been caught for good: what follows is work that ends in order."""
+def mark_caught() -> None:
+    """Record that a KeyboardInterrupt has been finally caught and that only orderly shutdown follows."""
     global _is_raised
     _is_raised = False
 
 
 def on_signal(number: int, frame: FrameType | None) -> None:
-    """Handle SIGINT or SIGTERM: defer it if a `CtrlC` is entered, or until an import is over.
+    """Handle SIGINT or SIGTERM: defer it while a `DeferredInterrupt` is active or an import is running.
 
     Raises
     ------
@@ -65,17 +63,15 @@ def on_signal(number: int, frame: FrameType | None) -> None:
     """
     global _last_s
     before, _last_s = _last_s, time.monotonic()
-    received.append(number)
+    received_signals.append(number)
     if _last_s - before < REPEAT_S:
         return
     _raise_unless_importing(number, frame)
 
 
 def _raise_unless_importing(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt; while the main thread imports, have SIGALRM call this again a moment later.
-
-    No thread does this: to start one takes locks, which the interrupted code may hold.
-    """
+    """Raise KeyboardInterrupt; while the main thread imports, retry shortly from SIGALRM. A thread could not do this:
+    starting one takes locks that the interrupted code may hold."""
     global _is_raised
     if _outermost is not None and not _outermost.asked:
         _outermost.asked = True
@@ -97,21 +93,21 @@ def _is_importing(frame: FrameType | None) -> bool:
     return False
 
 
-class CtrlC:
-    """Context that defers a request to end until `check`, or until it is left.
+class DeferredInterrupt:
+    """Context that defers an interrupt until `check` or the end of the context.
 
-    It takes effect in the main thread only, and a program with a handler of its own for SIGINT keeps that. Contexts
-    inside another one share its request.
+    It acts in the main thread only, and a program's own SIGINT handler stays in place. Nested contexts share the
+    request of the outermost one.
 
     Attributes
     ----------
-    asked : there is a request.
+    asked : True if an interrupt has been requested.
     """
 
     def __init__(self) -> None:
         self._asked = self._raised = False
         self._before: Any = None
-        self._outer: CtrlC | None = None
+        self._outer: DeferredInterrupt | None = None
 
     @property
     def asked(self) -> bool:
@@ -121,14 +117,14 @@ class CtrlC:
     def asked(self, value: bool) -> None:
         self._asked = value
 
-    def __enter__(self) -> CtrlC:
+    def __enter__(self) -> DeferredInterrupt:
         global _outermost
         if threading.current_thread() is threading.main_thread():
             if _outermost is not None:
                 self._outer = _outermost
                 return self
             _outermost = self
-            if _is_raised and sys.exception() is None:  # machine code of a library has swallowed the exception
+            if _is_raised and sys.exception() is None:  # a compiled library has swallowed the exception
                 self.asked = True
             if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
                 self._before = signal.signal(signal.SIGINT, on_signal)
@@ -142,13 +138,13 @@ class CtrlC:
             return
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
-            caught()  # who is no command has it now
+            mark_caught()  # a program other than the command line handles it now
         _outermost = None
         if self.asked and not self._raised and (kind is None or not issubclass(kind, KeyboardInterrupt)):
             raise KeyboardInterrupt from error
 
     def check(self) -> None:
-        """Raise KeyboardInterrupt if there is a request."""
+        """Raise KeyboardInterrupt if an interrupt has been requested."""
         if self.asked:
             self._raised = True
             if self._outer is not None:
@@ -157,7 +153,7 @@ class CtrlC:
 
 
 @contextmanager
-def deferred() -> Iterator[None]:
-    """Defer a request to end until the block is left; an enclosing `CtrlC` keeps it for its own `check`."""
-    with CtrlC():
+def defer_interrupt() -> Iterator[None]:
+    """Defer an interrupt to the end of the block; an enclosing `DeferredInterrupt` keeps it for its own `check`."""
+    with DeferredInterrupt():
         yield

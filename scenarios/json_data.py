@@ -1,4 +1,4 @@
-"""Types of what a JSON or TOML file holds, named once; its values can be anything that its reader has not checked."""
+"""Types of JSON and TOML data; values are unvalidated."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 Json = dict[str, Any]
 """A document, or a part of one."""
 JsonView = Mapping[str, Any]
-"""The same where it is only read."""
+"""A read-only document."""
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text. Raises ValueError if it is none, or is nested too deeply to be read."""
+    """Return the value of a JSON text. Raises ValueError if it is invalid or nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError:

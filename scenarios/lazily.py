@@ -1,5 +1,4 @@
-"""Names of a package that are imported from its modules at their first use (PEP 562), so that the package itself costs
-nothing."""
+"""Lazy imports of a package's names from its modules at first use (PEP 562)."""
 
 from __future__ import annotations
 
@@ -8,13 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
-def names_from(package: str, modules: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
-    """A package's `__getattr__`. `modules`: by module, counted from the package, the names that it has."""
-    places = {name: f"{package}.{module}" for module, names in modules.items() for name in names}
+def lazy_getattr(package: str, modules: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
+    """Return a package's `__getattr__`; `modules` maps each module, relative to the package, to its public names."""
+    module_of = {name: f"{package}.{module}" for module, names in modules.items() for name in names}
 
     def get(name: str) -> Any:
-        if name not in places:
+        if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(places[name]), name)
+        return getattr(importlib.import_module(module_of[name]), name)
 
     return get

@@ -1,4 +1,4 @@
-"""How much of a message may be lost: one rule for the engine, the sockets, the oracle and the checks of a Result."""
+"""Allowed loss of a message: one rule for the engine, the sockets, the oracle and the checks of a Result."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ if TYPE_CHECKING:
 
 
 def allowed_loss(size: int, bound: float) -> int:
-    """Bytes of a message of `size` bytes that may be lost: the share as it was written, rounded down.
-
-    A bound such as 0.29 is not exact in binary, and 0.29 * 100 comes out just below 29. What counts is the shortest
-    decimal that means the same number, so this is 29.
-    """
+    """Return the bytes of a message of `size` bytes that may be lost: the decimal share, rounded down. A bound such as
+    0.29 is not exact in binary, and 0.29 * 100 comes out just below 29. The shortest decimal of the same number counts,
+    so this is 29."""
     return _allowed(int(size), Fraction(repr(float(bound))))
 
 
@@ -22,23 +20,23 @@ def _allowed(size: int, share: Fraction) -> int:
     return min(size, size * share.numerator // share.denominator)
 
 
-class Allowance(NamedTuple):
-    """What a message may lose: `bound`, never more; `share`, its own part of a budget; `pool`, the number of the
-    budget, 0 for none, and then its share is its bound. A number or an array of each."""
+class LossAllowance(NamedTuple):
+    """Loss allowance of a message, as numbers or arrays. `bound` is the maximum; `share` is the message's own part of a
+    budget; `pool` is the number of the budget, 0 for none, in which case the share equals the bound."""
 
     bound: Any
     share: Any
     pool: Any = 0
 
 
-def allowed_losses(sizes: Any, bounds: Any) -> NDArray[Any]:
-    """The same for many messages, int64[n]; `bounds`: one for each, or one for all."""
+def allowed_loss_per_message(sizes: Any, bounds: Any) -> NDArray[Any]:
+    """Return `allowed_loss` of many messages, int64[n]; `bounds`: one per message, or one for all."""
     import numpy as np
 
     sizes, bounds = np.broadcast_arrays(np.asarray(sizes, dtype=np.int64), np.asarray(bounds, dtype=np.float64))
-    found = np.zeros(len(sizes), dtype=np.int64)
+    allowed = np.zeros(len(sizes), dtype=np.int64)
     for bound in np.unique(bounds).tolist():
-        mine, share = bounds == bound, Fraction(repr(bound))
-        each, which = np.unique(sizes[mine], return_inverse=True)  # messages have few different lengths
-        found[mine] = np.array([_allowed(size, share) for size in each.tolist()], dtype=np.int64)[which]
-    return found
+        rows, share = bounds == bound, Fraction(repr(bound))
+        unique_sizes, index = np.unique(sizes[rows], return_inverse=True)  # messages have few different lengths
+        allowed[rows] = np.array([_allowed(size, share) for size in unique_sizes.tolist()], dtype=np.int64)[index]
+    return allowed

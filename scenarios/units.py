@@ -1,12 +1,11 @@
-"""Times, sizes, rates and fractions as people write them, and as integers inside.
+"""Times, sizes, rates and fractions: text with units outside, integers inside.
 
-Inside gradwire a time is an integer number of picoseconds, a size an integer number of bytes and a rate an
-integer number of bits per second; people write "1us", "4KiB", "100Gbps". Conversion is exact: a value that is
-no whole number of the inner unit is refused rather than rounded, and so is a bare number, since `rate = 100`
-could mean anything.
+Inside gradwire a time is an integer number of picoseconds, a size an integer number of bytes and a rate an integer
+number of bits per second; people write "1us", "4KiB", "100Gbps". Conversion is exact: a value that is not a whole
+number of the internal unit is rejected instead of rounded, and so is a bare number, since `rate = 100` is ambiguous.
 
-Why picoseconds: one byte at 100 Gbps takes 80 ps and at 400 Gbps 20 ps, so the usual rates need no rounding,
-and 64 bits still hold 106 days. `MAX_INNER` (2^62) leaves room to add two of them.
+Why picoseconds: one byte at 100 Gbps takes 80 ps and at 400 Gbps 20 ps, so the usual rates need no rounding, and 64
+bits still hold 106 days. `MAX_INNER` (2^62) allows adding two of them.
 """
 
 from __future__ import annotations
@@ -23,7 +22,8 @@ from pydantic_core import core_schema
 from gradwire.scenarios.inner_units import Bps, Bytes, Ns, Ps, PsPerByte
 
 __all__ = [
-    "Bps", "Bytes", "Fraction", "NoUnit", "Ns", "PositiveTime", "Ps", "PsPerByte", "Quantity", "Rate", "Size", "Time",
+    "Bps", "Bytes", "Fraction", "MissingUnitError", "Ns", "PositiveTime", "Ps", "PsPerByte", "Quantity", "Rate", "Size",
+    "Time",
     "UnitError", "format_rate", "format_size", "format_time", "parse_decimal", "parse_fraction", "parse_rate",
     "parse_size", "parse_time", "parse_wall", "parse_whole",
 ]  # fmt: skip
@@ -39,8 +39,14 @@ S = Ps(1_000_000_000_000)
 TIME_UNITS: Mapping[str, int] = {"ps": PS, "ns": NS, "us": US, "ms": MS, "s": S}
 WALL_UNITS: Mapping[str, int] = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000}
 SIZE_UNITS: Mapping[str, int] = {
-    "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30,
-}  # fmt: skip
+    "B": 1,
+    "kB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+}
 RATE_UNITS: Mapping[str, int] = {"bps": 1, "kbps": 10**3, "Mbps": 10**6, "Gbps": 10**9, "Tbps": 10**12}
 
 # Other spellings of the same unit, accepted on input and never written.
@@ -52,91 +58,90 @@ PLAIN_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 class UnitError(ValueError):
-    """A value that is no time, size, rate or fraction: `what` is wrong with it and what was `expected`."""
+    """Invalid time, size, rate or fraction: `what` states the problem, `expected` a valid value."""
 
     def __init__(self, what: str, expected: str) -> None:
         self.what, self.expected = what, expected
         super().__init__(f"{what}; expected {expected}")
 
 
-class NoUnit(UnitError):
-    """A number without a unit, or with none of its quantity."""
+class MissingUnitError(UnitError):
+    """A number without a unit, or with a unit of another quantity."""
 
 
 def parse_time(value: object) -> Ps:
-    """Picoseconds of a time such as "2.5ms". Raises `UnitError`."""
+    """Return the picoseconds of a time such as "2.5ms". Raises `UnitError`."""
     return Ps(_parse(value, "time", TIME_UNITS, "picoseconds", "2us"))
 
 
 def parse_wall(value: object) -> float:
-    """Seconds on the wall clock of a time such as "30s", "5m" or "1h". Raises `UnitError`.
-
-    Not a time of the simulation: there "m" would look like a millisecond's."""
+    """Return the seconds of a wall-clock time such as "30s", "5m" or "1h". Raises `UnitError`. Simulated times do not
+    accept "m": there it would look like milliseconds."""
     milliseconds = _parse(value, "wall-clock time", WALL_UNITS, "milliseconds", "5m")
     if milliseconds <= 0:
-        raise UnitError("is no time to run", 'a positive wall-clock time, such as "5m"')
+        raise UnitError("is not positive", 'a positive wall-clock time, such as "5m"')
     return milliseconds / 1000
 
 
 def parse_size(value: object) -> Bytes:
-    """Bytes of a size such as "4KiB" (1024-based) or "4kB" (1000-based). Raises `UnitError`."""
+    """Return the bytes of a size such as "4KiB" (1024-based) or "4kB" (1000-based). Raises `UnitError`."""
     return Bytes(_parse(value, "size", SIZE_UNITS, "bytes", "4KiB"))
 
 
 def parse_rate(value: object) -> Bps:
-    """Bits per second of a rate such as "100Gbps". Raises `UnitError`."""
+    """Return the bits per second of a rate such as "100Gbps". Raises `UnitError`."""
     return Bps(_parse(value, "rate", RATE_UNITS, "bits per second", "100Gbps"))
 
 
 def format_time(picoseconds: int) -> str:
-    """The shortest exact spelling of a time; `parse_time` reads it back to the same integer."""
+    """Return the shortest exact spelling of a time; `parse_time` reads it back to the same integer."""
     return _format(picoseconds, TIME_UNITS)
 
 
-def format_about(picoseconds: int) -> str:
-    """A time rounded to three digits, for people."""
+def format_rounded_time(picoseconds: int) -> str:
+    """Return a time rounded to three digits."""
     unit = 10 ** max(len(str(abs(picoseconds))) - 3, 0)
     return format_time((picoseconds + unit // 2) // unit * unit)
 
 
 def format_size(size: int) -> str:
-    """The shortest exact spelling of a size; `parse_size` reads it back to the same integer."""
+    """Return the shortest exact spelling of a size; `parse_size` reads it back to the same integer."""
     return _format(size, SIZE_UNITS)
 
 
 def format_rate(bits_per_second: int) -> str:
-    """The shortest exact spelling of a rate; `parse_rate` reads it back to the same integer."""
+    """Return the shortest exact spelling of a rate; `parse_rate` reads it back to the same integer."""
     return _format(bits_per_second, RATE_UNITS)
 
 
 def _parse(value: object, quantity: str, units: Mapping[str, int], inner: str, example: str) -> int:
     accepted = f'a {quantity} with a unit ({", ".join(units)}), such as "{example}"'
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        raise NoUnit("has no unit", accepted)
+        raise MissingUnitError("has no unit", accepted)
     if not isinstance(value, str):
-        raise UnitError(f"is no {quantity}", accepted)
-    found = NUMBER.fullmatch(value)
-    if not found:
-        raise UnitError(f"is no {quantity}", accepted)
-    number, unit = Decimal(found[1]), ALIASES.get(found[2], found[2])
+        raise UnitError(f"is not a {quantity}", accepted)
+    match = NUMBER.fullmatch(value)
+    if not match:
+        raise UnitError(f"is not a {quantity}", accepted)
+    number, unit = Decimal(match[1]), ALIASES.get(match[2], match[2])
     if not unit:
-        raise NoUnit("has no unit", accepted)
+        raise MissingUnitError("has no unit", accepted)
     if unit not in units:
-        raise NoUnit(f'"{found[2]}" is no unit of {quantity}', accepted)
+        raise MissingUnitError(f'"{match[2]}" is not a unit of {quantity}', accepted)
     exact = number * units[unit]
     if abs(exact) > MAX_INNER:
         raise UnitError("is too large", f"at most {_format(MAX_INNER, units)}")
     if exact != int(exact):
-        raise UnitError(f"is no whole number of {inner}", f"a {quantity} in whole {inner}")
+        raise UnitError(f"is not a whole number of {inner}", f"a {quantity} in whole {inner}")
     return int(exact)
 
 
 def _format(value: int, units: Mapping[str, int]) -> str:
-    """The shortest exact spelling with a number of at least 1; of equally short ones the larger unit."""
+    """Return the shortest exact spelling with a number of at least 1; on a tie, with the larger unit."""
     best = f"{value}{next(iter(units))}"
     for unit, scale in units.items():
         number = Decimal(value) / scale
-        exact = number * scale == value  # false where the quotient had to be rounded to Decimal's 28 digits
+        exact = number * scale == value  # False if the quotient was rounded to Decimal's 28 digits
         if exact and abs(number) >= 1:
             text = f"{number.normalize():f}{unit}"
             if len(text) <= len(best):
@@ -145,33 +150,33 @@ def _format(value: int, units: Mapping[str, int]) -> str:
 
 
 def parse_whole(word: str) -> int | None:
-    """Return the whole number from 0 that a word of ASCII digits states, or None; 20 digits and more are none."""
+    """Return the non-negative integer of a word of ASCII digits, or None; 20 or more digits are invalid."""
     return int(word) if word.isascii() and word.isdecimal() and len(word) < 20 else None
 
 
 def parse_decimal(word: str) -> Decimal | None:
-    """Return the number that a word of ASCII characters states, or None."""
+    """Return the number in a word of ASCII characters, or None."""
     try:
         return Decimal(word) if PLAIN_NUMBER.fullmatch(word) else None
-    except ArithmeticError:  # an exponent beyond what decimals have
+    except ArithmeticError:  # exponent out of range
         return None
 
 
 def parse_fraction(value: object) -> float:
-    """A plain number from 0 to 1. Raises `UnitError`."""
+    """Return a plain number from 0 to 1. Raises `UnitError`."""
     expected = "a plain number between 0 and 1, such as 0.1"
     if isinstance(value, str) and value.strip().endswith("%"):
         raise UnitError("is a percentage", expected)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise UnitError("is no number", expected)
-    if not 0.0 <= value <= 1.0:  # false for nan as well
+        raise UnitError("is not a number", expected)
+    if not 0.0 <= value <= 1.0:  # also rejects nan
         raise UnitError("is out of range", expected)
     return float(value)
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """Pydantic annotation: text with a unit on the way in and in JSON, an integer inside."""
+    """Pydantic annotation: text with a unit on input and in JSON, an integer inside."""
 
     name: str
     parse: Callable[[object], int]
@@ -199,14 +204,12 @@ class Quantity:
 
 
 Time = Annotated[Ps, Quantity("time", parse_time, format_time, "2us", positive=False)]
-"""A time in picoseconds that may be zero (a latency, a start)."""
+"""Time in picoseconds, zero or above (a latency, a start)."""
 PositiveTime = Annotated[Ps, Quantity("time", parse_time, format_time, "2us")]
-"""A time in picoseconds above zero (a time-out, a duration)."""
+"""Time in picoseconds above zero (a time-out, a duration)."""
 Size = Annotated[Bytes, Quantity("size", parse_size, format_size, "4KiB")]
-"""A size in bytes above zero."""
+"""Size in bytes above zero."""
 Rate = Annotated[Bps, Quantity("rate", parse_rate, format_rate, "100Gbps", least=1000)]
-"""A rate in bits per second, at least 1 kbps: a packet of any size then takes less than two minutes."""
-Fraction = Annotated[
-    float, BeforeValidator(parse_fraction), Field(json_schema_extra={"minimum": 0, "maximum": 1})
-]
-"""A plain number from 0 to 1, both included."""
+"""Rate in bits per second, at least 1 kbps: a packet of any size then takes less than two minutes."""
+Fraction = Annotated[float, BeforeValidator(parse_fraction), Field(json_schema_extra={"minimum": 0, "maximum": 1})]
+"""Plain number from 0 to 1, both included."""

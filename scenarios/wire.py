@@ -1,24 +1,22 @@
-"""Bytes on a link: the one place that says how large a packet is.
+"""Packet sizes on a link, defined once for the simulator and the testbed.
 
-Sizes are counted as Linux `tc` counts them: from the first byte of the Ethernet header to the last byte of
-the payload, without preamble, frame check sequence and inter-frame gap. The simulator times packets by these
-sizes and the emulated testbed shapes by the same ones, so the two agree without a correction factor. A link
-of 100 Gbps therefore carries 100 Gbit/s of *these* bytes, which is about 24 bytes a packet more than a real
-Ethernet of that name could.
+Sizes are counted as Linux `tc` counts them: from the first byte of the Ethernet header to the last byte of the payload,
+without preamble, frame check sequence and inter-frame gap. The simulator times packets by these sizes and the testbed
+shapes by them, so the two agree without a correction factor. A link of 100 Gbps therefore carries 100 Gbit/s of *these*
+bytes, about 24 bytes a packet more than a real Ethernet of that name could.
 
-A packet is one of
+Packets:
 
     data over TCP   Ethernet | IPv4 | TCP with timestamps | payload                 (66 bytes of headers)
     data over UDP   Ethernet | IPv4 | UDP | gradwire header | payload               (58 bytes of headers)
     data over RoCE  Ethernet | IPv4 | UDP | BTH | payload | ICRC                    (58 bytes of headers)
     acknowledgement the same headers, no payload, padded to the smallest frame; over RoCE with an AETH (62 bytes)
 
-The TCP header is its fixed 20 bytes [RFC 9293] and the 12 bytes that the timestamp option takes with its
-padding [RFC 7323], which Linux sends by default. The gradwire header (message, offset, length, sequence,
-flags) of 16 bytes is our choice. RoCEv2 has the InfiniBand base transport header and a check sequence of its own; the
-header of a write (RETH), on the first packet of a message only, is left out (our choice). HPCC adds the telemetry that
-switches fill in, two bytes and eight per switch [recalled from the paper], with room for six switches from the start,
-and its acknowledgements carry it back.
+The TCP header is its fixed 20 bytes [RFC 9293] and 12 bytes of the padded timestamp option [RFC 7323], which Linux
+sends by default. The gradwire header (message, offset, length, sequence, flags) of 16 bytes is our choice. RoCEv2 has
+the InfiniBand base transport header and its own check sequence; the header of a write (RETH), on the first packet of a
+message only, is left out (our choice). HPCC adds the telemetry that switches fill in, two bytes and eight per switch
+[recalled from the paper], with space for six switches, and its acknowledgements return it.
 """
 
 from __future__ import annotations
@@ -55,28 +53,28 @@ HPCC_OVERHEAD: Final = ROCE_OVERHEAD + TELEMETRY
 """Header bytes of a data packet that collects telemetry (108)."""
 
 MIN_FRAME: Final = Bytes(60)
-"""The smallest Ethernet frame without its check sequence [IEEE 802.3: 64 with it]."""
+"""Smallest Ethernet frame without its check sequence [IEEE 802.3: 64 with it]."""
 MAX_FRAME: Final = Bytes(9216)
-"""The largest jumbo frame that common switches carry; 802.3 does not define one. Our choice of limit."""
+"""Largest jumbo frame that common switches carry; 802.3 does not define one. Our choice of limit."""
 
 ACK_BYTES: Final = max(TCP_OVERHEAD, MIN_FRAME)
-"""A TCP acknowledgement without data."""
+"""TCP acknowledgement without data."""
 DLCP_ACK_BYTES: Final = max(UDP_OVERHEAD, MIN_FRAME)
-"""A DLCP acknowledgement or control packet: 58 bytes of headers, padded."""
-SIDE_BYTES: Final = TCP_OVERHEAD
-"""A segment of the reliable side channel as it is simulated: a Stop, or a Bitmap, whose bits come on top (66)."""
-SIDE_STREAM_BYTES: Final = TCP_OVERHEAD + GRADWIRE
-"""The same on the testbed, where a gradwire header goes over TCP and says what it is; Probes, too (82)."""
+"""DLCP acknowledgement or control packet: 58 bytes of headers, padded."""
+SIDE_CHANNEL_BYTES: Final = TCP_OVERHEAD
+"""Segment of the simulated reliable side channel: a Stop, or a Bitmap without its bits (66)."""
+TESTBED_SIDE_CHANNEL_BYTES: Final = TCP_OVERHEAD + GRADWIRE
+"""Segment of the testbed's side channel, with a gradwire header over TCP; Probes included (82)."""
 PROBE_BYTES: Final = MIN_FRAME
-"""A Probe as it is simulated: the smallest frame, so that it queues behind data and takes next to nothing from it."""
+"""Simulated Probe: the smallest frame, so that it queues behind data and takes almost none of its bandwidth."""
 ROCE_ACK_BYTES: Final = ROCE_OVERHEAD + AETH
-"""An acknowledgement or refusal over RoCEv2 (62)."""
+"""Acknowledgement or negative acknowledgement over RoCEv2 (62)."""
 HPCC_ACK_BYTES: Final = ROCE_ACK_BYTES + TELEMETRY
-"""One that carries telemetry back (112)."""
+"""Acknowledgement that returns telemetry (112)."""
 
 
 Fields = tuple[tuple[str, int], ...]
-"""A header: its fields in order, each with its bytes on the link, most significant first."""
+"""Header fields in order, each with its size in bytes, most significant byte first."""
 
 HEADERS: Final[Mapping[str, Fields]] = {
     "ethernet": (("destination", 6), ("source", 6), ("type", 2)),
@@ -96,19 +94,21 @@ HEADERS: Final[Mapping[str, Fields]] = {
     ),
     "pfc": (("opcode", 2), ("classes", 2), *((f"time{queue}", 2) for queue in range(8))),
 }  # fmt: skip
-"""Headers of packets as they are written to captures [RFC 791, 768, 9293, 7323; IEEE 802.1Qbb; the InfiniBand
-specification's BTH: recalled]. The gradwire header is ours: number of the message in the Result, then what
-GRADWIRE_FIELDS says, numbers modulo what fits."""
+"""Headers of packets in captures [RFC 791, 768, 9293, 7323; IEEE 802.1Qbb; the InfiniBand specification's BTH:
+recalled].
+
+The gradwire header is ours: number of the message in the Result, then GRADWIRE_FIELDS, numbers modulo the field's size.
+"""
 
 WIRES: Final[Mapping[str, tuple[str, ...]]] = {
     "tcp": ("ethernet", "ipv4", "tcp"),
     "udp": ("ethernet", "ipv4", "udp", "gradwire"),
     "roce": ("ethernet", "ipv4", "udp", "bth"),
 }
-"""Headers of a data packet, by what transports call their `wire`."""
+"""Headers of a data packet, by the `wire` of its transport."""
 
 GRADWIRE_FLAGS: Final[Mapping[str, int]] = {"kind": 0x7, "important": 0x8, "trimmed": 0x10, "echo": 0x20}
-"""Bits of its flags; the kind is a number of PACKET_KINDS."""
+"""Bits of the gradwire header's flags; the kind is an index into PACKET_KINDS."""
 PACKET_KINDS: Final = ("data", "ack", "stop", "bitmap", "probe", "nack", "pull", "pause")
 GRADWIRE_FIELDS: Final[Mapping[str, tuple[str, str, str]]] = {
     "data": ("byte of the message at which the payload begins", "bytes of payload", "number of the packet"),
@@ -120,36 +120,36 @@ GRADWIRE_FIELDS: Final[Mapping[str, tuple[str, str, str]]] = {
     "pull": ("0", "0", "how many there were so far"),
     "pause": ("0", "0", "0"),
 }
-"""Offset, length and sequence of a gradwire header, by what the packet is. A message over TCP is a stream that begins
-with the header of a data packet, its offset, length and sequence 0."""
+"""Offset, length and sequence of a gradwire header, by packet kind. A message over TCP is a stream that begins with the
+header of a data packet whose offset, length and sequence are 0."""
 BITMAP_PACKETS: Final = 8192
-"""What one part of a Bitmap tells about at most: 1 KiB of bits."""
+"""Maximum packets that one part of a Bitmap covers: 1 KiB of bits."""
 GRADWIRE_PORT: Final = 7117
-"""Port of gradwire's packets, over UDP and TCP alike; our choice."""
+"""UDP and TCP port of gradwire's packets; our choice."""
 CONTROL_PORT: Final = 7118
-"""TCP port of the side channel of Stop, Probe and Bitmap: headers, each followed by as many bytes as it says."""
+"""TCP port of the side channel of Stop, Probe and Bitmap: headers, each followed by `length` bytes."""
 SOURCE_PORTS: Final = range(49152, 49152 + 32)
-"""UDP ports that hosts of the testbed send data from, by the number of the message, so that hashes spread flows."""
+"""UDP source ports of data on the testbed, by message number, so that ECMP hashes spread flows."""
 ROCE_PORT: Final = 4791
 
 
 def header_bytes(*names: str) -> Bytes:
-    """Bytes of some headers together."""
+    """Return the total bytes of the named headers."""
     return Bytes(sum(size for name in names for _, size in HEADERS[name]))
 
 
-def tos(priority: int, important: bool) -> int:
-    """The byte of an IPv4 header that switches look at: DSCP and ECN, ECT(0) or Not-ECT."""
+def tos_byte(priority: int, important: bool) -> int:
+    """Return the IPv4 byte that switches inspect: DSCP and ECN (ECT(0) or Not-ECT)."""
     return dscp(priority) << 2 | (2 if important else 0)
 
 
 def dscp(priority: int) -> int:
-    """The code point of a queue: class selectors [RFC 2474], from CS7 for queue 0, which is served first, down."""
+    """Return the code point of a queue: class selectors [RFC 2474], descending from CS7 for queue 0, served first."""
     return (7 - priority) << 3
 
 
 def frame_bytes(payload: Bytes, overhead: Bytes) -> Bytes:
-    """Bytes on the link of a packet with `payload` bytes of data and `overhead` bytes of headers."""
+    """Return the bytes on the link of a packet with `payload` bytes of data and `overhead` bytes of headers."""
     return Bytes(max(MIN_FRAME, payload + overhead))
 
 
@@ -158,7 +158,7 @@ def serialisation_ps(frame: Bytes, rate: Bps) -> Ps: ...
 @overload
 def serialisation_ps(frame: Bytes, rate: Array) -> Array: ...
 def serialisation_ps(frame: Bytes, rate: Bps | Array) -> int | Array:
-    """Picoseconds that `frame` bytes occupy a link of `rate` bit/s, rounded up to whole picoseconds."""
+    """Return the picoseconds that `frame` bytes occupy a link of `rate` bit/s, rounded up."""
     return -(-frame * 8 * 1_000_000_000_000 // rate)
 
 
@@ -166,11 +166,11 @@ SPEED_SHIFT: Final = 16
 
 
 @overload
-def speed_of(rate: Bps) -> PsPerByte: ...
+def ps_per_byte(rate: Bps) -> PsPerByte: ...
 @overload
-def speed_of(rate: Array) -> Array: ...
-def speed_of(rate: Bps | Array) -> int | Array:
-    """Picoseconds per byte << SPEED_SHIFT of a rate in bits per second, rounded up: what the simulator counts with."""
+def ps_per_byte(rate: Array) -> Array: ...
+def ps_per_byte(rate: Bps | Array) -> int | Array:
+    """Return a rate in bits per second as picoseconds per byte << SPEED_SHIFT, rounded up: the simulator's unit."""
     return -(-(8_000_000_000_000 << SPEED_SHIFT) // rate)
 
 
@@ -179,6 +179,6 @@ def crossing_ps(frame: Bytes, rate: Bps, latency: Ps) -> Ps: ...
 @overload
 def crossing_ps(frame: Bytes, rate: Array, latency: Array) -> Array: ...
 def crossing_ps(frame: Bytes, rate: Bps | Array, latency: Ps | Array) -> int | Array:
-    """Picoseconds from the first bit of `frame` bytes entering a link of `rate` bit/s to the last one leaving it where
-    nothing is in the way: what base round trips are sums of. `rate` and `latency` (ps): numbers or arrays."""
+    """Return the picoseconds that an uncongested link takes to carry `frame` bytes, from first bit in to last bit out.
+    Base round trips are sums of these. `rate` (bit/s) and `latency` (ps): numbers or arrays."""
     return serialisation_ps(frame, rate) + latency

@@ -1,4 +1,4 @@
-"""The simulated network: the packet fabric, transports, balancers and queues, training jobs, and `simulate`.
+"""The simulated network: packet engine, SimPy processes, sessions and `simulate`.
 
-Importing it costs nothing: neither Numba nor pyarrow is imported before a simulation starts, and torch never is.
+Importing this package is cheap: Numba and pyarrow are imported when a simulation starts, torch never.
 """

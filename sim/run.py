@@ -1,4 +1,4 @@
-"""A simulation under way: how far it is, and the Result of what has been seen so far."""
+"""A simulation under way: its progress, and the Result so far."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from gradwire.experiment.routing import Routing
-from gradwire.experiment.topology import Network
 from gradwire.scenarios.arrays import Columns, Ints
-from gradwire.scenarios.checks.effect import keys_without_effect_in_runs
 from gradwire.scenarios.inner_units import Ps
-from gradwire.sim.collected import Collected
-from gradwire.sim.coupling import Coupling
-from gradwire.sim.network_like import Track
-from gradwire.sim.progress import Standing
+from gradwire.scenarios.validation.effect import keys_without_effect_in_runs
+from gradwire.sim.processes.coupling import Coupling
+from gradwire.sim.processes.network_interface import Track
+from gradwire.sim.progress import ProgressReport
+from gradwire.sim.result_rows import ResultRows
 from gradwire.sim.telemetry import Samples, delay_columns, packet_columns
+from gradwire.topology import Network
+from gradwire.topology.routing import Routing
 
 if TYPE_CHECKING:
-    from gradwire.experiment.jobs import Job
-    from gradwire.scenarios.result import Result
+    from gradwire.result_store.result import Result
+    from gradwire.scenarios.schema.network.traffic import TrafficTable
     from gradwire.scenarios.schema.scenario import Scenario
-    from gradwire.scenarios.schema.traffic import Traffic
-    from gradwire.sim.fabric.fabric import Fabric
+    from gradwire.sim.engine.fabric import Fabric
     from gradwire.traces.trace import Trace
+    from gradwire.workload.jobs import Job
 
 
 @dataclass
-class Run:
+class SimulationRun:
     """A simulation under way."""
 
     scenario: Scenario
@@ -37,20 +37,20 @@ class Run:
     coupling: Coupling
     jobs: Sequence[Job]
     tracks: Sequence[Track]
-    """of the jobs, then of traffic"""
-    collected: Collected
+    """those of the jobs, then those of traffic"""
+    collected: ResultRows
     samples: Samples | None = None
     ended_by: str = "interrupt"
-    """done, duration, max_wall, stall, or interrupt, which it is unless one of the others becomes known"""
+    """done, duration, max_wall, stall or interrupt, the default until another reason is known"""
 
     @property
     def engine(self) -> Fabric:
-        """The packet engine: what asks for it is refused on other networks, or asks whether it has what it takes."""
+        """The packet engine; callers check for the attributes that other networks lack."""
         return cast("Fabric", self.coupling.fabric)
 
     @property
     def done(self) -> bool:
-        """Whether the jobs are done; without jobs: whether all flows have been delivered."""
+        """True if all jobs are done or, without jobs, all flows are delivered."""
         return all(track.finished for track in (self.tracks[: len(self.jobs)] or self.tracks))
 
     @property
@@ -59,17 +59,17 @@ class Run:
 
     @property
     def iterations(self) -> int:
-        """Iterations that are over at all workers, of all jobs."""
+        """Iterations that all their workers have completed, of all jobs."""
         return sum(int(track.begun.min()) for track in self.tracks[: len(self.jobs)])
 
     @property
     def finished(self) -> bool:
-        """Whether it came as far as was asked for: traffic alone may be cut by the duration."""
+        """True if the run did what was requested; the duration may cut short traffic without jobs."""
         return self.done or (self.ended_by == "duration" and not self.jobs)
 
     @property
     def end_ps(self) -> Ps:
-        """When it ended; where it was ended from outside: as far as the network has come."""
+        """The end of the run; after an interrupt, the time that the network had reached."""
         if self.ended_by == "duration" and self.scenario.duration is not None:
             return self.scenario.duration
         if self.ended_by == "done":
@@ -78,13 +78,12 @@ class Run:
 
     @property
     def done_ps(self) -> Ps:
-        """When the last of what it is about was done; 0 where there was nothing to do."""
+        """The end of the last job, or without jobs of the last flow; 0 if there was nothing to do."""
         return Ps(max(0, *(track.ended_ps for track in (self.tracks[: len(self.jobs)] or self.tracks))))
 
     @property
     def last_ps(self) -> Ps:
-        """How far the network goes in a run that nothing ends from outside: to where a host could have reacted to the
-        last thing that happened."""
+        """Time up to which an undisturbed run is simulated: a host could have reacted to its last event by then."""
         limit = self.scenario.duration
         if self.ended_by == "duration" and limit is not None:
             return limit
@@ -93,38 +92,38 @@ class Run:
 
     @property
     def counted_ps(self) -> Ps:
-        """How far all that is counted goes: what the network did before this time."""
+        """Time up to which the network's counters reach."""
         return max(self.end_ps, self.coupling.fabric.now)
 
     @property
     def progress(self) -> tuple[int, int]:
-        """(done, in all): iterations that are over at all workers, or without jobs flows."""
+        """(done, total): completed iterations or, without jobs, delivered flows."""
         if self.jobs:
             return self.iterations, sum(job.table.iterations for job in self.jobs)
-        submitted = sum(submitted_by(track) for track in self.tracks)
+        submitted = sum(submitted_messages(track) for track in self.tracks)
         return submitted - sum(track.left for track in self.tracks), submitted
 
-    def standing(self, now_ps: Ps) -> Standing:
-        """How far it is at a time of the network's."""
+    def standing(self, now_ps: Ps) -> ProgressReport:
+        """Return the progress at a simulated time."""
         done, total = self.progress
         if self.done or self.ended_by == "duration":
             share = 1.0
         elif self.jobs:
-            share = share_of_jobs(self)
+            share = job_progress(self)
         else:
-            share = share_of_flows(self)
+            share = flow_progress(self)
         if self.scenario.duration is not None:
             share = max(share, min(1.0, now_ps / self.scenario.duration))
-        return Standing(done, total, share, now_ps, getattr(self.coupling.fabric, "packet_hops", 0))
+        return ProgressReport(done, total, share, now_ps, getattr(self.coupling.fabric, "packet_hops", 0))
 
 
-def submitted_by(track: Track) -> int:
-    """Messages of all steps of a part so far."""
+def submitted_messages(track: Track) -> int:
+    """Return the number of messages in all steps of a part so far."""
     return track.handed.messages + sum(len(step.numbers) for step in track.steps)
 
 
-def share_of_jobs(run: Run) -> float:
-    """How much of the messages of jobs has arrived, of the bytes that they have in all."""
+def job_progress(run: SimulationRun) -> float:
+    """Return the share of all bytes of jobs that has arrived."""
     fabric, jobs = run.engine, run.jobs
     expected = sum(job.exchange.bytes_per_iteration * job.table.iterations for job in jobs)
     if not expected or not hasattr(fabric, "settled_bytes"):
@@ -138,43 +137,38 @@ def _settled(fabric: Fabric, numbers: Ints) -> int:
     return fabric.settled_of(int(numbers[0]), len(numbers)) if len(numbers) else 0
 
 
-def share_of_flows(run: Run) -> float:
-    """How much of traffic has arrived, of the bytes that it will have as far as one can tell."""
+def flow_progress(run: SimulationRun) -> float:
+    """Return the share of the expected bytes of traffic that has arrived."""
     tables = run.scenario.traffic
     expected = sum(expected_bytes(table, track) for table, track in zip(tables, run.tracks, strict=True))
     arrived = getattr(run.coupling.fabric, "settled_bytes", 0)
     return min(1.0, arrived / expected) if expected else 0.0
 
 
-def expected_bytes(table: Traffic, track: Track) -> float:
-    """Of all flows of a traffic; while there are more to come, as many as there will be if they go on like this."""
+def expected_bytes(table: TrafficTable, track: Track) -> float:
+    """Return the bytes of all flows of a traffic table, extrapolated while more are to come."""
     steps = track.steps
     so_far = float(track.handed.nbytes + sum(int(step.step.messages.nbytes.sum()) for step in steps))
     if not steps or not track.more_to_come:
         return so_far
-    last, submitted = steps[-1].step, submitted_by(track)
+    last, submitted = steps[-1].step, submitted_messages(track)
     flows, rounds = getattr(table, "flows", None), getattr(table, "rounds", None)
-    ahead = []  # how many times as many
+    ratios = []  # ratios of all flows to those so far, by each limit
     if isinstance(flows, int):
-        ahead.append(flows / submitted)
+        ratios.append(flows / submitted)
     if isinstance(rounds, int):
-        ahead.append(rounds / (1 + int(last.messages.iteration.max())))
+        ratios.append(rounds / (1 + int(last.messages.iteration.max())))
     assert last.begins is not None  # it is traffic
-    reached = int(last.begins.max()) - table.start
-    if table.stop is not None and reached > 0:
-        ahead.append((table.stop - table.start) / reached)
-    return so_far * max(1.0, min(ahead, default=1.0))
+    elapsed = int(last.begins.max()) - table.start
+    if table.stop is not None and elapsed > 0:
+        ratios.append((table.stop - table.start) / elapsed)
+    return so_far * max(1.0, min(ratios, default=1.0))
 
 
-def collect_result(
-    state: Run,
-    traces: Sequence[Trace],
-    threads: int,
-    times: dict[str, float],
-) -> Result:
-    """The Result of what has been simulated so far."""
-    from gradwire.scenarios.record import scenario_text
-    from gradwire.scenarios.result import Result, summarise
+def collect_result(state: SimulationRun, traces: Sequence[Trace], threads: int, times: dict[str, float]) -> Result:
+    """Return the Result of what has been simulated so far."""
+    from gradwire.result_store.provenance import scenario_text
+    from gradwire.result_store.result import Result, summarise
 
     scenario, coupling, collected = state.scenario, state.coupling, state.collected
     tables, forward = coupling.fabric.finish(), getattr(coupling.fabric, "forward", None)
@@ -201,14 +195,12 @@ def collect_result(
     if forward is not None and forward.steady is not None:
         rows = Counter(row[0] for row in collected.iterations)
         workers = {job.table.name: job.table.workers for job in state.jobs}
-        summary["approximate"] = forward.steady.summary({name: many // workers[name] for name, many in rows.items()})
+        summary["approximate"] = forward.steady.summary(
+            {name: rows_of_job // workers[name] for name, rows_of_job in rows.items()}
+        )
     return Result.build(
         summary,
-        {
-            **collected.kept(state.routing),
-            "ports": dict(tables.ports),
-            **telemetry(state),
-        },
+        {**collected.kept(state.routing), "ports": dict(tables.ports), **telemetry_tables(state)},
         {
             **times,
             "threads": threads,
@@ -221,14 +213,14 @@ def collect_result(
     )
 
 
-def telemetry(state: Run) -> dict[str, Columns]:
-    """The tables that the scenario has asked for besides."""
+def telemetry_tables(state: SimulationRun) -> dict[str, Columns]:
+    """Return the further tables that the scenario requests."""
     output, engine, network = state.scenario.output, state.engine, state.network
-    found = {}
+    columns_by_table = {}
     if state.samples is not None:
-        found["samples"] = state.samples.columns()
+        columns_by_table["samples"] = state.samples.columns()
     if output.delays:
-        found["delays"] = delay_columns(engine, network)
+        columns_by_table["delays"] = delay_columns(engine, network)
     if output.packet_log:
-        found["packets"] = packet_columns(engine, network)
-    return found
+        columns_by_table["packets"] = packet_columns(engine, network)
+    return columns_by_table

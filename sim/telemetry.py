@@ -1,8 +1,8 @@
-"""What a scenario wants recorded beyond counters: queues as time goes by, waiting times, packets.
+"""Telemetry that a scenario requests beyond counters: queue samples, waiting times, packets.
 
-Samples are taken between two runs of the engine, exactly at multiples of the period; where one is missing, nothing
-waited at any port that is sampled and none had sent anything since the multiple before. Waiting times and packets are
-noted by the engine itself, where it has been built to.
+Samples are taken between two runs of the engine, exactly at multiples of the period. A missing sample means that no
+packet waited at a sampled port and that none had sent anything since the previous multiple. Waiting times and packets
+are recorded by the engine itself if it was compiled to do so.
 """
 
 from __future__ import annotations
@@ -12,49 +12,47 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gradwire.components import layout as at
-from gradwire.experiment.topology import Network
+from gradwire.jit import layout as at
+from gradwire.result_store.arrow import CodedTexts
 from gradwire.scenarios.arrays import Columns, Ints
 from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.scenarios.inner_units import Ps
 from gradwire.scenarios.wire import PACKET_KINDS
+from gradwire.topology import Network
 
 if TYPE_CHECKING:
-    from gradwire.sim.fabric.fabric import Fabric
+    from gradwire.sim.engine.fabric import Fabric
 
 
-def ports_of(names: Sequence[str] | None, network: Network) -> Ints:
-    """Directed links by the names of ports ("leaf0->h3") or of nodes (all their ports); None: all ports of switches.
-
-    Raises
-    ------
-    ScenarioError
-        With every name that is neither.
-    """
+def find_ports(names: Sequence[str] | None, network: Network) -> Ints:
+    """Return the directed links of ports ("leaf0->h3") or of all ports of nodes; None: all ports of switches. Raises
+    ScenarioError with every name that is neither."""
     if names is None:
         return np.flatnonzero(network.link_src >= network.host_count)
     by_name: dict[str, list[int]] = {}
     for link in range(network.link_count):  # parallel cables have one name
         by_name.setdefault(network.link_name(link), []).append(link)
-    found: set[int] = set()
+    links: set[int] = set()
     mistakes = []
     for number, name in enumerate(names):
         if name in by_name:
-            found.update(by_name[name])
+            links.update(by_name[name])
         elif name in network.index:
-            found.update(np.flatnonzero(network.link_src == network.index[name]).tolist())
+            links.update(np.flatnonzero(network.link_src == network.index[name]).tolist())
         else:
-            like = f"a node such as {network.names[-1]} or a port such as {network.link_name(network.link_count - 1)}"
-            mistakes.append(Mistake(f"output.sample_ports[{number}]", "is no port and no node", name, like))
+            expected = (
+                f"a node such as {network.names[-1]} or a port such as {network.link_name(network.link_count - 1)}"
+            )
+            mistakes.append(Mistake(f"output.sample_ports[{number}]", "is no port and no node", name, expected))
     if mistakes:
         raise ScenarioError("the ports to be sampled are not in the network", mistakes=mistakes)
-    return np.array(sorted(found), dtype=np.int64)
+    return np.array(sorted(links), dtype=np.int64)
 
 
 class Samples:
-    """Bytes that wait, and bytes sent so far, of some ports, at every multiple of a period at which something waits at
-    one of them or one has sent something since the multiple before. That is a matter of the packets alone, not of where
-    the engine has rested."""
+    """Samples of bytes queued and bytes sent at some ports, taken at multiples of a period. A multiple is recorded if a
+    packet waits at one of the ports or one of them has sent something since the multiple before. So samples depend on
+    the packets alone, not on where the engine rested."""
 
     def __init__(self, fabric: Fabric, network: Network, links: Ints, period: Ps) -> None:
         self.network, self.links, self.period = network, links, period
@@ -67,7 +65,8 @@ class Samples:
         fabric.agenda.add(period, self._take, observer=True)
 
     def _take(self, now: Ps) -> Ps:
-        """Look, at a multiple of the period. Those between two looks have nothing to show: see `Fabric._until_seen`."""
+        """Sample at a multiple of the period; the multiples between two calls have nothing to show
+        (`Fabric._until_seen`)."""
         if now % self.period == 0:
             queues, sent = self._M[self._ports + at.P_QUEUE] >> 8, self._M[self._ports + at.P_BYTES]
             if queues.any() or (sent != self._seen).any():
@@ -78,7 +77,7 @@ class Samples:
         return Ps((now // self.period + 1) * self.period)
 
     def columns(self) -> Columns:
-        """The Result's table `samples`, by time and port."""
+        """Return the Result's table `samples`, by time and port."""
         if not self._times:
             return {}
         names = [self.network.link_name(link) for link in self.links.tolist()]
@@ -92,15 +91,15 @@ class Samples:
 
 
 def bin_edges() -> Ints:
-    """Where the bins of waiting times begin, picoseconds: four to the octave."""
+    """Return the lower edges of the bins of waiting times in picoseconds: four per octave."""
     octaves = np.arange(at.DELAY_BINS - 1) // 4 + at.DELAY_FIRST
     quarters = np.arange(at.DELAY_BINS - 1) % 4
     return np.concatenate(([0], (4 + quarters) << (octaves - 2)))
 
 
 def delay_columns(fabric: Fabric, network: Network) -> Columns:
-    """The Result's table `delays`: how many packets waited how long at which port; bins without any are left out. A
-    host's NIC holds control packets only."""
+    """Return the Result's table `delays`: packets by port and waiting time, without empty bins. Only control packets
+    wait at a host's NIC."""
     M, ports = fabric.memory.M, fabric.memory.port_base
     bases = M[M[ports + at.P_MORE] + at.X_DELAYS]
     counts = M[bases[:, None] + np.arange(at.DELAY_BINS)]
@@ -115,14 +114,14 @@ def delay_columns(fabric: Fabric, network: Network) -> Columns:
 
 
 def packet_columns(fabric: Fabric, network: Network) -> Columns:
-    """The Result's table `packets`: every transmission that was noted, by time and link."""
+    """Return the Result's table `packets`: every logged transmission, by time and link."""
     start, links, A, B, lost, message = fabric.packet_log().T
     kinds = (A >> at.A_KIND) & 7
     return {
         "start_ps": start,
-        "port": [network.link_name(link) for link in links.tolist()],
+        "port": CodedTexts([network.link_name(link) for link in range(network.link_count)], links),
         "message": message,
-        "kind": [PACKET_KINDS[kind] for kind in kinds.tolist()],
+        "kind": CodedTexts(PACKET_KINDS, kinds),
         "packet": np.where(kinds == at.DATA, (B >> at.B_SEQUENCE) & at.MASK_SEQUENCE, -1),
         "bytes": (A >> at.A_SIZE) & at.MASK_SIZE,
         "priority": (A >> at.A_PRIORITY) & 7,

@@ -6,17 +6,14 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from gradwire.scenarios.schema.network.transport import AnyTransport
 from gradwire.scenarios.schema.scenario import Transport
-from gradwire.scenarios.schema.transport import AnyTransport
 
 
 def transport(kind: str, **settings: Any) -> Transport:
-    """The transport table of a scenario: `kind` is a short name or one of yours, "module:Class"; settings as in the file.
+    """Return a transport table: `kind` is a short name or your "module:Class"; settings as in the file.
 
-    Raises
-    ------
-    pydantic.ValidationError
-        A setting that the transport does not have, or a value that it cannot have.
+    Raises pydantic.ValidationError if the transport does not have a setting, or the setting's value is invalid.
     """
     table: Transport = TypeAdapter(AnyTransport).validate_python({"kind": kind, **settings})
     return table

@@ -1,5 +1,5 @@
-"""What is sent: recorded gradients of real training, and how they become tagged packets.
+"""Gradient traces of real training jobs, and the tagging of their packets.
 
-`gradwire.traces.trace` is the format, `gradwire.traces.messages` turns a trace into priorities and importance per
-packet; neither needs torch. `gradwire.traces.capture.session` records a trace from a PyTorch training loop and does.
+`gradwire.traces.trace` is the format, `gradwire.traces.tagging` turns a trace into priority and importance per packet;
+neither needs torch. `gradwire.traces.capture.session` records a trace from a PyTorch training loop.
 """

@@ -1,4 +1,4 @@
-"""Devices: what computes, by the name that a user gives it, and what that is called."""
+"""Compute devices: selection by name, and the makers' names for them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,8 @@ if TYPE_CHECKING:
 
 
 def pick_device(name: str, where: str = "capture", error: type[GradwireError] = TraceError) -> torch.device:
-    """The device of that name; "auto" is CUDA if torch has one, else the CPU.
-
-    Parameters
-    ----------
-    where : what asks for it, for the message.
-
-    Raises
-    ------
-    error
-        It cannot be used.
-    """
+    """Return the torch device called `name`; "auto" is CUDA if torch has it, else the CPU. `where` names the caller in
+    the message. Raises `error` if the device cannot be used."""
     import torch
 
     if name == "auto":
@@ -31,23 +22,23 @@ def pick_device(name: str, where: str = "capture", error: type[GradwireError] = 
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as failed:
-        reason = str(failed).splitlines()[0]
-        there = ", ".join(f"cuda:{number}" for number in range(torch.cuda.device_count()))
-        wanted = f"cpu, auto or one of {there}" if there else "cpu, or auto: there is no GPU that torch can use"
-        raise error(f"device {name!r} cannot be used ({reason})", where, wanted) from None
+    except (RuntimeError, AssertionError, NotImplementedError) as failure:
+        reason = str(failure).splitlines()[0]
+        gpus = ", ".join(f"cuda:{number}" for number in range(torch.cuda.device_count()))
+        expected = f"cpu, auto or one of {gpus}" if gpus else "cpu, or auto: torch finds no GPU"
+        raise error(f"device {name!r} cannot be used ({reason})", where, expected) from None
     return device
 
 
 def device_name(device: torch.device) -> str:
-    """What a device is called by its maker: "NVIDIA H100 80GB HBM3"; of the CPU, the processor's model."""
+    """Return the maker's name of a device, such as "NVIDIA H100 80GB HBM3"; for the CPU, the processor model."""
     import torch
 
     return torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name()
 
 
 def processor_name() -> str:
-    """What the processor is called by its maker, as far as the system says it."""
+    """Return the maker's name of the processor, as far as the system knows it."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

@@ -1,4 +1,4 @@
-"""Parts of a trace: what is known of a tensor and of an iteration, and the arrays that they come in."""
+"""Parts of a trace: tensors, iterations and communications, and their array types."""
 
 from __future__ import annotations
 
@@ -7,40 +7,39 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-CHUNK_ELEMENTS = 256  # elements summarised by one row of chunks: mean |g|, max |g|, root of mean g**2
+CHUNK_ELEMENTS = 256  # elements per chunk, summarised by mean |g|, max |g| and root of mean g**2
 ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
 PASSES = ("forward", "backward")
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 DIMENSIONS = ("tensor", "expert", "data", "expert_data")
-"""Which workers communicate with each other: those that share a layer's matrices, those that share the experts, those
-that have the same part of the model, and those that have the same part of the same experts."""
+"""Groups of workers that communicate: those that share a layer's matrices ("tensor"), those that share the experts
+("expert"), and those with the same part of the model ("data") or of the same experts ("expert_data")."""
 
 
 def group_members(dimension: str, tensor: int, expert: int, copies: int) -> NDArray[np.int64]:
-    """int64[groups, members]: who communicates with whom in one of `DIMENSIONS`, of `tensor` * `copies` workers that
-    are numbered with tensor parallelism innermost, then expert parallelism."""
-    apart = copies // expert
-    grid = np.arange(tensor * copies).reshape(apart, expert, tensor)
+    """Return the groups of one of `DIMENSIONS`, int64[groups, members]. There are `tensor` * `copies` workers, numbered
+    with tensor parallelism innermost, then expert parallelism."""
+    expert_groups = copies // expert
+    grid = np.arange(tensor * copies).reshape(expert_groups, expert, tensor)
     return {
         "tensor": grid.reshape(-1, tensor),
         "expert": grid.transpose(0, 2, 1).reshape(-1, expert),
         "data": grid.transpose(2, 0, 1).reshape(-1, copies),
-        "expert_data": grid.transpose(2, 1, 0).reshape(-1, apart),
+        "expert_data": grid.transpose(2, 1, 0).reshape(-1, expert_groups),
     }[dimension]
 
 
 Times = NDArray[np.int64]
-Halves = NDArray[np.float16]
+Float16s = NDArray[np.float16]
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """One parameter's gradient. `layer` indexes `Trace.layers`; `gradwire.traces.trace` explains
-    `scale_exponent`. `group`: with whom it is summed up, "data", or "expert_data" for a gradient of experts, where
-    groups of workers share them.
-    """
+    """Gradient of one parameter. `layer` indexes `Trace.layers`; `gradwire.traces.trace` explains `scale_exponent`.
+    `group` is the dimension over which it is summed: "data", or "expert_data" for a gradient of experts, where groups
+    of workers share them."""
 
     name: str
     shape: tuple[int, ...]
@@ -62,20 +61,20 @@ class TensorInfo:
 
     @property
     def chunks(self) -> int:
-        """Runs of 256 elements, the last one shorter."""
+        """Number of chunks of 256 elements, the last one shorter."""
         return -(-self.numel // CHUNK_ELEMENTS)
 
 
 @dataclass(frozen=True)
 class Communication:
-    """A collective that a pass waits for before it goes on, other than that of a gradient.
+    """Collective that a pass waits for, other than that of a gradient.
 
-    layer : after whose computing, in this pass, it is called; of the backward pass after that of the input gradient.
-    turn : "forward" or "backward": the pass.
-    kind : of `COLLECTIVES`.
-    group : of `DIMENSIONS`: among whom.
-    bytes : of a worker's whole buffer: what it has before an all-reduce, a reduce-scatter, a broadcast or an all-to-all
-        (its own part included), and after an all-gather.
+    layer : called after this layer has computed in this pass; in the backward pass, after its input gradient.
+    turn : the pass, "forward" or "backward".
+    kind : one of `COLLECTIVES`.
+    group : one of `DIMENSIONS`: the workers that take part.
+    bytes : size of a worker's whole buffer: its input (its own part included) of an all-reduce, reduce-scatter,
+        broadcast or all-to-all, and its output of an all-gather.
     """
 
     name: str
@@ -88,13 +87,13 @@ class Communication:
 
 @dataclass(frozen=True)
 class Iteration:
-    """Times of one captured iteration; L layers, T tensors, all picoseconds after its start.
+    """Times of one captured iteration; L layers, T tensors, in picoseconds after its start.
 
-    A layer that runs several times starts with its first run and ends with its last. `ready_ps[t]` is the
-    moment gradient t is final. The backward pass ends at `backward_end_ps`, when the optimiser is called;
-    the optimiser takes `optimizer_ps`, and `end_ps` is their sum: time spent recording between the two is
-    left out. `rank` is the worker that was recorded, 0 where there was one. `asked_ps[c]` is when communication c of
-    the trace is called, by a clock that stands while it is waited for.
+    A layer that runs several times starts with its first run and ends with its last. `ready_ps[t]` is when gradient t
+    is final. The backward pass ends at `backward_end_ps`, when the optimizer is called; the optimizer takes
+    `optimizer_ps`, and `end_ps` is their sum: time spent recording between the two is left out. `rank` is the recorded
+    worker, 0 if there was one only. `asked_ps[c]` is when communication c of the trace is called, by a clock that stops
+    while the worker waits for it.
     """
 
     index: int

@@ -1,4 +1,4 @@
-"""From a scenario to a trainer: model, data, recipe and reducer of its table [training]."""
+"""Trainers made from the table [training] of a scenario: model, data, recipe and reducer."""
 
 from __future__ import annotations
 
@@ -8,51 +8,47 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from gradwire.experiment.bounds import check_layers
-from gradwire.experiment.replay import Captured
-from gradwire.scenarios.asked import file_of
 from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.loading.user_code_errors import class_file
 from gradwire.scenarios.schema.base import Mistakes
-from gradwire.scenarios.schema.training import PLAYED, RandomLoss, Replayed, Training, UserReducer
+from gradwire.scenarios.schema.job.training import PACKET_NETWORKS, RandomLoss, ReplayedLosses, Training, UserReducer
 from gradwire.traces.devices import pick_device
 from gradwire.traces.trace import load_trace
-from gradwire.training.as_trace import other_tensors
-from gradwire.training.asked import exchanged, model_kind, sample_size, served_by, table_of
 from gradwire.training.data import Dealer, Images, Text, images, text
-from gradwire.training.earlier import is_of_run, table_said
-from gradwire.training.kept import Again
-from gradwire.training.network import Ideal, Network, Random
-from gradwire.training.of_run import OfRun
-from gradwire.training.own import own_reducer
-from gradwire.training.own_data import own_data, try_out, watch
-from gradwire.training.own_model import DATA, MODEL, OwnModel, is_own
+from gradwire.training.loss_replay.loss_recording import RecordedLossNetwork
+from gradwire.training.loss_replay.replay_compatibility import is_of_run, table_properties
+from gradwire.training.loss_replay.result_loss_network import ResultLossNetwork
+from gradwire.training.loss_replay.step_trace import tensor_mismatch_error
+from gradwire.training.networks.builtin_networks import Ideal, Network, Random
 from gradwire.training.recipe import Recipe
 from gradwire.training.reducers.base import Reducer
 from gradwire.training.reducers.feedback import ErrorFeedback, MomentumCorrection
 from gradwire.training.reducers.none import Dense
 from gradwire.training.systems.base import System
 from gradwire.training.trainer import Trainer, tensors_of
+from gradwire.training.training_checks import check_exchange, check_system, model_kind, sample_size, table_of
+from gradwire.training.user_code.user_data import check_model_and_data, load_user_data, report_model_errors
+from gradwire.training.user_code.user_model import DATA, MODEL, UserModel, is_own
+from gradwire.training.user_code.user_reducer import load_user_reducer
+from gradwire.workload.loss_bounds import check_layers
+from gradwire.workload.replay import CapturedIterations
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
-    from gradwire.training.simulated_turns import SimulatedTurns
+    from gradwire.training.networks.simulated_async import SimulatedTurns
+
 
 def data_of(table: Training, folder: Path | None = None) -> Images | Text:
-    """The data that is learned from; `folder` is where modules of the user's own are.
-
-    Raises
-    ------
-    ScenarioError, TraceError
-        There is no such model or data, or the model takes no samples of that size.
-    """
+    """Return the training data; `folder` holds user-defined modules. Raises ScenarioError or TraceError if there is no
+    such model or data, or the model takes no samples of that size."""
     kind = model_kind(table, folder)
     if is_own(table.data):
-        found = own_data(table, folder)
-        if not isinstance(kind, OwnModel) and isinstance(found, Images) != (kind.task == "images"):
-            made = "an Images" if isinstance(found, Images) else "a Text"
-            learned = "pictures" if kind.task == "images" else "texts"
-            raise ScenarioError(f"{table.data} makes {made}, and {table.model} learns {learned}", DATA, learned)
-        return found
+        data = load_user_data(table, folder)
+        if not isinstance(kind, UserModel) and isinstance(data, Images) != (kind.task == "images"):
+            kind_of_data = "an Images" if isinstance(data, Images) else "a Text"
+            task = "pictures" if kind.task == "images" else "texts"
+            raise ScenarioError(f"{table.data} makes {kind_of_data}, and {table.model} learns {task}", DATA, task)
+        return data
     size = sample_size(table, kind)
     if kind.task == "images":
         return images(table.data, size, table.augment, table.samples)
@@ -60,37 +56,24 @@ def data_of(table: Training, folder: Path | None = None) -> Images | Text:
 
 
 def device_of(table: Training) -> torch.device:
-    """Where a training computes.
-
-    Raises
-    ------
-    ScenarioError
-        There is no such device here.
-    """
+    """Return the device that a training run computes on. Raises ScenarioError if this machine lacks it."""
     return pick_device(table.device, "training.device", ScenarioError)
 
 
-def trainer_of(
-    scenario: Scenario, data: Images | Text, network: Network | SimulatedTurns | None = None
-) -> Trainer:
-    """The trainer of a scenario, on its device.
+def trainer_of(scenario: Scenario, data: Images | Text, network: Network | SimulatedTurns | None = None) -> Trainer:
+    """Return the trainer of a scenario, on its device.
 
-    Parameters
-    ----------
-    data : wherever it is.
-    network : where the scenario says "simulated" or "emulated".
+    data : on any device.
+    network : used if the scenario says "simulated" or "emulated".
 
-    Raises
-    ------
-    ScenarioError, TraceError
-        What is asked cannot be trained.
+    Raises ScenarioError or TraceError if the scenario cannot be trained.
     """
     table, job = table_of(scenario), scenario.job[0]
     device = device_of(table)
-    exchanged(job)
+    check_exchange(job)
     system: System | None = table.system  # type: ignore[assignment]
     if system is not None:
-        served_by(system, table, job)
+        check_system(system, table, job)
     steps_per_epoch = Dealer(data, job.workers, table.batch, 0).steps_per_epoch
     optimizer = table.optimizer
     recipe = Recipe(
@@ -107,59 +90,53 @@ def trainer_of(
     torch.manual_seed(table.model_seed)
     kind = model_kind(table, scenario.folder)
     model, data = kind.build(data.classes).to(device), data.to(device)
-    own = isinstance(kind, OwnModel)
-    file = kind.file(model) if isinstance(kind, OwnModel) else file_of(type(model))
-    if own or is_own(table.data):
-        try_out(model, data, table.model, file, MODEL if own else DATA)
-    if network is None or table.network not in PLAYED:
+    is_user_model = isinstance(kind, UserModel)
+    file = kind.file(model) if isinstance(kind, UserModel) else class_file(type(model))
+    if is_user_model or is_own(table.data):
+        check_model_and_data(model, data, table.model, file, MODEL if is_user_model else DATA)
+    if network is None or table.network not in PACKET_NETWORKS:
         network = _network(table, job.workers, recipe.collective)
-    carried: Any = network  # by turns where the system says so
+    carrier: Any = network  # a SimulatedTurns if the system's workers push one by one
     reducer = reducer_of(table, scenario.folder)
     try:
         if system is not None:
-            trainer: Trainer = system.trainer(model, data, recipe, reducer, carried)
+            trainer: Trainer = system.trainer(model, data, recipe, reducer, carrier)
         elif job.exchange.kind == "overlapped":
-            trainer = _overlapped(scenario, model, data, recipe, carried)
+            trainer = _overlapped(scenario, model, data, recipe, carrier)
         else:
-            trainer = Trainer(model, data, recipe, reducer, carried, recorded=not own)
+            trainer = Trainer(model, data, recipe, reducer, carrier, recorded=not is_user_model)
     except ValueError as error:
         where = {"ring": "training.reducer", "overlapped": "job.exchange"}.get(job.exchange.kind, "job.fill")
         raise ScenarioError(str(error), "training.system" if system else where) from None
-    if own:
-        watch(trainer, table.model, file)
+    if is_user_model:
+        report_model_errors(trainer, table.model, file)
     return trainer
 
 
-def fits_layers(scenario: Scenario) -> None:
-    """Whether the model's tensors are those of the trace whose times are taken, and its layers as many as there are
-    bounds; of a model's last layer, which is as large as data have classes, only whether it is there.
-
-    Raises
-    ------
-    ScenarioError, TraceError
-        They are not.
-    """
+def check_layers_match(scenario: Scenario) -> None:
+    """Raise ScenarioError or TraceError if the model does not fit the trace whose times are used, or the bounds by
+    layer. Of the last layer, whose size depends on the number of classes, only the presence is checked."""
     table, job = table_of(scenario), scenario.job[0]
     kind = model_kind(table, scenario.folder)
     with torch.random.fork_rng(devices=[]):
-        one, other = (tensors_of(kind.build(classes)) for classes in (2, 3))
-    layers, of = 1 + max(info.layer for info in one), f"the model, {table.model}"
+        two_classes, three_classes = (tensors_of(kind.build(classes)) for classes in (2, 3))
+    layers, subject = 1 + max(info.layer for info in two_classes), f"the model, {table.model}"
     if table.compute == "trace":
         times = load_trace(job.trace)
-        Captured(times, job.phase)
-        mine = [None if a.numel != b.numel else a.numel for a, b in zip(one, other, strict=True)]
-        theirs = [tensor.numel for tensor in times.tensors]
-        if len(mine) != len(theirs) or any(a not in (None, b) for a, b in zip(mine, theirs, strict=True)):
-            raise other_tensors(times)
-        layers, of = len(times.layers), f"trace {times.name}"
-    check_layers(job, layers, of, "job")
+        CapturedIterations(times, job.phase)
+        model_sizes = [None if a.numel != b.numel else a.numel for a, b in zip(two_classes, three_classes, strict=True)]
+        trace_sizes = [tensor.numel for tensor in times.tensors]
+        if len(model_sizes) != len(trace_sizes) or any(
+            a not in (None, b) for a, b in zip(model_sizes, trace_sizes, strict=True)
+        ):
+            raise tensor_mismatch_error(times)
+        layers, subject = len(times.layers), f"trace {times.name}"
+    check_layers(job, layers, subject, "job")
 
 
-def _overlapped(
-    scenario: Scenario, model: nn.Module, data: Images | Text, recipe: Recipe, network: Network
-) -> Trainer:
-    """Everything arrives there, and takes no time here."""
-    from gradwire.training.overlapped import OverlappedTrainer
+def _overlapped(scenario: Scenario, model: nn.Module, data: Images | Text, recipe: Recipe, network: Network) -> Trainer:
+    """Return the trainer of overlapped averaging, in which everything arrives and takes no time."""
+    from gradwire.training.exchange.overlapped_averaging import OverlappedTrainer
 
     table, exchange = table_of(scenario), scenario.job[0].exchange
     if table.network != "ideal":
@@ -173,23 +150,17 @@ def _overlapped(
 
 
 def reducer_of(table: Training, folder: Path | None = None) -> Reducer:
-    """What is sent instead of gradients, with error feedback and momentum correction around it; `folder` is where
-    modules of the user's own are.
-
-    Raises
-    ------
-    ScenarioError
-        It is a class of the user's own that is no reducer, or they do not go around it; of all others the table has
-        been checked.
-    """
+    """Return the reducer with error feedback and momentum correction around it; `folder` holds user-defined modules.
+    Raises ScenarioError if it is a user-defined class that is not a reducer or does not go with these wrappers; all
+    other reducers were validated with the table."""
     reducer: Reducer = table.reducer or Dense()  # type: ignore[assignment]
     if isinstance(table.reducer, UserReducer):
-        reducer = own_reducer(table.reducer, folder)
+        reducer = load_user_reducer(table.reducer, folder)
         try:
             table.fits_reducer(reducer)
         except Mistakes as error:
-            (wrong,) = error.mistakes
-            raise ScenarioError(wrong.what, f"training.{wrong.path}", wrong.expected) from None
+            (mistake,) = error.mistakes
+            raise ScenarioError(mistake.what, f"training.{mistake.path}", mistake.expected) from None
     if table.error_feedback:
         reducer = ErrorFeedback(reducer=reducer)
     if table.momentum_correction:
@@ -197,37 +168,31 @@ def reducer_of(table: Training, folder: Path | None = None) -> Reducer:
     return reducer
 
 
-def replayed(table: Training, collective: str) -> Again | OfRun:
-    """What an earlier training lost, or a run.
-
-    Raises
-    ------
-    ResultError
-        The folder is neither's, or damaged.
-    ScenarioError
-        It is a run's, and the training has a system, or brings the workers of a ring together.
-    """
-    assert isinstance(table.network, Replayed)
+def replay_network(table: Training, collective: str) -> RecordedLossNetwork | ResultLossNetwork:
+    """Return the network that replays the losses of an earlier training run or of a simulated or emulated run. Raises
+    ResultError if the folder holds neither, or is damaged. Raises ScenarioError if it holds a run, and the training run
+    has a system, or resynchronises the workers of a ring."""
+    assert isinstance(table.network, ReplayedLosses)
     folder = Path(table.network.replay)
     if not is_of_run(folder):
-        return Again(folder, table)
+        return RecordedLossNetwork(folder, table)
     if table.resync and collective == "ring":
-        what = f"{folder} is of a run, which says nothing of how long bringing workers together takes"
+        what = f"{folder} is the Result of a run, without a time for resynchronising workers"
         raise ScenarioError(what, "training.resync", "0")
-    run = OfRun(folder)
-    run.fits({"system": table_said(table.system)})  # type: ignore[arg-type]
+    run = ResultLossNetwork(folder)
+    run.fits({"system": table_properties(table.system)})  # type: ignore[arg-type]
     return run
 
 
 def _network(table: Training, workers: int, collective: str) -> Network:
-    if isinstance(table.network, Replayed):
-        return replayed(table, collective)
+    if isinstance(table.network, ReplayedLosses):
+        return replay_network(table, collective)
     if not isinstance(table.network, RandomLoss):
         return Ideal()
     rule = table.network
     if collective == "ring" and (rule.layers != "all" or rule.magnitudes != "all"):
         raise ScenarioError(
-            "chooses packets by layer or magnitude, of which a ring's have several", "training.network", 'neither'
+            "chooses packets by layer or magnitude, which the packets of a ring mix", "training.network", "neither"
         )
     if rule.worker is not None and rule.worker >= workers:
         raise ScenarioError(f"is worker {rule.worker} of {workers}", "training.network.worker", f"below {workers}")

@@ -1,9 +1,9 @@
-"""Devices of a training: repeatable algorithms, a clock that waits for the device, and moving what is remembered.
+"""Devices: repeatable algorithms, a clock that waits for the device, and moving of saved state.
 
-On the CPU the same seeds give the same bits, and nothing has to be asked for. On a GPU torch chooses among algorithms
-of which some add up in whatever order threads come, or try out which is fastest: `repeatable` has it take those that
-repeat, and float32 as it is instead of TF32's 10 bits. An operation for which there is none runs all the same, and is
-named: the alternative, to refuse what cannot be repeated, would leave some models without a GPU.
+On the CPU the same seeds give the same bits. On a GPU some of torch's algorithms add up in the order of the threads,
+and others are chosen by timing: `deterministic` selects deterministic ones, and float32 instead of TF32 with its 10
+bits. An operation without a deterministic algorithm runs all the same and is reported; refusing it would leave some
+models without a GPU.
 """
 
 from __future__ import annotations
@@ -23,75 +23,69 @@ from gradwire.traces.devices import device_name
 
 CPU = torch.device("cpu")
 WORKSPACE, REPEATS = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
-"""Variable of the environment, and value of it, with which cuBLAS repeats itself [torch]."""
-WITHOUT = re.compile(r"(\S+) does not have a deterministic implementation")
-"""What torch warns of."""
+NOT_DETERMINISTIC = re.compile(r"(\S+) does not have a deterministic implementation")
+"""The warning of torch about such an operation."""
 
 
 @contextmanager
-def repeatable(device: torch.device) -> Iterator[set[str]]:
-    """In here torch computes alike each time on a GPU, as far as it can; as ever on the CPU.
-
-    Yields a set that fills with the operations that have no algorithm which repeats. What was set before is set
-    afterwards, but for cuBLAS's variable, which is read once in a process.
-    """
-    unlike: set[str] = set()
+def deterministic(device: torch.device) -> Iterator[set[str]]:
+    """Make torch compute deterministically on a GPU, as far as it can; do nothing on the CPU. Yields a set that
+    collects the names of operations without a deterministic algorithm. All settings are restored afterwards, except for
+    cuBLAS's variable, which is read once in a process."""
+    not_deterministic: set[str] = set()
     if device.type == "cpu":
-        yield unlike
+        yield not_deterministic
         return
     os.environ.setdefault(WORKSPACE, REPEATS)
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
     flags = [(cudnn, "benchmark"), (cudnn, "allow_tf32"), (matmul, "allow_tf32")]
-    flags.append(
-        (torch.utils.deterministic, "fill_uninitialized_memory")
-    )  # it is never read, and costs as much again
+    flags.append((torch.utils.deterministic, "fill_uninitialized_memory"))  # never read, and doubles the cost
     before = [getattr(owner, name) for owner, name in flags]
-    asked = torch.are_deterministic_algorithms_enabled()
-    only_warned = torch.is_deterministic_algorithms_warn_only_enabled()
+    enabled = torch.are_deterministic_algorithms_enabled()
+    was_warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     with warnings.catch_warnings():
-        warnings.filterwarnings("always", message=f".*{WITHOUT.pattern}")
-        warnings.showwarning = _noting(unlike, warnings.showwarning)
+        warnings.filterwarnings("always", message=f".*{NOT_DETERMINISTIC.pattern}")
+        warnings.showwarning = _warning_collector(not_deterministic, warnings.showwarning)
         try:
             for owner, name in flags:
                 setattr(owner, name, False)
             torch.use_deterministic_algorithms(True, warn_only=True)
-            yield unlike
+            yield not_deterministic
         finally:
-            torch.use_deterministic_algorithms(asked, warn_only=only_warned)
+            torch.use_deterministic_algorithms(enabled, warn_only=was_warn_only)
             for (owner, name), value in zip(flags, before, strict=True):
                 setattr(owner, name, value)
 
 
-def _noting(unlike: set[str], show: Any) -> Any:
-    """`warnings.showwarning` that keeps the names of operations, and shows everything else as ever."""
+def _warning_collector(not_deterministic: set[str], show: Any) -> Any:
+    """Return a `warnings.showwarning` that collects names of operations and passes on everything else."""
 
-    def note(message: Warning | str, *more: Any, **named: Any) -> None:
-        found = WITHOUT.search(str(message))
-        if found is None:
-            show(message, *more, **named)
+    def note(message: Warning | str, *args: Any, **kwargs: Any) -> None:
+        match = NOT_DETERMINISTIC.search(str(message))
+        if match is None:
+            show(message, *args, **kwargs)
         else:
-            unlike.add(found[1])
+            not_deterministic.add(match[1])
 
     return note
 
 
-def described(device: torch.device, unlike: set[str], slower: Sequence[str]) -> dict[str, Any]:
-    """A device for a training's summary: which one, its name, whether torch was told to take algorithms that repeat,
-    which operations had none, and what was done in a slower way than it could."""
+def describe_device(device: torch.device, unlike: set[str], slower: Sequence[str]) -> dict[str, Any]:
+    """Return the description of a device for a training summary. It holds the device, its name, whether deterministic
+    algorithms were enabled, the operations without one, and what ran more slowly than it could."""
     return {
-        "device": str(device), "name": device_name(device),
-        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(), "not_deterministic": sorted(unlike),
+        "device": str(device),
+        "name": device_name(device),
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "not_deterministic": sorted(unlike),
         "slower": list(slower),
-    }  # fmt: skip
+    }
 
 
 class Stopwatch:
-    """How long work takes, in nanoseconds: `began = watch()`, and later `watch() - began`.
-
-    Of the CPU, the processor time of this thread. A GPU is handed its work and goes on with it while the processor does
-    something else: with `waits` it is waited for before every look, and what counts is the wall clock; without, what
-    the processor spent on handing it over, which costs no waiting.
-    """
+    """Measures time in nanoseconds: `began = watch()`, and later `watch() - began`. On the CPU it is the processor time
+    of this thread. A GPU works asynchronously: with `waits` the wall clock counts, after waiting for the device;
+    without, the processor time spent on launching its work, which costs no waiting."""
 
     def __init__(self, device: torch.device, waits: bool = False) -> None:
         self.waits = waits and device.type != "cpu"
@@ -104,25 +98,25 @@ class Stopwatch:
         return perf_counter_ns()
 
 
-def moved(saved: Any, device: torch.device) -> Any:
-    """Lists, tuples and dictionaries with all their tensors on a device, as of a checkpoint made on another one."""
+def to_device(saved: Any, device: torch.device) -> Any:
+    """Return nested lists, tuples and dictionaries with all tensors on a device, such as those of a checkpoint."""
     if isinstance(saved, Tensor):
         return saved.to(device)
     if isinstance(saved, dict):
-        return {key: moved(value, device) for key, value in saved.items()}
+        return {key: to_device(value, device) for key, value in saved.items()}
     if isinstance(saved, (list, tuple)):
-        return type(saved)(moved(each, device) for each in saved)
+        return type(saved)(to_device(item, device) for item in saved)
     return saved
 
 
-def drawn(device: torch.device) -> dict[str, Tensor]:
-    """Where torch's random numbers are: the processor's, and those of a GPU that is computed on."""
-    found = {"cpu": torch.get_rng_state()}
-    return found | ({"cuda": torch.cuda.get_rng_state(device)} if _draws(device) else {})
+def random_states(device: torch.device) -> dict[str, Tensor]:
+    """Return the states of torch's random generators: the CPU's, and that of a GPU in use."""
+    states = {"cpu": torch.get_rng_state()}
+    return states | ({"cuda": torch.cuda.get_rng_state(device)} if _draws(device) else {})
 
 
-def draw_on(saved: Mapping[str, Tensor], device: torch.device) -> None:
-    """Let torch's random numbers go on from where they were."""
+def restore_random_states(saved: Mapping[str, Tensor], device: torch.device) -> None:
+    """Restore the states of torch's random generators."""
     if "cpu" in saved:
         torch.set_rng_state(saved["cpu"].cpu())
     if "cuda" in saved and _draws(device):

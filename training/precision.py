@@ -1,8 +1,7 @@
-"""Precision: the numbers that a model computes with, while parameters, gradients and what is sent stay float32.
+"""Number formats of a model's computation; parameters, gradients and messages stay float32.
 
-bfloat16 is mixed precision as frameworks have it: convolutions and products of matrices in bfloat16, sums over many
-numbers in float32 (torch's autocast). On a GPU pictures then lie in memory with their channels together, as its
-matrix units want them.
+bfloat16 is the usual mixed precision: convolutions and matrix products in bfloat16, sums over many numbers in float32
+(torch's autocast). On a GPU pictures are then stored channels last, as its matrix units need them.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from torch import Tensor, nn
 from gradwire.scenarios.errors import ScenarioError
 
 Loss = Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]
-"""(model, inputs, targets) to the loss of each sample, (samples,), or of each of its tokens, (samples, length)."""
+"""(model, inputs, targets) -> loss of each sample, (samples,), or of each token, (samples, length)."""
 Precision = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True)
-class Mixed:
-    """A loss that is computed in bfloat16 as far as torch's autocast does, and handed out as float32.
+class MixedPrecisionLoss:
+    """A loss computed in bfloat16 as far as torch's autocast does, and returned as float32.
 
     exact : the same in float32.
     """
@@ -32,59 +31,53 @@ class Mixed:
     device: torch.device
 
     def __call__(self, model: nn.Module, inputs: tuple[Tensor, ...], targets: Tensor) -> Tensor:
-        # Without its cache, which keeps what was cast: a recorded step has to cast anew each time.
+        # No cache of casts: a recorded step has to cast anew each time.
         with torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False):
             return self.exact(model, inputs, targets).float()
 
 
 def in_precision(loss: Loss, precision: Precision, device: torch.device) -> Loss:
-    """A loss as it is computed in that precision."""
-    return Mixed(loss, device) if precision == "bfloat16" else loss
+    """Return a loss that is computed in a precision."""
+    return MixedPrecisionLoss(loss, device) if precision == "bfloat16" else loss
 
 
 def check_precision(model: nn.Module, precision: Precision, device: torch.device) -> None:
-    """Whether a model's layers can be computed in that precision here: torch has recurrent ones in bfloat16 for
-    processors with instructions for it only.
-
-    Raises
-    ------
-    ScenarioError
-        They cannot.
-    """
-    recurrent = any(isinstance(each, nn.RNNBase) for each in model.modules())
+    """Raise ScenarioError if a model's layers cannot be computed in a precision here. torch has recurrent layers in
+    bfloat16 only for processors with the instructions for it."""
+    recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
     if precision == "float32" or device.type != "cpu" or not recurrent:
         return
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
             nn.LSTM(8, 8)(torch.zeros(1, 1, 8))
     except RuntimeError:
-        what = "bfloat16 is nothing that this processor can compute the model's recurrent layers in"
+        what = "this processor cannot compute the model's recurrent layers in bfloat16"
         raise ScenarioError(what, "training.precision", "float32, or a GPU, or a processor with AVX-512") from None
 
 
 def exact(loss: Loss) -> Loss:
-    """A loss in float32, whatever it is computed in otherwise."""
-    return loss.exact if isinstance(loss, Mixed) else loss
+    """Return a loss in float32, whatever it is computed in otherwise."""
+    return loss.exact if isinstance(loss, MixedPrecisionLoss) else loss
 
 
-def as_computed(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """What a layer multiplies, in the precision that is asked for where this is called; tokens stay what they are."""
+def cast_factors(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a layer's factors in the precision in effect; tokens stay as they are."""
     kind = x.device.type
     if not (torch.is_autocast_enabled(kind) and x.is_floating_point()):
         return x, weight
     dtype = torch.get_autocast_dtype(kind)
     if x.dim() == 4 and kind == "cuda":
-        return tuple(each.to(dtype, memory_format=torch.channels_last) for each in (x, weight))  # type: ignore[return-value]
+        return tuple(factor.to(dtype, memory_format=torch.channels_last) for factor in (x, weight))  # type: ignore[return-value]
     return x.to(dtype), weight.to(dtype)
 
 
-def like(bias: Tensor | None, weight: Tensor) -> Tensor | None:
-    """A layer's bias, if it has one, in the precision of its weight."""
+def cast_bias(bias: Tensor | None, weight: Tensor) -> Tensor | None:
+    """Return a layer's bias, if it has one, in the precision of its weight."""
     return None if bias is None else bias.to(weight.dtype)
 
 
-def laid_as(gradient: Tensor, x: Tensor) -> Tensor:
-    """A gradient with its channels together if those of `x` are."""
+def match_memory_format(gradient: Tensor, x: Tensor) -> Tensor:
+    """Return a gradient in channels-last order if `x` has it."""
     if x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous():
         return gradient.contiguous(memory_format=torch.channels_last)
     return gradient

@@ -1,4 +1,4 @@
-"""Recipes: how a model is trained, in numbers and names, checked when one is made."""
+"""Recipes: hyperparameters of training, validated on creation."""
 
 from __future__ import annotations
 
@@ -6,35 +6,32 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.scenarios.given import number_within, one_of, whole_number
-from gradwire.training.exchange import Fill
+from gradwire.scenarios.validation.argument_checks import require_in_range, require_integer, require_one_of
+from gradwire.training.exchange.exchange import Fill
 from gradwire.training.precision import Precision
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a model is trained; defaults suit a small residual network.
+    """The hyperparameters of a training run; defaults suit a small residual network.
 
     workers, batch : N, and samples of each worker in a step.
-    steps : of the whole training, which the schedule needs to know.
-    rate : the learning rate at its highest.
-    schedule : "constant"; "triangle", linearly up to `rate` for the first `rise` of the steps and down to zero; or
+    steps : of the whole training run, which the schedule needs to know.
+    rate : the peak learning rate.
+    schedule : "constant"; "triangle", linearly up to `rate` during the first `rise` of the steps and down to zero; or
         "steps", a tenth after half and a hundredth after three quarters of the steps, as He et al. (2016).
-    optimizer : "sgd", or "adamw", Adam with decoupled weight decay, both as torch has them.
-    momentum, nesterov : of sgd; no momentum where a reducer corrects for it. betas, epsilon : of adamw.
+    optimizer : "sgd", or "adamw" (Adam with decoupled weight decay), as in torch.
+    momentum, nesterov : of sgd; no momentum if a reducer corrects for it. betas, epsilon : of adamw.
     weight_decay : of either.
-    clip : norm that the mean gradient is scaled down to; 0 does not.
+    clip : norm to which the mean gradient is scaled down; 0: no clipping.
     fill, feed_back, payload, collective, bucket, encode_time : see `Exchange`.
-    pull_fill : what stands for what is lost on the way back: what was there before, or zero.
-    resync : steps after which workers whose parameters differ are given the same ones, 0 for never. In a ring it is
-        another all-reduce of as many bytes, of which nothing is lost; servers take no time for it on the clock.
-    precision : what the model computes with (`gradwire.training.precision`).
-    data_seed, seed : what the order of samples hangs on, and what reducers draw from.
+    pull_fill : replacement for what is lost on the way back: the previous value, or zero.
+    resync : steps after which workers whose parameters differ are given the same ones; 0: never. In a ring it is
+        another all-reduce of as many bytes without loss; servers take no time for it.
+    precision : number format of the model's computation (`gradwire.training.precision`).
+    data_seed, seed : of the order of samples, and of the reducers' draws.
 
-    Raises
-    ------
-    ScenarioError
-        A value is none that can be trained with.
+    Raises ScenarioError if a value is out of range.
     """
 
     workers: int = 8
@@ -64,16 +61,16 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name in ("workers", "batch", "steps", "payload", "bucket", "resync", "data_seed", "seed"):
-            least = 1 if name in ("workers", "batch", "payload") else 0
-            whole_number(getattr(self, name), f"Recipe({name})", least, ScenarioError)
+            minimum = 1 if name in ("workers", "batch", "payload") else 0
+            require_integer(getattr(self, name), f"Recipe({name})", minimum, ScenarioError)
         if self.collective == "ring" and not self.bucket:
             raise ScenarioError("is 0", "Recipe(bucket)", "bytes of a ring's buckets, at least 1")
-        for name, most in (("rate", 1e3), ("rise", 1.0), ("momentum", 1.0), ("weight_decay", 1e6), ("clip", 1e6)):
-            number_within(getattr(self, name), f"Recipe({name})", 0, most, ScenarioError)
-        for each in self.betas:
-            number_within(each, "Recipe(betas)", 0, 1, ScenarioError)
-        number_within(self.epsilon, "Recipe(epsilon)", 0, 1, ScenarioError)
-        for name, words in (
+        for name, maximum in (("rate", 1e3), ("rise", 1.0), ("momentum", 1.0), ("weight_decay", 1e6), ("clip", 1e6)):
+            require_in_range(getattr(self, name), f"Recipe({name})", 0, maximum, ScenarioError)
+        for beta in self.betas:
+            require_in_range(beta, "Recipe(betas)", 0, 1, ScenarioError)
+        require_in_range(self.epsilon, "Recipe(epsilon)", 0, 1, ScenarioError)
+        for name, choices in (
             ("optimizer", ("sgd", "adamw")),
             ("schedule", ("constant", "triangle", "steps")),
             ("fill", ("zero", "rescaled", "stale")),
@@ -81,13 +78,13 @@ class Recipe:
             ("pull_fill", ("stale", "zero")),
             ("precision", ("float32", "bfloat16")),
         ):
-            one_of(getattr(self, name), f"Recipe({name})", words, ScenarioError)
+            require_one_of(getattr(self, name), f"Recipe({name})", choices, ScenarioError)
         if self.encode_time not in ("none", "measured"):
-            number_within(self.encode_time, "Recipe(encode_time)", 0, 1e9, ScenarioError)
+            require_in_range(self.encode_time, "Recipe(encode_time)", 0, 1e9, ScenarioError)
 
     def rate_at(self, step: int) -> float:
-        """The learning rate of a step, counted from 0. Beyond `steps` a triangle stays at zero, and others at what they
-        had last."""
+        """Return the learning rate of a step, counted from 0. Beyond `steps` a triangle stays at zero, and other
+        schedules at their last rate."""
         share = step / max(self.steps, 1)
         if self.schedule == "triangle":
             up, down = (step + 1) / max(self.rise * self.steps, 1), (1 - share) / max(1 - self.rise, 1e-9)

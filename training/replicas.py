@@ -1,13 +1,13 @@
-"""Replicas that differ: the workers' own copies of the parameters, where not all of them got everything back.
+"""Separate parameters of each worker, where not all of them received everything.
 
-With servers, parameters come back, and these are true at the servers. A worker computes with what it got: a parameter
-that was lost stays what it was there (`stale`), or is zero, until one arrives. So errors do not add up.
+With servers, parameters come back, and the servers' copies are the true ones. A worker computes with what it received:
+a lost parameter keeps its value (`stale`), or is zero, until the next one arrives. So errors do not add up.
 
-In a ring, gradients come back. Every worker makes its own update of them, with a momentum of its own, and so workers
-that lost different ones go different ways for good, until they are brought together (`together`).
+In a ring, gradients come back. Every worker makes its own update with its own momentum, so workers that lost different
+gradients drift apart until they are resynchronised (`together`).
 
-Copies are made when something is lost on the way back for the first time; until then there is one model. From then on
-workers have statistics of batch norms of their own, too: those of another one's parameters would not fit theirs.
+Copies are made at the first loss on the way back; until then there is one model. From then on each worker also has
+separate batch-norm statistics, because those of other parameters would not fit.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from gradwire.training.copies import Copies, buffers_of, put_back, slice_of
-from gradwire.training.gradients import Gradients, Loss, of_one
+from gradwire.training.backward.worker_gradients import Gradients, Loss, gradients_of_worker
+from gradwire.training.worker_copies import Copies, buffers_of, restore_buffers, slice_of
 
 MakeOptimizer = Callable[[list[Tensor]], torch.optim.Optimizer]
 
 
 class Replicas(Copies):
-    """N copies of the parameters of a model, and of what is no parameter.
+    """N copies of a model's parameters and buffers.
 
     Attributes
     ----------
-    buffers : by worker, by name, what is no parameter.
-    optimizers : one for each worker, where workers make their own updates.
+    buffers : by worker, by name.
+    optimizers : one per worker, if workers make their own updates.
     """
 
     def __init__(self, model: nn.Module, workers: int) -> None:
@@ -41,96 +41,102 @@ class Replicas(Copies):
         self.optimizers: list[torch.optim.Optimizer] = []
 
     def with_optimizers(self, make: MakeOptimizer, state: dict[str, Any]) -> None:
-        """Give every worker an optimiser that is where another one is."""
-        self.optimizers = [make(mine) for mine in self.values]
-        for each in self.optimizers:
-            each.load_state_dict(copy.deepcopy(state))
+        """Give every worker an optimiser in the given state."""
+        self.optimizers = [make(values) for values in self.values]
+        for optimizer in self.optimizers:
+            optimizer.load_state_dict(copy.deepcopy(state))
 
     def answers(self, loss: Loss, inputs: tuple[Tensor, ...], targets: Tensor) -> tuple[list[float], Gradients]:
-        """The loss and the gradients of each worker at its own parameters; arguments as in `of_each_in_turn`."""
+        """Return the loss and the gradients of each worker at its own parameters; arguments as in `of_each_in_turn`."""
         losses: list[float] = []
         gradients: list[list[Tensor]] = []
         count = len(self.values)
         for worker in range(count):
-            found, theirs = of_one(self, worker, loss, *slice_of((inputs, targets), worker, count))
-            losses.append(found)
-            gradients.append(theirs)
+            worker_loss, worker_gradients = gradients_of_worker(
+                self, worker, loss, *slice_of((inputs, targets), worker, count)
+            )
+            losses.append(worker_loss)
+            gradients.append(worker_gradients)
         for name, value in self.model.named_buffers():
-            every = torch.stack([each[name] for each in self.buffers])
-            value.copy_(every.mean(dim=0) if every.is_floating_point() else every[0])
+            stacked = torch.stack([buffers[name] for buffers in self.buffers])
+            value.copy_(stacked.mean(dim=0) if stacked.is_floating_point() else stacked[0])
         return losses, gradients
 
     def pull(self, masks: Sequence[Sequence[Tensor | None]], fill: Literal["stale", "zero"]) -> None:
-        """Take over the parameters of the model, as far as they arrived.
+        """Copy the model's parameters to the workers, as far as they arrived.
 
-        masks : by worker and parameter which elements did, flat bool; None where all did. None at all: everything.
+        masks : by worker and parameter, the elements that arrived, flat bool; None if all did. An empty sequence:
+            everything.
         """
-        for number, mine in enumerate(self.values):
-            for tensor, (value, true) in enumerate(zip(mine, self.model.parameters(), strict=True)):
+        for number, worker_values in enumerate(self.values):
+            for tensor, (value, current) in enumerate(zip(worker_values, self.model.parameters(), strict=True)):
                 mask = masks[number][tensor] if masks else None
                 with torch.no_grad():
                     if mask is None:
-                        value.copy_(true)
+                        value.copy_(current)
                         continue
-                    there = mask.view(value.shape)
-                    value.copy_(torch.where(there, true, value if fill == "stale" else torch.zeros_like(value)))
+                    arrived = mask.view(value.shape)
+                    value.copy_(torch.where(arrived, current, value if fill == "stale" else torch.zeros_like(value)))
 
     def update(self, means: Sequence[Sequence[Tensor]], rate: float, clip: float) -> None:
-        """Each worker's own update by the mean that it has, of N or, if all have the same, of one. The model becomes
-        the mean of the copies."""
-        for number, (mine, optimizer) in enumerate(zip(self.values, self.optimizers, strict=True)):
-            for parameter, mean in zip(mine, means[number if len(means) > 1 else 0], strict=True):
+        """Update each worker by its own mean, and set the model to the mean of the copies.
+
+        means : N of them, or one that all workers share.
+        """
+        for number, (worker_values, optimizer) in enumerate(zip(self.values, self.optimizers, strict=True)):
+            for parameter, mean in zip(worker_values, means[number if len(means) > 1 else 0], strict=True):
                 parameter.grad = mean.clone() if len(means) == 1 else mean
             if clip:
-                nn.utils.clip_grad_norm_(mine, clip)
+                nn.utils.clip_grad_norm_(worker_values, clip)
             for group in optimizer.param_groups:
                 group["lr"] = rate
             optimizer.step()
         self._mean_into_model()
 
     def together(self) -> None:
-        """Give all workers the same parameters and statistics again: those of the model."""
+        """Give all workers the parameters and buffers of the model."""
         self.pull((), "stale")
         self.buffers = [buffers_of(self.model) for _ in self.buffers]
 
     def apart(self) -> tuple[float, float]:
-        """(largest, root mean square) distance of the workers' parameters from their mean."""
+        """Return the distance of the workers' parameters from their mean: (maximum, root mean square)."""
         largest, total, count = 0.0, 0.0, 0
         for copies in zip(*self.values, strict=True):
-            every = torch.stack(copies)
-            away = every - every.mean(dim=0)
-            largest = max(largest, float(away.abs().max()))
-            total += float(away.double().square().sum())
-            count += away.numel()
+            stacked = torch.stack(copies)
+            offset = stacked - stacked.mean(dim=0)
+            largest = max(largest, float(offset.abs().max()))
+            total += float(offset.double().square().sum())
+            count += offset.numel()
         return largest, (total / count) ** 0.5
 
     @contextmanager
     def of(self, worker: int) -> Iterator[None]:
-        """The model with a worker's parameters and statistics. What becomes of these in there is the worker's."""
+        """Put a worker's parameters and buffers into the model; changes of the buffers inside the context are the
+        worker's."""
         statistics = buffers_of(self.model)
-        put_back(self.model, self.buffers[worker])
+        restore_buffers(self.model, self.buffers[worker])
         try:
             with super().of(worker):
                 yield
         finally:
             self.buffers[worker] = buffers_of(self.model)
-            put_back(self.model, statistics)
+            restore_buffers(self.model, statistics)
 
     def all_of_it(self) -> dict[str, Any]:
-        """Everything, for a checkpoint."""
         return {
             "values": self.state_dict(),
-            "buffers": [{name: value.clone() for name, value in each.items()} for each in self.buffers],
-            "optimizers": [copy.deepcopy(each.state_dict()) for each in self.optimizers],
+            "buffers": [{name: value.clone() for name, value in buffers.items()} for buffers in self.buffers],
+            "optimizers": [copy.deepcopy(optimizer.state_dict()) for optimizer in self.optimizers],
         }
 
     def go_on_from(self, saved: dict[str, Any], make: MakeOptimizer) -> None:
-        """Go on from there."""
         self.load_state_dict(saved["values"])
-        self.buffers = [{name: value.clone() for name, value in each.items()} for each in saved["buffers"]]
-        self.optimizers = [make(mine) for mine, _ in zip(self.values, saved["optimizers"], strict=False)]
-        for each, their in zip(self.optimizers, saved["optimizers"], strict=True):
-            each.load_state_dict(copy.deepcopy(their))
+        self.buffers = [{name: value.clone() for name, value in buffers.items()} for buffers in saved["buffers"]]
+        self.optimizers = [
+            make(worker_values) for worker_values, _ in zip(self.values, saved["optimizers"], strict=False)
+        ]
+        for optimizer, state in zip(self.optimizers, saved["optimizers"], strict=True):
+            optimizer.load_state_dict(copy.deepcopy(state))
 
     def _mean_into_model(self) -> None:
         with torch.no_grad():

@@ -1,10 +1,10 @@
 """The trainer: data-parallel training of N workers in one process, with a reducer and a network between them.
 
-A step: every worker's gradients of its own samples, reduced, carried by the network, averaged from what arrived, and
-one update that all workers make alike (synchronous). Where something is lost on the way back from the servers, or in
-the all-gather of a ring, workers have parameters of their own from then on (`gradwire.training.replicas`).
-Initialisation, data and everything drawn by reducers and networks have seeds of their own, so that two trainings that
-differ in one thing are paired in everything else.
+A step computes each worker's gradients on its own samples, reduces them, sends them over the network, averages what
+arrived, and makes one update that all workers share (synchronous training). If something is lost on the way back from
+the servers, or in the all-gather of a ring, workers have separate parameters from then on
+(`gradwire.training.replicas`). Initialisation, data, reducers and networks have separate seeds, so that two training
+runs that differ in one thing are paired in everything else.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from gradwire.scenarios.errors import GradwireError, ScenarioError
-from gradwire.scenarios.given import instance_of, unfit
+from gradwire.scenarios.validation.argument_checks import require_instance, wrong_type_error
 from gradwire.traces.trace import TensorInfo
-from gradwire.training.collective import all_reduced
+from gradwire.training.backward.worker_gradients import ComputeGradients, FastestGradients
 from gradwire.training.data import Dealer, Images, Text
-from gradwire.training.devices import CPU, Stopwatch, draw_on, drawn, moved
-from gradwire.training.exchange import Exchange, Sent
-from gradwire.training.gradients import Answers, Fastest
-from gradwire.training.kept import Again, remembers
-from gradwire.training.network import Ideal, Network
-from gradwire.training.of_run import OfRun
-from gradwire.training.parts import model_given, network_given, reducer_given
+from gradwire.training.devices import CPU, Stopwatch, random_states, restore_random_states, to_device
+from gradwire.training.exchange.exchange import Exchange, ExchangeStats
+from gradwire.training.exchange.lossy_ring import lossless_all_reduce
+from gradwire.training.loss_replay.loss_recording import RecordedLossNetwork, is_stateful
+from gradwire.training.loss_replay.result_loss_network import ResultLossNetwork
+from gradwire.training.networks.builtin_networks import Ideal, Network
 from gradwire.training.precision import Loss, check_precision, in_precision
-from gradwire.training.recipe import Recipe as Recipe  # for whoever makes trainers
+from gradwire.training.recipe import Recipe as Recipe  # re-exported
 from gradwire.training.reducers.base import Reducer
 from gradwire.training.reducers.none import Dense
 from gradwire.training.replicas import Replicas
-from gradwire.training.strangers import in_step
+from gradwire.training.trainer_validation import check_model, check_network, check_reducer
+from gradwire.training.user_code.return_value_checks import in_step
 
 
 @dataclass(frozen=True)
 class StepRow:
-    """One step: numbers for a table.
+    """One row of the table of steps.
 
     loss : mean of the workers.
     sent_bytes : payload that all workers sent.
-    lost : share of it that did not arrive, mean over pushes and tensors by what these hold; `lost_back` the same of
-        what servers sent back (a ring's hops are all in `lost`).
-    encode_ps, decode_ps : of `time_ps`, what encoding and decoding took, if that counts (`Exchange.encode_time`); the
-        network may do its part during the first.
-    time_ps : how long the network took; `clock_ps` all steps until here.
-    apart_max, apart_rms : how far the workers' parameters are from their mean after the step, the largest and the root
-        mean square over workers and parameters; 0 where all have the same.
-    pulled_bytes : payload that servers sent back to all workers (`gradwire.training.exchange.answer_bytes`, and what
-        `gradwire.training.systems` say); 0 in a ring.
+    lost : share of the payload that did not arrive, averaged over pushes and tensors weighted by size; `lost_back` is
+        the same for what servers sent back (all hops of a ring count in `lost`).
+    encode_ps, decode_ps : time of encoding and decoding within `time_ps`, if it counts (`Exchange.encode_time`); the
+        network may overlap with encoding.
+    time_ps : duration of the step's exchange; `clock_ps` is the sum over all steps so far.
+    apart_max, apart_rms : distance of the workers' parameters from their mean after the step, maximum and root mean
+        square over workers and parameters; 0 if all are equal.
+    pulled_bytes : payload that servers sent back to all workers (`gradwire.training.exchange.exchange.answer_bytes` and
+        the systems in `gradwire.training.systems`); 0 in a ring.
     """
 
     step: int
@@ -74,8 +74,8 @@ class StepRow:
 
 @dataclass(frozen=True)
 class Score:
-    """What a model is worth after some steps, on data that it has not seen. Where workers have parameters of their own,
-    each answers an N-th of it."""
+    """Validation loss and accuracy after a number of steps. If workers have separate parameters, each is evaluated on
+    an N-th of the held-out data."""
 
     step: int
     loss: float
@@ -86,14 +86,14 @@ class Score:
 
 
 def losses_of(model: nn.Module, inputs: tuple[Tensor, ...], targets: Tensor) -> Tensor:
-    """Cross entropy of each sample, (samples,), or of each token, (samples, length)."""
+    """Return the cross entropy of each sample, (samples,), or of each token, (samples, length)."""
     logits = model(*inputs)
     return cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none").view(targets.shape)
 
 
 def tensors_of(model: nn.Module) -> list[TensorInfo]:
-    """The parameters in the order of `model.parameters()`; a layer is a module that has some, in order of
-    registration."""
+    """Return the parameters in the order of `model.parameters()`. A layer is a module that has parameters; layers are
+    numbered in order of registration."""
     layers: dict[str, int] = {}
     infos = []
     for name, parameter in model.named_parameters():
@@ -104,74 +104,83 @@ def tensors_of(model: nn.Module) -> list[TensorInfo]:
 
 
 class Trainer:
-    """Trains a model on data as a recipe says, on the model's device. Ask `step`, or iterate `run`; stop and go on at
-    any step."""
+    """Trains a model on data according to a recipe, on the model's device. Call `step`, or iterate over `run`; training
+    can stop and continue at any step."""
 
     def __init__(
-        self, model: nn.Module, data: Images | Text, recipe: Recipe, reducer: Reducer | None = None,
-        network: Network | None = None, loss: Loss = losses_of, recorded: bool = False,
-    ) -> None:  # fmt: skip
-        """`recorded`: on a GPU, replay what was done first (`gradwire.training.recorded`); for models and losses in
-        which Python decides nothing from step to step.
+        self,
+        model: nn.Module,
+        data: Images | Text,
+        recipe: Recipe,
+        reducer: Reducer | None = None,
+        network: Network | None = None,
+        loss: Loss = losses_of,
+        recorded: bool = False,
+    ) -> None:
+        """Validate the parts and put them together.
 
-        Raises
-        ------
-        ScenarioError
-            Something is none of these; a model has no parameters, frozen ones, or others than float32; the network is
-            `gradwire.training.kept.Again` of a training of something else.
-        ValueError
-            They do not go together.
+        recorded : on a GPU, record the first step as a CUDA graph and replay it
+            (`gradwire.training.backward.cuda_graph`); for models and losses in which Python decides nothing from step
+            to step.
+
+        Raises ScenarioError if an argument has the wrong type; a model has no parameters, frozen ones, or others than
+        float32; the network is a `gradwire.training.loss_replay.loss_recording.RecordedLossNetwork` of a different
+        training run. Raises ValueError if the arguments do not go together.
         """
-        self.model = model_given(model, "Trainer(model)")
-        if isinstance(data, type) or not (hasattr(data, "batch") and hasattr(data, "__len__")):  # anybody's
-            raise unfit(data, "Trainer(data)", "what gradwire.training.data reads", ScenarioError)
-        self.data, self.recipe = data, instance_of(recipe, Recipe, "Trainer(recipe)", "a Recipe", ScenarioError)
-        reducer = Dense() if reducer is None else reducer_given(reducer, "Trainer(reducer)")
-        self.network = Ideal() if network is None else network_given(network, "Trainer(network)")
+        self.model = check_model(model, "Trainer(model)")
+        if isinstance(data, type) or not (hasattr(data, "batch") and hasattr(data, "__len__")):  # may be user-defined
+            raise wrong_type_error(data, "Trainer(data)", "an Images or Text of gradwire.training.data", ScenarioError)
+        self.data, self.recipe = data, require_instance(recipe, Recipe, "Trainer(recipe)", "a Recipe", ScenarioError)
+        reducer = Dense() if reducer is None else check_reducer(reducer, "Trainer(reducer)")
+        self.network = Ideal() if network is None else check_network(network, "Trainer(network)")
         if not callable(loss):
-            raise unfit(loss, "Trainer(loss)", "a function of (model, inputs, targets)", ScenarioError)
+            raise wrong_type_error(loss, "Trainer(loss)", "a function of (model, inputs, targets)", ScenarioError)
         self.asking: Callable[[tuple[Tensor, ...]], AbstractContextManager[object]] = lambda inputs: nullcontext()
-        """Around each question to the model outside of the loss, about these inputs."""
-        self.device = next((each.device for each in model.parameters()), CPU)
-        """Where everything is but what goes to the network: that of the model's parameters."""
+        """Context around each call of the model outside the loss, given its inputs."""
+        self.device = next((parameter.device for parameter in model.parameters()), CPU)
+        """Device of the model's parameters; everything but what goes to the network is there."""
         check_precision(self.model, recipe.precision, self.device)
         self.loss = in_precision(loss, recipe.precision, self.device)
         self.watch = Stopwatch(self.device, waits=recipe.encode_time == "measured")
         self.dealer = Dealer(data, recipe.workers, recipe.batch, recipe.data_seed, self.device)
         self.infos = tensors_of(model)
         self.exchange = Exchange(
-            reducer, self.infos, recipe.workers, recipe.seed, recipe.fill, recipe.payload, recipe.feed_back,
-            recipe.collective, recipe.bucket, recipe.pull_fill, recipe.encode_time, self.device,
-        )  # fmt: skip
-        fastest = Fastest(model, recipe.workers, recorded)
-        self.gradients: Answers = fastest
+            reducer,
+            self.infos,
+            recipe.workers,
+            recipe.seed,
+            recipe.fill,
+            recipe.payload,
+            recipe.feed_back,
+            recipe.collective,
+            recipe.bucket,
+            recipe.pull_fill,
+            recipe.encode_time,
+            self.device,
+        )
+        fastest = FastestGradients(model, recipe.workers, recorded)
+        self.gradients: ComputeGradients = fastest
         self.slower = fastest.slower
-        """What of it takes longer than it had to on this device, and why."""
+        """Parts that run more slowly than this device could, with reasons."""
         self.optimizer = self._optimizer(list(model.parameters()))
         self.replicas: Replicas | None = None
-        """The workers' own parameters, once they differ."""
+        """The workers' separate parameters, once they differ."""
         self.done, self.clock_ps, self.sent_bytes, self.pulled_bytes = 0, 0, 0, 0
         self.encode_ns = self.server_ns = 0
-        """Time of all workers' encoding, and of the server's own work, as `gradwire.training.devices.Stopwatch` has it:
-        no part of what is repeatable."""
+        """Time of all workers' encoding and of the server's own work, by `gradwire.training.devices.Stopwatch`: not
+        reproducible."""
         self.lost: list[list[float]] = []
-        """Of the last step, for each push and tensor, the share that did not arrive; the mean is `StepRow.lost`."""
+        """Share lost in the last step, by push and tensor; the mean is `StepRow.lost`."""
         self.senders: Sequence[int] = range(recipe.workers)
-        """Whose push each row of `lost` is of. All workers push once in a step, one after the other, unless a system
-        says otherwise."""
-        if isinstance(self.network, Again | OfRun):
+        """Worker of each row of `lost`. All workers push once in a step, in order, unless a system does otherwise."""
+        if isinstance(self.network, RecordedLossNetwork | ResultLossNetwork):
             self.network.compare(
                 recipe.workers, recipe.payload, recipe.collective, recipe.steps, self.infos, self.exchange.reducer
             )
 
     def step(self) -> StepRow:
-        """One step of all workers. It may be one beyond `Recipe.steps`, where `run` ends; see `Recipe.rate_at`.
-
-        Raises
-        ------
-        ScenarioError
-            A network or a reducer of the user's own answers with something that does not fit.
-        """
+        """Run one step of all workers. It may be one beyond `Recipe.steps`, where `run` ends; see `Recipe.rate_at`.
+        Raises ScenarioError if a user-defined network or reducer returned something invalid."""
         number, recipe = self.done, self.recipe
         self.model.train()
         inputs, targets = self.dealer.step(number)
@@ -193,9 +202,19 @@ class Trainer:
         lost = sum(share * info.numel for row in sent.lost for share, info in zip(row, self.infos, strict=True)) / numel
         back = sum(int((~mask).sum()) for row in sent.pulled for mask in row if mask is not None) / numel
         return StepRow(
-            number, sum(losses) / len(losses), sum(sent.nbytes), lost, sent.time_ps, self.clock_ps,
-            recipe.rate_at(number), *apart, back, sent.encode_ps, sent.decode_ps, sent.pulled_bytes,
-        )  # fmt: skip
+            number,
+            sum(losses) / len(losses),
+            sum(sent.nbytes),
+            lost,
+            sent.time_ps,
+            self.clock_ps,
+            recipe.rate_at(number),
+            *apart,
+            back,
+            sent.encode_ps,
+            sent.decode_ps,
+            sent.pulled_bytes,
+        )
 
     def _optimizer(self, parameters: list[Tensor]) -> torch.optim.Optimizer:
         recipe = self.recipe
@@ -207,8 +226,8 @@ class Trainer:
             parameters, recipe.rate, recipe.momentum, weight_decay=recipe.weight_decay, nesterov=recipe.nesterov
         )
 
-    def _update(self, means: list[Tensor], sent: Sent, number: int) -> None:
-        """The update of a step, by all alike or by each worker."""
+    def _update(self, means: list[Tensor], sent: ExchangeStats, number: int) -> None:
+        """Apply the update of a step, once for all workers or separately for each."""
         recipe, rate = self.recipe, self.recipe.rate_at(number)
         ring = recipe.collective == "ring"
         if self.replicas is None and (sent.views or any(mask is not None for row in sent.pulled for mask in row)):
@@ -229,40 +248,40 @@ class Trainer:
                 self.replicas.pull(sent.pulled, recipe.pull_fill)
         if self.replicas is not None and recipe.resync and (number + 1) % recipe.resync == 0:
             if ring:
-                nbytes, time_ps = all_reduced(self.exchange, self.replicas.values, number, self.network)
-                sent.nbytes = [each + nbytes for each in sent.nbytes]
+                nbytes, time_ps = lossless_all_reduce(self.exchange, self.replicas.values, number, self.network)
+                sent.nbytes = [sent_bytes + nbytes for sent_bytes in sent.nbytes]
                 sent.time_ps += time_ps
             self.replicas.together()
 
     def last_turns(self) -> list[dict[str, Any]]:
-        """Of a system whose workers come one by one, the turns of the last step, as rows of the table `turns`."""
+        """Return the turns of the last step as rows of the table `turns`, if workers push one by one."""
         return []
 
     def score(self, batch: int = 500) -> Score:
-        """Loss and accuracy on held-out data."""
+        """Return loss and accuracy on held-out data."""
         inputs, targets = self.data.held_out() if isinstance(self.data, Text) else self.data.test
         if self.replicas is None:
-            total, right = self._judged(inputs, targets, batch)
+            total, right = self._evaluate(inputs, targets, batch)
         else:
             total, right = 0.0, 0
             count = self.recipe.workers
             parts = zip(inputs.tensor_split(count), targets.tensor_split(count), strict=True)
-            for worker, (mine, answers) in enumerate(parts):
+            for worker, (part, answers) in enumerate(parts):
                 with self.replicas.of(worker):
-                    loss, correct = self._judged(mine, answers, batch)
+                    loss, correct = self._evaluate(part, answers, batch)
                 total, right = total + loss, right + correct
         count = targets.numel()
         return Score(self.done, total / count, right / count, self.clock_ps, self.sent_bytes, self.pulled_bytes)
 
-    def _judged(self, inputs: Tensor, targets: Tensor, batch: int) -> tuple[float, int]:
-        """(sum of the losses, right answers) of the model."""
+    def _evaluate(self, inputs: Tensor, targets: Tensor, batch: int) -> tuple[float, int]:
+        """Return (sum of the losses, number of correct answers) of the model."""
         self.model.eval()
         total, right = 0.0, 0
         with torch.no_grad():
-            for mine, answers in zip(inputs.split(batch), targets.split(batch), strict=True):
-                mine, answers = mine.to(self.device), answers.to(self.device)
-                with self.asking((mine,)):
-                    logits = self.model(mine)
+            for part, answers in zip(inputs.split(batch), targets.split(batch), strict=True):
+                part, answers = part.to(self.device), answers.to(self.device)
+                with self.asking((part,)):
+                    logits = self.model(part)
                 total += float(cross_entropy(logits.flatten(0, -2), answers.flatten(), reduction="sum"))
                 right += int((logits.argmax(dim=-1) == answers).sum())
         return total, right
@@ -270,10 +289,10 @@ class Trainer:
     def run(
         self, score_every: int = 0, until: float | None = None, progress: Callable[[float, str], object] | None = None
     ) -> Iterator[StepRow | Score]:
-        """Steps until the recipe's are done, with a score every so many steps and at the end.
+        """Yield a row per remaining step of the recipe, and a score every `score_every` steps and at the end.
 
-        until : accuracy with which training is over, seen when a score is taken.
-        progress : hears the share that is done, and words.
+        until : stop at this validation accuracy, checked at each score.
+        progress : called with (fraction, message).
         """
         began, first = time.monotonic(), self.done
         while self.done < self.recipe.steps:
@@ -290,62 +309,59 @@ class Trainer:
 
     @property
     def rests(self) -> bool:
-        """Whether its network remembers what it has carried, and so has to rest for a checkpoint."""
-        return remembers(self.network)
+        """Return True if the network carries state between steps and must come to rest for a checkpoint."""
+        return is_stateful(self.network)
 
     def rest(self) -> None:
-        """Let the network rest, as for a checkpoint."""
+        """Bring the network to rest, as for a checkpoint."""
         self.network.state_dict()
 
     def due(self, every: int) -> bool:
-        """Whether what is done every so many steps (0 for never) and at the end is to be done now."""
+        """Return True if something done every `every` steps (0: never) and at the end is due now."""
         return self.done == self.recipe.steps or (every > 0 and self.done % every == 0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a later process needs to go on as if nothing had been, tensors copied."""
+        """Return everything that a later process needs to resume exactly, with tensors copied."""
         return {
             "recipe": asdict(self.recipe),
-            "done": self.done, "clock_ps": self.clock_ps, "sent_bytes": self.sent_bytes,
-            "pulled_bytes": self.pulled_bytes, "encode_ns": self.encode_ns, "server_ns": self.server_ns,
+            "done": self.done,
+            "clock_ps": self.clock_ps,
+            "sent_bytes": self.sent_bytes,
+            "pulled_bytes": self.pulled_bytes,
+            "encode_ns": self.encode_ns,
+            "server_ns": self.server_ns,
             "model": {name: value.clone() for name, value in self.model.state_dict().items()},
             "optimizer": deepcopy(self.optimizer.state_dict()),
             "exchange": self.exchange.state_dict(),
             "network": self.network.state_dict(),
             "replicas": None if self.replicas is None else self.replicas.all_of_it(),
-            "drawn": drawn(self.device),
-        }  # fmt: skip
+            "drawn": random_states(self.device),
+        }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Go on from there, on whatever device that was. What models draw themselves, as dropout does, is drawn from
-        torch's own random numbers, and these go on from there, too.
-
-        Raises
-        ------
-        ScenarioError
-            It is nothing that `state_dict` gave of a trainer like this one. Some of it may have been taken over: make a
-            new trainer.
-        ValueError
-            It is of another recipe.
-        """
-        where, expected = f"{type(self).__name__}.load_state_dict(saved)", "what state_dict gave of such a trainer"
+        """Resume from a saved state, made on any device. Random numbers that models draw themselves (dropout) come from
+        torch's generators, whose state is restored as well. Raises ScenarioError if `saved` is not the state of a
+        trainer like this one. Some of it may have been loaded: make a new trainer. Raises ValueError if it belongs to
+        another recipe."""
+        where, expected = f"{type(self).__name__}.load_state_dict(saved)", "the state_dict of such a trainer"
         if not isinstance(saved, dict) or not isinstance(saved.get("recipe"), dict):
-            raise unfit(saved, where, expected, ScenarioError)
-        before = asdict(Recipe()) | saved["recipe"]  # what was not there yet was as it is by default
+            raise wrong_type_error(saved, where, expected, ScenarioError)
+        before = asdict(Recipe()) | saved["recipe"]  # older checkpoints lack newer keys: their defaults held
         differing = [name for name, value in asdict(self.recipe).items() if before[name] != value]
         if differing:
             raise ValueError(f"the checkpoint is of another recipe: {', '.join(differing)}")
         try:
-            self.take_over(moved(deepcopy(saved), self.device))  # optimisers keep what they are given
+            self.take_over(to_device(deepcopy(saved), self.device))  # optimisers keep references
         except GradwireError:
             raise
         except KeyError as error:
             raise ScenarioError(f"lacks {error}", where, expected) from error
         except Exception as error:  # other shapes, other types: torch raises almost anything
-            said = (str(error).splitlines() or [type(error).__name__])[0]
-            raise ScenarioError(f"does not fit ({said})", where, expected) from error
+            first_line = (str(error).splitlines() or [type(error).__name__])[0]
+            raise ScenarioError(f"does not fit ({first_line})", where, expected) from error
 
     def take_over(self, saved: dict[str, Any]) -> None:
-        """`load_state_dict` of what is on this device already; what systems override."""
+        """Load a state that is already on this device; systems override this."""
         self.done, self.clock_ps, self.sent_bytes = saved["done"], saved["clock_ps"], saved["sent_bytes"]
         self.pulled_bytes, self.encode_ns, self.server_ns = (
             saved[name] for name in ("pulled_bytes", "encode_ns", "server_ns")
@@ -354,7 +370,7 @@ class Trainer:
         self.optimizer.load_state_dict(saved["optimizer"])
         self.exchange.load_state_dict(saved["exchange"])
         self.network.load_state_dict(saved["network"])
-        draw_on(saved.get("drawn", {}), self.device)
+        restore_random_states(saved.get("drawn", {}), self.device)
         self.replicas = None
         if saved["replicas"] is not None:
             self.replicas = Replicas(self.model, self.recipe.workers)

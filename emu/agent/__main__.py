@@ -1,5 +1,4 @@
-"""`python -m gradwire.emu.agent`: an agent over stdin and stdout, for launchers that run a command
-(`gradwire.emu.control.launchers.Command`)."""
+"""Agent over stdin and stdout, for launchers that run a command (`gradwire.emu.control.launchers.CommandLauncher`)."""
 
 from gradwire.emu.agent.agent import main
 

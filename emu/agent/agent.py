@@ -1,14 +1,14 @@
-"""Agent: one process per host, which plays the host's part of the program with real sockets.
+"""Agent: one process per host, which runs the host's part of the program with real sockets.
 
-It hears from the controller over a stream of frames, and ends when that stream closes, so that nothing is ever left
-behind. What it is told, and what it answers:
+The controller sends it frames over a stream. The agent ends when that stream closes, so no process is left behind.
+Its requests and replies:
 
     ("plan", plan, node, parts)   over a command's stdin; a forked agent has it already
     ("open",)       -> ("opened",)        sockets are bound and listen
-    ("connect",)    -> ("connected",)     every connection is there
+    ("connect",)    -> ("connected",)     all connections are established
     ("clock", n)    -> ("clock", n, ns)   its clock
-    ("go", ns)      -> ("status", ...)    begin at that time of its clock; then now and then what has been delivered
-    ("state",)      -> ("state", lines)   who waits for what
+    ("go", ns)      -> ("status", ...)    begin at that time of its clock; then report progress repeatedly
+    ("state",)      -> ("state", lines)   what each process waits for
     ("report",)     -> ("report", HostReport)
     ("end",)                              exit
                     -> ("error", what, where, expected, usage)   and exit
@@ -35,39 +35,38 @@ from typing import Any
 import numpy as np
 
 from gradwire.emu.agent.base import Arrival, Carrier, MessageRow, Parts, Timer
+from gradwire.emu.agent.frame_stream import PLAN_RECORDS, TOKEN_BYTES, Decoder, encode, token_of
 from gradwire.emu.agent.loop import EpollLoop
-from gradwire.emu.agent.report import HostReport, Received, Sent
-from gradwire.emu.agent.stream import PLANNED, TOKEN_BYTES, Decoder, encode, token_of
-from gradwire.emu.planning.changes import pauses_of
-from gradwire.emu.planning.plan import Plan, host_address
-from gradwire.emu.planning.round_trips import RoundTrips
-from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.agent.report import HostReport, Received, SentCounts
+from gradwire.emu.planning.base_rtt import RoundTrips
+from gradwire.emu.planning.fault_changes import pauses_of
+from gradwire.emu.planning.plan import TestbedPlan, host_address
+from gradwire.emu.switches.backend_kind import TestbedError
 from gradwire.emu.transports import make_carriers
 from gradwire.scenarios.inner_units import Ps, PsPerByte
 
 SECOND = 1_000_000_000
 STATUS_NS = SECOND // 5
-PARTS = "gradwire.emu.agent.parts:make_parts"
-"""Makes (script, contents) of a host: see `Agent`."""
+PARTS = "gradwire.emu.agent.agent_parts:make_parts"
+"""Function that makes (script, contents) of a host: see `Agent`."""
 READ_BYTES = 1 << 20
 AHEAD_BYTES = 64 << 20
-"""Contents that are made before anybody asks for them, on the wall clock; our choice."""
+"""Bytes of contents made in advance on the wall clock; our choice."""
 EXIT_ERROR = 3
-TOLD = ("plan", "open", "connect", "clock", "go", "state", "report", "end")
-"""What a controller says; see above."""
+REQUESTS = ("plan", "open", "connect", "clock", "go", "state", "report", "end")
+"""Names of the controller's frames; see above."""
 
 
-def with_files(plan: Plan) -> Plan:
-    """The plan with the files that it brings along (`gradwire.emu.control.machines`) in a temporary folder of this
-    machine."""
+def with_files(plan: TestbedPlan) -> TestbedPlan:
+    """Return the plan with its attached files (`gradwire.emu.control.machines`) unpacked to a temporary folder."""
     files = plan.options.get("files")
     if not files:
         return plan
-    here = tempfile.mkdtemp(prefix="gradwire-agent-")
-    atexit.register(shutil.rmtree, here, ignore_errors=True)
+    root = tempfile.mkdtemp(prefix="gradwire-agent-")
+    atexit.register(shutil.rmtree, root, ignore_errors=True)
     folders = []
     for number, contents in enumerate(files.values()):
-        folder = Path(here) / str(number)
+        folder = Path(root) / str(number)
         folder.mkdir()
         for name, data in contents.items():
             (folder / name).write_bytes(data)
@@ -76,7 +75,7 @@ def with_files(plan: Plan) -> Plan:
 
 
 class WatchedLoop:
-    """The loop as the script sees it: how many of its timers are still to come tells whether it computes or waits."""
+    """The loop as seen by the script; its pending timers tell whether the script computes or waits."""
 
     def __init__(self, loop: EpollLoop) -> None:
         self._loop = loop
@@ -85,7 +84,7 @@ class WatchedLoop:
         self.reader, self.writer = loop.reader, loop.writer
 
     def at(self, time_ns: int, call: Callable[[], None]) -> Timer:
-        """As the loop's."""
+        """See `EpollLoop.at`."""
 
         def counted() -> None:
             self.pending -= 1
@@ -95,26 +94,23 @@ class WatchedLoop:
         return self._loop.at(time_ns, counted)
 
     def cancel(self, timer: Timer | None) -> None:
-        """As the loop's."""
+        """See `EpollLoop.cancel`."""
         if timer is not None and timer.call is not None:
             self.pending -= 1
         self._loop.cancel(timer)
 
 
 class Agent:
-    """A host. It is the `gradwire.emu.agent.base.Host` of its carriers.
-
-    `parts(plan, node, loop, send)` makes (script, contents): a script with `start`, `delivered`, `settled`, `done`,
-    `workers_done`, `waiting`, `starts`, `iterations` and `part.rows` (see `gradwire.emu.agent.script`); contents with
-    `outgoing`, `incoming`, `arrived`, `settled`, `make_ahead`, and `sums` for the report (see
-    `gradwire.emu.agent.contents`).
-    """
+    """A host; implements `gradwire.emu.agent.base.CarrierHost` for its carriers. `parts(plan, node, loop, send)` makes
+    (script, contents): a script with `start`, `delivered`, `settled`, `done`, `workers_done`, `waiting`, `starts`,
+    `iterations` and `part.rows` (see `gradwire.emu.agent.script`); contents with `outgoing`, `incoming`, `arrived`,
+    `settled`, `make_ahead`, and `sums` for the report (see `gradwire.emu.agent.payload.contents`)."""
 
     def __init__(self, incoming: int, outgoing: int, parts: Parts | None = None) -> None:
         self.loop = EpollLoop()
         self._stream, self._out = incoming, outgoing
         self._parts = parts
-        self._decoder = Decoder(None, PLANNED)
+        self._decoder = Decoder(None, PLAN_RECORDS)
         self.token = b""
         self._waiting = bytearray()
         self._carriers: dict[int, Carrier] = {}
@@ -122,13 +118,13 @@ class Agent:
         self._settled: dict[int, tuple[int, int]] = {}
         self._pauses: list[tuple[int, int]] = []
         self._connecting = False
-        self._told: Any = None
+        self._last_status: Any = None
         self._ahead: Callable[[], bool] | None = None
         os.set_blocking(incoming, False)
         os.set_blocking(outgoing, False)
-        self.loop.reader(incoming, self._heard)
+        self.loop.reader(incoming, self._read_frames)
 
-    # --- what carriers ask
+    # --- interface for carriers
 
     def address(self, node: int) -> str:
         return self._addresses.get(node) or host_address(node)
@@ -138,19 +134,19 @@ class Agent:
         return row
 
     def outgoing(self, message: int) -> memoryview:
-        made: memoryview = self._contents.outgoing(message)
-        self.loop.idle = self._ahead  # now there may be room to make more
-        return made
+        data: memoryview = self._contents.outgoing(message)
+        self.loop.idle = self._ahead  # there may be room for more contents now
+        return data
 
     def incoming(self, message: int) -> memoryview:
-        made: memoryview = self._contents.incoming(message)
-        return made
+        data: memoryview = self._contents.incoming(message)
+        return data
 
     def arrived(self, arrival: Arrival) -> None:
         self._arrivals[arrival.message] = arrival
         self._contents.arrived(arrival)
         self._script.delivered(arrival.message)
-        self._news()
+        self._send_changed_status()
 
     def base_rtt_ps(self, row: MessageRow) -> Ps:
         return self._trips.time_ps(row.src, row.dst, self.plan.transports[row.transport])
@@ -162,17 +158,17 @@ class Agent:
         self._settled[message] = sent_packets, retransmitted
         self._contents.settled(message)
         self._script.settled(message)
-        self._news()
+        self._send_changed_status()
 
     # --- the controller
 
-    def use(self, plan: Plan, node: int) -> None:
-        """Take the plan and make everything that needs no socket."""
+    def use(self, plan: TestbedPlan, node: int) -> None:
+        """Store the plan and make everything that needs no socket."""
         self.plan, self.node, self.clock, self.seed = plan, node, plan.clock, plan.seed
         if self.clock == "virtual":
             self.loop.stand_still()
         self.token = self._decoder.token = token_of(plan)
-        # of real machines, where there are any
+        # real machines only
         self._addresses: Mapping[int, str] = plan.options.get("addresses", {})
         self._pauses = pauses_of(plan.changes, node)
         self.rate = min(port.rate for port in plan.of_node(node))
@@ -186,20 +182,20 @@ class Agent:
         self._carriers = make_carriers(plan, self, self._script.part.rows.values())
 
     def run(self) -> int:
-        """Serve the controller until it is done. Returns an exit status."""
+        """Serve the controller until the end; return an exit status."""
         try:
             self.loop.run()
         except TestbedError as error:
             self.fail(error)
             return EXIT_ERROR
-        except Exception as error:  # whatever it is, the controller says where it happened
+        except Exception as error:  # the controller reports any error with its place
             traceback.print_exc()
             self.fail(TestbedError(f"{type(error).__name__}: {error}", usage=False))
             return EXIT_ERROR
         return 0
 
     def fail(self, error: TestbedError) -> None:
-        """Tell the controller what went wrong."""
+        """Send an error to the controller."""
         os.set_blocking(self._out, True)
         frame = encode(("error", error.what, error.where, error.expected, error.usage), self._token())
         with contextlib.suppress(OSError):
@@ -208,7 +204,7 @@ class Agent:
     def _token(self) -> bytes:
         return self._decoder.token or bytes(TOKEN_BYTES)
 
-    def _say(self, *frame: object) -> None:
+    def _reply(self, *frame: object) -> None:
         waiting = bool(self._waiting)
         self._waiting += encode(frame, self._token())
         if not waiting:
@@ -225,7 +221,7 @@ class Agent:
         del self._waiting[:done]
         self.loop.writer(self._out, self._drain if self._waiting else None)
 
-    def _heard(self) -> None:
+    def _read_frames(self) -> None:
         try:
             data = os.read(self._stream, READ_BYTES)
         except BlockingIOError:
@@ -236,24 +232,24 @@ class Agent:
             self.loop.stop()
             return
         for frame in self._decoder.feed(data):
-            if frame[0] not in TOLD:
-                raise TestbedError(f"the controller said {frame[0][:20]!r}", "agent", usage=False)
+            if frame[0] not in REQUESTS:
+                raise TestbedError(f"unknown frame from the controller: {frame[0][:20]!r}", "agent", usage=False)
             getattr(self, f"_do_{frame[0]}")(*frame[1:])
 
-    def _do_plan(self, plan: Plan, node: int) -> None:
+    def _do_plan(self, plan: TestbedPlan, node: int) -> None:
         self.use(with_files(plan), node)
 
     def _do_open(self) -> None:
         for carrier in self._carriers.values():
             carrier.open()
         if self.clock == "wall":
-            # what can be made before it is asked for does not delay packets then
+            # work done now does not delay packets later
             for number, carrier in self._carriers.items():
                 carrier.prepare(row for row in self._script.part.rows.values() if row.transport == number)
             while self._make_ahead():
                 pass
             self._ahead = self._make_ahead
-        self._say("opened")
+        self._reply("opened")
 
     def _make_ahead(self) -> bool:
         return bool(self._contents.make_ahead(AHEAD_BYTES))
@@ -268,17 +264,17 @@ class Agent:
 
     def _check_connected(self) -> None:
         if all(carrier.connected() for carrier in self._carriers.values()):
-            # A collection takes ten milliseconds, which all hosts of a machine do not have between hearing of the
-            # beginning and the beginning itself; what is made from now on has no cycles that matter.
+            # A collection takes ten milliseconds, too long between "go" and the beginning if all hosts of a machine
+            # collect; later objects have no cycles that matter.
             gc.collect()
             gc.freeze()
             gc.disable()
-            self._say("connected")
+            self._reply("connected")
         else:
             self.loop.at(self.loop.now() + 1_000_000, self._check_connected)
 
     def _do_clock(self, number: int) -> None:
-        self._say("clock", number, time.monotonic_ns())
+        self._reply("clock", number, time.monotonic_ns())
 
     def _do_go(self, beginning: int) -> None:
         self.loop.begin(beginning)
@@ -288,7 +284,7 @@ class Agent:
             carrier.begin()
         self._script.start()
         self.loop.at(STATUS_NS, self._status_later, counts=False)
-        self.loop.at(0, self._news)
+        self.loop.at(0, self._send_changed_status)
 
     def _do_state(self) -> None:
         lines = list(self._script.waiting())
@@ -296,10 +292,10 @@ class Agent:
         for number, row in self._script.part.rows.items():
             if row.src == self.node and number in self._script.starts and number not in self._settled:
                 under_way.append(number)
-        self._say("state", lines, under_way, sorted(self._arrivals))
+        self._reply("state", lines, under_way, sorted(self._arrivals))
 
     def _do_report(self) -> None:
-        self._say("report", self.report())
+        self._reply("report", self.report())
 
     def _do_end(self) -> None:
         for carrier in self._carriers.values():
@@ -311,72 +307,78 @@ class Agent:
     def _send(self, message: int) -> None:
         self._carriers[self.row(message).transport].send(message)
 
-    def _news(self) -> None:
-        """Tell the controller at once when something it waits for has come about."""
+    def _send_changed_status(self) -> None:
+        """Send a status at once if an event has occurred that the controller waits for."""
         now = self._script.workers_done, self._script.done
-        if now != self._told:
-            self._told = now
+        if now != self._last_status:
+            self._last_status = now
             self._status()
 
     def _status(self) -> None:
         script = self._script
-        # traffic that is still to come says nothing about what is under way and may be stuck
+        # timers of future traffic do not tell whether messages in flight are stuck
         computing = self._watched.pending if len(script.starts) <= len(self._settled) else 0
-        self._say("status", len(self._arrivals), computing, script.workers_done, script.done)
+        self._reply("status", len(self._arrivals), computing, script.workers_done, script.done)
 
     def _status_later(self) -> None:
-        self._news_or_status()
-        # how late this is says nothing about the network; it may go off while everyone makes his report
+        self._last_status = self._script.workers_done, self._script.done
+        self._status()
+        # not counted as late: it may go off while all agents make their reports
         self.loop.at(self.loop.now() + STATUS_NS, self._status_later, counts=False)
 
-    def _news_or_status(self) -> None:
-        self._told = self._script.workers_done, self._script.done
-        self._status()
-
     def report(self) -> HostReport:
-        """Everything that this host knows now."""
+        """Return the report of this host."""
         rows = self._script.part.rows
         counts: dict[int, tuple[int, int]] = {}
         marks: dict[int, int] = {}
         marks_sent: dict[int, int] = {}
-        got: dict[int, int] = {}
+        received_bytes: dict[int, int] = {}
         notes: list[str] = []
         for carrier in self._carriers.values():
             counts |= carrier.counts()
             marks |= getattr(carrier, "marks", dict)()
             marks_sent |= getattr(carrier, "marked_sent", dict)()
-            got |= getattr(carrier, "received", dict)()
+            received_bytes |= getattr(carrier, "received", dict)()
             notes += getattr(carrier, "notes", list)()
         starts = self._script.starts
-        out = [n for n, row in rows.items() if row.src == self.node]
-        into = [n for n, row in rows.items() if row.dst == self.node]
-        arrivals = [self._arrivals.get(n) for n in into]
-        sent = Sent(
-            np.array(out, dtype=np.int64),
-            _column(starts.get(n, -1) for n in out),
-            _column(counts.get(n, (0, 0))[0] for n in out),
-            _column(counts.get(n, (0, 0))[1] for n in out),
-            _column(n in self._settled for n in out),
-            _column(marks_sent.get(n, -1) for n in out),
+        sent_numbers = [n for n, row in rows.items() if row.src == self.node]
+        received_numbers = [n for n, row in rows.items() if row.dst == self.node]
+        arrivals = [self._arrivals.get(n) for n in received_numbers]
+        sent = SentCounts(
+            np.array(sent_numbers, dtype=np.int64),
+            _column(starts.get(n, -1) for n in sent_numbers),
+            _column(counts.get(n, (0, 0))[0] for n in sent_numbers),
+            _column(counts.get(n, (0, 0))[1] for n in sent_numbers),
+            _column(n in self._settled for n in sent_numbers),
+            _column(marks_sent.get(n, -1) for n in sent_numbers),
         )
         received = Received(
-            np.array(into, dtype=np.int64),
+            np.array(received_numbers, dtype=np.int64),
             _column(a.time_ns if a else -1 for a in arrivals),
-            _column(a.received if a else got.get(n, 0) for n, a in zip(into, arrivals, strict=True)),
+            _column(
+                a.received if a else received_bytes.get(n, 0) for n, a in zip(received_numbers, arrivals, strict=True)
+            ),
             _column(a.lost if a else 0 for a in arrivals),
-            _column(marks.get(n, a.marked if a else 0) for n, a in zip(into, arrivals, strict=True)),
+            _column(marks.get(n, a.marked if a else 0) for n, a in zip(received_numbers, arrivals, strict=True)),
             {a.message: a.have for a in arrivals if a is not None and a.have is not None},
         )
         endpoint = next((c.endpoint for c in self._carriers.values() if hasattr(c, "endpoint")), None)
         strays = sum(getattr(c, "strays", int)() for c in self._carriers.values())
         strays += endpoint.unasked() if endpoint else 0
-        if strays and self._addresses:  # others can reach a real machine, which says nothing against the run
-            notes.append(f"{self.plan.names[self.node]}: {strays} packets or connections of others were turned away")
+        if strays and self._addresses:  # other processes can reach a real machine, which does not invalidate the run
+            notes.append(f"{self.plan.names[self.node]}: {strays} packets or connections of other programs rejected")
             strays = 0
         return HostReport(
-            self.node, sent, received, list(self._script.iterations), self._contents.sums,
-            self.loop.punctuality(), endpoint.overflows() if endpoint else 0, strays, notes,
-        )  # fmt: skip
+            self.node,
+            sent,
+            received,
+            list(self._script.iterations),
+            self._contents.sums,
+            self.loop.punctuality(),
+            endpoint.overflows() if endpoint else 0,
+            strays,
+            notes,
+        )
 
 
 def _column(values: Any) -> Any:
@@ -384,12 +386,12 @@ def _column(values: Any) -> Any:
 
 
 def serve(incoming: int, outgoing: int, parts: Parts | None = None) -> int:
-    """Be an agent that is told everything over a stream of bytes. Returns an exit status."""
+    """Run an agent over a pair of file descriptors; return an exit status."""
     return Agent(incoming, outgoing, parts).run()
 
 
 def main(parts: Parts | None = None) -> None:
-    """`python -m gradwire.emu.agent`: over stdin and stdout."""
+    """Run an agent over stdin and stdout (`python -m gradwire.emu.agent`)."""
     outgoing = os.dup(1)
-    os.dup2(2, 1)  # whatever is printed must not end up among the frames
+    os.dup2(2, 1)  # printed text must not mix with the frames
     sys.exit(serve(0, outgoing, parts))

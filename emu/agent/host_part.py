@@ -1,6 +1,6 @@
-"""A host's part of a program: its events, its processes and the messages that begin or end there, cut out of the whole.
+"""A host's part of a program: its events, processes, and the messages that begin or end there.
 
-It is all that a `gradwire.emu.agent.script.Script` plays, and says what the messages from here are made of.
+It is the input of `gradwire.emu.agent.script.Script`, and describes the contents of messages from this host.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from typing import NamedTuple
 import numpy as np
 
 from gradwire.emu.agent.base import MessageRow
-from gradwire.experiment.program import Process, Program, Table
-from gradwire.experiment.scheduling import LAYER
 from gradwire.scenarios.arrays import Ints
+from gradwire.workload.program import MessageColumns, Process, Program
+from gradwire.workload.scheduling import LAYER
 
 GATHER = 3
-"""Of `gradwire.scenarios.result.KINDS`, which an agent does not import: "all_gather"."""
+"""Index of "all_gather" in `gradwire.result_store.result.KINDS`, which an agent does not import."""
 
 
 @dataclass(frozen=True)
-class Part:
-    """What one host needs of a program. Events and messages have the numbers that they have there.
+class HostProgram:
+    """A program's data for one host, with the program's numbers of events and messages.
 
     rows : every message that the host sends or receives.
-    rank : of those that it sends, where their table's order is "layer".
-    needs, after, posts : of the host's events, messages to it among them; an event without entry in `after` or `posts`
+    rank : of those that it sends, if their table's order is "layer".
+    needs, after, posts : of the host's events, including messages to it; an event without entry in `after` or `posts`
         has none, one without entry in `needs` needs one.
-    work : event -> (station, picoseconds), where firing takes work.
-    carries : what the messages that it sends are made of.
+    work : event -> (station, picoseconds), if firing takes work.
+    carries : contents of the messages that it sends.
     """
 
     node: int
-    tables: tuple[Table, ...]
+    tables: tuple[MessageColumns, ...]
     rows: dict[int, MessageRow]
     rank: dict[int, int]
     needs: dict[int, int]
@@ -41,14 +41,17 @@ class Part:
     posts: dict[int, tuple[int, ...]]
     work: dict[int, tuple[int, int]]
     processes: tuple[Process, ...]
-    carries: dict[int, Carried]
+    carries: dict[int, MessageContents]
 
 
-class Carried(NamedTuple):
-    """What a message from this host is made of; see `gradwire.experiment.program.Program`. `worker` : of the message's
-    job on this host, -1 without one; `tensor` is -1 where it is part of a bucket, `bucket` where it is not. `places` :
-    of every message of `sums`, the first of its elements, counted from this message's first one, and whether it goes
-    in the place of what is there."""
+class MessageContents(NamedTuple):
+    """The contents of a message from this host; see `gradwire.workload.program.Program`.
+
+    worker : of the message's job on this host, -1 without one.
+    tensor, bucket : one of them is -1: the message is part of a tensor or of a bucket.
+    places : for every message of `sums`, the offset of its first element from this message's first one, and whether it
+        replaces the elements there.
+    """
 
     worker: int
     captured: int
@@ -60,71 +63,80 @@ class Carried(NamedTuple):
     places: tuple[tuple[int, bool], ...] = ()
 
 
-def part_of(program: Program, node: int, untagged: Sequence[bool] = ()) -> Part:
-    """Cut out what a host needs. `untagged`: by transport, whether packets that nobody has tagged are important; they
-    are where nothing is said."""
+def part_of(program: Program, node: int, untagged: Sequence[bool] = ()) -> HostProgram:
+    """Return a host's part of a program.
+
+    untagged : by transport, whether untagged packets are important; True if missing.
+    """
     messages = program.messages
-    own = np.flatnonzero(program.host == node)
+    host_events = np.flatnonzero(program.host == node)
     ends = np.flatnonzero((messages.src == node) | (messages.dst == node))
     columns = [
         column[ends].tolist()
         for column in (
-            messages.table, messages.src, messages.dst, messages.nbytes, messages.priority, messages.bound,
-            messages.rank, messages.share, messages.pool, messages.turn,
+            messages.table,
+            messages.src,
+            messages.dst,
+            messages.nbytes,
+            messages.priority,
+            messages.bound,
+            messages.rank,
+            messages.share,
+            messages.pool,
+            messages.turn,
         )
-    ]  # fmt: skip
+    ]
     rows, rank = {}, {}
-    for number, table, src, dst, nbytes, priority, bound, place, share, pool, turn in zip(
+    for number, table, src, dst, nbytes, priority, bound, position, share, pool, turn in zip(
         ends.tolist(), *columns, strict=True
     ):
-        given = messages.important[number]
+        tags = messages.important[number]
         transport = program.tables[table].transport
-        important = (transport >= len(untagged) or untagged[transport]) if given is None else given
+        important = (transport >= len(untagged) or untagged[transport]) if tags is None else tags
         rows[number] = MessageRow(
             number, table, src, dst, nbytes, priority, bound, important, transport, share, pool, turn
         )
         if src == node and program.tables[table].order == LAYER:
-            rank[number] = place
-    worked = own[program.station[own] >= 0]
-    triples = (worked, program.station[worked], program.effort[worked])
-    several = own[program.needs[own] != 1]
-    return Part(
+            rank[number] = position
+    work_events = host_events[program.station[host_events] >= 0]
+    triples = (work_events, program.station[work_events], program.effort[work_events])
+    several = host_events[program.needs[host_events] != 1]
+    return HostProgram(
         node,
         program.tables,
         rows,
         rank,
         dict(zip(several.tolist(), program.needs[several].tolist(), strict=True)),
-        _lists(program.after, own),
-        _lists(program.posts, own),
-        {
-            event: (station, effort)
-            for event, station, effort in zip(*(c.tolist() for c in triples), strict=True)
-        },
+        _lists(program.after, host_events),
+        _lists(program.posts, host_events),
+        {event: (station, effort) for event, station, effort in zip(*(c.tolist() for c in triples), strict=True)},
         tuple(process for process in program.processes if process.host == node),
         _carried(program, node),
     )
 
 
-def _carried(program: Program, node: int) -> dict[int, Carried]:
+def _carried(program: Program, node: int) -> dict[int, MessageContents]:
     messages, workers = program.messages, program.workers()
-    own = np.flatnonzero(messages.src == node)
+    host_messages = np.flatnonzero(messages.src == node)
     columns = (messages.table, messages.captured, messages.tensor, messages.part, messages.first)
-    found = {}
+    contents = {}
     for number, row in zip(
-        own.tolist(), zip(*(column[own].tolist() for column in columns), strict=True), strict=True
+        host_messages.tolist(), zip(*(column[host_messages].tolist() for column in columns), strict=True), strict=True
     ):
         index, captured, tensor, part, first = row
         table = program.tables[index]
         bucket = part // table.segments if table.buckets else -1
         worker = workers.get((index, node), -1)
         sums = program.sums[number]
-        places = tuple((int(messages.first[each]) - first, bool(messages.kind[each] == GATHER)) for each in sums or ())
-        found[number] = Carried(worker, captured, tensor, bucket, first, sums, program.own[number], places)
-    return found
+        places = tuple(
+            (int(messages.first[other]) - first, bool(messages.kind[other] == GATHER)) for other in sums or ()
+        )
+        contents[number] = MessageContents(worker, captured, tensor, bucket, first, sums, program.own[number], places)
+    return contents
 
 
-def _lists(lists: tuple[Ints, Ints], those: Ints) -> dict[int, tuple[int, ...]]:
+def _lists(lists: tuple[Ints, Ints], events: Ints) -> dict[int, tuple[int, ...]]:
     first, listed = lists
-    those = those[first[those + 1] > first[those]]
-    ends = zip(those.tolist(), first[those].tolist(), first[those + 1].tolist(), strict=True)
+    events = events[first[events + 1] > first[events]]
+    ends = zip(events.tolist(), first[events].tolist(), first[events + 1].tolist(), strict=True)
     return {event: tuple(listed[begin:end].tolist()) for event, begin, end in ends}

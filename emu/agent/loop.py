@@ -1,12 +1,12 @@
-"""The loop of an agent: timers to the nanosecond and files, in one thread.
+"""The loop of an agent: timers with nanosecond precision and files, in one thread.
 
-Times are of CLOCK_MONOTONIC, minus that of the common beginning. A timerfd wakes the loop, because what poll(2) offers
-is rounded to milliseconds and may be late by the timer slack. Under virtual time sleeping is exact and computing takes
-no time, so everything happens exactly when it was asked for, and the clock need not be read but after sleeping: there
-reading it is a system call, at the price of all others.
+Times are of CLOCK_MONOTONIC, minus that of the common beginning. A timerfd wakes the loop, because poll(2) rounds to
+milliseconds and may be late by the timer slack. In virtual time sleeping is exact and computing takes no time, so
+every call happens exactly when due, and the clock is read only after sleeping: reading it is an expensive system call
+there.
 
-The loop itself is machine code (`gradwire.emu.agent.core`), and so is what happens for every packet. Here are the
-timers and files of everything else, which it calls.
+The loop and the work per packet are machine code (`gradwire.emu.agent.core`). This module has the timers and files of
+everything else, which the loop calls.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from array import array
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-from gradwire.emu.agent import base, machine
+from gradwire.emu.agent import base, compiled_agent
 from gradwire.emu.agent.core import layout as at
-from gradwire.emu.agent.words import Block
-from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.agent.shared_words import WordBlock
+from gradwire.emu.switches.backend_kind import TestbedError
+from gradwire.emu.system.rt_scheduling import SHARE_NS
 from gradwire.emu.system.sockets import LIBC
-from gradwire.emu.system.turns import SHARE_NS
 
 Call = Callable[[], None]
-Asked = Callable[[int, int, int, int], "int | None"]
+RequestHandler = Callable[[int, int, int, int], "int | None"]
 
 CLOCK_MONOTONIC = 1
-TIMER_FLAGS = 0o2000000 | 0o4000  # close on exec, do not block
+TIMER_FLAGS = 0o2000000 | 0o4000  # close on exec, non-blocking
 STALL_NS = 5_000_000
 NEVER = at.NEVER
 TIMERS, LATE = 256, 4096
-"""Room at first; our choice."""
+"""Initial capacities; our choice."""
 EVENT_ROOM = at.EVENTS * 16
 RUN, DUE, BEGIN, HEARD, SERVE, TOOK = range(6)
-"""What `enter` can be told (`gradwire.emu.agent.core.entry`)."""
-WHY = {
-    at.BROKEN_RULES: "the function {name} of a transport has raised an exception",
-    at.BROKEN_PULLED: "a transport wanted to send packet {number}, which its message has not got",
+"""Commands of `enter` (`gradwire.emu.agent.core.entry`)."""
+ERROR_TEXTS = {
+    at.BROKEN_RULES: "the function {name} of a transport raised an exception",
+    at.BROKEN_PULLED: "a transport tried to send packet {number}, beyond the end of its message",
 }
 _CALLED = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 5)
-"""A function of five integers, as compiled code calls those that are compiled (`gradwire.components.objects`)."""
+"""A function of five integers with the calling convention of compiled code (`gradwire.jit.machine_code`)."""
 
 
 class Timer:
-    """Something to be called at a time; `call` is None once it has been, or has been cancelled."""
+    """A scheduled call; `call` is None after it has fired or was cancelled."""
 
     __slots__ = ("ahead", "call", "number", "time")
 
@@ -62,20 +62,20 @@ class Timer:
 
 
 class EpollLoop:
-    """See `gradwire.emu.agent.base.Loop`.
+    """The loop; see `gradwire.emu.agent.base.Loop`.
 
-    words : those of the agent (`gradwire.emu.agent.core.layout`). asked : what compiled code asks for, by ASK_*, each
-    called with four integers.
+    words : those of the agent (`gradwire.emu.agent.core.layout`).
+    asked : requests of compiled code by ASK_*, each called with four integers.
     """
 
     def __init__(self, beginning_ns: int = 0) -> None:
-        core = machine.core()
+        core = compiled_agent.core()
         self._enter = core["enter"]
-        self._block = Block(at.WORDS)
+        self._block = WordBlock(at.WORDS)
         self.words = words = self._block.words
-        self._heap = Block(TIMERS * at.TIMER_WORDS)
-        self._late, self._spec = Block(LATE), Block(4)
-        self._events, self._files = Block(EVENT_ROOM // 8), Block(64)
+        self._heap = WordBlock(TIMERS * at.TIMER_WORDS)
+        self._late, self._spec = WordBlock(LATE), WordBlock(4)
+        self._events, self._files = WordBlock(EVENT_ROOM // 8), WordBlock(64)
         self._timers: list[Timer] = []
         self._readers: dict[int, Call] = {}
         self._writers: dict[int, Call] = {}
@@ -83,14 +83,16 @@ class EpollLoop:
         self._clock = LIBC.timerfd_create(CLOCK_MONOTONIC, TIMER_FLAGS)
         if self._clock < 0:
             raise OSError(ctypes.get_errno(), "timerfd_create")
-        self._kept = array("q")
+        self._lateness = array("q")
         self._idle: Callable[[], bool] | None = None
         self._error: BaseException | None = None
-        self.asked: dict[int, Asked] = {
-            at.ASK_TIMER: self._go_off, at.ASK_FILE: self._serve_file, at.ASK_IDLE: self._use_time,
+        self.asked: dict[int, RequestHandler] = {
+            at.ASK_TIMER: self._fire,
+            at.ASK_FILE: self._serve_file,
+            at.ASK_IDLE: self._use_time,
             at.ASK_ROOM: self._make_room,
-        }  # fmt: skip
-        self._callback = _CALLED(self._answer)
+        }
+        self._callback = _CALLED(self._serve_request)
         words[at.W_CALL] = ctypes.cast(self._callback, ctypes.c_void_p).value or 0
         words[at.W_BEGINNING] = beginning_ns
         words[at.W_CALLED] = words[at.W_PYTHON_TIME] = words[at.W_PYTHON_NUMBER] = NEVER
@@ -106,7 +108,7 @@ class EpollLoop:
 
     @property
     def beginning(self) -> int:
-        """What the clock of the machine says when the run begins."""
+        """Return the beginning of the run on the machine's clock."""
         return self.words[at.W_BEGINNING]
 
     @beginning.setter
@@ -114,21 +116,20 @@ class EpollLoop:
         self.words[at.W_BEGINNING] = value
 
     def begin(self, beginning_ns: int) -> None:
-        """Times are of the run from now on; what was late before it does not count."""
+        """Set the beginning of the run; earlier lateness does not count."""
         self.beginning = beginning_ns
         self.words[at.W_LATE_COUNT] = 0
-        del self._kept[:]
+        del self._lateness[:]
 
     def stand_still(self) -> None:
-        """From now on time only passes while this waits, as it does under virtual time."""
+        """Let time pass only while the loop waits, as in virtual time."""
         self.words[at.W_SEEN] = time.monotonic_ns()
         self.words[at.W_STILL] = 1
 
     def stand(self, until_ns: int) -> None:
-        """Do nothing at all until a time: no timer goes off and nothing is read. What is late because of it does not
-        count as late."""
-        while (left := until_ns + self.beginning - time.monotonic_ns()) > 0:
-            time.sleep(left / 1e9)
+        """Pause until a time: no timer fires, nothing is read, and the resulting lateness does not count."""
+        while (remaining := until_ns + self.beginning - time.monotonic_ns()) > 0:
+            time.sleep(remaining / 1e9)
         self.words[at.W_SEEN] = time.monotonic_ns()
         self.words[at.W_STOOD_UNTIL] = until_ns
 
@@ -142,48 +143,48 @@ class EpollLoop:
     # --- timers
 
     def at(self, time_ns: int, call: Call, *, counts: bool = True) -> Timer:
-        """See `Loop`; `counts`: whether it matters if this is late."""
+        """See `Loop`; `counts`: whether its lateness counts."""
         self.words[at.W_SET] = number = self.words[at.W_SET] + 1
         timer = Timer(time_ns, number, call, counts and time_ns > self.now())
         heappush(self._timers, timer)
         if self._timers[0] is timer:
-            self._look()
+            self._update_first()
         return timer
 
     def cancel(self, timer: base.Timer | None) -> None:
         if timer is not None:
             timer.call = None
             if self._timers and self._timers[0] is timer:
-                self._look()
+                self._update_first()
 
-    def _look(self) -> None:
-        """Say which of the timers here is the first."""
+    def _update_first(self) -> None:
+        """Store the first of the timers of Python for compiled code."""
         timers, words = self._timers, self.words
         while timers and timers[0].call is None:
             heappop(timers)
         words[at.W_PYTHON_TIME] = timers[0].time if timers else NEVER
         words[at.W_PYTHON_NUMBER] = timers[0].number if timers else NEVER
 
-    def _go_off(self, *_: int) -> None:
+    def _fire(self, *_: int) -> None:
         words, timer = self.words, heappop(self._timers)
         if timer.ahead and timer.time >= words[at.W_STOOD_UNTIL]:
-            self._kept.append(self.now() - timer.time)
+            self._lateness.append(self.now() - timer.time)
         call, timer.call = timer.call, None
         assert call is not None
-        self._look()
+        self._update_first()
         words[at.W_CALLED] = timer.time
         call()
         words[at.W_CALLED] = NEVER
 
     def _make_room(self, *_: int) -> None:
         words = self.words
-        self._keep_late()
+        self._collect_late()
         if words[at.W_HEAP_COUNT] == words[at.W_HEAP_ROOM]:
             self._heap = self._heap.longer(2 * len(self._heap.words))
             words[at.W_HEAP], words[at.W_HEAP_ROOM] = self._heap.address, 2 * words[at.W_HEAP_ROOM]
 
-    def _keep_late(self) -> None:
-        self._kept.extend(self._late.words[: self.words[at.W_LATE_COUNT]])
+    def _collect_late(self) -> None:
+        self._lateness.extend(self._late.words[: self.words[at.W_LATE_COUNT]])
         self.words[at.W_LATE_COUNT] = 0
 
     # --- files
@@ -195,8 +196,7 @@ class EpollLoop:
         self._change(file, self._writers, call)
 
     def serve_in_core(self, file: int, kind: int) -> None:
-        """Compiled code reads a file (FILE_*), or is told whenever it has room again (FILE_ROOM); FILE_OF_PYTHON: not
-        any more."""
+        """Have compiled code read a file (FILE_*) or note when it is writable (FILE_ROOM); FILE_OF_PYTHON ends that."""
         if file >= len(self._files.words):
             self._files = self._files.longer(2 * file)
             self.words[at.W_FILES], self.words[at.W_FILES_ROOM] = self._files.address, len(self._files.words)
@@ -211,18 +211,16 @@ class EpollLoop:
             self._epoll.unregister(file)
 
     def _change(self, file: int, table: dict[int, Call], call: Call | None) -> None:
-        known = file in self._readers or file in self._writers
+        is_registered = file in self._readers or file in self._writers
         if call is None:
             table.pop(file, None)
         else:
             table[file] = call
-        events = (select.EPOLLIN if file in self._readers else 0) | (
-            select.EPOLLOUT if file in self._writers else 0
-        )
+        events = (select.EPOLLIN if file in self._readers else 0) | (select.EPOLLOUT if file in self._writers else 0)
         if not events:
-            if known:
+            if is_registered:
                 self._forget(file)
-        elif known:
+        elif is_registered:
             self._epoll.modify(file, events)
         else:
             self._epoll.register(file, events)
@@ -237,12 +235,11 @@ class EpollLoop:
             if call is not None:
                 call()
 
-    # --- going round
+    # --- running
 
     @property
     def idle(self) -> Callable[[], bool] | None:
-        """Called where nothing is due for a while, for work that can be done at any time; forgotten when it says that
-        there is no more."""
+        """Return the call for idle time, for deferred work; it is removed when it returns False."""
         return self._idle
 
     @idle.setter
@@ -255,7 +252,7 @@ class EpollLoop:
             self.idle = None
 
     def stop(self) -> None:
-        """`run` returns after what is being called now."""
+        """Make `run` return after the current call."""
         self.words[at.W_RUNNING] = 0
 
     def run(self) -> None:
@@ -265,26 +262,26 @@ class EpollLoop:
             self.enter(RUN)
 
     def enter(self, what: int, argument: int = 0) -> None:
-        """Have compiled code do something (RUN and its like). Raises what has gone wrong in it, or while it asked."""
+        """Run a command (RUN etc.) in compiled code; raise errors of it or of its calls to Python."""
         if self._enter(self._block.address, what, argument):
             self._raise()
 
     def _raise(self) -> None:
         words = self.words
-        why, words[at.W_BROKEN] = words[at.W_BROKEN], 0
+        reason, words[at.W_BROKEN] = words[at.W_BROKEN], 0
         number = words[at.W_ERRNO]
-        if why == at.BROKEN_ASKED and self._error is not None:
+        if reason == at.BROKEN_ASKED and self._error is not None:
             error, self._error = self._error, None
             raise error
-        if why == at.BROKEN_CALL:
+        if reason == at.BROKEN_CALL:
             raise OSError(number, f"a system call of the agent's loop: {os.strerror(number)}")
-        name = at.RULES[number] if why == at.BROKEN_RULES else ""
-        raise TestbedError(WHY[why].format(number=number, name=name), "transport", "another", usage=False)
+        name = at.RULES[number] if reason == at.BROKEN_RULES else ""
+        raise TestbedError(ERROR_TEXTS[reason].format(number=number, name=name), "transport", "another", usage=False)
 
-    def _answer(self, result: int, _: int, what: int, *arguments: int) -> int:
-        """Compiled code asks for something; the status of a function that it calls."""
+    def _serve_request(self, result: int, _: int, request: int, *arguments: int) -> int:
+        """Serve a request of compiled code; return the status of a compiled function."""
         try:
-            ctypes.c_int64.from_address(result).value = self.asked[what](*arguments) or 0
+            ctypes.c_int64.from_address(result).value = self.asked[request](*arguments) or 0
         except BaseException as error:
             self._error = error
             return 1
@@ -293,22 +290,24 @@ class EpollLoop:
     # --- afterwards
 
     def punctuality(self) -> dict[str, int]:
-        """How late timers were, of those that lay ahead when they were set and went off after the beginning: `timers`,
-        `max_ns`, `p99_ns`, and `stalls`, those above 5 ms."""
-        self._keep_late()
-        late = sorted(self._kept)
+        """Return the lateness of timers set in advance that fired after the beginning.
+
+        Keys: `timers`, `max_ns`, `p99_ns`, and `stalls`, those above 5 ms.
+        """
+        self._collect_late()
+        late = sorted(self._lateness)
         return {
             "timers": len(late),
             "max_ns": late[-1] if late else 0,
             "p99_ns": late[min(len(late) * 99 // 100, len(late) - 1)] if late else 0,
-            "stalls": sum(1 for each in reversed(late) if each > STALL_NS),
+            "stalls": sum(1 for lateness in reversed(late) if lateness > STALL_NS),
         }
 
     def pending(self) -> list[Timer]:
-        """Timers of Python that are still to go off, earliest first."""
+        """Return the pending timers of Python, earliest first."""
         return sorted(timer for timer in self._timers if timer.call is not None)
 
     def close(self) -> None:
-        """Give back its files."""
+        """Close its files."""
         self._epoll.close()
         os.close(self._clock)

@@ -1,4 +1,4 @@
-"""What an agent tells at the end, and what that makes of all hosts."""
+"""Reports of agents at the end of a run, and their collection over all hosts."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ import numpy as np
 from gradwire.scenarios.arrays import Flags, Ints
 
 if TYPE_CHECKING:
-    from gradwire.emu.agent.contents import CheckSums
+    from gradwire.emu.agent.payload.contents import CheckSums
     from gradwire.emu.agent.script import IterationRow
 
 
 @dataclass
-class Sent:
-    """The messages sent from a host, in columns int64[n].
+class SentCounts:
+    """The messages sent by a host, in columns int64[n].
 
     start_ns : when the message was ready, -1 if it never was; sent_packets, retransmitted : as in the Result.
-    settled : 1 where the sender knows that it is done with. marked : packets that came with a mark, where only the
-    sender can tell; -1 elsewhere.
+    settled : 1 if the sender has finished it. marked : packets with a mark, if only the sender can tell; otherwise -1.
     """
 
     message: Ints
@@ -36,8 +35,8 @@ class Sent:
 class Received:
     """The messages received by a host, in columns int64[n].
 
-    end_ns : -1 if it was not delivered; received, lost : bytes; marked : -1 where it is not known.
-    have : message -> which packets arrived, bool[packets], where not all did.
+    end_ns : -1 if it was not delivered; received, lost : bytes; marked : -1 if unknown.
+    have : message -> bool[packets] of those that arrived, unless all did.
     """
 
     message: Ints
@@ -50,12 +49,15 @@ class Received:
 
 @dataclass
 class HostReport:
-    """Everything that a host knows. `iterations` : what its script noted; `contents` : the check sums of its
-    contents; `punctuality` : see `EpollLoop.punctuality`; `overflows` : datagrams lost for want of speed; `strays` :
-    datagrams that were not understood; `notes` : whatever its carriers have to say (for people)."""
+    """The report of one host.
+
+    iterations : recorded by its script. contents : check sums. punctuality : see `EpollLoop.punctuality`.
+    overflows : datagrams lost because the agent was too slow. strays : invalid datagrams.
+    notes : remarks of its carriers for the user.
+    """
 
     node: int
-    sent: Sent
+    sent: SentCounts
     received: Received
     iterations: Sequence[IterationRow] = ()
     contents: CheckSums | None = None
@@ -67,15 +69,15 @@ class HostReport:
 
 @dataclass
 class Reports:
-    """Of all hosts, in columns by number of the message; -1 where nothing is known.
+    """The reports of all hosts, in columns by message number; -1 where unknown.
 
-    start_ns, end_ns : since the beginning. received, lost : bytes. marked : packets; -1: not known.
-    have : message -> bool[packets], where not all packets arrived.
+    start_ns, end_ns : since the beginning. received, lost : bytes. marked : packets; -1: unknown.
+    have : message -> bool[packets], unless all packets arrived.
     iterations : rows of all hosts. contents, punctuality : by node.
-    problems : what went wrong without ending the run, in words.
+    problems : messages about non-fatal errors.
     ended_by : done, duration, interrupt or failure.
-    over_ns : when the controller saw the end.
-    round_trips : node -> nanoseconds that a question to its agent took, and `offsets` by how much its clock was ahead.
+    over_ns : time at which the controller saw the end.
+    round_trips, offsets : node -> nanoseconds of a query's round trip, and the lead of the agent's clock.
     """
 
     start_ns: Ints
@@ -99,12 +101,12 @@ class Reports:
 
     @classmethod
     def empty(cls, count: int) -> Reports:
-        """Of so many messages, of which nothing is known."""
+        """Return reports of `count` messages without data."""
         a, b, c, d, e, f, g = np.full((7, count), -1, dtype=np.int64)
         return cls(a, b, c, d, e, f, g)
 
     def add(self, report: HostReport) -> None:
-        """Take in what one host knows."""
+        """Merge the report of one host."""
         sent, received = report.sent, report.received
         self.start_ns[sent.message] = sent.start_ns
         self.sent_packets[sent.message] = sent.sent_packets
@@ -112,10 +114,10 @@ class Reports:
         self.end_ns[received.message] = received.end_ns
         self.received[received.message] = received.received
         self.lost[received.message] = received.lost
-        # of two that know the number of marks it does not matter which is heard last
-        for of in (sent, received):
-            known = of.marked >= 0
-            self.marked[of.message[known]] = of.marked[known]
+        # if both ends know the number of marks, either may come last
+        for columns in (sent, received):
+            is_known = columns.marked >= 0
+            self.marked[columns.message[is_known]] = columns.marked[is_known]
         self.have.update(received.have)
         self.iterations += report.iterations
         self.contents[report.node] = report.contents
@@ -123,6 +125,6 @@ class Reports:
         self.overflows[report.node] = report.overflows
         self.notes += [note for note in report.notes if note not in self.notes]
         if report.overflows:
-            self.problems.append(f"host {report.node}: {report.overflows} datagrams lost, its agent was too slow")
+            self.problems.append(f"host {report.node}: {report.overflows} datagrams lost: its agent was too slow")
         if report.strays:
-            self.problems.append(f"host {report.node}: {report.strays} packets or connections that were not understood")
+            self.problems.append(f"host {report.node}: {report.strays} invalid packets or connections")

@@ -1,11 +1,10 @@
 """Script: one host's part of a program, run on a clock.
 
-It computes (by letting time pass), waits, and says when a message may go; it is told what has arrived and what is
-settled. It knows nothing of sockets. What happens at one moment happens in the order that `gradwire.experiment.program`
-lays down.
+It computes (by letting time pass), waits, and releases messages; it is notified when messages are delivered or settled.
+It has no sockets. Simultaneous events occur in the order defined by `gradwire.workload.program`.
 
-Computing is timed from where it should have begun, not from where a late timer let it begin, so that the agent's own
-delays do not add up over the steps of an iteration; times of an iteration are exact for that reason too.
+Compute times start from the scheduled time, not from that of a late timer, so that the agent's delays do not add up
+over the steps of an iteration; iteration times are exact for the same reason.
 """
 
 from __future__ import annotations
@@ -15,19 +14,21 @@ from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from gradwire.components.layout import SLOW_UNIT
 from gradwire.emu.agent.base import Loop
-from gradwire.emu.agent.host_part import Part
-from gradwire.experiment.program import COMPUTE, FIRE, NOTE, UNTIL, WAIT, Operation, Process
-from gradwire.experiment.scheduling import LAYER
+from gradwire.emu.agent.host_part import HostProgram
+from gradwire.jit.layout import SLOW_UNIT
+from gradwire.workload.program import COMPUTE, FIRE, NOTE, UNTIL, WAIT, Operation, Process
+from gradwire.workload.scheduling import LAYER
 
 PS_PER_NS = 1000
 FAR = 1 << 62
 
 
 class IterationRow(NamedTuple):
-    """One row of the Result's table of iterations; `job` is an index into the program's tables, times are picoseconds
-    since the beginning."""
+    """One row of the Result's table of iterations.
+
+    job : an index into the program's tables. Times are picoseconds since the beginning.
+    """
 
     job: int
     worker: int
@@ -46,28 +47,30 @@ class Script:
     Attributes
     ----------
     starts : message -> ticks of the loop when it became ready (traffic: when it entered the network).
-    iterations : rows of iterations that are over.
+    iterations : rows of finished iterations.
     """
 
     def __init__(
         self,
-        part: Part,
+        part: HostProgram,
         loop: Loop,
         send: Callable[[int], None],
         latency_ps: int = 0,
         tick_ps: int = PS_PER_NS,
         slowness: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """Nothing happens before `start`.
+        """Make the script; nothing happens before `start`.
 
         Parameters
         ----------
-        send : called with a message that may go now.
-        latency_ps : between a job's decision to send and `send`: the software latency of the plan where the clock is
-            virtual; 0 on the wall clock, where it passes by itself.
-        tick_ps : picoseconds of a tick of the loop, which counts nanoseconds as a rule.
-        slowness : (from which picosecond on, how many times longer computing takes, times `SLOW_UNIT`), rising from 0;
-            nothing: it never does. It counts what begins to be computed then.
+        send : called with a message that may be sent now.
+        latency_ps : time between a job's decision to send and `send`: the plan's software latency if the clock is
+            virtual;
+            0 on the wall clock, where it passes by itself.
+        tick_ps : picoseconds of a tick of the loop, by default a nanosecond.
+        slowness : (start in picoseconds, factor of compute times, times `SLOW_UNIT`), ascending from 0; empty: never
+            slow.
+            The factor at the start of a computation applies.
         """
         self.part, self._loop, self._send = part, loop, send
         self._latency, self._tick = latency_ps, tick_ps
@@ -76,37 +79,37 @@ class Script:
         self.iterations: list[IterationRow] = []
         self._left = dict(part.needs)
         self._fired: set[int] = set()
-        self._busy: dict[int, int] = {}  # station -> ps until which it is
-        self._waiting: dict[int, list[_Course]] = {}  # by the event that they wait for
-        self._courses = [_Course(process) for process in part.processes]
+        self._busy: dict[int, int] = {}  # station -> ps of the end
+        self._waiting: dict[int, list[_RunningProcess]] = {}  # by event
+        self._courses = [_RunningProcess(process) for process in part.processes]
         self._running = len(self._courses)
         self._workers = sum(process.worker >= 0 for process in part.processes)
-        self._queues: dict[tuple[int, int | None], _Queue] = {}
+        self._queues: dict[tuple[int, int | None], _CreditQueue] = {}
         self._unsettled = {number for number, row in part.rows.items() if row.src == part.node}
         self._missing = {number for number, row in part.rows.items() if row.dst == part.node}
 
     @property
     def done(self) -> bool:
-        """Whether all processes are over, all messages from here are settled and all to here delivered."""
+        """Return True if all processes have ended, and all messages are settled or delivered."""
         return not (self._running or self._unsettled or self._missing)
 
     @property
     def workers_done(self) -> bool:
-        """Whether the workers on this host, if there are any, have finished their iterations."""
+        """Return True if the workers on this host have finished their iterations."""
         return not self._workers
 
     def start(self, those: Iterable[int] | None = None) -> None:
-        """Let processes (all, or those places in `Part.processes`) begin at the loop's zero."""
-        for place in range(len(self._courses)) if those is None else those:
-            self._at(0, self._run, self._courses[place])
+        """Start processes (all, or those with indices `those` in `HostProgram.processes`) at the loop's zero."""
+        for index in range(len(self._courses)) if those is None else those:
+            self._at(0, self._run, self._courses[index])
 
     def delivered(self, message: int) -> None:
-        """A message has arrived at this host. Call `settled` of its sender first where both are called at once."""
+        """Record the delivery of a message to this host; at equal times call its sender's `settled` first."""
         self._missing.remove(message)
-        self._count(message, own=False)
+        self._count(message, by_process=False)
 
     def settled(self, message: int) -> None:
-        """A message from this host is done with, as far as its sender knows."""
+        """Record that the sender of a message from this host has finished it."""
         self._unsettled.remove(message)
         row = self.part.rows[message]
         queue = self._queues.get((row.table, row.dst if self.part.tables[row.table].apart else None))
@@ -114,23 +117,21 @@ class Script:
             queue.settled(row.nbytes)
 
     def waiting(self) -> list[str]:
-        """Who waits for what, for the report of a stall."""
+        """Return lines about what each process waits for, for the report of a stall."""
         lines = []
         for event, courses in self._waiting.items():
-            lacks = [number for number in sorted(self._missing) if event in self.part.after.get(number, ())]
-            what = f"message {lacks[0]}" if lacks else f"event {event}"
-            more = f" and {len(lacks) - 1} more" if len(lacks) > 1 else ""
+            missing = [number for number in sorted(self._missing) if event in self.part.after.get(number, ())]
+            awaited = f"message {missing[0]}" if missing else f"event {event}"
+            others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             for course in courses:
                 name = self.part.tables[course.process.job].name
                 step = course.process.steps[course.place]
                 number = course.process.worker
-                who = f"worker {number}" if number >= 0 else f"a process of host {self.part.node}"
-                lines.append(
-                    f"job {name}: {who} waits for {what}{more}, of iteration {step.iteration}"
-                )
+                waiter = f"worker {number}" if number >= 0 else f"a process of host {self.part.node}"
+                lines.append(f"job {name}: {waiter} waits for {awaited}{others}, of iteration {step.iteration}")
         ready = [number for number in sorted(self._unsettled) if number in self.starts]
         if ready:
-            lines.append(f"host {self.part.node}: {len(ready)} messages under way, first {ready[0]}")
+            lines.append(f"host {self.part.node}: {len(ready)} messages in flight, first {ready[0]}")
         return lines
 
     # --- time
@@ -143,21 +144,21 @@ class Script:
 
     # --- events
 
-    def _count(self, event: int, own: bool) -> None:
-        """One of the things that an event needs has happened; `own`: by the doing of a process."""
-        self._settle([event], own)
+    def _count(self, event: int, by_process: bool) -> None:
+        """Count one prerequisite of an event; `by_process`: caused by a process."""
+        self._settle([event], by_process)
 
-    def _settle(self, counted: list[int], own: bool) -> None:
-        """Count events, the last of the list first, and all that follows from each before the next."""
+    def _settle(self, counted: list[int], by_process: bool) -> None:
+        """Count events, the last of the list first, and all consequences of each before the next."""
         while counted:
             event = counted.pop()
-            left = self._left.get(event, 1) - 1
-            self._left[event] = left
-            if left:
+            remaining = self._left.get(event, 1) - 1
+            self._left[event] = remaining
+            if remaining:
                 continue
             work = self.part.work.get(event)
             if work is None:
-                counted += self._fire(event, own)
+                counted += self._fire(event, by_process)
             else:
                 station, effort = work
                 end = max(self._now(), self._busy.get(station, 0)) + effort
@@ -167,22 +168,22 @@ class Script:
     def _worked(self, event: int) -> None:
         self._settle(self._fire(event, False), False)
 
-    def _fire(self, event: int, own: bool) -> list[int]:
-        """An event happens; returns those that count it, last first."""
+    def _fire(self, event: int, by_process: bool) -> list[int]:
+        """Fire an event; return the events that it counts for, last first."""
         self._fired.add(event)
         for message in self.part.posts.get(event, ()):
-            self._post(message, own)
+            self._post(message, by_process)
         for course in self._waiting.pop(event, ()):
             course.clock = max(course.clock, self._now())
             self._at(self._now(), self._run, course)
         return list(self.part.after.get(event, ())[::-1])
 
-    def _post(self, message: int, own: bool) -> None:
-        """A message is ready."""
+    def _post(self, message: int, by_process: bool) -> None:
+        """Handle a message that becomes ready."""
         row = self.part.rows[message]
         table = self.part.tables[row.table]
-        # Traffic that waits for its time only is meant to enter the network at that time.
-        latency = self._latency if table.is_job or not own else 0
+        # Traffic that waits only for its start time enters the network at that time.
+        latency = self._latency if table.is_job or not by_process else 0
         self.starts[message] = self._loop.now() + (0 if table.is_job else -(-latency // self._tick))
         if table.order != LAYER:
             self._release(message, latency)
@@ -190,7 +191,7 @@ class Script:
         key = row.table, row.dst if table.apart else None
         queue = self._queues.get(key)
         if queue is None:
-            queue = _Queue(table.credit, lambda number: self._release(number, self._latency))
+            queue = _CreditQueue(table.credit, lambda number: self._release(number, self._latency))
             self._queues[key] = queue
         queue.offer(self.part.rank[message], message, row.nbytes)
 
@@ -202,8 +203,8 @@ class Script:
 
     # --- processes
 
-    def _run(self, course: _Course) -> None:
-        """Go on with a process, up to where it has to wait."""
+    def _run(self, course: _RunningProcess) -> None:
+        """Continue a process up to its next wait."""
         steps = course.process.steps
         while course.place < len(steps):
             operation, value, iteration = steps[course.place]
@@ -214,7 +215,7 @@ class Script:
                 course.place += 1
             elif operation == FIRE:
                 course.place += 1
-                self._count(value, own=True)
+                self._count(value, by_process=True)
             elif operation == NOTE:
                 course.place += 1
                 self._note(course, value, iteration)
@@ -232,48 +233,40 @@ class Script:
         self._running -= 1
         self._workers -= course.process.worker >= 0
 
-    def _stretch(self, steps: Sequence[Operation], place: int, begin: int) -> tuple[int, int]:
-        """(Computing from step `place` on without a stop, from picosecond `begin` on; the step after it): over all that
-        is waited for in between if it is there already."""
-        passed, at = 0, place
-        while at < len(steps) and steps[at].operation in (COMPUTE, WAIT):
-            if steps[at].operation == COMPUTE:
-                passed += self._takes(steps[at].value, begin + passed)
-            elif steps[at].value not in self._fired:
-                return self._takes(steps[place].value, begin), place + 1
-            at += 1
-        return passed, at
+    def _stretch(self, steps: Sequence[Operation], first: int, begin: int) -> tuple[int, int]:
+        """Return the uninterrupted compute time from step `place` at picosecond `begin`, and the step after it. Waits
+        for events that have already fired do not interrupt it."""
+        passed, index = 0, first
+        while index < len(steps) and steps[index].operation in (COMPUTE, WAIT):
+            if steps[index].operation == COMPUTE:
+                passed += self._takes(steps[index].value, begin + passed)
+            elif steps[index].value not in self._fired:
+                return self._takes(steps[first].value, begin), first + 1
+            index += 1
+        return passed, index
 
     def _takes(self, effort: int, begin: int) -> int:
-        """How long computing takes that begins at a time: longer while the host is slow."""
+        """Return the time of a computation that begins at `begin`, longer while the host is slow."""
         if not self._slowness:
             return effort
         factor = self._slowness[bisect_right(self._slowness, (begin, FAR)) - 1][1]
         return effort // SLOW_UNIT * factor + effort % SLOW_UNIT * factor // SLOW_UNIT
 
-    def _note(self, course: _Course, what: int, iteration: int) -> None:
-        course.noted[what] = course.clock
-        if what < len(course.noted) - 1:
+    def _note(self, course: _RunningProcess, index: int, iteration: int) -> None:
+        course.noted[index] = course.clock
+        if index < len(course.noted) - 1:
             return
         process, (start, forward, backward, end) = course.process, course.noted
         compute, course.computed = course.computed, 0
         self.iterations.append(
             IterationRow(
-                process.job,
-                process.worker,
-                iteration,
-                start,
-                forward,
-                backward,
-                end,
-                compute,
-                end - start - compute,
+                process.job, process.worker, iteration, start, forward, backward, end, compute, end - start - compute
             )
         )
 
 
-class _Course:
-    """A process under way. `clock` : picoseconds up to which it has come; who is late has yet to reach them."""
+class _RunningProcess:
+    """A running process. `clock` : picoseconds it has reached; a late process lags behind the loop's clock."""
 
     __slots__ = ("clock", "computed", "noted", "place", "process")
 
@@ -283,8 +276,8 @@ class _Course:
         self.noted = [0] * 4
 
 
-class _Queue:
-    """Ready messages of one job by rank, released while fewer than `credit` bytes are under way."""
+class _CreditQueue:
+    """Ready messages of one job by rank, released while fewer than `credit` bytes are in flight."""
 
     def __init__(self, credit: int, release: Callable[[int], None]) -> None:
         self._credit, self._release = credit, release

@@ -1,1 +1,1 @@
-"""Who starts, watches and ends the processes of a testbed, on this machine and on others."""
+"""Start, supervision and end of the processes of a testbed, on this machine and on others."""

@@ -1,4 +1,4 @@
-"""The agents of a run as the controller has them: told things, and listened to, as a whole."""
+"""The agents of a run as seen by the controller, and the frames exchanged with them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from gradwire.emu.agent.said import check_said
-from gradwire.emu.agent.stream import REPORTED, Decoder, Frame, encode, token_of
+from gradwire.emu.agent.frame_stream import AGENT_RECORDS, Decoder, Frame, encode, token_of
+from gradwire.emu.agent.message_validation import check_frame
 from gradwire.emu.control.launchers import Child, Launcher
-from gradwire.emu.planning.plan import Plan
-from gradwire.emu.switches.base import TestbedError
-from gradwire.emu.wire.header import NotOurs
+from gradwire.emu.planning.plan import TestbedPlan
+from gradwire.emu.switches.backend_kind import TestbedError
+from gradwire.emu.wire.header import ForeignDataError
 from gradwire.scenarios.readable import killed_text
 
 NAMED = 3
@@ -21,16 +21,16 @@ READ_BYTES = 1 << 20
 
 
 class Agents:
-    """The children of a controller, and what they have said."""
+    """The child processes of a controller and the frames received from them."""
 
-    def __init__(self, plan: Plan, launcher: Launcher, nodes: Sequence[int]) -> None:
+    def __init__(self, plan: TestbedPlan, launcher: Launcher, nodes: Sequence[int]) -> None:
         self.plan = plan
         self.children: dict[int, Child] = {}
         self.heard: dict[int, dict[str, Frame]] = {node: {} for node in nodes}
         self.when: dict[int, float] = dict.fromkeys(nodes, time.monotonic())
-        """when something was heard of it last"""
+        """time of the last frame received from each node"""
         self._token = token_of(plan)
-        self._decoders = {node: Decoder(self._token, REPORTED) for node in nodes}
+        self._decoders = {node: Decoder(self._token, AGENT_RECORDS) for node in nodes}
         self._waiting: dict[int, bytearray] = {node: bytearray() for node in nodes}
         self._poll = select.epoll()
         self._nodes: dict[int, int] = {}
@@ -47,16 +47,16 @@ class Agents:
             raise
 
     def name(self, node: int) -> str:
-        """A host's name."""
+        """Return a host's name."""
         return self.plan.names[node]
 
     def tell(self, node: int, *frame: object) -> None:
-        """Send a frame, as far as there is room; the rest goes while `hear` waits."""
+        """Send a frame as far as the pipe has room; the rest is sent while `hear` waits."""
         self._waiting[node] += encode(frame, self._token)
         self._drain(node)
 
     def tell_all(self, *frame: object) -> None:
-        """Send the same frame to everyone."""
+        """Send the same frame to all agents."""
         for node in self.children:
             self.tell(node, *frame)
 
@@ -67,7 +67,7 @@ class Agents:
         except BlockingIOError:
             pass
         except OSError:
-            data.clear()  # its end is seen when it is read
+            data.clear()  # `_read` detects the end of the process
         if child.writing == child.reading:
             self._poll.modify(child.reading, select.EPOLLIN | (select.EPOLLOUT if data else 0))
         elif data:
@@ -78,7 +78,7 @@ class Agents:
                 self._poll.unregister(child.writing)
 
     def hear(self, wait_s: float) -> None:
-        """Take what comes within so many seconds; returns as soon as something has.
+        """Receive frames for up to `wait_s` seconds; return as soon as one has arrived.
 
         Raises
         ------
@@ -104,13 +104,15 @@ class Agents:
         self.when[node] = time.monotonic()
         try:
             for frame in self._decoders[node].feed(data):
-                check_said(frame)
+                check_frame(frame)
                 self._take(node, frame)
-        except NotOurs as error:
+        except ForeignDataError as error:
             raise TestbedError(
-                f"{error}", f"agent of {self.name(node)}", "python -m gradwire.emu.agent of this release, and nothing "
-                "else on its standard output", usage=False,
-            ) from None  # fmt: skip
+                f"{error}",
+                f"agent of {self.name(node)}",
+                "python -m gradwire.emu.agent of this release with no other output on stdout",
+                usage=False,
+            ) from None
         if not data:
             self._poll.unregister(child.reading)
             raise TestbedError(self._obituary(child), f"agent of {self.name(child.node)}", usage=False)
@@ -128,37 +130,37 @@ class Agents:
         child.read_errors()
         status = child.status()
         if status is None:
-            how = "has closed its stream"
+            ending = "closed its stream"
         elif status < 0:
-            how = f"was {killed_text(-status)}"
+            ending = f"was {killed_text(-status)}"
         else:
-            how = f"ended with exit status {status}"
-        last = f"; its last words: {child.last_line}" if child.last_line else ""
-        return f"{how}{last}"
+            ending = f"ended with exit status {status}"
+        last_line = f"; last line of its stderr: {child.last_line}" if child.last_line else ""
+        return f"{ending}{last_line}"
 
     def all_say(self, what: str, wait_s: float, doing: str) -> None:
-        """Wait until everyone has said something; TestbedError if not all do in time."""
+        """Wait for a frame of kind `what` from every agent; raise TestbedError after `wait_s` seconds."""
         deadline = time.monotonic() + wait_s
         while True:
             silent = [node for node in self.children if what not in self.heard[node]]
             if not silent:
                 return
-            left = deadline - time.monotonic()
-            if left <= 0:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 names = ", ".join(self.name(node) for node in silent[:NAMED])
-                more = f" and {len(silent) - NAMED} more" if len(silent) > NAMED else ""
+                others = f" and {len(silent) - NAMED} more" if len(silent) > NAMED else ""
                 raise TestbedError(
-                    f"waited {wait_s:g} s for {names}{more} to {doing}", "agents", usage=False
+                    f"no answer within {wait_s:g} s from {names}{others}, asked to {doing}", "agents", usage=False
                 )
-            self.hear(left)
+            self.hear(remaining)
 
     def forget(self, what: str) -> None:
-        """What was heard of this kind counts no more."""
-        for said in self.heard.values():
-            said.pop(what, None)
+        """Discard received frames of this kind."""
+        for frames in self.heard.values():
+            frames.pop(what, None)
 
     def close(self) -> None:
-        """End everyone."""
+        """End all agents."""
         for node in self.children:
             with suppress(Exception):
                 self.tell(node, "end")

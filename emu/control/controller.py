@@ -1,10 +1,10 @@
-"""Controller: starts an agent per host, takes them through a run together, and gathers what they know.
+"""Controller: starts an agent per host, takes all agents through a run, and collects their reports.
 
     start -> open (all sockets listen) -> connect -> clocks -> go at a common time -> run -> report -> end
 
-Every step is waited for within bounds, and what was waited for is said when they are passed. A run ends when the jobs
-are done (without jobs: when every message has been delivered), at its duration, or when nothing has moved for the
-plan's `wait_s`, and the time that the largest message may take: no message delivered anywhere and nobody computing.
+Every step has a time limit, and the error names what was waited for. A run ends when the jobs are done (without jobs:
+when every message has been delivered), at its duration, or on a stall: no message delivered anywhere and no host
+computing for the plan's `wait_s` plus the time of the largest message.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from gradwire.emu.agent.message_validation import check_report
 from gradwire.emu.agent.report import HostReport, Reports
-from gradwire.emu.agent.said import check_report
 from gradwire.emu.control.agents import NAMED, Agents
 from gradwire.emu.control.launchers import Launcher
-from gradwire.emu.planning.plan import Plan
-from gradwire.emu.switches.base import TestbedError
-from gradwire.emu.wire.header import NotOurs
+from gradwire.emu.planning.plan import TestbedPlan
+from gradwire.emu.switches.backend_kind import TestbedError
+from gradwire.emu.wire.header import ForeignDataError
 
 Progress = Callable[[int, int], None]
 SECOND = 1_000_000_000
 LEAD_NS = 50_000_000
-"""From the last word of the preparations to the common beginning; more where questions take long."""
+"""From the end of the preparations to the common beginning; more if agents answer slowly."""
 LEAD_PER_HOST_NS = 2_000_000
 QUESTIONS = 5
 PAUSE_S = 0.2
 SHARES = 64
-"""As many hosts as a testbed has at most may send to one."""
+"""Number of hosts that may send to one: the largest testbed."""
 STATE_WAIT_S = 5.0
-SOON_S = 5.0
-"""What is left of a run that has been cut or has failed is worth so long a wait."""
+SALVAGE_S = 5.0
+"""Time limit for collecting reports of an interrupted or failed run."""
 
 
-def longest_message_s(plan: Plan) -> float:
-    """Seconds that the largest message takes with `SHARES` others on the slowest link."""
+def longest_message_s(plan: TestbedPlan) -> float:
+    """Return the seconds that the largest message takes if `SHARES` messages share the slowest link."""
     largest = int(plan.program.messages.nbytes.max(initial=0))
     return SHARES * largest * 8 / min(port.rate for port in plan.ports)
 
@@ -44,16 +44,18 @@ def longest_message_s(plan: Plan) -> float:
 class Controller:
     """One run of a plan.
 
-    `launcher` starts agents (`gradwire.emu.control.launchers`); `progress(delivered, messages)` is called now and then;
-    `check()` is asked for what has gone wrong elsewhere (`SwitchBackend.check`) and ends the run if it says something;
-    at least every `pause()` seconds, or five times a second. `ready()` is called when all is connected, `begin(ns)`
-    hears when the run is going to begin, and `over()` that it is over, however it ended, before hosts are asked for
-    their reports.
+    launcher : starts agents (`gradwire.emu.control.launchers`).
+    progress : called with (delivered, messages) from time to time.
+    check : returns problems elsewhere (`SwitchBackend.check`), which end the run; called at least every `pause()`
+        seconds,
+        or five times a second.
+    ready : called when all is connected. begin : called with the beginning in ns when it is known.
+    over : called at the end of the run, however it ended, before hosts are asked for their reports.
     """
 
     def __init__(
         self,
-        plan: Plan,
+        plan: TestbedPlan,
         launcher: Launcher,
         progress: Progress | None = None,
         check: Callable[[], Sequence[str]] | None = None,
@@ -73,18 +75,18 @@ class Controller:
 
     @property
     def began_ns(self) -> int:
-        """The common beginning on this process's monotonic clock; 0 before it is set."""
+        """Return the common beginning on this process's monotonic clock; 0 before it is set."""
         return self._began
 
     def run(self) -> Reports:
-        """From the start to the end.
+        """Run the plan from the start of the agents to their end; return the reports.
 
         Raises
         ------
         TestbedError
-            An agent failed, or nothing moved any more; `self.reports` has what was known.
+            An agent failed, or the run stalled; `self.reports` has the partial results.
         KeyboardInterrupt
-            Everyone has been stopped; `self.reports` has what was known.
+            All agents have been stopped; `self.reports` has the partial results.
         """
         try:
             self.prepare()
@@ -107,49 +109,50 @@ class Controller:
         return self.reports
 
     def _salvage(self) -> None:
-        """What there is of a run that has been cut or has failed."""
+        """Collect the partial results of an interrupted or failed run."""
         with suppress(Exception):
-            self._end()
+            self._mark_over()
         with suppress(Exception):
-            self.collect(SOON_S)
+            self.collect(SALVAGE_S)
 
     def prepare(self) -> None:
-        """Start the agents and have everything open and connected."""
+        """Start the agents and have them open and connect their sockets."""
         self._agents = agents = Agents(self.plan, self._launcher, self.nodes)
-        for what, done, doing in (
+        for request, reply, purpose in (
             ("open", "opened", "open their sockets"),
             ("connect", "connected", "connect to the others"),
         ):
-            agents.tell_all(what)
-            agents.all_say(done, self.plan.wait_s, doing)
-        self._ask_clocks()
+            agents.tell_all(request)
+            agents.all_say(reply, self.plan.wait_s, purpose)
+        self._measure_clocks()
 
-    def _ask_clocks(self) -> None:
-        """How far every agent's clock is ahead of this one, by the quickest of some questions, and how long it took.
-        Forks have this very clock."""
+    def _measure_clocks(self) -> None:
+        """Measure the offset of every agent's clock by the fastest of several queries, and that round trip. Forked
+        agents share this process's clock."""
         agents = self._all()
         for node, child in agents.children.items():
             best = (SECOND * 3600, 0)
             for number in range(QUESTIONS):
-                asked = time.monotonic_ns()
+                sent_ns = time.monotonic_ns()
                 agents.heard[node].pop("clock", None)
                 agents.tell(node, "clock", number)
                 deadline = time.monotonic() + self.plan.wait_s
                 while agents.heard[node].get("clock", (-1, 0))[0] != number:
                     if time.monotonic() > deadline:
                         raise TestbedError(
-                            f"waited {self.plan.wait_s:g} s for {agents.name(node)} to tell its clock", "agents",
+                            f"no clock reading from {agents.name(node)} within {self.plan.wait_s:g} s",
+                            "agents",
                             usage=False,
-                        )  # fmt: skip
+                        )
                     agents.hear(deadline - time.monotonic())
-                answered = time.monotonic_ns()
-                its = agents.heard[node]["clock"][1]
-                best = min(best, (answered - asked, its - (asked + answered) // 2))
+                received_ns = time.monotonic_ns()
+                agent_ns = agents.heard[node]["clock"][1]
+                best = min(best, (received_ns - sent_ns, agent_ns - (sent_ns + received_ns) // 2))
             self.reports.round_trips[node] = best[0]
             self.reports.offsets[node] = 0 if child.told else best[1]
 
     def go(self) -> int:
-        """Begin. Returns the time of this process's monotonic clock at which everyone does, ns."""
+        """Begin; return the common beginning on this process's monotonic clock in ns."""
         agents = self._all()
         slowest = max(self.reports.round_trips.values(), default=0)
         if self._ready is not None:
@@ -162,45 +165,46 @@ class Controller:
         return self._began
 
     def wait(self) -> None:
-        """Until the run is over."""
+        """Wait until the run is over."""
         agents, limit = self._all(), self.plan.duration_ps
         patience = self.plan.wait_s + longest_message_s(self.plan)
         end = None if limit is None else self._began + limit // 1000
         messages = len(self.plan.program.messages)
-        delivered, moved = 0, time.monotonic()
-        moved = max(moved, self._began / SECOND)
+        delivered, last_progress = 0, time.monotonic()
+        last_progress = max(last_progress, self._began / SECOND)
         while True:
-            said = [agents.heard[node].get("status") for node in self.nodes]
-            if all(each is not None and each[2 if self._has_workers else 3] for each in said):
+            statuses = [agents.heard[node].get("status") for node in self.nodes]
+            if all(status is not None and status[2 if self._has_workers else 3] for status in statuses):
                 self.reports.ended_by = "done"
                 break
             now = time.monotonic_ns()
             if end is not None and now >= end:
                 self.reports.ended_by = "duration"
                 break
-            known = [each for each in said if each is not None]
-            count = sum(each[0] for each in known)
-            if count != delivered or any(each[1] for each in known):
-                moved = max(moved, now / SECOND)
+            received = [status for status in statuses if status is not None]
+            count = sum(status[0] for status in received)
+            if count != delivered or any(status[1] for status in received):
+                last_progress = max(last_progress, now / SECOND)
             if count != delivered and self._progress is not None:
                 self._progress(count, messages)
             delivered = count
-            if now / SECOND - moved > patience:
+            if now / SECOND - last_progress > patience:
                 raise TestbedError(self._stuck(patience), "run", usage=False)
-            heard = min(agents.when, key=agents.when.__getitem__)
-            if time.monotonic() - max(agents.when[heard], self._began / SECOND) > self.plan.wait_s:
+            quietest = min(agents.when, key=agents.when.__getitem__)
+            if time.monotonic() - max(agents.when[quietest], self._began / SECOND) > self.plan.wait_s:
                 raise TestbedError(
-                    f"has said nothing for {self.plan.wait_s:g} s, but is still there",
-                    f"agent of {agents.name(heard)}", usage=False,
-                )  # fmt: skip
-            if self._check is not None and (wrong := list(self._check())):
-                raise TestbedError("; ".join(wrong), "network", usage=False)
+                    f"no status for {self.plan.wait_s:g} s, but its process is alive",
+                    f"agent of {agents.name(quietest)}",
+                    usage=False,
+                )
+            if self._check is not None and (problems := list(self._check())):
+                raise TestbedError("; ".join(problems), "network", usage=False)
             wait = PAUSE_S if end is None else min(PAUSE_S, (end - now) / SECOND)
             agents.hear(wait if self._pause is None else min(wait, self._pause()))
-        self._end()
+        self._mark_over()
 
-    def _end(self) -> None:
-        """The run is over, if it has begun."""
+    def _mark_over(self) -> None:
+        """Record the end of the run, if it has begun."""
         if not self._began or self.reports.over_ns:
             return
         self.reports.over_ns = time.monotonic_ns() - self._began
@@ -208,56 +212,56 @@ class Controller:
             self._over()
 
     def _stuck(self, patience: float) -> str:
-        """What everyone waits for."""
+        """Return the message of a stall: what the agents wait for."""
         agents = self._all()
         agents.forget("state")
         agents.tell_all("state")
         with suppress(TestbedError):
-            agents.all_say("state", STATE_WAIT_S, "say what they wait for")
-        said = [agents.heard[node]["state"] for node in self.nodes if "state" in agents.heard[node]]
-        there = {message for each in said for message in each[2]}
-        lacking = [message for each in said for message in each[1] if message not in there]
+            agents.all_say("state", STATE_WAIT_S, "report their state")
+        states = [agents.heard[node]["state"] for node in self.nodes if "state" in agents.heard[node]]
+        delivered = {message for state in states for message in state[2]}
+        undelivered = [message for state in states for message in state[1] if message not in delivered]
         rows = self.plan.program.messages
         names = [
             f"message {message} from {agents.name(int(rows.src[message]))} to {agents.name(int(rows.dst[message]))}"
-            for message in sorted(lacking)
+            for message in sorted(undelivered)
         ]
-        lines = [line for each in said for line in each[0]]
-        what = names or lines or ["nobody says why"]
-        more = f" and {len(what) - NAMED} more" if len(what) > NAMED else ""
+        lines = [line for state in states for line in state[0]]
+        reasons = names or lines or ["unknown reasons"]
+        others = f" and {len(reasons) - NAMED} more" if len(reasons) > NAMED else ""
         silent = [agents.name(node) for node in self.nodes if "state" not in agents.heard[node]]
-        quiet = f"; {', '.join(silent[:NAMED])} do not answer" if silent else ""
-        return f"nothing has moved for {patience:.3g} s; waiting for {', '.join(what[:NAMED])}{more}{quiet}"
+        quiet = f"; no answer from {', '.join(silent[:NAMED])}" if silent else ""
+        return f"no progress for {patience:.3g} s; waiting for {', '.join(reasons[:NAMED])}{others}{quiet}"
 
     def collect(self, wait_s: float) -> None:
-        """Ask everyone what they know; what does not come within so many seconds is missing, and said so."""
+        """Collect the reports of all agents; those missing after `wait_s` seconds become problems."""
         agents = self._all()
         agents.forget("report")
         for node in list(agents.children):
             if agents.children[node].status() is None:
                 agents.tell(node, "report")
         deadline = time.monotonic() + wait_s
-        taken: set[int] = set()
-        while len(taken) < len(self.nodes) and time.monotonic() < deadline:
+        done_nodes: set[int] = set()
+        while len(done_nodes) < len(self.nodes) and time.monotonic() < deadline:
             with suppress(TestbedError):
                 agents.hear(min(0.2, deadline - time.monotonic()))
             for node in self.nodes:
-                if node in taken:
+                if node in done_nodes:
                     continue
-                found = agents.heard[node].get("report")
-                if found is not None:
-                    report: HostReport = found[0]
-                    taken.add(node)
+                answer = agents.heard[node].get("report")
+                if answer is not None:
+                    report: HostReport = answer[0]
+                    done_nodes.add(node)
                     try:
                         check_report(report, node, self.plan.program)
-                    except NotOurs as error:
+                    except ForeignDataError as error:
                         self.reports.problems.append(f"{agents.name(node)}: no report: {error}")
                     else:
                         self.reports.add(report)
                 elif agents.children[node].status() is not None:
-                    taken.add(node)
-                    self.reports.problems.append(f"{agents.name(node)}: no report, its agent has ended")
-        missing = [agents.name(node) for node in self.nodes if node not in taken]
+                    done_nodes.add(node)
+                    self.reports.problems.append(f"{agents.name(node)}: no report: its agent has ended")
+        missing = [agents.name(node) for node in self.nodes if node not in done_nodes]
         if missing:
             self.reports.problems.append(f"no report from {', '.join(missing)} within {wait_s:g} s")
 
@@ -269,5 +273,5 @@ class Controller:
 
     def _all(self) -> Agents:
         if self._agents is None:
-            raise RuntimeError("prepare() comes first")
+            raise RuntimeError("call prepare() first")
         return self._agents

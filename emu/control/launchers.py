@@ -1,6 +1,6 @@
-"""How agents are started: as a fork of this process in another network namespace, or by any command.
+"""Launchers of agents: a fork of this process in another network namespace, or any command.
 
-A launcher's `start(plan, node)` returns a `Child`: two ends of a stream and a process that `Controller` watches.
+A launcher's `start(plan, node)` returns a `Child`: two ends of a stream and a process, for the `Controller`.
 """
 
 from __future__ import annotations
@@ -19,19 +19,22 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gradwire.emu.agent.base import Parts
-from gradwire.emu.planning.plan import Plan
-from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.planning.plan import TestbedPlan
+from gradwire.emu.switches.backend_kind import TestbedError
 from gradwire.emu.system.sockets import LIBC
 
 CLONE_NEWNET = 0x40000000
 PR_SET_PDEATHSIG = 1
 PR_SET_TIMERSLACK = 29
-LAST_WORDS = 4096
+ERROR_BYTES = 4096
 
 
 @dataclass
 class Child:
-    """An agent's process. `told` : whether it has the plan already."""
+    """An agent's process.
+
+    told : True if it has the plan already.
+    """
 
     node: int
     pid: int
@@ -44,7 +47,7 @@ class Child:
     last_words: bytes = field(default=b"")
 
     def status(self) -> int | None:
-        """How it has ended: exit status, or minus the signal; None: it has not."""
+        """Return the exit status, or minus the signal; None while it is running."""
         if self.ended is None:
             if self.process is not None:
                 self.ended = self.process.poll()
@@ -56,7 +59,7 @@ class Child:
         return self.ended
 
     def read_errors(self) -> None:
-        """Take what it has written to stderr so far."""
+        """Read its stderr so far."""
         while True:
             try:
                 data = os.read(self.errors, 65536)
@@ -64,16 +67,16 @@ class Child:
                 return
             if not data:
                 return
-            self.last_words = (self.last_words + data)[-LAST_WORDS:]
+            self.last_words = (self.last_words + data)[-ERROR_BYTES:]
 
     @property
     def last_line(self) -> str:
-        """The last line that it has written to stderr."""
+        """Return the last line of its stderr."""
         lines = self.last_words.decode(errors="replace").strip().splitlines()
         return lines[-1].strip() if lines else ""
 
     def close(self, wait_s: float = 2.0) -> None:
-        """Close the stream, upon which it ends; kill it if it does not in time."""
+        """Close the stream, which ends the process; kill it after `wait_s`."""
         for file in {self.reading, self.writing}:
             with contextlib.suppress(OSError):
                 os.close(file)
@@ -90,22 +93,25 @@ class Child:
 
 
 class Launcher(Protocol):
-    """Starts agents."""
+    """Interface of launchers."""
 
-    def start(self, plan: Plan, node: int, others: Sequence[Child]) -> Child:
-        """Start the agent of a host; TestbedError if it cannot be. `others`: those started before."""
+    def start(self, plan: TestbedPlan, node: int, others: Sequence[Child]) -> Child:
+        """Start the agent of a host; raise TestbedError if that fails. `others`: agents started before."""
 
 
-class Forked:
-    """Forks of this process, each in the network namespace of its host."""
+class ForkLauncher:
+    """Launcher of forks of this process, each in the network namespace of its host."""
 
     def __init__(self, namespace: Callable[[int], int], parts: Parts | None = None) -> None:
-        """`namespace(node)`: file descriptor of the host's network namespace; `parts`: see
-        `gradwire.emu.agent.agent.Agent`."""
+        """Set the namespaces and parts.
+
+        namespace : function from a node to the file descriptor of the host's network namespace.
+        parts : see `gradwire.emu.agent.agent.Agent`.
+        """
         self._namespace, self._parts = namespace, parts
 
-    def start(self, plan: Plan, node: int, others: Sequence[Child]) -> Child:
-        mine, its = socket.socketpair()
+    def start(self, plan: TestbedPlan, node: int, others: Sequence[Child]) -> Child:
+        parent_end, child_end = socket.socketpair()
         reading, writing = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -114,30 +120,30 @@ class Forked:
         if pid == 0:
             status = 1
             try:
-                mine.close()
+                parent_end.close()
                 os.close(reading)
-                for child in others:  # or their streams would stay open when the controller is gone
+                for child in others:  # otherwise their streams stay open after the controller ends
                     for file in {child.reading, child.writing, child.errors}:
                         os.close(file)
                 os.dup2(writing, 2)
                 os.close(writing)
-                status = self._be(plan, node, its.detach(), parent)
+                status = self._run_agent(plan, node, child_end.detach(), parent)
             except BaseException:
                 traceback.print_exc()
             finally:
                 os._exit(status)
-        its.close()
+        child_end.close()
         os.close(writing)
         os.set_blocking(reading, False)
-        file = mine.detach()
+        file = parent_end.detach()
         os.set_blocking(file, False)
         return Child(node, pid, file, file, reading, told=True)
 
-    def _be(self, plan: Plan, node: int, stream: int, parent: int) -> int:
+    def _run_agent(self, plan: TestbedPlan, node: int, stream: int, parent: int) -> int:
         from gradwire.emu.agent.agent import Agent
 
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.SIG_IGN if each == signal.SIGINT else signal.SIG_DFL)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         LIBC.prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
         if os.getppid() != parent:
@@ -145,7 +151,7 @@ class Forked:
         if LIBC.setns(self._namespace(node), CLONE_NEWNET) < 0:
             raise OSError(ctypes.get_errno(), f"setns: {os.strerror(ctypes.get_errno())}")
         if plan.clock == "wall" and plan.options.get("realtime", True):
-            # other processes of the machine would delay every packet; without the right to do so it goes without
+            # otherwise other processes delay every packet; needs a privilege that may be missing
             with contextlib.suppress(OSError):
                 os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
         agent = Agent(stream, stream, self._parts)
@@ -157,15 +163,14 @@ class Forked:
         return agent.run()
 
 
-class Command:
-    """Any command per host that runs `python -m gradwire.emu.agent`, such as `ssh host ...` or `nsenter --net=...
-    ...`."""
+class CommandLauncher:
+    """Launcher of any command that runs `python -m gradwire.emu.agent`, such as `ssh host ...` or `nsenter ...`."""
 
     def __init__(self, command: Callable[[int], Sequence[str]]) -> None:
-        """`command(node)`: what to run; the agent talks over its stdin and stdout."""
+        """Set the command: a function of the node. The agent communicates over its stdin and stdout."""
         self._command = command
 
-    def start(self, plan: Plan, node: int, others: Sequence[Child]) -> Child:
+    def start(self, plan: TestbedPlan, node: int, others: Sequence[Child]) -> Child:
         words = list(self._command(node))
         try:
             process = subprocess.Popen(
@@ -173,12 +178,12 @@ class Command:
             )
         except OSError as error:
             raise TestbedError(
-                f"the agent of {plan.names[node]} cannot be started: {error.strerror}", " ".join(words), "a command"
+                f"cannot start the agent of {plan.names[node]}: {error.strerror}", " ".join(words), "a command"
             ) from None
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-        files = [os.dup(each.fileno()) for each in (process.stdout, process.stdin, process.stderr)]
-        for each in (process.stdout, process.stdin, process.stderr):
-            each.close()
+        files = [os.dup(pipe.fileno()) for pipe in (process.stdout, process.stdin, process.stderr)]
+        for pipe in (process.stdout, process.stdin, process.stderr):
+            pipe.close()
         for file in files:
             os.set_blocking(file, False)
             os.set_inheritable(file, False)

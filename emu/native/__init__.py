@@ -1,6 +1,6 @@
-"""Machine code of the testbed: what agents and the userspace switch are compiled to, and what it asks of the system.
+"""Machine code of the testbed, for agents and the userspace switch, and its access to the system.
 
-    calls         memory by address, and system calls
-    intrinsics    the same, as Numba has to be told of it
-    kept          compiled once, kept with the simulator's engines, loaded without Numba
+calls         memory by address, and system calls
+intrinsics    their Numba definitions
+code_cache    compiled once, stored with the simulator's engines, loaded without Numba
 """

@@ -1,6 +1,7 @@
-"""What compiled code of the testbed asks the machine for: memory by address, and system calls.
+"""Memory access by address and system calls for compiled code of the testbed.
 
-Pointers are passed as numbers. What fails returns -1, and `error` says why. The layouts are those of 64-bit Linux.
+Pointers are passed as integers. Failed calls return -1, and `error` returns the error number. The layouts are those of
+64-bit Linux.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from gradwire.components.compiled import Intrinsic, njit
+from gradwire.jit.compiled import Intrinsic, njit
 
 _HERE = "gradwire.emu.native.intrinsics"
 words_at = Intrinsic("words_at")
@@ -20,10 +21,8 @@ bytes_at, byte, half, put_half, word, put_word, copy, invoke = (
 )
 _read, _write, clock_gettime, timerfd_settime, epoll_wait, poll, recvmmsg, sendmmsg = (
     Intrinsic(name, _HERE)
-    for name in (
-        "read", "write", "clock_gettime", "timerfd_settime", "epoll_wait", "poll", "recvmmsg", "sendmmsg",
-    )
-)  # fmt: skip
+    for name in ("read", "write", "clock_gettime", "timerfd_settime", "epoll_wait", "poll", "recvmmsg", "sendmmsg")
+)
 sched_yield, errno_location = (Intrinsic(name, _HERE) for name in ("sched_yield", "errno_location"))
 
 MONOTONIC, ABSOLUTE = 1, 1
@@ -31,31 +30,31 @@ AGAIN, INTERRUPTED, REFUSED, NO_BUFFERS = errno.EAGAIN, errno.EINTR, errno.ECONN
 MSG_DONTWAIT: Final = 0x40
 POLLOUT: Final = 4
 EVENT_BYTES, EVENT_FILE = (12, 4) if platform.machine() == "x86_64" else (16, 8)
-"""struct epoll_event, and where in it the number of the file is: only there with no gap before it [epoll_wait(2)]."""
+"""Size of struct epoll_event and offset of its file number; packed only on x86-64 [epoll_wait(2)]."""
 SECOND: Final = 1_000_000_000
 
 
 @njit
 def error():
-    """The number of what failed last."""
+    """Return errno."""
     return np.int64(errno_location()[0])
 
 
 @njit
 def read(file, address, many):
-    """Up to `many` bytes to an address: how many came."""
+    """Read up to `many` bytes to an address; return their number."""
     return np.int64(_read(np.int32(file), np.uintp(address), many))
 
 
 @njit
 def write(file, address, many):
-    """`many` bytes from an address."""
+    """Write `many` bytes from an address; return their number."""
     return np.int64(_write(np.int32(file), np.uintp(address), many))
 
 
 @njit
 def monotonic_ns(spec):
-    """The time of CLOCK_MONOTONIC; `spec`: address of two words to work with."""
+    """Return the time of CLOCK_MONOTONIC; `spec`: address of two scratch words."""
     clock_gettime(np.int32(MONOTONIC), np.uintp(spec))
     found = words_at(spec)
     return found[0] * SECOND + found[1]
@@ -63,7 +62,7 @@ def monotonic_ns(spec):
 
 @njit
 def set_timer(file, time_ns, spec):
-    """Let a timerfd go off at a time of CLOCK_MONOTONIC, 0: never; `spec`: address of four words to work with."""
+    """Set a timerfd to a time of CLOCK_MONOTONIC, 0: never; `spec`: address of four scratch words."""
     when = words_at(spec)
     when[0] = 0
     when[1] = 0
@@ -74,8 +73,7 @@ def set_timer(file, time_ns, spec):
 
 @njit
 def wait(file, events, many, wait_ms):
-    """Until something of an epoll is ready, or so long (-1: for ever): how many events were written to an address, at
-    most `many`."""
+    """Wait `wait_ms` (-1: for ever) for events of an epoll; return the number written to `events`, at most `many`."""
     return np.int64(epoll_wait(np.int32(file), np.uintp(events), np.int32(many), np.int32(wait_ms)))
 
 

@@ -1,4 +1,4 @@
-"""Machine words, bytes, system calls and calls of functions by their address, for `gradwire.emu.native.calls`."""
+"""Intrinsics for memory access, system calls and calls by address, for `gradwire.emu.native.calls`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _at(builder, address, bits):  # type: ignore[no-untyped-def]
 
 @intrinsic  # type: ignore[misc]
 def bytes_at(typing_context, address):  # type: ignore[no-untyped-def]
-    """Bytes from an address on."""
+    """Return the bytes from an address on."""
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
         return _at(builder, args[0], 8)
@@ -39,7 +39,7 @@ def bytes_at(typing_context, address):  # type: ignore[no-untyped-def]
 
 @intrinsic  # type: ignore[misc]
 def byte(typing_context, address):  # type: ignore[no-untyped-def]
-    """The byte at an address."""
+    """Return the byte at an address."""
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
         return builder.zext(builder.load(_at(builder, args[0], 8)), _I64)
@@ -49,7 +49,7 @@ def byte(typing_context, address):  # type: ignore[no-untyped-def]
 
 @intrinsic  # type: ignore[misc]
 def half(typing_context, address):  # type: ignore[no-untyped-def]
-    """The 32 bits at an address, in the machine's order."""
+    """Return the 32 bits at an address, in the machine's byte order."""
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
         return builder.zext(builder.load(_at(builder, args[0], 32), align=1), _I64)
@@ -59,7 +59,7 @@ def half(typing_context, address):  # type: ignore[no-untyped-def]
 
 @intrinsic  # type: ignore[misc]
 def put_half(typing_context, address, value):  # type: ignore[no-untyped-def]
-    """Write 32 bits to an address, in the machine's order."""
+    """Write 32 bits to an address, in the machine's byte order."""
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
         builder.store(builder.trunc(args[1], _I32), _at(builder, args[0], 32), align=1)
@@ -70,7 +70,7 @@ def put_half(typing_context, address, value):  # type: ignore[no-untyped-def]
 
 @intrinsic  # type: ignore[misc]
 def word(typing_context, address):  # type: ignore[no-untyped-def]
-    """The 64 bits at an address, as they travel: the highest byte first."""
+    """Return the 64 bits at an address, in network byte order."""
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
         return builder.bswap(builder.load(_at(builder, args[0], 64), align=1))
@@ -80,7 +80,7 @@ def word(typing_context, address):  # type: ignore[no-untyped-def]
 
 @intrinsic  # type: ignore[misc]
 def put_word(typing_context, address, value):  # type: ignore[no-untyped-def]
-    """Write 64 bits to an address, the highest byte first."""
+    """Write 64 bits to an address, in network byte order."""
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
         builder.store(builder.bswap(args[1]), _at(builder, args[0], 64), align=1)
@@ -91,7 +91,7 @@ def put_word(typing_context, address, value):  # type: ignore[no-untyped-def]
 
 @intrinsic  # type: ignore[misc]
 def copy(typing_context, target, source, many):  # type: ignore[no-untyped-def]
-    """Copy bytes from one address to another that is not among them."""
+    """Copy bytes from one address to another; the ranges must not overlap."""
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
         cgutils.raw_memcpy(builder, _at(builder, args[0], 8), _at(builder, args[1], 8), args[2], 1)
@@ -102,8 +102,7 @@ def copy(typing_context, target, source, many):  # type: ignore[no-untyped-def]
 
 @intrinsic  # type: ignore[misc]
 def invoke(typing_context, address, arguments):  # type: ignore[no-untyped-def]
-    """Call a function of integers in machine code as Numba makes it (`gradwire.components.objects`): what it returns,
-    or `RAISED`."""
+    """Call a machine-code function of integers (`gradwire.jit.machine_code`); return its result or `RAISED`."""
     many = len(arguments)
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]

@@ -1,1 +1,1 @@
-"""What can be carried here, and what each host and switch has to do: probing, choosing, planning."""
+"""Probing of the machine, choice of the switch backend, and the plan of every host and switch."""

@@ -1,7 +1,7 @@
-"""Plan: everything that the testbed needs to know, as plain data that can be sent to another process.
+"""Plan: the complete description of a run as plain data that another process can receive.
 
-A plan is made from a scenario outside the testbed and pickled; inside - in private namespaces, in a virtual machine or
-on other machines - nothing of scenarios, traces or simulators has to be imported.
+A plan is made from a scenario outside the testbed and pickled. Inside - in private namespaces, in a virtual machine or
+on other machines - no module of scenarios, traces or simulators is imported.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gradwire.emu.planning.changes import Change
-from gradwire.emu.programs.described import Programs
-from gradwire.experiment.program import Program
+from gradwire.emu.planning.fault_changes import Change
+from gradwire.emu.user_programs.programs import Programs
 from gradwire.scenarios.inner_units import Bps, Bytes, Ps
 from gradwire.scenarios.json_data import JsonView
+from gradwire.workload.program import Program
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Port:
     src: int
     dst: int
     rate: Bps
-    """bit/s, in the bytes of `gradwire.scenarios.wire`"""
+    """bit/s, counting bytes as `gradwire.scenarios.wire` does"""
     latency_ps: Ps
     loss: float
     name: str
@@ -32,37 +32,37 @@ class Port:
 
     @property
     def device(self) -> str:
-        """The network device of this port in the namespace of `src`."""
+        """Return the network device of this port in the namespace of `src`."""
         return f"p{self.number}"
 
 
 @dataclass(frozen=True)
 class Queues:
-    """Every egress port of every switch; `gradwire.scenarios.schema.network.Switch` says what it means. Hosts' ports
-    have the same strict classes, without limit and without marks."""
+    """The queues of every switch port, with the meanings of `gradwire.scenarios.schema.network.network.Switch`. Ports
+    of hosts have the same strict priority classes, without limits and marks."""
 
     count: int
     buffer: Bytes
     thresholds: tuple[int, ...] | None
-    """K in bytes, one per queue; None: nothing is marked"""
+    """K in bytes, one per queue; None: no marking"""
     selective_drop: bool
     limits: tuple[int, ...] | None = None
-    """Bytes that every queue may hold of the buffer, one per queue; None: all of it"""
+    """Bytes of the buffer that each queue may hold, one per queue; None: all of it"""
 
     def limit(self, queue: int) -> int:
-        """Bytes that a queue may hold."""
+        """Return the bytes that a queue may hold."""
         return self.buffer if self.limits is None else min(self.buffer, self.limits[queue])
 
 
 @dataclass(frozen=True)
 class TransportPlan:
-    """What carries messages: `parameters` are the fields of its table in the scenario, in units of the inside.
+    """A transport and its parameters (the fields of its table in the scenario, in internal units).
 
-    overhead, answer : bytes on a link of a data packet beyond its payload, and of its answer (0: as `wire` has it).
-    folder : where a transport of the user's own lies, "module:Class".
-    important : whether packets that nobody has tagged are important.
-    congestion : the kernel's congestion control, where its TCP carries the messages; "" where the rules of
-        `gradwire.components.transports` do, over UDP.
+    overhead, answer : bytes on a link of a data packet beyond its payload, and of its answer (0: default of `wire`).
+    folder : folder of a user-defined transport, whose kind is "module:Class".
+    important : True if untagged packets are important.
+    congestion : the kernel's congestion control if its TCP carries the messages; "" if the rules of
+        `gradwire.protocols.transports` do, over UDP.
     """
 
     kind: str
@@ -77,18 +77,18 @@ class TransportPlan:
 
     @property
     def by_kernel(self) -> bool:
-        """Whether the kernel's TCP carries its messages."""
+        """Return True if the kernel's TCP carries its messages."""
         return self.congestion != ""
 
     @property
     def persistent(self) -> bool:
-        """TCP: whether there is one connection for each pair of hosts and class rather than one for every message."""
+        """Return True if TCP keeps one connection per pair of hosts and class, not one per message."""
         return self.parameters.get("connections") == "persistent"
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
-    """One run.
+class TestbedPlan:
+    """The description of one run.
 
     names : of the nodes, hosts first.
     routes : (switch, host) -> numbers of the equally good egress ports of that switch towards that host, ascending.
@@ -96,7 +96,7 @@ class Plan:
     clock : "wall" or "virtual".
     switch : the backend, "red", "bpf" or "userspace".
     captures : names of the nodes at whose ports packets are captured.
-    sample_ps : how often the ports `sample_ports` (numbers) are sampled; None: never.
+    sample_ps : sampling interval of the ports `sample_ports` (numbers); None: no sampling.
     """
 
     name: str
@@ -121,34 +121,34 @@ class Plan:
     """Longest time without any progress, in seconds of the wall clock."""
     options: JsonView = field(default_factory=dict)
     changes: tuple[Change, ...] = ()
-    """What faults do, in the order of time."""
+    """Effects of faults, in order of time."""
     programs: Programs | None = None
-    """Programs of the user's own across the network, beside `program` (`gradwire exec`)."""
+    """User programs across the network, beside `program` (`gradwire exec`)."""
 
     @property
     def node_count(self) -> int:
         return len(self.names)
 
     def of_node(self, node: int) -> list[Port]:
-        """Egress ports of a node."""
+        """Return the egress ports of a node."""
         return [port for port in self.ports if port.src == node]
 
     def largest_frame(self) -> Bytes:
-        """Bytes on the link of the largest packet."""
-        return Bytes(max(each.payload + each.overhead for each in self.transports))
+        """Return the bytes on the link of the largest packet."""
+        return Bytes(max(transport.payload + transport.overhead for transport in self.transports))
 
 
 def host_address(node: int) -> str:
-    """IPv4 address of a host: 10.0.0.1 for the first one, as captures of simulated packets have it."""
+    """Return the IPv4 address of a host: 10.0.0.1 for the first, as in captures of simulated packets."""
     number = node + 1
     return f"10.{number >> 16 & 63}.{number >> 8 & 255}.{number & 255}"
 
 
 def port_address(port: int) -> str:
-    """IPv4 address of a port of a switch, or of the far end of a host's; never that of a host."""
+    """Return the IPv4 address of a switch port or of the far end of a host's cable; never that of a host."""
     return f"10.{128 + (port >> 16 & 63)}.{port >> 8 & 255}.{port & 255}"
 
 
 def port_mac(port: int) -> str:
-    """Hardware address of a port's device."""
+    """Return the MAC address of a port's device."""
     return f"02:00:{port >> 24 & 255:02x}:{port >> 16 & 255:02x}:{port >> 8 & 255:02x}:{port & 255:02x}"

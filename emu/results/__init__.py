@@ -1,1 +1,1 @@
-"""What has been carried out: reports of agents verified and made into the tables of a Result."""
+"""Results of a run: verified reports of agents, and the tables of a Result."""

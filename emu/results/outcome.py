@@ -1,9 +1,8 @@
-"""From what the testbed has seen to a Result: the same tables as the simulator's.
+"""Conversion of raw results to a Result with the simulator's tables.
 
-Of the tables, three say less than the simulator's. `drops` has a row per packet where the backend saw packets one by
-one, and none where it only counts (the counts are in `ports`); `delays` and `packets` are empty. In `ports`,
-`peak_queue_bytes` is -1 where a backend cannot tell. In `messages`, `marked` is -1 for the kernel's TCP, which keeps
-its marks to itself.
+Some values are missing. `drops` has a row per packet if the backend sees packets one by one, and no rows if it only
+counts (the counts are in `ports`); `delays` and `packets` are empty. `peak_queue_bytes` of `ports` is -1 if the backend
+does not measure it. `marked` of `messages` is -1 for the kernel's TCP, which does not report its marks.
 """
 
 from __future__ import annotations
@@ -14,33 +13,32 @@ import numpy as np
 
 from gradwire.emu.agent.report import Reports
 from gradwire.emu.agent.script import IterationRow
-from gradwire.emu.planning.plan import Plan
-from gradwire.emu.programs import outcome as programs_outcome
-from gradwire.emu.switches.base import PortCounts
-from gradwire.emu.system.raw import Raw
+from gradwire.emu.planning.plan import TestbedPlan
+from gradwire.emu.switches.backend_kind import PortCounts
+from gradwire.emu.system.raw_outcome import RawResults
+from gradwire.emu.user_programs import outcome as programs_outcome
+from gradwire.result_store.missing_packets import missing_columns, missing_runs
+from gradwire.result_store.provenance import scenario_text
+from gradwire.result_store.result import KINDS, Result, summarise
 from gradwire.scenarios.arrays import Columns, Ints
 from gradwire.scenarios.json_data import JsonView
-from gradwire.scenarios.missing import missing_columns, missing_runs
-from gradwire.scenarios.record import scenario_text
-from gradwire.scenarios.result import KINDS, Result, summarise
 from gradwire.scenarios.schema.scenario import Scenario
 
 PS = 1000
 """Picoseconds per nanosecond."""
 
 
-
 def make_result(
     scenario: Scenario,
-    plan: Plan,
-    raw: Raw,
+    plan: TestbedPlan,
+    raw: RawResults,
     *,
     trace_hash: str,
     engine: JsonView,
     ideal: Mapping[int, int] | None = None,
     timing: JsonView | None = None,
 ) -> Result:
-    """The Result. `ideal`: picoseconds on the empty network, by message of traffic."""
+    """Return the Result; `ideal`: unloaded transfer time in picoseconds, by message of traffic."""
     program, reports = plan.program, raw.reports
     ready = np.flatnonzero(reports.start_ns >= 0)
     payload = np.array([plan.transports[table.transport].payload for table in program.tables], dtype=np.int64)
@@ -82,10 +80,10 @@ def make_result(
     )
 
 
-def _messages(plan: Plan, reports: Reports, ready: Ints, payloads: Ints) -> Columns:
-    """Messages that became ready, with the bytes of a full packet of each."""
+def _messages(plan: TestbedPlan, reports: Reports, ready: Ints, payloads: Ints) -> Columns:
+    """Return the messages that became ready; `payloads`: bytes of a full packet of each."""
     program, rows = plan.program, plan.program.messages
-    done = reports.end_ns[ready] >= 0
+    is_delivered = reports.end_ns[ready] >= 0
     names = np.array(plan.names, dtype=object)
     size = rows.nbytes[ready]
     return {
@@ -103,31 +101,33 @@ def _messages(plan: Plan, reports: Reports, ready: Ints, payloads: Ints) -> Colu
         "priority": rows.priority[ready],
         "start_ps": reports.start_ns[ready] * PS,
         "released_ps": np.full(len(ready), -1, dtype=np.int64),
-        "end_ps": np.where(done, reports.end_ns[ready] * PS, -1),
+        "end_ps": np.where(is_delivered, reports.end_ns[ready] * PS, -1),
         "received_bytes": reports.received[ready],
-        "lost_bytes": np.where(done, reports.lost[ready], 0),
+        "lost_bytes": np.where(is_delivered, reports.lost[ready], 0),
         "bound": rows.bound[ready],
         "share": rows.share[ready],
         "retransmitted": reports.retransmitted[ready],
         "sent_packets": reports.sent_packets[ready],
         "marked": reports.marked[ready],
         "trimmed": np.zeros(len(ready), dtype=np.int64),
-        "timeouts": np.full(len(ready), -1, dtype=np.int64),  # a kernel's sockets do not tell
+        "timeouts": np.full(len(ready), -1, dtype=np.int64),  # not reported by sockets
     }
 
 
 def _missing(reports: Reports, nbytes: Ints, payload: Ints, numbers: Ints) -> Columns:
-    """The table of missing packets, of messages by number with so many bytes each, and so many in a packet."""
-    found = zip(numbers.tolist(), nbytes.tolist(), payload.tolist(), strict=True)
-    return missing_columns([
-        missing_runs(number, ~reports.have[number], size, each)
-        for number, size, each in found
-        if number in reports.have and reports.end_ns[number] >= 0
-    ])  # fmt: skip
+    """Return the table of missing packets of the messages `numbers`, given their sizes and payloads."""
+    messages = zip(numbers.tolist(), nbytes.tolist(), payload.tolist(), strict=True)
+    return missing_columns(
+        [
+            missing_runs(number, ~reports.have[number], size, packet_bytes)
+            for number, size, packet_bytes in messages
+            if number in reports.have and reports.end_ns[number] >= 0
+        ]
+    )
 
 
-def _end(plan: Plan, reports: Reports) -> int:
-    """When the run was over: with the last thing that anybody saw, or at its duration."""
+def _end(plan: TestbedPlan, reports: Reports) -> int:
+    """Return the end of the run: the last event, or its duration."""
     if reports.ended_by == "duration" and plan.duration_ps is not None:
         return plan.duration_ps
     if plan.programs is not None:
@@ -136,15 +136,15 @@ def _end(plan: Plan, reports: Reports) -> int:
     return max([int(reports.end_ns.max(initial=0)) * PS, *ends])
 
 
-def _iterations(plan: Plan, reports: Reports) -> Columns:
+def _iterations(plan: TestbedPlan, reports: Reports) -> Columns:
     names = [table.name for table in plan.program.tables]
     rows = sorted(reports.iterations)
-    columns: Columns = {field: [row[place] for row in rows] for place, field in enumerate(IterationRow._fields)}
+    columns: Columns = {field: [row[column] for row in rows] for column, field in enumerate(IterationRow._fields)}
     columns["job"] = [names[row.job] for row in rows]
     return columns
 
 
-def _drops(raw: Raw) -> Columns:
+def _drops(raw: RawResults) -> Columns:
     drops = sorted(raw.drops, key=lambda drop: (drop.time_ns, drop.port, drop.message, drop.packet))
     return {
         "message": [drop.message for drop in drops],
@@ -158,15 +158,15 @@ def _drops(raw: Raw) -> Columns:
 
 
 def _ports(counts: Sequence[PortCounts]) -> Columns:
-    taken = ("port", "packets", "bytes", "drops_tail", "drops_selective", "drops_loss", "marks", "peak_queue_bytes")
-    columns: Columns = {name: [getattr(count, name) for count in counts] for name in taken}
+    names = ("port", "packets", "bytes", "drops_tail", "drops_selective", "drops_loss", "marks", "peak_queue_bytes")
+    columns: Columns = {name: [getattr(count, name) for count in counts] for name in names}
     for name in ("drops_evicted", "drops_down", "drops_no_route", "trimmed", "pauses"):
         columns[name] = [0] * len(counts)
-    columns["control_marks"] = [-1] * len(counts)  # switches of the testbed count what they mark all alike
+    columns["control_marks"] = [-1] * len(counts)  # switches of the testbed count all marks together
     return columns
 
 
-def _samples(plan: Plan, raw: Raw) -> Columns:
+def _samples(plan: TestbedPlan, raw: RawResults) -> Columns:
     rates = {port.name: port.rate for port in plan.ports}
     rows = [(time * PS, count) for time, counts in raw.samples for count in counts]
     return {

@@ -1,16 +1,15 @@
-"""Whether what arrived is what was sent, what was lost is what was reported, and the sums are right.
+"""Verification that packets arrived as sent, losses are as reported, and sums are correct.
 
-Every host keeps a check sum of every packet that it sent and received (`gradwire.emu.agent.contents`). Here they are
-put side by side, and then computed once more from the gradients and from what was lost, whole tensors and whole buckets
-at a time: those of parameter servers from what a server is, and those of collectives from what the program says that
-they are made of, which is held against real arrays by a test of its own.
+Every host has a check sum of every packet sent and received (`gradwire.emu.agent.payload.contents`). They are compared,
+and computed again from the gradients and the losses, for whole tensors and buckets: those of parameter servers from the
+definition of a server, those of collectives from the program, which a separate test checks with real arrays.
 
-Additions are in float32 (or the tensor's type) and in a fixed order, so that everything has to be equal to the bit:
+Additions are in float32 (or the tensor's type) in a fixed order, so that all values must be equal to the bit:
 
-* a parameter server adds the gradient of the worker on its own host first, then those that arrived, by worker;
-* in a collective a worker adds what arrived to its own gradient, by stages, and puts what is finished in its place.
+* a parameter server adds the gradient of the worker on its host first, then those that arrived, by worker;
+* in a collective a worker adds what arrived to its gradient, by stages, and replaces elements by finished ones.
 
-What a packet would have carried that did not arrive counts as zeros.
+Missing packets count as zeros.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.emu.agent.base import Arrival
-from gradwire.emu.agent.contents import NOTHING, CheckSums, Sums, check_sums
-from gradwire.emu.agent.magnitudes import RUN, Magnitudes
-from gradwire.emu.agent.values import Values as Source
-from gradwire.experiment.program import Program, Table
+from gradwire.emu.agent.payload.contents import SUM_START, CheckSums, Sums, check_sums
+from gradwire.emu.agent.payload.magnitudes import RUN, Magnitudes
+from gradwire.emu.agent.payload.values import ValueSource as Source
+from gradwire.result_store.result import KINDS
 from gradwire.scenarios.loss import allowed_loss
-from gradwire.scenarios.result import KINDS
+from gradwire.workload.program import MessageColumns, Program
 
 if TYPE_CHECKING:
     from gradwire.traces.trace import Trace
@@ -38,24 +37,24 @@ Values = NDArray[Any]  # of whatever type the gradients have
 
 PUSH, PULL, REDUCE, GATHER = range(4)
 
-SHOWN = 20
-"""Violations of one sort that are said one by one."""
+MAX_LISTED = 20
+"""Maximum number of listed violations of one kind."""
 
-CLOSE = 1e-2
-"""How far the mean of a gradient's run may be from the trace's, as a share of it: float16 has 11 bits."""
+MEAN_TOLERANCE = 1e-2
+"""Relative tolerance of a run's mean against the trace: float16 has 11 bits."""
 
 RUNS_CHECKED = 64
-"""So many runs of every gradient, about, are held against the trace."""
+"""Approximate number of runs per gradient that are compared with the trace."""
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What is known of a run.
+    """The data of a run to verify.
 
-    traces, magnitudes : the traces, and what hosts sent of them (`gradwire.emu.agent.values`).
+    traces, magnitudes : the traces, and the sources of sent values (`gradwire.emu.agent.payload.values`).
     payloads : bytes of a full packet, by number of a transport.
-    arrivals, sums : of all hosts together; messages that had not arrived when the run was cut have no arrival.
-    important_arrive : by number of a transport, whether packets that are important must not be lost.
+    arrivals, sums : of all hosts; messages incomplete at the end of the run have no arrival.
+    important_arrive : by number of a transport, True if important packets must not be lost.
     """
 
     program: Program
@@ -68,27 +67,23 @@ class Evidence:
     important_arrive: Sequence[bool] = ()
 
     def payload(self, message: int) -> int:
-        """Bytes of a full packet of a message."""
+        """Return the bytes of a full packet of a message."""
         return self.payloads[self.program.tables[self.program.messages.table[message]].transport]
 
     def sizes(self, message: int) -> Values:
-        """Bytes of every packet of a message."""
+        """Return the bytes of every packet of a message."""
         size, payload = int(self.program.messages.nbytes[message]), self.payload(message)
         sizes = np.full(-(-size // payload), payload, dtype=np.int64)
         sizes[-1] = size - (len(sizes) - 1) * payload
         return sizes
 
     def have(self, message: int) -> Values:
-        """Which packets of a message arrived."""
-        given = self.arrivals[message].have
-        return (
-            np.ones(len(self.sizes(message)), dtype=np.bool_)
-            if given is None
-            else np.asarray(given, np.bool_)
-        )
+        """Return bool[packets] of a message's received packets."""
+        have = self.arrivals[message].have
+        return np.ones(len(self.sizes(message)), dtype=np.bool_) if have is None else np.asarray(have, np.bool_)
 
     def name(self, message: int) -> str:
-        """A message in words."""
+        """Return a description of a message."""
         rows, table = self.program.messages, self.program.tables[self.program.messages.table[message]]
         what = f"tensor {rows.tensor[message]} part" if rows.tensor[message] >= 0 else "part"
         return (
@@ -98,75 +93,75 @@ class Evidence:
 
 
 def verify(evidence: Evidence, complete: bool = True) -> list[str]:
-    """Everything that is wrong with a run, in words; an empty list if nothing is.
+    """Return all errors of a run as messages; empty if there are none.
 
     Parameters
     ----------
-    complete : whether all messages have to be there; False for a run that was cut.
+    complete : True if all messages must have arrived; False for an interrupted run.
     """
-    found: list[str] = []
-    for sort in (
+    errors: list[str] = []
+    for checks in (
         _missing(evidence) if complete else iter(()),
         _losses(evidence),
         _transfers(evidence),
         _values(evidence),
     ):
-        lines = list(sort)
-        found += lines[:SHOWN]
-        if len(lines) > SHOWN:
-            found.append(f"... and {len(lines) - SHOWN} more like this")
-    return found
+        lines = list(checks)
+        errors += lines[:MAX_LISTED]
+        if len(lines) > MAX_LISTED:
+            errors.append(f"... and {len(lines) - MAX_LISTED} more of this kind")
+    return errors
 
 
 def _missing(evidence: Evidence) -> Iterator[str]:
     for message in range(len(evidence.program.messages)):
-        for kept, what in (
-            (evidence.arrivals, "has not arrived"),
+        for records, what in (
+            (evidence.arrivals, "did not arrive"),
             (evidence.sums.sent, "was not sent, or its check sums are missing"),
-            (evidence.sums.received, "has no check sums of what arrived"),
+            (evidence.sums.received, "has no check sums of received packets"),
         ):
-            if message not in kept:
+            if message not in records:
                 yield f"{evidence.name(message)} {what}"
 
 
 def _losses(evidence: Evidence) -> Iterator[str]:
-    """What is counted against what is there, and against what was promised."""
+    """Compare reported losses with missing packets and with the loss bounds."""
     rows = evidence.program.messages
     budgets: dict[tuple[int, ...], list[int]] = {}
     for message, arrival in sorted(evidence.arrivals.items()):
         name, size = evidence.name(message), int(rows.nbytes[message])
         sizes, have = evidence.sizes(message), evidence.have(message)
         if len(have) != len(sizes):
-            yield f"{name} reports {len(have)} packets, it has {len(sizes)}"
+            yield f"{name} reports {len(have)} packets; expected {len(sizes)}"
             continue
-        there = int(sizes[have].sum())
-        if arrival.received != there or arrival.lost != size - there:
+        present_bytes = int(sizes[have].sum())
+        if arrival.received != present_bytes or arrival.lost != size - present_bytes:
             yield (
-                f"{name} reports {arrival.received} bytes received and {arrival.lost} lost, its packets say {there} "
-                f"and {size - there}"
+                f"{name} reports {arrival.received} bytes received and {arrival.lost} lost; its packets have "
+                f"{present_bytes} and {size - present_bytes}"
             )
-        if size - there > allowed_loss(size, float(rows.bound[message])):
-            yield f"{name} lost {size - there} bytes of {size}, bound {rows.bound[message]:g}"
+        if size - present_bytes > allowed_loss(size, float(rows.bound[message])):
+            yield f"{name} lost {size - present_bytes} bytes of {size}, bound {rows.bound[message]:g}"
         if rows.pool[message]:
             key = (int(rows.src[message]), int(rows.dst[message]), int(rows.pool[message]))
             total = budgets.setdefault(key, [0, 0, message])
-            total[0] += size - there
+            total[0] += size - present_bytes
             total[1] += allowed_loss(size, float(rows.share[message]))
         transport = evidence.program.tables[rows.table[message]].transport
         if transport < len(evidence.important_arrive) and evidence.important_arrive[transport]:
-            given = rows.important[message]
-            important = np.broadcast_to(True if given is None else given, len(sizes))
-            gone = np.flatnonzero(important & ~have)
-            if len(gone):
-                yield f"{name} lost packet {gone[0]}, which is important ({len(gone)} such packets)"
+            tags = rows.important[message]
+            important = np.broadcast_to(True if tags is None else tags, len(sizes))
+            lost_packets = np.flatnonzero(important & ~have)
+            if len(lost_packets):
+                yield f"{name} lost important packet {lost_packets[0]} ({len(lost_packets)} such packets)"
     for lost, allowed, message in budgets.values():
         if lost > allowed:
             name = evidence.name(message)
-            yield f"{name} and those that share its budget lost {lost} bytes together, {allowed} are allowed"
+            yield f"{name} and those that share its budget lost {lost} bytes in total; allowed are {allowed}"
 
 
 def _transfers(evidence: Evidence) -> Iterator[str]:
-    """Every packet as it was sent, or zeros."""
+    """Compare every received packet with the sent one, or with zeros."""
     for message, received in sorted(evidence.sums.received.items()):
         sent = evidence.sums.sent.get(message)
         if sent is None or message not in evidence.arrivals:
@@ -175,16 +170,16 @@ def _transfers(evidence: Evidence) -> Iterator[str]:
         if not len(sent) == len(received) == len(have) == len(sizes):
             yield f"{evidence.name(message)} has check sums of {len(sent)} packets sent and {len(received)} received"
             continue
-        nothing = {size: int(check_sums(bytes(size), size)[0]) for size in {int(sizes[0]), int(sizes[-1])}}
-        expected = np.where(have, sent, np.array([nothing[size] for size in sizes.tolist()], dtype=np.uint32))
-        wrong = np.flatnonzero(expected != received)
-        if len(wrong):
-            what = "differs from what was sent" if have[wrong[0]] else "is there, though reported lost"
-            yield f"{evidence.name(message)}: packet {wrong[0]} {what} ({len(wrong)} such packets)"
+        zero_sums = {size: int(check_sums(bytes(size), size)[0]) for size in {int(sizes[0]), int(sizes[-1])}}
+        expected = np.where(have, sent, np.array([zero_sums[size] for size in sizes.tolist()], dtype=np.uint32))
+        differing = np.flatnonzero(expected != received)
+        if len(differing):
+            what = "differs from what was sent" if have[differing[0]] else "arrived although reported lost"
+            yield f"{evidence.name(message)}: packet {differing[0]} {what} ({len(differing)} such packets)"
 
 
 def _values(evidence: Evidence) -> Iterator[str]:
-    """What every message should have carried."""
+    """Compare every message with its expected contents."""
     gradients = _Gradients(evidence)
     yield from _servers(evidence, gradients)
     yield from _collectives(evidence, gradients)
@@ -192,7 +187,7 @@ def _values(evidence: Evidence) -> Iterator[str]:
 
 
 class _Gradients:
-    """Whole gradients, checked against the trace as they are made."""
+    """Whole gradients, checked against the trace when made."""
 
     def __init__(self, evidence: Evidence) -> None:
         self._evidence = evidence
@@ -204,22 +199,22 @@ class _Gradients:
         magnitudes = self._evidence.magnitudes[table.trace]
         numel = magnitudes.numel[tensor]
         values = magnitudes.gradient(self._evidence.seed, table.name, worker, captured, tensor, 0, numel)
-        if isinstance(magnitudes, Magnitudes):  # what was given is what it is
+        if isinstance(magnitudes, Magnitudes):  # given values have no reference
             self._check(values, table, worker, captured, tensor)
         return values
 
-    def _check(self, values: Values, table: Table, worker: int, captured: int, tensor: int) -> None:
-        """Some runs of it against the trace itself."""
+    def _check(self, values: Values, table: MessageColumns, worker: int, captured: int, tensor: int) -> None:
+        """Compare some runs of a gradient with the trace."""
         mean, largest = self._evidence.traces[table.trace].magnitudes(captured, tensor)
         tiny = float(np.finfo(values.dtype).smallest_subnormal)
         for run in range(0, len(mean), -(-len(mean) // RUNS_CHECKED)):
             size = np.abs(values[run * RUN : (run + 1) * RUN].astype(np.float64))
-            close = abs(size.mean() - mean[run]) <= CLOSE * mean[run] + tiny
-            if not close or size.max() > max(largest[run], mean[run]) * (1 + CLOSE) + tiny:
+            close = abs(size.mean() - mean[run]) <= MEAN_TOLERANCE * mean[run] + tiny
+            if not close or size.max() > max(largest[run], mean[run]) * (1 + MEAN_TOLERANCE) + tiny:
                 self.complaints.append(
                     f"job {table.name}: gradient {tensor} of worker {worker}, iteration {captured} of the trace: run "
-                    f"{run} has |g| of {size.mean():g} on average and {size.max():g} at most, in the trace "
-                    f"{mean[run]:g} and {largest[run]:g}"
+                    f"{run} has mean |g| {size.mean():g} and max {size.max():g}; in the trace {mean[run]:g} and "
+                    f"{largest[run]:g}"
                 )
                 return
 
@@ -232,21 +227,17 @@ def _servers(evidence: Evidence, gradients: _Gradients) -> Iterator[str]:
     groups: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     for message in np.flatnonzero((rows.kind == PUSH) | (rows.kind == PULL)).tolist():
         if message in evidence.sums.sent:
-            groups[int(rows.table[message]), int(rows.iteration[message]), int(rows.tensor[message])].append(
-                message
-            )
+            groups[int(rows.table[message]), int(rows.iteration[message]), int(rows.tensor[message])].append(message)
     for (job, _, tensor), messages in groups.items():
         yield from _tensor(evidence, gradients, job, tensor, messages)
 
 
-def _tensor(
-    evidence: Evidence, gradients: _Gradients, job: int, tensor: int, messages: list[int]
-) -> Iterator[str]:
-    """The pushes of a tensor in one iteration, and the pulls."""
+def _tensor(evidence: Evidence, gradients: _Gradients, job: int, tensor: int, messages: list[int]) -> Iterator[str]:
+    """Check the pushes and pulls of a tensor in one iteration."""
     rows = evidence.program.messages
     of_worker: dict[int, Values] = {}
-    arrived: dict[int, dict[int, Values]] = defaultdict(dict)  # part -> worker -> what came
-    totals: dict[int, Sums] = {}  # part -> check sums of what is pulled
+    arrived: dict[int, dict[int, Values]] = defaultdict(dict)  # part -> worker -> received values
+    totals: dict[int, Sums] = {}  # part -> check sums of the pull
 
     def slice_of(message: int, worker: int, count: int | None = None) -> Values:
         if worker not in of_worker:
@@ -269,19 +260,21 @@ def _tensor(
             continue
         part = int(rows.part[message])
         if part not in totals:
-            own = gradients.worker(job, int(rows.src[message]))
-            came = arrived[part]
-            absent = set(range(count)) - set(came) - {own}
-            if absent:
-                yield f"{evidence.name(message)} was sent before the push of worker {min(absent)} arrived"
+            server_worker = gradients.worker(job, int(rows.src[message]))
+            received = arrived[part]
+            missing = set(range(count)) - set(received) - {server_worker}
+            if missing:
+                yield f"{evidence.name(message)} was sent before the push of worker {min(missing)} arrived"
                 continue
-            parts = [came[worker] for worker in sorted(came)]
-            if own >= 0:
-                parts.insert(0, slice_of(message, own, len(parts[0]) if parts else None))
+            parts = [received[worker] for worker in sorted(received)]
+            if server_worker >= 0:
+                parts.insert(0, slice_of(message, server_worker, len(parts[0]) if parts else None))
             total = parts[0].copy()
             for values in parts[1:]:
                 total += values
-            answer = np.full(int(rows.nbytes[message]) // total.itemsize, 0.0 if own >= 0 else NOTHING, total.dtype)
+            answer = np.full(
+                int(rows.nbytes[message]) // total.itemsize, 0.0 if server_worker >= 0 else SUM_START, total.dtype
+            )
             common = min(len(total), len(answer))
             answer[:common] = total[:common]
             totals[part] = _sums(evidence, message, answer)
@@ -292,7 +285,7 @@ def _collectives(evidence: Evidence, gradients: _Gradients) -> Iterator[str]:
     rows = evidence.program.messages
     groups: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     for message in np.flatnonzero((rows.kind == REDUCE) | (rows.kind == GATHER)).tolist():
-        if message in evidence.sums.sent:  # in a run that was cut, not all are
+        if message in evidence.sums.sent:  # an interrupted run lacks some
             job = int(rows.table[message])
             bucket = int(rows.part[message]) // evidence.program.tables[job].segments
             groups[job, int(rows.iteration[message]), bucket].append(message)
@@ -300,41 +293,37 @@ def _collectives(evidence: Evidence, gradients: _Gradients) -> Iterator[str]:
         yield from _bucket(evidence, gradients, job, bucket, messages)
 
 
-def _bucket(
-    evidence: Evidence, gradients: _Gradients, job: int, bucket: int, messages: list[int]
-) -> Iterator[str]:
-    """The messages of a bucket, each after those that it is made of."""
+def _bucket(evidence: Evidence, gradients: _Gradients, job: int, bucket: int, messages: list[int]) -> Iterator[str]:
+    """Check the messages of a bucket, each after its inputs."""
     program, rows = evidence.program, evidence.program.messages
-    own: dict[int, Values] = {}
-    came: dict[int, Values] = {}
+    own_buckets: dict[int, Values] = {}
+    received: dict[int, Values] = {}
     dtype = evidence.magnitudes[program.tables[job].trace].widest(program.tables[job].buckets[bucket])
     for message in messages:
         first, count = int(rows.first[message]), int(rows.nbytes[message]) // dtype.itemsize
-        value = np.full(count, 0.0 if program.own[message] else NOTHING, dtype=dtype)
+        value = np.full(count, 0.0 if program.own[message] else SUM_START, dtype=dtype)
         if program.own[message]:
             worker = gradients.worker(job, int(rows.src[message]))
-            if worker not in own:
-                own[worker] = _own_bucket(evidence, gradients, job, bucket, worker, int(rows.captured[message]))
-            mine = own[worker][first : first + count]  # the last segment is filled up with zeros
-            value[: len(mine)] = mine
-        missing = [each for each in program.sums[message] if each not in came]
+            if worker not in own_buckets:
+                own_buckets[worker] = _own_bucket(evidence, gradients, job, bucket, worker, int(rows.captured[message]))
+            own_part = own_buckets[worker][first : first + count]  # the last segment is padded with zeros
+            value[: len(own_part)] = own_part
+        missing = [source for source in program.sums[message] if source not in received]
         if missing:
             yield f"{evidence.name(message)} was sent before {evidence.name(missing[0])} arrived"
             continue
-        for each in program.sums[message]:
-            begin = int(rows.first[each]) - first
-            low, high = max(begin, 0), min(begin + len(came[each]), count)
-            part = came[each][low - begin : high - begin]
-            value[low:high] = part if rows.kind[each] == GATHER else value[low:high] + part
+        for source in program.sums[message]:
+            begin = int(rows.first[source]) - first
+            low, high = max(begin, 0), min(begin + len(received[source]), count)
+            part = received[source][low - begin : high - begin]
+            value[low:high] = part if rows.kind[source] == GATHER else value[low:high] + part
         yield from _compare(evidence, message, _sums(evidence, message, value))
         if message in evidence.arrivals:
-            came[message] = _masked(evidence, message, value)
+            received[message] = _masked(evidence, message, value)
 
 
-def _own_bucket(
-    evidence: Evidence, gradients: _Gradients, job: int, bucket: int, worker: int, captured: int
-) -> Values:
-    """A worker's own gradients of a bucket."""
+def _own_bucket(evidence: Evidence, gradients: _Gradients, job: int, bucket: int, worker: int, captured: int) -> Values:
+    """Return a worker's gradients of a bucket."""
     table = evidence.program.tables[job]
     tensors = table.buckets[bucket]
     dtype = evidence.magnitudes[table.trace].widest(tensors)
@@ -344,25 +333,25 @@ def _own_bucket(
 
 
 def _masked(evidence: Evidence, message: int, values: Values) -> Values:
-    """What arrives of a message: the packets that did, and zeros."""
+    """Return the received values of a message, with zeros for missing packets."""
     if evidence.have(message).all():
         return values
-    kept = np.repeat(evidence.have(message), evidence.sizes(message))
-    content = np.frombuffer(values.tobytes(), dtype=np.uint8) * kept
+    present = np.repeat(evidence.have(message), evidence.sizes(message))
+    content = np.frombuffer(values.tobytes(), dtype=np.uint8) * present
     return content.view(values.dtype)
 
 
-def _compare(evidence: Evidence, message: int, wanted: Sums) -> Iterator[str]:
+def _compare(evidence: Evidence, message: int, expected: Sums) -> Iterator[str]:
     sent = evidence.sums.sent[message]
-    if len(wanted) != len(sent):
-        yield f"{evidence.name(message)} has {len(sent)} packets, it should have {len(wanted)}"
+    if len(expected) != len(sent):
+        yield f"{evidence.name(message)} has {len(sent)} packets; expected {len(expected)}"
         return
-    wrong = np.flatnonzero(wanted != sent)
-    if len(wrong):
-        more = f" ({len(wrong)} such packets)"
-        yield f"{evidence.name(message)} does not carry what it should, from packet {wrong[0]} on{more}"
+    differing = np.flatnonzero(expected != sent)
+    if len(differing):
+        count_text = f" ({len(differing)} such packets)"
+        yield f"{evidence.name(message)} has wrong contents from packet {differing[0]} on{count_text}"
 
 
 def _sums(evidence: Evidence, message: int, values: Values) -> Sums:
-    """The check sums of a message that carries these values."""
+    """Return the check sums of a message with these values."""
     return check_sums(np.ascontiguousarray(values).data, evidence.payload(message))

@@ -1,2 +1,4 @@
-"""Switch backends: what switches and cables are made of. One file each; see `gradwire.emu.switches.base` and
-`gradwire.emu.planning.choose`."""
+"""Switch backends: implementations of switches and cables, one file each.
+
+See `gradwire.emu.switches.backend_kind` and `gradwire.emu.planning.backend_choice`.
+"""

@@ -1,1 +1,1 @@
-"""What the operating system is asked for: namespaces, sockets, BPF, captures, processors that stay awake."""
+"""Services of the operating system: namespaces, sockets, BPF, captures, processor idle states."""

@@ -1,13 +1,12 @@
 """BPF programs and maps without libbpf: compile, load, pin, read.
 
-A program of ours is one C file that needs clang and nothing else - no headers, no libbpf, no BTF. It is compiled into a
-cache outside the source tree, under a name that is a hash of everything that goes into it. Loading takes the program's
-sections and the few relocations that refer to maps from the object file, and bpf(2) by ctypes. Maps are arrays that the
-kernel lets us map into memory (BPF_F_MMAPABLE): a counter is read like any other array, without a system call, and many
-at once.
+A program is one C file that needs only clang: no headers, no libbpf, no BTF. It is compiled into a cache outside the
+source tree, under a hash of all inputs. Loading takes the program's sections and the few relocations of maps from the
+object file, and calls bpf(2) by ctypes. Maps are arrays mapped into memory (BPF_F_MMAPABLE): counters are read like any
+other array, without system calls, and many at once.
 
-What the C file and Python both have to know - the fields of a map's entry - is written in Python and given to the
-compiler as text in front of the file, so that it exists once.
+Definitions shared by C and Python, the fields of a map's entries, are written in Python and passed to the compiler as
+text before the file.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.switches.backend_kind import TestbedError
 from gradwire.emu.system.namespaces import find_tool
 from gradwire.scenarios.cache import cache_folder, private_folder
 
@@ -47,54 +46,49 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def entry_type(fields: Sequence[str]) -> np.dtype[np.void]:
-    """An entry of a map: 64-bit words with names."""
+    """Return the dtype of a map's entry: 64-bit words with names."""
     return np.dtype([(name, np.uint64) for name in fields])
 
 
 def declare(name: str, fields: Sequence[str]) -> str:
-    """The same entry in C."""
+    """Return the C declaration of an entry."""
     return f"struct {name} {{ {' '.join(f'unsigned long long {field};' for field in fields)} }};\n"
 
 
 def compile_program(source: Path, prologue: str = "", cache: Path | None = None) -> Path:
-    """The object file of a C file with `prologue` in front of it, compiled only if the cache has none.
-
-    TestbedError if there is no clang, if it refuses, or if the cache cannot be written.
-    """
+    """Return the object file of a C file with `prologue` before it, compiled if the cache has none. Raises TestbedError
+    if there is no clang, if it fails, or if the cache cannot be written."""
     text = f'{prologue}\n#line 1 "{source.name}"\n{source.read_text()}'
     key = hashlib.sha256("\0".join([text, *FLAGS]).encode()).hexdigest()[:20]
     try:
         folder = cache or private_folder()
     except OSError as error:
-        expected = "a folder of your own that no other user may write to; GRADWIRE_CACHE names another one"
+        expected = "your own folder that no other user may write to; set GRADWIRE_CACHE to use another one"
         raise TestbedError(str(error.strerror), str(cache_folder()), expected) from None
     target = folder / f"{source.stem}-{key}.o"
     if target.exists():
         return target
     clang = find_tool("clang")
     if clang is None:
-        raise TestbedError(
-            "there is no command clang, which compiles BPF programs", "PATH", "the package clang"
-        )
+        raise TestbedError("command not found: clang, the compiler of BPF programs", "PATH", "the package clang")
     partial = folder / f".{target.name}.{os.getpid()}"
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             [clang, *FLAGS, "-x", "c", "-c", "-", "-o", str(partial)],
-            input=text, capture_output=True, text=True, timeout=COMPILE_SECONDS,
-        )  # fmt: skip
-        if done.returncode != 0:
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=COMPILE_SECONDS,
+        )
+        if completed.returncode != 0:
             raise TestbedError(
-                f"clang failed: {done.stderr.strip()[:500]}", str(source), "a clang with the target bpf"
+                f"clang failed: {completed.stderr.strip()[:500]}", str(source), "a clang with the target bpf"
             )
         partial.replace(target)
     except OSError as error:
-        raise TestbedError(
-            f"cannot write {target}: {error.strerror}", str(folder), "a folder to write to"
-        ) from None
+        raise TestbedError(f"cannot write {target}: {error.strerror}", str(folder), "a folder to write to") from None
     except subprocess.TimeoutExpired:
-        raise TestbedError(
-            f"clang did not end within {COMPILE_SECONDS:g} s", str(source), "an object file"
-        ) from None
+        raise TestbedError(f"clang took longer than {COMPILE_SECONDS:g} s", str(source), "an object file") from None
     finally:
         partial.unlink(missing_ok=True)
     return target
@@ -104,7 +98,7 @@ def _bpf(command: int, attributes: bytes) -> int:
     number = SYSCALLS.get(platform.machine())
     if number is None:
         raise TestbedError(
-            f"bpf(2) has no known number on {platform.machine()}", "emu/system/bpf.py", ", ".join(SYSCALLS)
+            f"unknown number of bpf(2) on {platform.machine()}", "emu/system/bpf.py", ", ".join(SYSCALLS)
         )
     buffer = ctypes.create_string_buffer(attributes, max(len(attributes), 128))
     result: int = _libc.syscall(number, command, buffer, len(buffer))
@@ -115,7 +109,7 @@ def _bpf(command: int, attributes: bytes) -> int:
 
 
 class ArrayMap:
-    """An array map, seen as a numpy array of its entries: `entries[number]["field"]`, shared with the kernel."""
+    """An array map as a NumPy array of its entries: `entries[number]["field"]`, shared with the kernel."""
 
     def __init__(self, name: str, kind: np.dtype[np.void], count: int) -> None:
         self.name = name
@@ -124,9 +118,7 @@ class ArrayMap:
         try:
             self.fd = _bpf(MAP_CREATE, attributes)
         except OSError as error:
-            raise TestbedError(
-                f"the kernel refuses a BPF map: {error.strerror}", name, "root, kernel 5.5"
-            ) from None
+            raise TestbedError(f"the kernel rejects a BPF map: {error.strerror}", name, "root, kernel 5.5") from None
         length = -(-kind.itemsize * max(1, count) // mmap.PAGESIZE) * mmap.PAGESIZE
         self._memory = mmap.mmap(self.fd, length)
         self.entries: NDArray[np.void] = np.frombuffer(self._memory, kind, max(1, count))
@@ -138,18 +130,18 @@ class ArrayMap:
 
 
 @dataclass(frozen=True)
-class Section:
-    """A program of an object file: its instructions, and where (in instructions) a map has to be put in."""
+class ProgramSection:
+    """A program of an object file: its instructions, and the indices of those that refer to maps."""
 
     code: bytes
     maps: tuple[tuple[int, str], ...]
 
 
-def read_object(path: Path) -> dict[str, Section]:
-    """The programs of an object file by the names of their sections. ValueError if it is not one for BPF."""
+def read_object(path: Path) -> dict[str, ProgramSection]:
+    """Return the programs of an object file by section name; raise ValueError if it is not for BPF."""
     data = path.read_bytes()
     if data[:6] != b"\x7fELF\x02\x01" or struct.unpack_from("<H", data, 18)[0] != 247:
-        raise ValueError(f"{path} is no object file for BPF")
+        raise ValueError(f"{path} is not an object file for BPF")
     (table,) = struct.unpack_from("<Q", data, 40)
     size, count, names_at = struct.unpack_from("<3H", data, 58)
     headers = [struct.unpack_from("<IIQQQQIIQQ", data, table + size * index) for index in range(count)]
@@ -175,15 +167,15 @@ def read_object(path: Path) -> dict[str, Section]:
                 offset, info = struct.unpack_from("<QQ", content(index), at)
                 places.append((offset // 8, symbols[info >> 32]))
     return {
-        names[index].removeprefix("tc/"): Section(content(index), tuple(relocations.get(index, ())))
+        names[index].removeprefix("tc/"): ProgramSection(content(index), tuple(relocations.get(index, ())))
         for index, header in enumerate(headers)
         if header[1] == 1 and header[2] & 4 and header[5]  # SHT_PROGBITS, SHF_EXECINSTR
     }
 
 
-def load(section: Section, maps: Mapping[str, int], name: str) -> int:
-    """A descriptor of a program (a traffic classifier), with descriptors of maps put in. A TestbedError has the
-    verifier's last words."""
+def load(section: ProgramSection, maps: Mapping[str, int], name: str) -> int:
+    """Load a program (a traffic classifier) with descriptors of maps; return its descriptor. Raises TestbedError with
+    the last lines of the verifier's log."""
     code = bytearray(section.code)
     for at, symbol in section.maps:
         code[8 * at + 1] = (PSEUDO_MAP_FD << 4) | (code[8 * at + 1] & 15)
@@ -191,36 +183,41 @@ def load(section: Section, maps: Mapping[str, int], name: str) -> int:
     instructions = ctypes.create_string_buffer(bytes(code), len(code))
     license_text = ctypes.create_string_buffer(LICENSE)
     log = ctypes.create_string_buffer(1 << 20)
-    for level in (0, 1):  # a log takes the kernel time, and is only read if it failed without one
+    for level in (0, 1):  # first without a log, which is slow
         attributes = struct.pack(
-            "<IIQQIIQII16s", SCHED_CLS, len(code) // 8, ctypes.addressof(instructions), ctypes.addressof(license_text),
-            level, len(log) if level else 0, ctypes.addressof(log) if level else 0, 0, 0, name.encode()[:15],
-        )  # fmt: skip
+            "<IIQQIIQII16s",
+            SCHED_CLS,
+            len(code) // 8,
+            ctypes.addressof(instructions),
+            ctypes.addressof(license_text),
+            level,
+            len(log) if level else 0,
+            ctypes.addressof(log) if level else 0,
+            0,
+            0,
+            name.encode()[:15],
+        )
         try:
             return _bpf(PROG_LOAD, attributes)
         except OSError as error:
             reason = error.strerror
     words = log.value.decode(errors="replace").strip().splitlines()
     raise TestbedError(
-        f"the kernel refuses the BPF program {name}: {reason}; {' | '.join(words[-3:])}",
-        "bpf(2)",
-        "kernel 5.12, root",
+        f"the kernel rejects the BPF program {name}: {reason}; {' | '.join(words[-3:])}", "bpf(2)", "kernel 5.12, root"
     )
 
 
 def pin(fd: int, path: str) -> None:
-    """Give a program a name in a mounted file system of kind "bpf", by which `tc` finds it."""
+    """Pin a program in a mounted file system of kind "bpf", where `tc` finds it by name."""
     text = ctypes.create_string_buffer(path.encode())
     try:
         _bpf(OBJ_PIN, struct.pack("<QII", ctypes.addressof(text), fd, 0))
     except OSError as error:
-        raise TestbedError(
-            f"cannot pin a BPF program: {error.strerror}", path, "a mounted bpf file system"
-        ) from None
+        raise TestbedError(f"cannot pin a BPF program: {error.strerror}", path, "a mounted bpf file system") from None
 
 
 def lift_memory_limit() -> None:
-    """Kernels before 5.11 count maps as locked memory, whose limit would refuse them. Without the right: no change."""
+    """Remove the limit on locked memory, which kernels before 5.11 apply to maps; no effect without the privilege."""
     try:
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     except (ValueError, OSError):

@@ -1,9 +1,9 @@
-"""Packets at the ports of a node, as they cross, in a pcapng file that Wireshark reads.
+"""Captures of packets at the ports of a node, as pcapng files for Wireshark.
 
-A process per node listens at all its ports (AF_PACKET). Like the captures of simulated packets, the file has an
-interface per direction of a cable, named "a->b": what the node sends appears when its transmission begins - after the
-queue, with its mark - and what it receives when it has arrived. Times are nanoseconds of the kernel's own time stamps.
-Checksums are those in memory, which are left to devices that do not exist; Wireshark need not be asked to check them.
+A process per node listens at all its ports (AF_PACKET). As in captures of simulated packets, the file has an interface
+per direction of a cable, named "a->b": sent packets appear when their transmission begins, after the queue and with
+their mark; received ones when they have arrived. Times are nanoseconds of the kernel's time stamps. Checksums are those
+in memory, left to devices that do not exist, so Wireshark should not check them.
 """
 
 from __future__ import annotations
@@ -21,39 +21,37 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
 
-from gradwire.emu.planning.plan import Plan, Port, host_address
-from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.planning.plan import Port, TestbedPlan, host_address
+from gradwire.emu.switches.backend_kind import TestbedError
 from gradwire.emu.system.namespaces import die_with_parent, inside
 from gradwire.emu.system.sockets import receive_buffer
 
 SNAP = 256
-"""Bytes of a frame that are kept; its length is told all the same."""
+"""Bytes stored of a frame; its full length is recorded."""
 BUFFER = 64 << 20
 EVERYTHING = 0x0003
 OUTGOING = 4
 NO_HARDWARE = 65534
 """A device without hardware addresses, such as TUN [ARPHRD_NONE in if_arp.h]."""
 NO_ADDRESSES = bytes(12) + b"\x08\x00"
-"""The Ethernet header that its packets are written with, so that all captures are alike: from nobody to nobody."""
+"""The Ethernet header with zero addresses that is written for its packets, so that all captures are alike."""
 SO_TIMESTAMPNS, SOL_PACKET, PACKET_STATISTICS = 35, 263, 6
 STOP_SECONDS = 30.0
 LONGEST_NAME = 200
 _SECTION = struct.pack("<IIIHHqI", 0x0A0D0D0A, 28, 0x1A2B3C4D, 1, 0, -1, 28)
 
 
-def file_name(plan: Plan, node: int) -> str:
-    """The name of a node's file: the node's own, with what file systems make something of written as %XX."""
+def file_name(plan: TestbedPlan, node: int) -> str:
+    """Return the name of a node's file: the node's name with special characters written as %XX."""
     name = quote(plan.names[node], safe="() ,:@+=")
-    # so many of 255 bytes; what is longer is told apart by its number
+    # file names have at most 255 bytes; longer names are truncated and numbered
     return f"{name if len(name) <= LONGEST_NAME else f'{name[:LONGEST_NAME]}~{node}'}.pcapng"
 
 
 class PacketFile:
     """A pcapng file: interfaces first, then frames [IETF draft-ietf-opsawg-pcapng]."""
 
-    def __init__(
-        self, file: BinaryIO, interfaces: Sequence[str], hosts: Mapping[str, str], snap: int = SNAP
-    ) -> None:
+    def __init__(self, file: BinaryIO, interfaces: Sequence[str], hosts: Mapping[str, str], snap: int = SNAP) -> None:
         self._file, self._snap = file, snap
         file.write(_SECTION)
         for name in interfaces:
@@ -61,20 +59,17 @@ class PacketFile:
             file.write(_block(1, struct.pack("<HHI", 1, 0, snap) + options))
         if hosts:
             records = b"".join(
-                _option(1, socket.inet_aton(address) + name.encode() + b"\0")
-                for name, address in hosts.items()
+                _option(1, socket.inet_aton(address) + name.encode() + b"\0") for name, address in hosts.items()
             )
             file.write(_block(4, records + _option(0, b"")))
 
-    def write(
-        self, interface: int, time_ns: int, data: bytes, *, outgoing: bool, length: int | None = None
-    ) -> None:
-        """A frame, of which `data` may be the first bytes of `length`."""
-        kept = data[: self._snap]
-        whole = len(data) if length is None else length
-        head = struct.pack("<IIIII", interface, time_ns >> 32, time_ns & 0xFFFFFFFF, len(kept), whole)
+    def write(self, interface: int, time_ns: int, data: bytes, *, outgoing: bool, length: int | None = None) -> None:
+        """Write a frame; `data` may be the first bytes of `length`."""
+        stored = data[: self._snap]
+        full_length = len(data) if length is None else length
+        head = struct.pack("<IIIII", interface, time_ns >> 32, time_ns & 0xFFFFFFFF, len(stored), full_length)
         flags = _option(2, struct.pack("<I", 2 if outgoing else 1)) + _option(0, b"")
-        self._file.write(_block(6, head + _padded(kept) + flags))
+        self._file.write(_block(6, head + _padded(stored) + flags))
 
 
 def _padded(data: bytes) -> bytes:
@@ -91,29 +86,27 @@ def _block(kind: int, body: bytes) -> bytes:
 
 
 class Capture:
-    """Packets at the ports of one node, from `start` to `stop`.
+    """Capture of packets at the ports of one node, from `start` to `stop`.
 
-    `zero_ns` : nanoseconds of CLOCK_REALTIME that are written as 0.
+    zero_ns : nanoseconds of CLOCK_REALTIME that are written as 0.
     """
 
-    def __init__(self, plan: Plan, node: int, path: Path, *, snap: int = SNAP, zero_ns: int = 0) -> None:
+    def __init__(self, plan: TestbedPlan, node: int, path: Path, *, snap: int = SNAP, zero_ns: int = 0) -> None:
         self.plan, self.node, self.path = plan, node, path
         self.snap, self.zero_ns = snap, zero_ns
         self.written = 0
-        """frames in the file, when it has ended"""
+        """frames in the file, after its end"""
         self._child = 0
         self._stop = -1
         self._answer = -1
 
     def start(self, namespace: int) -> None:
-        """Listen in the network namespace of this descriptor; returns when it does. TestbedError if it cannot."""
+        """Start to listen in the network namespace of this descriptor; raise TestbedError if that fails."""
         ports = self.plan.of_node(self.node)
         try:
             file = self.path.open("xb")
         except OSError as error:
-            raise TestbedError(
-                f"cannot write a capture: {error.strerror}", str(self.path), "a new file"
-            ) from None
+            raise TestbedError(f"cannot write a capture: {error.strerror}", str(self.path), "a new file") from None
         with inside(namespace):
             try:
                 sockets = [_listen(port.device) for port in ports]
@@ -148,10 +141,7 @@ class Capture:
         os.close(answer_write)
 
     def stop(self) -> list[str]:
-        """End, with all that has been seen so far. What was missed because we were too slow, in words.
-
-        OSError if the file could not be written.
-        """
+        """End the capture; return messages about missed packets. Raises OSError if the file could not be written."""
         os.close(self._stop)
         ready, _, _ = select.select([self._answer], [], [], STOP_SECONDS)
         text = os.read(self._answer, 4096) if ready else b""
@@ -160,21 +150,19 @@ class Capture:
             if not ready:
                 os.kill(self._child, 9)
             os.waitpid(self._child, 0)
-            why = "has ended early" if ready else f"did not end within {STOP_SECONDS:g} s"
-            raise TestbedError(
-                f"the capture at {self.plan.names[self.node]} {why}", str(self.path), usage=False
-            )
+            reason = "ended early" if ready else f"did not end within {STOP_SECONDS:g} s"
+            raise TestbedError(f"the capture at {self.plan.names[self.node]} {reason}", str(self.path), usage=False)
         _, status = os.waitpid(self._child, 0)
         first, second = json.loads(text)
         if status != 0:
             raise OSError(first, second, str(self.path))
         self.written = first
-        return [f"the capture at {self.plan.names[self.node]} has missed {second} packets"] if second else []
+        return [f"the capture at {self.plan.names[self.node]} missed {second} packets"] if second else []
 
     def _record(
         self, sockets: Sequence[socket.socket], ports: Sequence[Port], file: BinaryIO, stop: int
     ) -> tuple[int, int]:
-        """In the child: until `stop` is closed at its far end."""
+        """Record packets in the child process until the other end of `stop` is closed."""
         names = [name for port in ports for name in (port.name, self.plan.ports[port.number ^ 1].name)]
         hosts = {self.plan.names[host]: host_address(host) for host in range(self.plan.host_count)}
         packets = PacketFile(file, names, hosts, self.snap)
@@ -194,9 +182,7 @@ class Capture:
             for time_ns, interface, data, outgoing in sorted(frames, key=lambda frame: frame[0]):
                 packets.write(interface, max(0, time_ns - self.zero_ns), data, outgoing=outgoing)
             written += len(frames)
-        lost = sum(
-            struct.unpack("II", opened.getsockopt(SOL_PACKET, PACKET_STATISTICS, 8))[1] for opened in sockets
-        )
+        lost = sum(struct.unpack("II", opened.getsockopt(SOL_PACKET, PACKET_STATISTICS, 8))[1] for opened in sockets)
         return written, lost
 
 
@@ -210,7 +196,7 @@ def _listen(device: str) -> socket.socket:
 
 
 def _waiting(opened: socket.socket) -> Iterable[tuple[int, bytes, bool]]:
-    """Frames that have come: time, data, and whether the node sends them."""
+    """Yield available frames as (time, data, True if the node sends it)."""
     while True:
         try:
             data, ancillary, _, address = opened.recvmsg(65536, 64)

@@ -1,7 +1,7 @@
 """Many datagrams per system call, each with its own TOS byte: sendmmsg(2) and recvmmsg(2).
 
-Everything that a call needs is laid out once, in arenas of plain bytes at fixed places; per datagram only numbers are
-written, by compiled code (`gradwire.emu.agent.core.datagrams`). The layouts are those of 64-bit Linux.
+The structures of a call are laid out once, in arenas of bytes at fixed addresses; compiled code
+(`gradwire.emu.agent.core.datagrams`) writes only numbers per datagram. The layouts are those of 64-bit Linux.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import struct
 import sys
 from typing import Final
 
-from gradwire.emu.agent import machine
+from gradwire.emu.agent import compiled_agent
 from gradwire.emu.agent.core import layout as at
-from gradwire.emu.agent.words import Block
-from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.agent.shared_words import WordBlock
+from gradwire.emu.switches.backend_kind import TestbedError
 from gradwire.emu.wire.header import HEADER
 
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -27,7 +27,7 @@ SO_SNDBUFFORCE: Final = 32
 SO_MEMINFO: Final = 55
 MEMINFO_DROPS: Final = 8
 MESSAGE: Final = struct.Struct("=QI4xQQQQi4xI4x")
-"""struct mmsghdr: name, its length, vectors, how many, control, its length, flags; bytes received"""
+"""struct mmsghdr: name, its length, vectors, their count, control, its length, flags; bytes received"""
 VECTORS: Final = struct.Struct("=QQQQ")
 CONTROL: Final = struct.Struct("=QiiB7x")
 """struct cmsghdr and a TOS byte, as large as CMSG_SPACE(1)"""
@@ -46,47 +46,47 @@ Arena = "ctypes.Array[ctypes.c_char]"
 
 
 def _arena(size: int) -> tuple[memoryview, int]:
-    """Zeroed bytes that stay where they are: (to write to, their address)."""
-    made = ctypes.create_string_buffer(size)
-    return memoryview(made).cast("B"), ctypes.addressof(made)
+    """Return zeroed bytes at a fixed address: (memoryview, address)."""
+    buffer = ctypes.create_string_buffer(size)
+    return memoryview(buffer).cast("B"), ctypes.addressof(buffer)
 
 
 def socket_address(host: str, port: int) -> bytes:
-    """struct sockaddr_in."""
+    """Return a struct sockaddr_in."""
     return struct.pack("=H", socket.AF_INET) + struct.pack(">H", port) + socket.inet_aton(host) + bytes(8)
 
 
 def address_word(host: str) -> int:
-    """An IPv4 address as the kernel's words have it, in network order."""
+    """Return an IPv4 address as a kernel word in network order."""
     return int(struct.unpack("=I", socket.inet_aton(host))[0])
 
 
 def address_of(data: memoryview) -> int:
-    """Where bytes are in memory; they must be contiguous and outlive the use of the address."""
+    """Return the memory address of contiguous bytes, which must outlive its use."""
     import numpy as np
 
     return int(np.frombuffer(data, dtype=np.uint8).ctypes.data) if len(data) else 0
 
 
 def receive_buffer(made: socket.socket, size: int) -> None:
-    """Bytes that may wait to be read, whatever the machine allows everybody, if we may say so."""
+    """Set the receive buffer size, beyond the machine's limit if privileged."""
     _buffer(made, SO_RCVBUFFORCE, socket.SO_RCVBUF, size)
 
 
 def send_buffer(made: socket.socket, size: int) -> None:
-    """Bytes that may wait to be sent, likewise."""
+    """Set the send buffer size, beyond the machine's limit if privileged."""
     _buffer(made, SO_SNDBUFFORCE, socket.SO_SNDBUF, size)
 
 
-def _buffer(made: socket.socket, forced: int, plain: int, size: int) -> None:
+def _buffer(opened: socket.socket, forced: int, plain: int, size: int) -> None:
     try:
-        made.setsockopt(socket.SOL_SOCKET, forced, size)
-    except PermissionError:  # root in a namespace of users only: as much as everybody may have
-        made.setsockopt(socket.SOL_SOCKET, plain, size)
+        opened.setsockopt(socket.SOL_SOCKET, forced, size)
+    except PermissionError:  # root only in a user namespace: the machine's limit applies
+        opened.setsockopt(socket.SOL_SOCKET, plain, size)
 
 
 def open_datagrams(host: str, port: int) -> socket.socket:
-    """A bound UDP socket that does not wait, tells the TOS byte of what it receives, and has a large buffer.
+    """Return a bound non-blocking UDP socket with a large buffer that reports TOS bytes.
 
     Raises
     ------
@@ -95,32 +95,34 @@ def open_datagrams(host: str, port: int) -> socket.socket:
     """
     if sys.maxsize < 1 << 32:
         raise TestbedError("sockets need 64-bit Linux", "gradwire.emu.system.sockets", "a 64-bit machine")
-    made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-    made.setsockopt(socket.IPPROTO_IP, IP_RECVTOS, 1)
-    receive_buffer(made, BUFFER_BYTES)
-    send_buffer(made, BUFFER_BYTES)
+    opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    opened.setsockopt(socket.IPPROTO_IP, IP_RECVTOS, 1)
+    receive_buffer(opened, BUFFER_BYTES)
+    send_buffer(opened, BUFFER_BYTES)
     try:
-        made.bind((host, port))
+        opened.bind((host, port))
     except OSError as error:
-        made.close()
+        opened.close()
         raise TestbedError(
-            f"UDP port {port} of {host} cannot be used: {error.strerror}", "agent", "a free port and the host's address"
+            f"cannot bind UDP port {port} of {host}: {error.strerror}", "agent", "a free port and the host's address"
         ) from None
-    return made
+    return opened
 
 
 def overflowed(datagrams: socket.socket) -> int:
-    """Datagrams that the kernel threw away because this socket was not read fast enough."""
+    """Return the number of datagrams dropped because this socket was not read fast enough."""
     words = datagrams.getsockopt(socket.SOL_SOCKET, SO_MEMINFO, 4 * (MEMINFO_DROPS + 1))
     return struct.unpack(f"={len(words) // 4}I", words)[MEMINFO_DROPS]
 
 
 class Sender:
-    """Datagrams on their way out: `add` some, then `flush`. One for any number of sockets. `index`: where its words are
-    (`gradwire.emu.agent.core.layout`: O_*), for compiled code that adds some."""
+    """Outgoing datagrams of any number of sockets: `add` some, then `flush`.
+
+    index : of its words (`gradwire.emu.agent.core.layout`: O_*), for compiled code.
+    """
 
     def __init__(self, slots: int = 64, wait_ms: int = SEND_WAIT_MS) -> None:
-        core = machine.core()
+        core = compiled_agent.core()
         self._add, self._flush = core["add"], core["flush"]
         messages, messages_at = _arena(slots * MESSAGE.size)
         vectors, vectors_at = _arena(slots * VECTORS.size)
@@ -128,12 +130,12 @@ class Sender:
         controls, controls_at = _arena(256 * CONTROL.size)
         for tos in range(256):
             CONTROL.pack_into(controls, tos * CONTROL.size, 17, socket.IPPROTO_IP, socket.IP_TOS, tos)
-        for slot in range(slots):  # all that is the same for every datagram
+        for slot in range(slots):  # constant parts of all datagrams
             VECTORS.pack_into(vectors, slot * VECTORS.size, headers_at + slot * HEADER_ROOM, 0, 0, 0)
             at_vectors = vectors_at + slot * VECTORS.size
             MESSAGE.pack_into(messages, slot * MESSAGE.size, 0, 16, at_vectors, 0, 0, CONTROL.size, 0, 0)
-        self._files, self._poll, self._block = Block(slots), Block(1), Block(at.OUT_WORDS)
-        self._kept = messages, vectors, headers, controls
+        self._files, self._poll, self._block = WordBlock(slots), WordBlock(1), WordBlock(at.OUT_WORDS)
+        self._arenas = messages, vectors, headers, controls
         self.words, self.index = self._block.words, self._block.index
         self.words[at.O_MESSAGES], self.words[at.O_VECTORS] = messages_at, vectors_at
         self.words[at.O_HEADERS], self.words[at.O_CONTROLS] = headers_at, controls_at
@@ -142,7 +144,7 @@ class Sender:
 
     @property
     def empty(self) -> bool:
-        """Whether everything has been handed over."""
+        """Return True if all datagrams have been sent."""
         return self.words[at.O_COUNT] == 0
 
     def add(
@@ -155,24 +157,28 @@ class Sender:
         length: int = 0,
         fill: int = 0,
     ) -> None:
-        """One datagram: a gradwire header (message, offset, length, sequence, flags) and `length` bytes at the address
-        `payload`, or `fill` zeros. `name` is the address of a sockaddr_in that stays until `flush`."""
+        """Add a datagram: a gradwire header (message, offset, length, sequence, flags) and data.
+
+        The data are `length` bytes at address `payload`, or `fill` zeros. `name` is the address of a sockaddr_in that
+        must stay
+        valid until `flush`.
+        """
         first, second = HEADER_WORDS.unpack(HEADER.pack(*header))
         if self._add(self._block.address, file, name, tos, first, second, payload, length, fill):
-            self._refused()
+            self._raise_error()
 
     def flush(self) -> None:
-        """Hand everything to the kernel.
+        """Pass all datagrams to the kernel.
 
         Raises
         ------
         OSError
-            The kernel refuses, or a socket stayed full for a second.
+            The kernel rejects one, or a socket stayed full for a second.
         """
         if self._flush(self._block.address):
-            self._refused()
+            self._raise_error()
 
-    def _refused(self) -> None:
+    def _raise_error(self) -> None:
         code = self.words[at.O_ERRNO]
         if code == errno.EAGAIN:
             raise OSError(code, "sendmmsg: the socket stayed full")
@@ -180,16 +186,16 @@ class Sender:
 
 
 class Receiver:
-    """Datagrams that have arrived: `receive` some, look at them, before the next `receive`. What is looked at for every
-    packet are words at fixed places. `index`: as of `Sender` (I_*).
+    """Incoming datagrams, valid until the next `receive`; the parts read per packet are words at fixed positions.
 
+    index : as of `Sender` (I_*).
     data : of datagram i, `lengths[LENGTH * i + LENGTH_AT]` bytes, header included, from `i * room` on.
-    addresses : the IPv4 address that it came from is `addresses[ADDRESS * i + ADDRESS_AT]`, as `address_word` has it.
-    control : the TOS byte that it came with is `control[CONTROL_ROOM * i + TOS_AT]`.
+    addresses : the IPv4 source address is `addresses[ADDRESS * i + ADDRESS_AT]`, as in `address_word`.
+    control : the TOS byte is `control[CONTROL_ROOM * i + TOS_AT]`.
     """
 
     def __init__(self, largest: int, slots: int = 128) -> None:
-        self._receive = machine.core()["receive"]
+        self._receive = compiled_agent.core()["receive"]
         self.room = -(-max(largest, 64) // 64) * 64
         self.data, data_at = _arena(slots * self.room)
         self._names, self._names_at = _arena(slots * 16)
@@ -199,31 +205,39 @@ class Receiver:
         for slot in range(slots):
             struct.pack_into("=QQ", vectors, slot * 16, data_at + slot * self.room, self.room)
             MESSAGE.pack_into(
-                self._messages, slot * 64, self._names_at + slot * 16, 16, vectors_at + slot * 16, 1,
-                control_at + slot * CONTROL_ROOM, CONTROL_ROOM, 0, 0,
-            )  # fmt: skip
+                self._messages,
+                slot * 64,
+                self._names_at + slot * 16,
+                16,
+                vectors_at + slot * 16,
+                1,
+                control_at + slot * CONTROL_ROOM,
+                CONTROL_ROOM,
+                0,
+                0,
+            )
         self._vectors = vectors
         self.lengths = self._messages.cast("I")
         self.addresses = self._names.cast("I")
-        self._block = Block(at.IN_WORDS)
+        self._block = WordBlock(at.IN_WORDS)
         self.words, self.index = self._block.words, self._block.index
         self.words[at.I_MESSAGES], self.words[at.I_DATA] = messages_at, data_at
         self.words[at.I_NAMES], self.words[at.I_CONTROL] = self._names_at, control_at
         self.words[at.I_SLOTS], self.words[at.I_ROOM] = slots, self.room
 
     def receive(self, file: int) -> int:
-        """Take what is there, without waiting. Returns how many."""
-        got = self._receive(self._block.address, file)
-        if got < 0:
+        """Receive available datagrams without waiting; return their number."""
+        count = self._receive(self._block.address, file)
+        if count < 0:
             code = self.words[at.I_ERRNO]
             raise OSError(code, f"recvmmsg: {os.strerror(code)}")
-        return got
+        return count
 
     def datagram(self, slot: int) -> memoryview:
-        """The bytes of a datagram."""
+        """Return the bytes of a datagram."""
         start = slot * self.room
         return self.data[start : start + self.lengths[slot * LENGTH + LENGTH_AT]]
 
     def name(self, slot: int) -> int:
-        """The address of the sockaddr_in that it came from, until the next `receive`."""
+        """Return the address of its source sockaddr_in, valid until the next `receive`."""
         return self._names_at + slot * 16

@@ -1,8 +1,8 @@
-"""Transports over real sockets: what carries messages on the testbed.
+"""Transports over real sockets, which carry messages on the testbed.
 
-The kernel's TCP carries what the kernel has by itself (`tcp`), and DLCP has Probes and Bitmaps (`dlcp`). Every other
-transport, a user's own as well, is one carrier (`datagrams`) that runs the rules of `gradwire.components.transports`
-over UDP. A carrier is imported when it is used; those over UDP share the endpoint and the side channel of their host.
+The kernel's TCP carries its own kinds (`tcp`), and `dlcp` adds Probes and Bitmaps. Every other transport, including
+user-defined ones, uses one carrier (`datagrams`) that runs the rules of `gradwire.protocols.transports` over UDP.
+Carriers are imported on use; those over UDP share the endpoint and the side channel of their host.
 """
 
 from __future__ import annotations
@@ -12,62 +12,62 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from gradwire.emu.agent.base import Carrier, MessageRow
-from gradwire.emu.planning.plan import Plan, TransportPlan
+from gradwire.emu.planning.plan import TestbedPlan, TransportPlan
 
 if TYPE_CHECKING:
     from gradwire.emu.transports.datagrams import DatagramCarrier
-    from gradwire.emu.transports.endpoint import Endpoint, LoopingHost
-    from gradwire.emu.transports.side import SideChannel
-    from gradwire.scenarios.schema.transport_base import Transport
+    from gradwire.emu.transports.endpoint import CompiledLoopHost, Endpoint
+    from gradwire.emu.transports.side_channel import SideChannel
+    from gradwire.scenarios.schema.network.transport_base import Transport
 
-AGENTS = ("gradwire.emu.agent.agent", "gradwire.emu.agent.parts", "numpy.random")
+AGENTS = ("gradwire.emu.agent.agent", "gradwire.emu.agent.agent_parts", "numpy.random")
 """Modules of every agent."""
 
 
-def make_carriers(plan: Plan, host: LoopingHost, rows: Iterable[MessageRow]) -> dict[int, Carrier]:
-    """The carriers of a host, by number of the transport in the plan: those that its messages use.
+def make_carriers(plan: TestbedPlan, host: CompiledLoopHost, rows: Iterable[MessageRow]) -> dict[int, Carrier]:
+    """Return the carriers of the transports that a host's messages use, by number in the plan.
 
     Raises
     ------
     ScenarioError
-        A transport of the user's own is not to be found.
+        A user-defined transport is missing.
     """
     from gradwire.emu.agent.nic import AHEAD_NS
     from gradwire.emu.transports.endpoint import Endpoint
-    from gradwire.emu.transports.side import SideChannel
+    from gradwire.emu.transports.side_channel import SideChannel
 
     rows = list(rows)
-    used = sorted({row.transport for row in rows})
-    payload = max((plan.transports[number].payload for number in used), default=0)
+    numbers = sorted({row.transport for row in rows})
+    payload = max((plan.transports[number].payload for number in numbers), default=0)
     ahead = int(plan.options.get("ahead_ns", AHEAD_NS))
-    shared = shares_card(plan, host.node, rows)
+    shared = shares_nic(plan, host.node, rows)
     endpoint = Endpoint(host, payload, classes=plan.queues.count, ahead_ns=ahead, shared=shared)
     side = endpoint.side = SideChannel(host, endpoint.nic)
-    made: dict[int, Carrier] = {}
-    for number in used:
+    carriers: dict[int, Carrier] = {}
+    for number in numbers:
         transport = plan.transports[number]
         if transport.by_kernel:
             from gradwire.emu.transports.tcp import Tcp
 
-            made[number] = Tcp(host, transport, number, plan)
+            carriers[number] = Tcp(host, transport, number, plan)
         else:
             make = datagram_carrier(transport.kind, plan)
-            made[number] = endpoint.carriers[number] = make(host, transport, endpoint, side)
-    return made
+            carriers[number] = endpoint.carriers[number] = make(host, transport, endpoint, side)
+    return carriers
 
 
-def shares_card(plan: Plan, node: int, rows: Iterable[MessageRow]) -> bool:
-    """Whether a host sends over UDP and by the kernel's TCP, and one has to heed what the other has at the card. On the
-    wall clock packets go there ahead of their time, and nothing is done about it."""
+def shares_nic(plan: TestbedPlan, node: int, rows: Iterable[MessageRow]) -> bool:
+    """Return True if a host sends over UDP and by the kernel's TCP, and must coordinate the two at its NIC. On the wall
+    clock packets reach the NIC ahead of time, so nothing is coordinated."""
     by_kernel = {plan.transports[row.transport].by_kernel for row in rows if row.src == node}
     beside_programs = plan.programs is not None and False in by_kernel
     return plan.clock == "virtual" and (len(by_kernel) == 2 or beside_programs)
 
 
 def datagram_carrier(
-    kind: str, plan: Plan
-) -> Callable[[LoopingHost, TransportPlan, Endpoint, SideChannel], DatagramCarrier]:
-    """The carrier of a transport over UDP."""
+    kind: str, plan: TestbedPlan
+) -> Callable[[CompiledLoopHost, TransportPlan, Endpoint, SideChannel], DatagramCarrier]:
+    """Return the carrier class of a transport over UDP."""
     if kind == "dlcp":
         from gradwire.emu.transports.dlcp import Dlcp, DlcpBySide
 
@@ -77,24 +77,26 @@ def datagram_carrier(
     return DatagramCarrier
 
 
-def owners_of(plan: Plan) -> list[type[Transport]]:
-    """The classes of the transports of a plan whose rules agents run."""
-    from gradwire.emu.transports.rules import transport_class
+def owners_of(plan: TestbedPlan) -> list[type[Transport]]:
+    """Return the classes of the plan's transports whose rules agents run."""
+    from gradwire.emu.transports.simulator_rules import transport_class
 
-    return [transport_class(each.kind, each.folder) for each in plan.transports if not each.by_kernel]
+    return [
+        transport_class(transport.kind, transport.folder) for transport in plan.transports if not transport.by_kernel
+    ]
 
 
-def warm(plan: Plan) -> None:
-    """Load what agents will run, before they are forked: machine code, and modules that each would import."""
-    from gradwire.emu.agent import machine
-    from gradwire.emu.native import kept
+def warm(plan: TestbedPlan) -> None:
+    """Load the agents' machine code and modules before they are forked."""
+    from gradwire.emu.agent import compiled_agent
+    from gradwire.emu.native import code_cache
 
     for module in AGENTS:
         import_module(module)
-    kept.use(plan.options.get("compiled"))
-    machine.core()
+    code_cache.use(plan.options.get("compiled"))
+    compiled_agent.core()
     for owner in owners_of(plan):
-        machine.rules(owner)
+        compiled_agent.rules(owner)
     for transport in plan.transports:
         if not transport.by_kernel:
             datagram_carrier(transport.kind, plan)

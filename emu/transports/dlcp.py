@@ -1,11 +1,11 @@
-"""DLCP over real sockets: `gradwire.components.transports.dlcp`, and how Stop, Probe and Bitmap travel.
+"""DLCP over real sockets: `gradwire.protocols.transports.dlcp.dlcp` with its Stops, Probes and Bitmaps.
 
-Either over TCP (`DlcpBySide`, `gradwire.emu.transports.side`), so that the kernel acknowledges them and repeats them as
-well; or as packets of their own (`Dlcp`), as long as they are simulated, which only the rules repeat. On the wall clock
-a probe is repeated after 5 ms at the earliest, because hosts answer when the scheduler lets them.
+They use either TCP (`DlcpBySide`, `gradwire.emu.transports.side_channel`), where the kernel also acknowledges and
+retransmits them, or packets of their simulated size (`Dlcp`), which only the rules repeat. On the wall clock a Probe is
+repeated after at least 5 ms, because hosts answer only when they are scheduled.
 
-A Bitmap carries words of the receiver's second bitmap: what was there when the probe first came. Where the simulator's
-sender reads them at the receiver, they are written here to where it looks for them.
+A Bitmap has words of the receiver's second bitmap: the packets present when the Probe first arrived. The simulator's
+sender reads them at the receiver; here they are copied to where the sender's rules read them.
 """
 
 from __future__ import annotations
@@ -14,40 +14,40 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gradwire.components.transports.dlcp import ANSWER_WORDS, NUMBER_BITS, NUMBERS
 from gradwire.emu.agent.base import MessageRow
 from gradwire.emu.agent.core import layout as at
 from gradwire.emu.planning.plan import TransportPlan
-from gradwire.emu.transports.datagrams import DatagramCarrier, Outgoing
-from gradwire.emu.transports.endpoint import Endpoint, LoopingHost
-from gradwire.emu.transports.rules import KIND_MASK, Answer, ReceivingEnd, SendingEnd
-from gradwire.emu.transports.side import SideChannel
+from gradwire.emu.transports.datagrams import DatagramCarrier, DatagramSender
+from gradwire.emu.transports.endpoint import CompiledLoopHost, Endpoint
+from gradwire.emu.transports.side_channel import SideChannel
+from gradwire.emu.transports.simulator_rules import KIND_MASK, ReceiverAnswer, ReceivingEnd, SendingEnd
 from gradwire.emu.wire.header import ACK, BITMAP, IMPORTANT, PROBE, STOP, Header
+from gradwire.protocols.transports.dlcp.dlcp import ANSWER_WORDS, NUMBER_BITS, NUMBERS
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.wire import BITMAP_PACKETS, GRADWIRE, UDP_OVERHEAD
 
 WALL_PROBE_PS = 5_000_000_000
 SNAPSHOT = 1
-"""the receiver's bitmap of what was there when the last probe first came"""
+"""the receiver's bitmap of packets present when the last Probe first arrived"""
 
-NO_ANSWER = Answer(ACK, 0, 0, 0)
+NO_ANSWER = ReceiverAnswer(ACK, 0, 0, 0)
 
 
 def parts_of(receiver: ReceivingEnd, part: int) -> list[tuple[int, bytes]]:
-    """(first packet, bits, lowest first) of each part of an answer, or of one, counted from 1."""
+    """Return (first packet, bits, lowest first) of each part of an answer, or of one part, counted from 1."""
     parts = range(-(-receiver.packets // BITMAP_PACKETS)) if part == 0 else [part - 1]
-    found = []
+    answer_parts = []
     for number in parts:
         words = receiver.bitmap(SNAPSHOT, number * ANSWER_WORDS, ANSWER_WORDS)
         count = min(receiver.packets - number * BITMAP_PACKETS, BITMAP_PACKETS)
-        found.append((number * BITMAP_PACKETS, np.array(words, dtype="<u4").tobytes()[: (count + 7) >> 3]))
-    return found
+        answer_parts.append((number * BITMAP_PACKETS, np.array(words, dtype="<u4").tobytes()[: (count + 7) >> 3]))
+    return answer_parts
 
 
 def take_part(sender: SendingEnd, first: int, content: bytes, number: int, now: int) -> None:
-    """A part of an answer has come: the bits from packet `first` on."""
+    """Handle a part of an answer: the bits from packet `first` on."""
     if first >= sender.packets or len(content) != (min(sender.packets - first, BITMAP_PACKETS) + 7) >> 3:
-        return  # there is no such part
+        return  # invalid part
     part = first // BITMAP_PACKETS
     words = np.frombuffer(content + bytes(-len(content) % 4), dtype="<u4").tolist()
     sender.told(SNAPSHOT, part * ANSWER_WORDS, words)
@@ -55,11 +55,11 @@ def take_part(sender: SendingEnd, first: int, content: bytes, number: int, now: 
 
 
 class Dlcp(DatagramCarrier):
-    """The transport `dlcp` at one host, its Stops, Probes and Bitmaps as packets over UDP."""
+    """The transport `dlcp` at one host, with Stops, Probes and Bitmaps as UDP packets."""
 
     heard = (ACK, STOP)
 
-    def __init__(self, host: LoopingHost, transport: TransportPlan, endpoint: Endpoint, side: SideChannel) -> None:
+    def __init__(self, host: CompiledLoopHost, transport: TransportPlan, endpoint: Endpoint, side: SideChannel) -> None:
         super().__init__(host, transport, endpoint)
         self.side = side
 
@@ -69,11 +69,11 @@ class Dlcp(DatagramCarrier):
             settings["probe_timeout"] = max(settings.get("probe_timeout", 0), WALL_PROBE_PS)
         return settings
 
-    def probe(self, sender: Outgoing, question: int) -> int:
+    def probe(self, sender: DatagramSender, question: int) -> int:
         return self.ask_for(sender, question & NUMBERS, question >> NUMBER_BITS)
 
-    def ask_for(self, sender: Outgoing, number: int, part: int) -> int:
-        """Ask for one part of the Bitmap, counted from 1, or for everything. Returns the bytes on the link."""
+    def ask_for(self, sender: DatagramSender, number: int, part: int) -> int:
+        """Send a Probe for one part of the Bitmap, counted from 1, or for all (0); return its bytes on the link."""
         size = max(int(self.owner.control_bytes), UDP_OVERHEAD)
         header = sender.row.number, part, 0, number, PROBE | IMPORTANT
         words = sender.block.words
@@ -82,26 +82,26 @@ class Dlcp(DatagramCarrier):
         return size
 
     def probed(self, receiver: ReceivingEnd, header: tuple[int, ...], name: int, now: int) -> bool:
-        answer = self._asked(receiver, header[1], header[3], now)
+        answer = self._answer_to_probe(receiver, header[1], header[3], now)
         if answer is None:
             return False
         if answer.kind == STOP:
             self.endpoint.control(receiver.row, STOP, 0, name, fill=answer.fill)
         elif answer.kind == BITMAP:
             for first, bits in parts_of(receiver, header[1]):
-                fill = answer.fill - len(bits)  # all parts are as long as the first
+                fill = answer.fill - len(bits)  # all parts have the same length
                 self.endpoint.control(receiver.row, BITMAP, header[3], name, first, fill, bits)
         return True
 
-    def told(self, sender: Outgoing, header: tuple[int, ...], datagram: memoryview, now: int) -> bool:
+    def told(self, sender: DatagramSender, header: tuple[int, ...], datagram: memoryview, now: int) -> bool:
         if header[4] & KIND_MASK != BITMAP or len(datagram) < GRADWIRE + header[2]:
             return False
         take_part(sender, header[1], bytes(datagram[len(datagram) - header[2] :]), header[3], now)
         self.endpoint.nic.heard(sender)
         return True
 
-    def _asked(self, receiver: ReceivingEnd, part: int, number: int, now: int) -> Answer | None:
-        """What the rules answer to a question; of kind ACK: nothing. None: there is no such part to ask for."""
+    def _answer_to_probe(self, receiver: ReceivingEnd, part: int, number: int, now: int) -> ReceiverAnswer | None:
+        """Return the rules' answer to a Probe (kind ACK: none), or None for an invalid part."""
         if part > -(-receiver.packets // BITMAP_PACKETS):
             return None
         word = receiver.on_probe(part << NUMBER_BITS | number & NUMBERS, now)
@@ -109,7 +109,7 @@ class Dlcp(DatagramCarrier):
 
 
 class DlcpBySide(Dlcp):
-    """The same with its Stops, Probes and Bitmaps on the side channel."""
+    """DLCP with Stops, Probes and Bitmaps on the side channel."""
 
     by_side = True
 
@@ -132,17 +132,17 @@ class DlcpBySide(Dlcp):
         super().close()
         self.side.close()
 
-    def make_sender(self, row: MessageRow) -> Outgoing:
+    def make_sender(self, row: MessageRow) -> DatagramSender:
         self.side.listen_for(row.number, self.on_control)
         return super().make_sender(row)
 
-    def ask_for(self, sender: Outgoing, number: int, part: int) -> int:
+    def ask_for(self, sender: DatagramSender, number: int, part: int) -> int:
         return self.side.probe(sender.row, number, part)
 
     def probed(self, receiver: ReceivingEnd, header: tuple[int, ...], name: int, now: int) -> bool:
-        return False  # not this way
+        return False
 
-    def told(self, sender: Outgoing, header: tuple[int, ...], datagram: memoryview, now: int) -> bool:
+    def told(self, sender: DatagramSender, header: tuple[int, ...], datagram: memoryview, now: int) -> bool:
         return False
 
     def answer(self, receiver: ReceivingEnd, word: int) -> None:
@@ -152,9 +152,9 @@ class DlcpBySide(Dlcp):
         self.side.answer(receiver.row, Header(receiver.row.number, kind=STOP, important=True))
 
     def on_control(self, header: Header, content: bytes) -> None:
-        """Something has come over the side channel: a Probe for a receiver here, or an answer for a sender."""
+        """Handle a frame of the side channel: a Probe for a receiver here, or an answer for a sender."""
         if header.kind == PROBE:
-            self._probed(header)
+            self._handle_probe(header)
             return
         sender = self.endpoint.senders.get(header.message)
         if sender is None or sender.done:
@@ -168,15 +168,15 @@ class DlcpBySide(Dlcp):
             self.endpoint.nic.heard(sender)
             self.endpoint.nic.serve()
 
-    def _probed(self, header: Header) -> None:
+    def _handle_probe(self, header: Header) -> None:
         receiver = self.endpoint.receiver_of(header.message)
-        was = receiver.done
-        answer = self._asked(receiver, header.offset, header.sequence, self.host.loop.now() * 1000)
+        was_done = receiver.done
+        answer = self._answer_to_probe(receiver, header.offset, header.sequence, self.host.loop.now() * 1000)
         if answer is None:
             return
         if answer.kind == STOP:
             self._stop(receiver)
-            if not was:
+            if not was_done:
                 self.deliver(receiver)
         elif answer.kind == BITMAP:
             for first, bits in parts_of(receiver, header.offset):

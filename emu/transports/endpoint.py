@@ -1,11 +1,11 @@
-"""The UDP sockets of a host, and what has arrived there handed to the messages it is of.
+"""The UDP sockets of a host, and the distribution of incoming packets to its messages.
 
-All data of a host leaves from 32 sockets, by the number of the message, so that switches that hash spread the flows; it
-comes in at one, whose answers go back to where the data came from. What arrives is written straight to its place in
-the message, whatever the order.
+All data of a host leaves from 32 sockets, chosen by message number, so that switches that hash spread the flows. It
+arrives at one socket, whose answers return to the source port. Data is written directly to its position in the message,
+in any order.
 
-What happens for every packet is compiled (`gradwire.emu.agent.core`); here is what compiled code asks for: of messages
-that are new, and of packets that are neither data nor plain answers.
+The work per packet is compiled (`gradwire.emu.agent.core`). This module serves the requests of compiled code for new
+messages and for packets other than data and plain answers.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import os
 import socket
 from typing import TYPE_CHECKING, Protocol
 
-from gradwire.emu.agent.base import Host, MessageRow
+from gradwire.emu.agent.base import CarrierHost, MessageRow
 from gradwire.emu.agent.core import layout as at
 from gradwire.emu.agent.loop import EpollLoop
 from gradwire.emu.agent.nic import AHEAD_NS, Nic
-from gradwire.emu.agent.words import Table
+from gradwire.emu.agent.shared_words import WordTable
 from gradwire.emu.system.sockets import (
     ADDRESS,
     ADDRESS_AT,
@@ -32,27 +32,20 @@ from gradwire.emu.system.sockets import (
     send_buffer,
     socket_address,
 )
-from gradwire.emu.transports.rules import MOST_FILL, ReceivingEnd
+from gradwire.emu.transports.simulator_rules import MAX_FILL, ReceivingEnd
 from gradwire.emu.wire.header import HEADER, KIND, PROBE, WORD
-from gradwire.scenarios.wire import (
-    BITMAP_PACKETS,
-    GRADWIRE,
-    GRADWIRE_PORT,
-    MIN_FRAME,
-    SOURCE_PORTS,
-    UDP_OVERHEAD,
-)
+from gradwire.scenarios.wire import BITMAP_PACKETS, GRADWIRE, GRADWIRE_PORT, MIN_FRAME, SOURCE_PORTS, UDP_OVERHEAD
 
 if TYPE_CHECKING:
-    from gradwire.emu.transports.datagrams import DatagramCarrier, Outgoing
-    from gradwire.emu.transports.side import SideChannel
+    from gradwire.emu.transports.datagrams import DatagramCarrier, DatagramSender
+    from gradwire.emu.transports.side_channel import SideChannel
 
 FILL = MIN_FRAME - UDP_OVERHEAD
-"""Zeros behind a header that make the smallest frame."""
+"""Zeros after a header that fill the minimum frame."""
 
 
-class LoopingHost(Host, Protocol):
-    """A host with the loop that compiled code goes round in."""
+class CompiledLoopHost(CarrierHost, Protocol):
+    """A host with the compiled loop."""
 
     loop: EpollLoop  # type: ignore[assignment]
 
@@ -60,48 +53,54 @@ class LoopingHost(Host, Protocol):
 class Endpoint:
     """The UDP sockets of a host and its NIC, shared by all its transports.
 
-    carriers : by the number of the transport, filled by whoever makes them.
+    carriers : by the number of the transport, filled by the caller.
     senders, receivers : of messages, by number.
-    side : the side channel beside it, if there is one.
+    side : the side channel, if any.
     """
 
     def __init__(
-        self, host: LoopingHost, payload: int, *, classes: int = 8, ahead_ns: int = AHEAD_NS, shared: bool = False
+        self, host: CompiledLoopHost, payload: int, *, classes: int = 8, ahead_ns: int = AHEAD_NS, shared: bool = False
     ) -> None:
-        """`shared` : the kernel's TCP sends from this host, too: a packet goes to the card when the one before has left
-        it."""
+        """Make the endpoint, without sockets.
+
+        shared : the kernel's TCP shares the NIC: a packet is passed on when the previous one has left it.
+        """
         self.host = host
         self.carriers: dict[int, DatagramCarrier] = {}
-        self.senders: dict[int, Outgoing] = {}
+        self.senders: dict[int, DatagramSender] = {}
         self.receivers: dict[int, ReceivingEnd] = {}
         self.side: SideChannel | None = None
-        self._contents: list[bytes] = []  # of control packets, which have to stay until they are handed over
+        self._contents: list[bytes] = []  # of control packets, kept alive until they are sent
         self.out = Sender()
         self.nic = Nic(
             host.loop, host.rate, self.out, classes=classes, ahead_ns=ahead_ns if host.clock == "wall" else 0
         )
-        self._in = Receiver(GRADWIRE + MOST_FILL + max(payload, BITMAP_PACKETS // 8))
+        self._in = Receiver(GRADWIRE + MAX_FILL + max(payload, BITMAP_PACKETS // 8))
         self._names: dict[int, tuple[object, int]] = {}
         self._data: socket.socket | None = None
         self.sources: list[socket.socket] = []
         self._words = host.loop.words
         self._words[at.W_IN], self._words[at.W_SHARED] = self._in.index, shared
         self._rooms: list[int] = []
-        self._sending, self._receiving = Table(), Table()
-        self._tables_moved()
+        self._sending, self._receiving = WordTable(), WordTable()
+        self._store_tables()
         host.loop.asked |= {
-            at.ASK_RECEIVER: self._made, at.ASK_NO_DATA: self._no_data, at.ASK_ANSWER: self._answer,
-            at.ASK_DELIVER: self._deliver, at.ASK_TOLD: self._told, at.ASK_SETTLE: self._settle,
+            at.ASK_RECEIVER: self._make_receiver,
+            at.ASK_NO_DATA: self._handle_non_data,
+            at.ASK_ANSWER: self._answer,
+            at.ASK_DELIVER: self._deliver,
+            at.ASK_TOLD: self._handle_special_answer,
+            at.ASK_SETTLE: self._settle,
             at.ASK_PROBE: self._probe,
-        }  # fmt: skip
+        }
 
-    def _tables_moved(self) -> None:
+    def _store_tables(self) -> None:
         words = self._words
         words[at.W_SENDERS], words[at.W_SENDERS_MASK] = self._sending.address, self._sending.mask
         words[at.W_RECEIVERS], words[at.W_RECEIVERS_MASK] = self._receiving.address, self._receiving.mask
 
     def open(self) -> None:
-        """Bind everything; the second time nothing."""
+        """Bind all sockets; no effect if they are bound."""
         if self._data is not None:
             return
         address = self.host.address(self.host.node)
@@ -114,15 +113,15 @@ class Endpoint:
             self.sources.append(source)
             self.host.loop.serve_in_core(source.fileno(), at.FILE_ANSWERS)
             if self._words[at.W_SHARED]:
-                send_buffer(source, 0)  # the smallest there is: it has room where none of its packets is at the card
-                self._rooms.append(os.dup(source.fileno()))  # a file can be waited for in one way only
+                send_buffer(source, 0)  # the minimum: writable only if none of its packets is in the NIC
+                self._rooms.append(os.dup(source.fileno()))  # epoll accepts a file only once
                 self.host.loop.serve_in_core(self._rooms[-1], at.FILE_ROOM)
 
     def close(self) -> None:
-        """Close everything; the second time nothing."""
-        for each in [*self.sources, *([self._data] if self._data else [])]:
-            self.host.loop.serve_in_core(each.fileno(), at.FILE_OF_PYTHON)
-            each.close()
+        """Close all sockets; no effect if they are closed."""
+        for opened in [*self.sources, *([self._data] if self._data else [])]:
+            self.host.loop.serve_in_core(opened.fileno(), at.FILE_OF_PYTHON)
+            opened.close()
         for room in self._rooms:
             self.host.loop.serve_in_core(room, at.FILE_OF_PYTHON)
             os.close(room)
@@ -131,37 +130,37 @@ class Endpoint:
 
     @property
     def strays(self) -> int:
-        """Datagrams that were none of ours: of no message under way, of other sizes, or from elsewhere."""
+        """Return the number of invalid datagrams: unknown message, wrong size, or wrong source."""
         return self._words[at.W_STRAYS]
 
     def overflows(self) -> int:
-        """Datagrams lost because this process was too slow to read them."""
-        return sum(overflowed(each) for each in [*self.sources, *([self._data] if self._data else [])])
+        """Return the number of datagrams lost because this process was too slow to read them."""
+        return sum(overflowed(opened) for opened in [*self.sources, *([self._data] if self._data else [])])
 
     def unasked(self) -> int:
-        """Datagrams and connections to the side channel that were none of this run's."""
+        """Return the number of invalid datagrams, and of invalid connections to the side channel."""
         return self.strays + (self.side.strays() if self.side is not None else 0)
 
     def name_of(self, node: int) -> int:
-        """Where the socket address is that a host receives data at."""
+        """Return the address of the sockaddr_in at which a host receives data."""
         if node not in self._names:
-            made = ctypes.create_string_buffer(socket_address(self.host.address(node), GRADWIRE_PORT), 16)
-            self._names[node] = made, ctypes.addressof(made)
+            name = ctypes.create_string_buffer(socket_address(self.host.address(node), GRADWIRE_PORT), 16)
+            self._names[node] = name, ctypes.addressof(name)
         return self._names[node][1]
 
-    def sends(self, sender: Outgoing) -> None:
-        """A message is under way from here."""
+    def sends(self, sender: DatagramSender) -> None:
+        """Register a sender."""
         self.senders[sender.number] = sender
         if self._sending.put(sender.number, sender.index):
-            self._tables_moved()
+            self._store_tables()
 
-    def is_over(self, sender: Outgoing) -> None:
-        """It is not any more."""
+    def is_over(self, sender: DatagramSender) -> None:
+        """Unregister a sender."""
         self.senders.pop(sender.number, None)
         self._sending.put(sender.number, 0)
 
     def receiver_of(self, message: int) -> ReceivingEnd:
-        """The receiving end of a message. KeyError: this host receives no such message."""
+        """Return the receiving end of a message; raise KeyError if this host does not receive it."""
         receiver = self.receivers.get(message)
         if receiver is None:
             row = self.host.row(message)
@@ -173,41 +172,47 @@ class Endpoint:
             words[at.E_PLACE] = address_of(receiver.place)
             words[at.E_SOURCE] = address_word(self.host.address(row.src))
             if self._receiving.put(message, receiver.index):
-                self._tables_moved()
+                self._store_tables()
         return receiver
 
     def control(
-        self, row: MessageRow, flags: int, sequence: int, name: int, argument: int = 0, fill: int = FILL,
+        self,
+        row: MessageRow,
+        flags: int,
+        sequence: int,
+        name: int,
+        argument: int = 0,
+        fill: int = FILL,
         content: bytes = b"",
-    ) -> None:  # fmt: skip
-        """Send a control packet back, at the end of what is being read. `content` follows the zeros."""
+    ) -> None:
+        """Send a control packet back after the current batch; `content` follows the zeros."""
         carrier = self.carriers[row.transport]
         header = row.number, argument & WORD, len(content), sequence, flags | carrier.control_flags
-        place = 0
+        address = 0
         if self.out.empty:
             self._contents.clear()
         if content:
-            place = address_of(memoryview(content))
+            address = address_of(memoryview(content))
             self._contents.append(content)
-        self.out.add(self.file, name, carrier.control_tos, header, place, len(content), fill)
+        self.out.add(self.file, name, carrier.control_tos, header, address, len(content), fill)
         self._words[at.W_ANSWERED] += UDP_OVERHEAD + fill + len(content)
 
-    # --- what compiled code asks for
+    # --- requests of compiled code
 
-    def _made(self, message: int, *_: int) -> int:
+    def _make_receiver(self, message: int, *_: int) -> int:
         try:
             return self.receiver_of(message).index
         except KeyError:
             return 0
 
-    def _no_data(self, message: int, slot: int, now: int, _: int) -> None:
-        """What came for a message is none of its data packets: a Probe, or nothing of ours."""
+    def _handle_non_data(self, message: int, slot: int, now: int, _: int) -> None:
+        """Handle a packet for a message other than its data: a Probe, or an invalid one."""
         arrived, receiver = self._in, self.receivers[message]
         header = HEADER.unpack_from(arrived.data, slot * arrived.room)
         source = arrived.addresses[slot * ADDRESS + ADDRESS_AT]
-        ours = header[4] & KIND == PROBE and source == receiver.block.words[at.E_SOURCE]
+        is_probe = header[4] & KIND == PROBE and source == receiver.block.words[at.E_SOURCE]
         carrier = self.carriers[receiver.row.transport]
-        if not (ours and carrier.probed(receiver, header, arrived.name(slot), now)):
+        if not (is_probe and carrier.probed(receiver, header, arrived.name(slot), now)):
             self._words[at.W_STRAYS] += 1
 
     def _answer(self, message: int, word: int, _sequence: int, _slot: int) -> None:
@@ -218,7 +223,7 @@ class Endpoint:
         receiver = self.receivers[message]
         self.carriers[receiver.row.transport].deliver(receiver)
 
-    def _told(self, message: int, slot: int, now: int, _: int) -> bool:
+    def _handle_special_answer(self, message: int, slot: int, now: int, _: int) -> bool:
         sender, arrived = self.senders[message], self._in
         header = HEADER.unpack_from(arrived.data, slot * arrived.room)
         return sender.carrier.told(sender, header, arrived.datagram(slot), now)

@@ -1,15 +1,15 @@
-"""The kernel's own TCP: every message over a connection of its own ("fresh"), or one for each host and class that all
-messages of the class go through, one after the other ("persistent").
+"""Carrier over the kernel's TCP, with "fresh" or "persistent" connections.
 
-Connections are opened before the beginning. A fresh one says at once which message it is for, so that during the run
-nothing but the message crosses it and it begins with a fresh window, as in the simulator; past `OPEN_AHEAD` messages
-the next one is opened when an earlier one is through. On a persistent one every message follows its header, and
-segments count for the message that is through next.
+A fresh connection carries one message; a persistent one carries all messages of one host and class in sequence.
+Connections are opened before the beginning. A fresh one names its message at once, so that during the run only the
+message crosses it and begins with a fresh window, as in the simulator; after `OPEN_AHEAD` messages the next one is
+opened when an earlier one is finished. On a persistent one every message follows its header, and segments count for the
+next message to finish.
 
-The congestion control is chosen per socket. What can only be set per route - initial window, smallest time-out,
-acknowledging every packet - is for whoever builds the network, as is the sysctl that turns ECN on.
+The congestion control is set per socket. Settings that exist only per route (initial window, minimum RTO, acknowledging
+every packet) and the sysctl for ECN are set by the builder of the network.
 
-The receiver answers a whole message with Stop, by which the sender knows that it is done with.
+The receiver answers a whole message with Stop, which settles it at the sender.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from gradwire.emu.agent.base import Arrival, Host, MessageRow
-from gradwire.emu.planning.plan import Plan, TransportPlan
-from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.agent.base import Arrival, CarrierHost, MessageRow
+from gradwire.emu.planning.plan import TestbedPlan, TransportPlan
+from gradwire.emu.switches.backend_kind import TestbedError
 from gradwire.emu.system.sockets import receive_buffer
-from gradwire.emu.transports.door import Door
-from gradwire.emu.transports.listening import allow_files
-from gradwire.emu.transports.side import CONTROL_TOS, TCP_CONGESTION
-from gradwire.emu.wire.header import DATA, STOP, Frames, Header, NotOurs, Opening, unpack
+from gradwire.emu.transports.listening_sockets import allow_files
+from gradwire.emu.transports.side_channel import CONTROL_TOS, TCP_CONGESTION
+from gradwire.emu.transports.tcp_listener import OpeningListener
+from gradwire.emu.wire.header import DATA, STOP, ForeignDataError, Frames, Header, Opening, unpack
 from gradwire.scenarios.inner_units import Bytes, Ns
 from gradwire.scenarios.wire import CONTROL_PORT, GRADWIRE, GRADWIRE_PORT, dscp
 
 OPEN_AHEAD: Final = 1000
 OPEN_AT_ONCE: Final = 4
 """Connections that a host opens at a time, before the beginning (our choice). If all were opened together, they would
-queue up before the hosts that they go to, and go into the run with the round trips of that queue, or with what a lost
-packet has made of their windows."""
+queue at their destinations, and enter the run with the round-trip times of that queue, or with windows reduced by a
+lost packet."""
 NOT_SENT_LOWAT: Final = 32 * 1024
-"""Bytes that the kernel may hold of a message before their turn has come, so that a message that is ready later but
-goes first does not stand behind megabytes; our choice."""
+"""Unsent bytes of a message that the kernel may hold, so that a later message of a higher class does not wait behind
+megabytes; our choice."""
 RECEIVE_BUFFER: Final = 8 << 20
 TCP_NOTSENT_LOWAT: Final = 25
 TCP_INFO: Final = getattr(socket, "TCP_INFO", 11)
@@ -48,8 +48,8 @@ RETRANSMITTED, DATA_SEGMENTS, MARKED, INFO_BYTES = 100, 156, 196, 200
 WORD = struct.Struct("=I")
 
 
-class Outgoing:
-    """A connection that messages leave by."""
+class OutgoingConnection:
+    """A connection for outgoing messages."""
 
     def __init__(self, carrier: Tcp, node: int, tos: int, message: int | None) -> None:
         self.carrier, self.node, self.message = carrier, node, message
@@ -82,14 +82,14 @@ class Outgoing:
         loop, file = self.carrier.host.loop, self.link.fileno()
         self.established = True
         loop.writer(file, None)
-        loop.reader(file, self._answered)
+        loop.reader(file, self._read_answers)
         assert self._opening is not None
         self.link.send(self._opening.words + (Header(self.message).pack() if self.message is not None else b""))
         self._base = self.segments()
         self._push()
 
     def send(self, message: int) -> None:
-        """Send a message, after those before it."""
+        """Send a message after the earlier ones."""
         host = self.carrier.host
         if self.message is None:
             self._data.append(memoryview(Header(message).pack()))
@@ -114,63 +114,62 @@ class Outgoing:
             data[0] = data[0][done:]
         self.carrier.host.loop.writer(self.link.fileno(), None)
 
-    def _answered(self) -> None:
+    def _read_answers(self) -> None:
         try:
             data = self.link.recv(4096)
         except BlockingIOError:
             return
-        if not data:  # the other host has ended: the controller sees to that
+        if not data:  # the other host has ended; the controller handles it
             self.carrier.host.loop.reader(self.link.fileno(), None)
             return
         if self._opening is not None:
-            data = self._opened(data)
+            data = self._take_opening(data)
         for header, _ in self._frames.feed(data):
             if header.kind == STOP and self._queue and self._queue[0] == header.message:
                 self._queue.popleft()
                 now = self.segments()
-                own = tuple(a - b for a, b in zip(now, self._base, strict=True))
+                counts = tuple(a - b for a, b in zip(now, self._base, strict=True))
                 self._base = now
-                self.carrier.settle(self, header.message, own)
+                self.carrier.settle(self, header.message, counts)
 
-    def _opened(self, data: bytes) -> bytes:
-        """The other end has to answer in the same words."""
+    def _take_opening(self, data: bytes) -> bytes:
+        """Check the opening of the other end."""
         assert self._opening is not None
         try:
             data = self._opening.feed(data)
-        except NotOurs as error:
+        except ForeignDataError as error:
             where = f"{self.carrier.host.address(self.node)}:{self.carrier.port}"
-            raise TestbedError(f"{error}", where, "that port free for gradwire's agent", usage=False) from None
+            raise TestbedError(f"{error}", where, "a port reserved for gradwire's agent", usage=False) from None
         if not self._opening.lacking:
             self._opening = None
-            self.link.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)  # now, and not in the run
+            self.link.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)  # now, not during the run
             self.carrier.opened(self)
         return data
 
     def segments(self) -> tuple[int, int, int]:
-        """(data segments sent, of them sent again, acknowledged with marks) by the kernel's count."""
+        """Return (data segments sent, retransmissions, acknowledged with marks) as counted by the kernel."""
         info = self.link.getsockopt(socket.IPPROTO_TCP, TCP_INFO, INFO_BYTES)
-        found = [
-            WORD.unpack_from(info, at)[0] if len(info) >= at + 4 else 0
-            for at in (DATA_SEGMENTS, RETRANSMITTED, MARKED)
+        counts = [
+            WORD.unpack_from(info, at)[0] if len(info) >= at + 4 else 0 for at in (DATA_SEGMENTS, RETRANSMITTED, MARKED)
         ]
-        return found[0], found[1], found[2]
+        return counts[0], counts[1], counts[2]
 
     def under_way(self) -> dict[int, tuple[int, int, int]]:
-        """The same of the message that is being sent."""
+        """Return the counts of the message being sent."""
         if not self._queue or not self.established:
             return {}
         return {self._queue[0]: tuple(a - b for a, b in zip(self.segments(), self._base, strict=True))}  # type: ignore[dict-item]
 
     def close(self) -> None:
-        """Close it."""
+        """Close the connection."""
         if self.link.fileno() >= 0:
             self.carrier.host.loop.reader(self.link.fileno(), None)
             self.carrier.host.loop.writer(self.link.fileno(), None)
             self.link.close()
 
 
-class Incoming:
-    """A connection that messages come in by: header, content, header, ..."""
+class IncomingConnection:
+    """A connection for incoming messages: header, content, header, ..."""
 
     def __init__(self, carrier: Tcp, link: socket.socket) -> None:
         self.carrier, self.link = carrier, link
@@ -179,35 +178,35 @@ class Incoming:
         link.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, CONTROL_TOS)
         self._header = memoryview(bytearray(GRADWIRE))
         self._row: MessageRow | None = None
-        self._place: memoryview = self._header
+        self._buffer: memoryview = self._header
         self._at = 0
         carrier.host.loop.reader(link.fileno(), self._read)
 
     def _read(self) -> None:
         while True:
             try:
-                got = self.link.recv_into(self._place[self._at :])
+                count = self.link.recv_into(self._buffer[self._at :])
             except BlockingIOError:
                 return
             except OSError:
-                got = 0
-            if not got:
+                count = 0
+            if not count:
                 self.close()
                 return
-            self._at += got
-            if self._at < len(self._place):
+            self._at += count
+            if self._at < len(self._buffer):
                 continue
             if self._row is None:
                 if not self._begin():
                     self.carrier.unknown += 1
                     self.close()
                     return
-                if len(self._place):
+                if len(self._buffer):
                     continue
             self._end()
 
     def _begin(self) -> bool:
-        """A header is there: make room for its message, if that is to come here by this transport, and once."""
+        """Check a header and prepare the buffer of its message; return False if it is unexpected."""
         host, carrier, header = self.carrier.host, self.carrier, unpack(self._header)
         try:
             row = host.row(header.message)
@@ -218,23 +217,23 @@ class Incoming:
         if row.number in carrier.begun:
             return False
         carrier.begun.add(row.number)
-        self._row, self._place, self._at = row, host.incoming(row.number).cast("B"), 0
+        self._row, self._buffer, self._at = row, host.incoming(row.number).cast("B"), 0
         return True
 
     def _end(self) -> None:
         host, row = self.carrier.host, self._row
         assert row is not None
-        self._row, self._place, self._at = None, self._header, 0
+        self._row, self._buffer, self._at = None, self._header, 0
         self.link.send(Header(row.number, kind=STOP).pack())
         host.arrived(Arrival(row.number, Ns(host.loop.now()), row.nbytes, Bytes(0), None, -1))
 
     @property
     def under_way(self) -> tuple[int, int] | None:
-        """The message that comes in, and bytes of it that have."""
+        """Return the incoming message and its received bytes."""
         return None if self._row is None else (self._row.number, self._at)
 
     def close(self) -> None:
-        """Close it."""
+        """Close the connection."""
         if self.link.fileno() >= 0:
             self.carrier.host.loop.reader(self.link.fileno(), None)
             self.link.close()
@@ -244,56 +243,55 @@ class Incoming:
 class Tcp:
     """A transport over the kernel's TCP at one host; see `gradwire.emu.agent.base.Carrier`."""
 
-    def __init__(self, host: Host, transport: TransportPlan, number: int, plan: Plan) -> None:
+    def __init__(self, host: CarrierHost, transport: TransportPlan, number: int, plan: TestbedPlan) -> None:
         self.host, self.transport, self.number = host, transport, number
         self.congestion = transport.congestion.encode()
         self.fresh = not transport.persistent
-        kinds = [i for i, each in enumerate(plan.transports) if each.by_kernel]
-        place = kinds.index(number)
-        # a listener each: whether a connection may use ECN is settled between the congestion controls of both ends
-        self.port = CONTROL_PORT + place if place else GRADWIRE_PORT
-        self.incoming: dict[Incoming, None] = {}  # in the order in which they came
-        self._door: Door | None = None
+        kinds = [i for i, transport_plan in enumerate(plan.transports) if transport_plan.by_kernel]
+        index = kinds.index(number)
+        # one listener per transport: the congestion controls of both ends negotiate ECN
+        self.port = CONTROL_PORT + index if index else GRADWIRE_PORT
+        self.incoming: dict[IncomingConnection, None] = {}  # in order of arrival
+        self._listener: OpeningListener | None = None
         rows = plan.program.messages
         table = plan.program.tables
-        mine = [
-            i
-            for i in range(len(rows))
-            if rows.src[i] == host.node and table[int(rows.table[i])].transport == number
+        numbers = [
+            i for i in range(len(rows)) if rows.src[i] == host.node and table[int(rows.table[i])].transport == number
         ]
-        self._messages = deque(mine)
-        self._links: dict[int | tuple[int, int], Outgoing] = {}
+        self._messages = deque(numbers)
+        self._links: dict[int | tuple[int, int], OutgoingConnection] = {}
         self.begun: set[int] = set()
-        """messages of which a header has come"""
+        """messages whose header has arrived"""
         self.unknown = 0
-        """headers of messages that do not come here"""
+        """headers of unexpected messages"""
         self._opening = self._ahead = 0
         self._pairs: deque[tuple[tuple[int, int], MessageRow]] = deque()
         self._late = 0
         self._counts: dict[int, tuple[int, ...]] = {}
 
     def configure(self, link: socket.socket) -> None:
-        """What every socket of the transport has, before it listens or connects."""
+        """Set the options of a socket of the transport before it listens or connects."""
         try:
             link.setsockopt(socket.IPPROTO_TCP, TCP_CONGESTION, self.congestion)
         except OSError:
             name = self.congestion.decode()
             raise TestbedError(
-                f"this kernel has no TCP congestion control {name}", "transport.kind",
+                f"congestion control not available on this kernel: {name!r}",
+                "transport.kind",
                 "one of " + open("/proc/sys/net/ipv4/tcp_available_congestion_control").read().strip(),
-            ) from None  # fmt: skip
+            ) from None
         receive_buffer(link, RECEIVE_BUFFER)
 
     def open(self) -> None:
         allow_files()
-        self._door = Door(self.host, self.port, self._let, self.configure)
+        self._listener = OpeningListener(self.host, self.port, self._accept, self.configure)
 
-    def _let(self, link: socket.socket, address: str) -> None:
-        self.incoming[Incoming(self, link)] = None
+    def _accept(self, link: socket.socket, address: str) -> None:
+        self.incoming[IncomingConnection(self, link)] = None
 
     def strays(self) -> int:
-        """What came and was none of this run's."""
-        return self.unknown + (self._door.turned if self._door is not None else 0)
+        """Return the number of invalid connections and headers."""
+        return self.unknown + (self._listener.turned if self._listener is not None else 0)
 
     def connect(self, peers: Sequence[int]) -> None:
         if self.fresh:
@@ -304,7 +302,7 @@ class Tcp:
         self._open_ahead()
 
     def _open_ahead(self) -> None:
-        """Go on with the connections that are opened before the beginning."""
+        """Continue to open connections before the beginning."""
         while self._opening < OPEN_AT_ONCE:
             if self._ahead:
                 self._ahead -= 1
@@ -319,12 +317,12 @@ class Tcp:
         row = self.host.row(self._messages.popleft())
         self._links[row.number] = self._link(row, row.number)
 
-    def _link(self, row: MessageRow, message: int | None) -> Outgoing:
+    def _link(self, row: MessageRow, message: int | None) -> OutgoingConnection:
         self._opening += 1
-        return Outgoing(self, row.dst, dscp(row.priority) << 2, message)
+        return OutgoingConnection(self, row.dst, dscp(row.priority) << 2, message)
 
-    def opened(self, link: Outgoing) -> None:
-        """A connection is there, at both ends."""
+    def opened(self, link: OutgoingConnection) -> None:
+        """Handle a connection that is established at both ends."""
         self._opening -= 1
         self._open_ahead()
 
@@ -332,10 +330,10 @@ class Tcp:
         return self._opening == 0 and not self._ahead and not self._pairs
 
     def begin(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def prepare(self, rows: Iterable[MessageRow]) -> None:
-        """Nothing: the kernel makes what there is to make."""
+        """Do nothing: the kernel has nothing to prepare."""
 
     def send(self, message: int) -> None:
         row = self.host.row(message)
@@ -347,8 +345,8 @@ class Tcp:
             self._late += 1
         self._links[key].send(message)
 
-    def settle(self, link: Outgoing, message: int, counts: tuple[int, ...]) -> None:
-        """A message is through."""
+    def settle(self, link: OutgoingConnection, message: int, counts: tuple[int, ...]) -> None:
+        """Settle a finished message."""
         self._counts[message] = counts
         if self.fresh and self._messages:
             self._links.pop(message).close()
@@ -356,33 +354,33 @@ class Tcp:
         self.host.settled(message, counts[0], counts[1])
 
     def _all_counts(self) -> dict[int, tuple[int, ...]]:
-        found = dict(self._counts)
+        counts = dict(self._counts)
         for link in self._links.values():
-            found |= link.under_way()
-        return found
+            counts |= link.under_way()
+        return counts
 
     def counts(self) -> dict[int, tuple[int, int]]:
-        return {message: (sent, again) for message, (sent, again, _) in self._all_counts().items()}
+        return {message: (sent, retransmitted) for message, (sent, retransmitted, _) in self._all_counts().items()}
 
     def marked_sent(self) -> dict[int, int]:
-        """Packets acknowledged with marks by message sent from here, where the receiver tells exactly (DCTCP)."""
+        """Return packets acknowledged with marks by message sent from here, if the receiver is exact (DCTCP)."""
         if self.congestion != b"dctcp":
             return {}
         return {message: marked for message, (_, _, marked) in self._all_counts().items()}
 
     def received(self) -> dict[int, int]:
-        """Payload bytes that have come of the messages whose last ones have not."""
-        return dict(each.under_way for each in self.incoming if each.under_way is not None)
+        """Return the received payload bytes of incomplete messages."""
+        return dict(connection.under_way for connection in self.incoming if connection.under_way is not None)
 
     def notes(self) -> list[str]:
-        """What people should know."""
+        """Return notes for the user."""
         return [f"{self._late} messages of {self.transport.kind} waited for their connection"] if self._late else []
 
     def close(self) -> None:
         for link in self._links.values():
             link.close()
-        for each in list(self.incoming):
-            each.close()
-        if self._door is not None:
-            self._door.close()
-            self._door = None
+        for connection in list(self.incoming):
+            connection.close()
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None

@@ -1,7 +1,7 @@
-"""The gradwire header in bytes, from the one table that says what it looks like (`gradwire.scenarios.wire.HEADERS`).
+"""Encoding of the gradwire header, from the table `gradwire.scenarios.wire.HEADERS`.
 
-Captures of simulated packets (`gradwire.analysis.capture`), the scapy layer (`gradwire.emu.wire.scapy_layer`) and
-docs/wire.md are made from the same table.
+Captures of simulated packets (`gradwire.analysis.pcap.packet_capture`), the scapy layer
+(`gradwire.emu.wire.scapy_layer`) and docs/wire.md are made from the same table.
 """
 
 from __future__ import annotations
@@ -22,19 +22,18 @@ IMPORTANT: Final = GRADWIRE_FLAGS["important"]
 ECHO: Final = GRADWIRE_FLAGS["echo"]
 WORD: Final = 0xFFFFFFFF
 ECN, CE = 3, 3
-"""Of the TOS byte: the two bits of ECN, and what they are when a switch has marked the packet [RFC 3168]."""
+"""The ECN bits of the TOS byte, and their value after a switch has marked the packet [RFC 3168]."""
 
 assert HEADER.size == GRADWIRE
 assert PACKET_KINDS[:6] == ("data", "ack", "stop", "bitmap", "probe", "nack")
 
 
-class NotOurs(ValueError):
-    """Something has come that nobody of this run sends; in one line what."""
+class ForeignDataError(ValueError):
+    """Received data that does not belong to this run; the message describes it in one line."""
 
 
 class Header(NamedTuple):
-    """A gradwire header; `gradwire.scenarios.wire.GRADWIRE_FIELDS` says what the numbers mean for each kind of
-    packet."""
+    """A gradwire header; `gradwire.scenarios.wire.GRADWIRE_FIELDS` defines the numbers for each kind of packet."""
 
     message: int
     offset: int = 0
@@ -46,35 +45,42 @@ class Header(NamedTuple):
     echo: bool = False
 
     def pack(self) -> bytes:
-        """Its 16 bytes; numbers that do not fit are taken modulo what does."""
+        """Return its 16 bytes; numbers are reduced modulo the sizes of their fields."""
         flags = sum(
             int(getattr(self, name)) * (mask & -mask) for name, mask in GRADWIRE_FLAGS.items()
-        )  # to where its mask begins
-        return HEADER.pack(
-            self.message & WORD, self.offset & WORD, self.length & 0xFFFF, self.sequence & WORD, flags
-        )
+        )  # shifts each flag to its mask
+        return HEADER.pack(self.message & WORD, self.offset & WORD, self.length & 0xFFFF, self.sequence & WORD, flags)
 
 
 def unpack(data: bytes | bytearray | memoryview, at: int = 0) -> Header:
-    """The header at some place of some bytes; struct.error if there are fewer than it takes."""
+    """Return the header at a position; raise struct.error if there are too few bytes."""
     message, offset, length, sequence, flags = HEADER.unpack_from(data, at)
     values = {name: (flags & mask) // (mask & -mask) for name, mask in GRADWIRE_FLAGS.items()}
     return Header(
-        message, offset, length, sequence, values["kind"],
-        bool(values["important"]), bool(values["trimmed"]), bool(values["echo"]),
-    )  # fmt: skip
+        message,
+        offset,
+        length,
+        sequence,
+        values["kind"],
+        bool(values["important"]),
+        bool(values["trimmed"]),
+        bool(values["echo"]),
+    )
 
 
 OPENING: Final = struct.Struct(">8sHxx16s")
-"""magic, version, token: what both ends of every TCP connection say first, in a frame that acknowledges no message. A
-port is open to everybody who finds it."""
+"""magic, version, token: the first frame of both ends of every TCP connection, an acknowledgement of no message; other
+programs could connect to the port."""
 OPENING_MAGIC: Final = b"gradwire"
 OPENING_VERSION: Final = 1
 OPENING_BYTES: Final = GRADWIRE + OPENING.size
 
 
 class Opening:
-    """What a connection has to begin with, as far as it has not come yet. `words`: the same, to be said."""
+    """The expected opening of a connection, as far as it has not arrived yet.
+
+    words : the opening's bytes, to be sent.
+    """
 
     def __init__(self, token: bytes) -> None:
         head = Header(WORD, length=OPENING.size, kind=ACK, important=True).pack()
@@ -82,26 +88,26 @@ class Opening:
 
     @property
     def lacking(self) -> int:
-        """Bytes of it that are still to come."""
+        """Return the number of its bytes still to arrive."""
         return len(self._left)
 
     def feed(self, data: bytes) -> bytes:
-        """Take what has come; what of it lies behind the opening. NotOurs if it is another one."""
-        known = min(len(data), len(self._left))
-        if data[:known] != self._left[:known]:
-            raise NotOurs(f"it says {data[:40]!r}, and is no agent of this run")
-        self._left = self._left[known:]
-        return data[known:]
+        """Consume received bytes; return those after the opening, or raise NotOurs if it differs."""
+        count = min(len(data), len(self._left))
+        if data[:count] != self._left[:count]:
+            raise ForeignDataError(f"not an agent of this run: got {data[:40]!r}")
+        self._left = self._left[count:]
+        return data[count:]
 
 
 class Frames:
-    """Takes a stream of bytes apart into headers and what follows each: the side channel over TCP."""
+    """Decoder of a stream of headers with data: the side channel over TCP."""
 
     def __init__(self) -> None:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> Iterator[tuple[Header, bytes]]:
-        """Add what has arrived; gives every frame that is complete now."""
+        """Add received bytes; yield every complete frame."""
         self._data += data
         at = 0
         while len(self._data) - at >= GRADWIRE:

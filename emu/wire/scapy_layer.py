@@ -1,29 +1,21 @@
-"""The gradwire header for scapy, made from the table of `gradwire.scenarios.wire`: for looking into captures, real or
-simulated.
+"""The gradwire header for scapy, made from the table of `gradwire.scenarios.wire`, to inspect captures.
 
     from gradwire.emu.wire.scapy_layer import Gradwire, GradwireStream
     from scapy.all import rdpcap
     for frame in rdpcap("packets.pcapng"): frame.show()
 
 UDP packets from or to port 7117 are dissected as `Gradwire`; the content of TCP segments from or to port 7118 as
-`GradwireStream`, a list of headers and what follows them. A segment is dissected by itself: one that begins in the
-middle of a frame is shown as raw bytes. scapy is an extra: `pip install -e '.[emu]'`.
+`GradwireStream`, a list of headers with data. Segments are dissected separately: one that begins in the middle of a
+frame is shown as raw bytes. scapy is an extra: `pip install -e '.[emu]'`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.switches.backend_kind import TestbedError
 from gradwire.scenarios.advice import install
-from gradwire.scenarios.wire import (
-    CONTROL_PORT,
-    GRADWIRE,
-    GRADWIRE_FLAGS,
-    GRADWIRE_PORT,
-    HEADERS,
-    PACKET_KINDS,
-)
+from gradwire.scenarios.wire import CONTROL_PORT, GRADWIRE, GRADWIRE_FLAGS, GRADWIRE_PORT, HEADERS, PACKET_KINDS
 
 try:
     from scapy.fields import BitEnumField, BitField, Field, PacketListField
@@ -36,7 +28,7 @@ FORMATS = {1: "B", 2: "H", 4: "I"}
 
 
 def _flag_fields(size: int) -> list[Any]:
-    """Fields of single bits, highest first, as the masks of GRADWIRE_FLAGS have them; unnamed bits in between."""
+    """Return the bit fields of GRADWIRE_FLAGS, highest first, with unnamed bits in between."""
     fields: list[Any] = []
     top = 8 * size
     for name, mask in sorted(GRADWIRE_FLAGS.items(), key=lambda item: -item[1]):
@@ -52,45 +44,45 @@ def _flag_fields(size: int) -> list[Any]:
 
 
 def _fields() -> list[Any]:
-    """Fields of the header for scapy."""
-    made: list[Any] = []
+    """Return the fields of the header for scapy."""
+    fields: list[Any] = []
     for name, size in HEADERS["gradwire"]:
-        made += _flag_fields(size) if name == "flags" else [Field(name, 0, ">" + FORMATS[size])]
-    return made
+        fields += _flag_fields(size) if name == "flags" else [Field(name, 0, ">" + FORMATS[size])]
+    return fields
 
 
 class Gradwire(Packet):  # type: ignore[misc]  # scapy has no types here
-    """A gradwire header and what follows it."""
+    """A gradwire header with its data."""
 
     name = "gradwire"
     fields_desc = _fields()
 
     def extract_padding(self, rest: bytes) -> tuple[bytes, bytes]:
-        """What is behind the bytes that the header tells of fills up the smallest frame."""
+        """Return the header's data, and the padding of a minimum-size frame."""
         return rest[: self.length], rest[self.length :]
 
     def mysummary(self) -> str:
-        """One line."""
+        """Return a one-line summary."""
         kind = PACKET_KINDS[self.kind]
         return f"gradwire {kind} message {self.message} sequence {self.sequence} length {self.length}"
 
 
 class GradwireFrame(Gradwire):
-    """One frame of a stream: what is behind it is the next one."""
+    """One frame of a stream, followed by the next one."""
 
     name = "gradwire frame"
     fields_desc = _fields()
 
 
 def _next_frame(_packet: Any, frames: list[Any], _current: Any, rest: bytes) -> Any:
-    """The class of the next frame of a stream; None if what is left is no whole frame."""
+    """Return the class of the next frame of a stream; None if the rest is incomplete."""
     if len(rest) < GRADWIRE or len(rest) < GRADWIRE + int.from_bytes(rest[8:10], "big"):
         return None
     return GradwireFrame
 
 
 class GradwireStream(Packet):  # type: ignore[misc]
-    """The side channel: frames one behind the other."""
+    """The side channel: a sequence of frames."""
 
     name = "gradwire stream"
     fields_desc = [PacketListField("frames", [], next_cls_cb=_next_frame)]  # noqa: RUF012  # scapy wants a list

@@ -36,7 +36,7 @@ def arguments() -> argparse.Namespace:
 
 def reduced(ddp: DistributedDataParallel, name: str) -> None:
     """Have DDP send what a reducer makes of gradients."""
-    from gradwire.training.hooks import register
+    from gradwire.training.exchange.ddp_hooks import register
     from gradwire.training.reducers.feedback import ErrorFeedback
     from gradwire.training.reducers.fp16 import Half
     from gradwire.training.reducers.topk import TopK

@@ -1,7 +1,7 @@
-"""The command line: every command, and what they share.
+"""The command line: the application and its commands.
 
-No logic lives here: every command reads its input with `scenarios` and `traces`, calls one function of another room and
-shows what it returns. Everything is imported at its first use, because `gradwire --help` and `gradwire check` should
+It contains no logic: every command reads its input with `scenarios` and `traces`, calls one function of another package
+and prints the outcome. Everything is imported at its first use, because `gradwire --help` and `gradwire check` should
 answer at once while the simulator takes a second to import.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from gradwire.cli import signals
 
 if signals.is_program():
-    signals.take_over()  # before all other imports
+    signals.install_handlers()  # before all other imports
 
 import sys
 from copy import copy
@@ -18,15 +18,13 @@ from typing import Annotated
 
 import typer
 
-from gradwire import __version__
-from gradwire.cli import (
+from gradwire.cli.commands import (
     bench,
     cache,
     capture,
     execute,
     fidelity,
-    look,
-    predictor,
+    inspect,
     report,
     reproduce,
     run,
@@ -36,13 +34,14 @@ from gradwire.cli import (
     train,
     tune,
 )
-from gradwire.cli.terminal import patient_streams
-from gradwire.cli.trace import app as trace_app
+from gradwire.cli.commands.trace import app as trace_app
+from gradwire.cli.terminal import robust_streams
+from gradwire.scenarios.version import VERSION
 
 app = typer.Typer(
     help="What does this network policy do to this training job - per packet, in time and in final accuracy?",
     no_args_is_help=True,
-    rich_markup_mode="markdown",  # in "rich" words in brackets are taken for colours
+    rich_markup_mode="markdown",  # "rich" would read words in brackets as colours
     pretty_exceptions_enable=False,  # a bug shows Python's own traceback
 )
 
@@ -50,24 +49,22 @@ app = typer.Typer(
 @app.callback(invoke_without_command=True)
 def cmd_root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
     if version:
-        typer.echo(f"gradwire {__version__}")
+        typer.echo(f"gradwire {VERSION}")
         raise typer.Exit
 
 
 # in the order of --help
 for commands in (
-    run, look, timeline, report, train, predictor, sweep, tune, reproduce, testbed, fidelity, execute, cache, capture,
-    bench,
+    run, inspect, timeline, report, train, sweep, tune, reproduce, testbed, fidelity, execute, cache, capture, bench,
 ):  # fmt: skip
     commands.register(app)
 app.add_typer(trace_app, name="trace")
 
 
-def only(name: str) -> typer.Typer:
-    """The application with one command, if it has one of this name: to make each ready takes a while, and a run needs
-    one."""
-    commands = [each for each in app.registered_commands if each.name == name]
-    groups = [each for each in app.registered_groups if each.name == name]
+def app_with_command(name: str) -> typer.Typer:
+    """Return the application with just the named command, if it exists: preparing all of them takes a while."""
+    commands = [command for command in app.registered_commands if command.name == name]
+    groups = [group for group in app.registered_groups if group.name == name]
     if not (commands or groups):
         return app
     small = copy(app)
@@ -77,5 +74,5 @@ def only(name: str) -> typer.Typer:
 
 def main() -> None:
     """Entry point of the `gradwire` command."""
-    with patient_streams():
-        only(sys.argv[1] if len(sys.argv) > 1 else "")()
+    with robust_streams():
+        app_with_command(sys.argv[1] if len(sys.argv) > 1 else "")()

@@ -1,7 +1,7 @@
-"""SIGINT and SIGTERM of the program `gradwire` before its command begins and after it is over.
+"""SIGINT and SIGTERM of the `gradwire` program before its command begins and after it ends.
 
-`take_over` is called before anything else is imported: an exception in the middle of an import could be swallowed, or
-leave a module half made. While a command runs, `gradwire.cli.terminal` answers.
+`install_handlers` is called before all other imports: an exception during an import could be swallowed, or leave a
+module half initialised. While a command runs, `gradwire.cli.terminal` handles signals.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ _is_over = False
 
 
 def is_program() -> bool:
-    """Return True if this process is the `gradwire` command, and no program that imports it."""
+    """Return True if this process is the `gradwire` command, not a program that imports it."""
     main = sys.modules.get("__main__")
     package = getattr(getattr(main, "__spec__", None), "name", "") or ""
     return Path(sys.argv[0]).name == "gradwire" or package == "gradwire.__main__"
 
 
-def take_over() -> None:
-    """Answer signals from now on. One that is ignored, as SIGINT is in the background of a script, stays ignored."""
+def install_handlers() -> None:
+    """Handle signals from now on. An ignored signal, such as SIGINT in the background of a script, stays ignored."""
     for number in ENDS:
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
-            signal.signal(number, answer)
+            signal.signal(number, handle_signal)
 
 
 def command_is_over() -> None:
-    """Let the exit status of the command stand from now on, whatever signal comes."""
+    """Keep the exit status of the command from now on, whatever signal arrives."""
     global _is_over
     _is_over = True
 
 
-def answer(number: int, frame: FrameType | None) -> None:
+def handle_signal(number: int, frame: FrameType | None) -> None:
     """End the process at once; after the command, only at the second signal."""
     if _is_over:
         signal.signal(number, signal.SIG_DFL)

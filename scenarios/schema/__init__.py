@@ -1,1 +1,1 @@
-"""The models behind a scenario file, one module per table; `scenario` puts them together."""
+"""Models of a scenario file, one module per table; `scenario` combines them."""

@@ -1,10 +1,10 @@
-"""Needs: what a key of a scenario needs of other keys to matter, declared beside the field.
+"""Preconditions of a scenario's keys, declared beside the field.
 
     drr_quantum: Annotated[..., Needs(lambda at: at.switch.queues > 1, "one queue takes no turns", "more queues")]
 
-A key whose need is not met changes no Result, whatever its value; `gradwire.scenarios.checks.effect` walks a scenario
-and names those that were set. A predicate is conservative: it says True where it depends on what is not in the
-scenario, such as the trace. A test tries each declaration in runs, met and unmet.
+A key whose precondition is not met changes no Result, whatever its value; `gradwire.scenarios.validation.effect` walks
+a scenario and reports those that were set. A predicate is conservative: it returns True if the answer depends on data
+outside the scenario, such as the trace. A test checks each declaration in runs, met and unmet.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gradwire.scenarios.schema.in_use import is_idle
+from gradwire.scenarios.schema.network.hosts_in_use import is_idle
 
 Scenario = Any
-"""`gradwire.scenarios.schema.scenario.Scenario`, whose fields declare their needs by this module."""
+"""`gradwire.scenarios.schema.scenario.Scenario`, whose fields declare their preconditions with this module."""
 
 
 @dataclass(frozen=True)
-class Situation:
-    """A table in a scenario: what predicates look at.
+class TableContext:
+    """A table in a scenario, as predicates see it.
 
     scenario : the whole.
     table : the table that has the key.
@@ -40,8 +40,8 @@ class Situation:
     @property
     def transport(self) -> Any:
         """Return the transport that carries the owner, or the scenario's."""
-        own = None if self.owner is None else self.owner.transport
-        return own if own is not None else self.scenario.transport
+        override = None if self.owner is None else self.owner.transport
+        return override if override is not None else self.scenario.transport
 
     def senders(self) -> Iterator[Any]:
         """Yield the jobs and traffic that a transport table carries: its owner, or all that name none."""
@@ -58,10 +58,10 @@ class Situation:
             yield sender, sender.transport or self.scenario.transport
 
     def classes(self) -> set[int] | None:
-        """Return the queues that packets are sent to; None if the scenario alone does not tell."""
+        """Return the queues that packets are sent to; None if the scenario alone does not determine them."""
         if not self.scenario.senders:
             return None
-        found = {self.switch.trim_priority} if self.switch.trim_threshold is not None else set()
+        queues = {self.switch.trim_priority} if self.switch.trim_threshold is not None else set()
         for sender, transport in self.carried():
             if ":" in transport.kind:
                 return None
@@ -69,63 +69,67 @@ class Situation:
             priorities = (getattr(sender, "priority", 0),)
             if tagging is not None and tagging.layer_priority:
                 priorities = tagging.priorities
-            found.add(transport.control_priority)
+            queues.add(transport.control_priority)
             for priority in priorities:
-                found.update(transport.classes_from(priority))
-        return found
+                queues.update(transport.classes_from(priority))
+        return queues
 
     def is_trained(self) -> bool:
-        """Return True if the scenario is of a training, in which some keys mean something else than in a run."""
+        """Return True if the scenario is for a training run, in which some keys have another meaning."""
         return self.scenario.training is not None
 
 
-def is_marked(at: Situation) -> bool:
+def is_marked(at: TableContext) -> bool:
     """Return True if switches may mark packets."""
     return at.switch.ecn_threshold is not None or at.switch.policy is not None
 
 
 @dataclass(frozen=True)
-class Needs:
-    """Marker of a field, for `Annotated`: when it matters.
+class Precondition:
+    """Precondition of a field, for `Annotated`.
 
-    met : returns True if the key can matter.
-    why : why it cannot, in words; it follows "has no effect: ".
-    remedy : what would make it matter, in words; it follows "for it to matter: ". Together the remedies of all needs of
-        a key that are not met are enough.
-    reach : what it has no effect on, if not on all of a Result, such as "on the run".
-    names_default : True if the default is named as well where it is written out, because something else acts then.
+    met : returns True if the key can have an effect.
+    why : reason if it cannot; follows "has no effect: ".
+    remedy : what to set so that it can; follows "for it to matter: ". The remedies of all unmet preconditions of a key
+        suffice together.
+    reach : what it does not affect, if not the whole Result, such as "on the run".
+    names_default : True if an explicit default is reported too, because another rule applies then.
     """
 
-    met: Callable[[Situation], bool]
+    met: Callable[[TableContext], bool]
     why: str
     remedy: str
     reach: str = ""
     names_default: bool = False
 
 
-SEVERAL_PATHS = Needs(
+SEVERAL_PATHS = Precondition(
     lambda at: at.scenario.topology.several_paths or at.scenario.host.gpus > 1 or ":" in at.scenario.load_balancing,
-    "there is one path between any two hosts", "a topology with several paths",
+    "there is one path between any two hosts",
+    "a topology with several paths",
 )
-"""Of keys that say which path packets take."""
+"""For keys of path choice."""
 
-SEVERAL_ITERATIONS = Needs(
-    lambda at: at.owner is None or at.owner.iterations > 1 or at.is_trained(), "no iteration follows another one",
+SEVERAL_ITERATIONS = Precondition(
+    lambda at: at.owner is None or at.owner.iterations > 1 or at.is_trained(),
+    "no iteration follows another one",
     "job.iterations above 1",
 )
-"""Of keys of exchanges and schedulers that act on the iteration after."""
+"""For keys of exchanges and schedulers that act on the next iteration."""
 
-PACKETS = Needs(
+PACKETS = Precondition(
     lambda at: not at.is_trained() or at.scenario.training.network in ("simulated", "emulated"),
-    "the network of the training has no packets", 'training.network = "simulated" or "emulated"',
+    "the training run's network has no packets",
+    'training.network = "simulated" or "emulated"',
 )
-"""Of keys that are of networks which carry packets."""
+"""For keys of networks that carry packets."""
 
-CABLE_IN_USE = Needs(
-    lambda at: not is_idle(at.scenario, at.table.between), "nothing is sent from or to the host at this cable",
+CABLE_IN_USE = Precondition(
+    lambda at: not is_idle(at.scenario, at.table.between),
+    "the host at this cable sends and receives nothing",
     "a cable in use",
 )
-"""Of the ends of a cable that something is said of."""
+"""For the ends of a cable that a table describes."""
 
-GOES_BY_MARKS = Needs(is_marked, "no switch marks packets", "switch.ecn_threshold")
-"""Of keys of transports that go by ECN marks."""
+REACTS_TO_MARKS = Precondition(is_marked, "no switch marks packets", "switch.ecn_threshold")
+"""For keys of transports that react to ECN marks."""

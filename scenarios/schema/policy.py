@@ -1,8 +1,7 @@
-"""Policies as data: how gradients are tagged, and which variants of a scenario are compared.
+"""Policies: tagging of gradients, and variants of a scenario to compare.
 
-Tagging happens at the sending host and turns a tensor into tagged packets: its layer gives a priority
-(a queue), the magnitude of a packet's gradients makes it important or droppable. What is tagged how is said
-here; `gradwire.traces.messages` does it.
+The sending host turns a tensor into tagged packets: its layer gives a priority (a queue), the magnitude of a packet's
+gradients makes it important or droppable. These tables declare the tagging; `gradwire.traces.tagging` performs it.
 """
 
 from __future__ import annotations
@@ -11,51 +10,57 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from gradwire.scenarios.schema.base import Flag, Natural, Table, refuse
-from gradwire.scenarios.schema.effect_conditions import Needs, Situation, is_marked
+from gradwire.scenarios.schema.base import Flag, Natural, ScenarioTable, single_mistake
+from gradwire.scenarios.schema.effect_conditions import Precondition, TableContext, is_marked
 from gradwire.scenarios.units import Fraction
 
-NAMED = ("transport",)
+NAME_OR_TABLE_KEYS = ("transport",)
 """Fields in which a name alone stands for the table of that `kind` with its defaults."""
 
 
-BY_MAGNITUDE = Needs(
+BY_MAGNITUDE = Precondition(
     lambda at: at.owner.tagging.magnitude, "packets are not tagged by magnitude", "job.tagging.magnitude = true"
 )
 
 
-NOT_DRAWN = Needs(
+NOT_DRAWN = Precondition(
     lambda at: not at.table.random, "important packets are drawn at random", "job.tagging.random = false"
 )
 
 
-def _tags_matter(at: Situation) -> bool:
+def _tags_matter(at: TableContext) -> bool:
     """Return True if anything treats droppable packets differently: a switch, or a transport that sends them last."""
     return is_marked(at) or ":" in at.transport.kind or bool(at.transport.may_lose)
 
 
-class Tagging(Table):
-    """What the sender writes on its packets. Without any of it all are in one class, and important or droppable as
-    their transport sends what nobody has tagged (the table below).
+class Tagging(ScenarioTable):
+    """Tags that the sender sets on its packets. Without any, all are in one class, and important or droppable as their
+    transport sends untagged packets (the table below).
 
-    The paper tags by layer and magnitude but gives neither statistic nor threshold [notes]; the statistic
-    (mean |g| of a packet), the threshold and all defaults here are our choice.
+    The paper tags by layer and magnitude but gives neither statistic nor threshold [notes]; the statistic (mean |g| of
+    a packet), the threshold and all defaults here are our choice.
     """
 
     layer_priority: Flag = False
-    """Layers in groups of equal bytes to the classes of `priorities`, front layers to the first one."""
+    """Map layers, in groups of equal bytes, to the classes of `priorities`, front layers to the first one."""
     priorities: Annotated[
-        tuple[Natural, ...], Field(min_length=1, max_length=8),
-        Needs(lambda at: at.table.layer_priority, "layers have no priorities", "job.tagging.layer_priority = true"),
+        tuple[Natural, ...],
+        Field(min_length=1, max_length=8),
+        Precondition(
+            lambda at: at.table.layer_priority, "layers have no priorities", "job.tagging.layer_priority = true"
+        ),
     ] = (1, 2, 3, 4, 5, 6, 7)
     """The queues that data may use, first = front layers. Queue 0 is left to control packets by default."""
     magnitude: Annotated[
         Flag,
-        Needs(_tags_matter, "nothing treats droppable packets differently",
-              "switch.ecn_threshold with switch.selective_drop, or a transport that may lose"),
+        Precondition(
+            _tags_matter,
+            "nothing treats droppable packets differently",
+            "switch.ecn_threshold with switch.selective_drop, or a transport that may lose",
+        ),
     ] = False
-    """Whether packets with small gradients are droppable and all others important; otherwise all packets, those of the
-    way back too, are what their transport makes of them (the table below)."""
+    """true: packets with small gradients are droppable and all others important; false: the transport decides for all
+    packets, including those of the way back (the table below)."""
     important_fraction: Annotated[Fraction, BY_MAGNITUDE] = 0.5
     """Share of a tensor's packets that magnitude tagging makes important."""
     important_last_layers: Annotated[Natural, BY_MAGNITUDE] = 0
@@ -70,26 +75,26 @@ class Tagging(Table):
     @model_validator(mode="after")
     def _consistent(self) -> Tagging:
         if len(set(self.priorities)) != len(self.priorities):
-            raise refuse("priorities", "names a class twice", list(self.priorities), "distinct classes")
+            raise single_mistake("priorities", "names a class twice", list(self.priorities), "distinct classes")
         if self.random and not self.magnitude:
-            raise refuse("random", "has no effect without magnitude tagging", True, "magnitude = true too")
+            raise single_mistake("random", "has no effect without magnitude tagging", True, "magnitude = true as well")
         return self
 
 
-class Policy(Table):
-    """A variant of the scenario: the same file with some of it written differently."""
+class Policy(ScenarioTable):
+    """A variant of the scenario: the same file with some values changed."""
 
     name: Annotated[str, Field(pattern=r"^[\w.+-]+$")]
     """Short, for file names and tables."""
     label: str = ""
-    """For people; the name if empty."""
+    """Display name; the name if empty."""
     set: dict[str, Any] = Field(default_factory=dict)
-    """What is different, in the shape of the file. A table is merged into the scenario's; any other value and
-    a table of another `kind` take its place whole. A table under `job` applies to every job."""
+    """Changed values, in the shape of the file. A table is merged into the scenario's; any other value, or a table of
+    another `kind`, replaces it. A table under `job` applies to every job."""
 
 
 def overlay(base: Any, changes: Any) -> Any:
-    """`base` with `changes` laid over it by the rules of `Policy.set`. Neither argument is modified."""
+    """Return `base` with `changes` applied by the rules of `Policy.set`. Neither argument is modified."""
     if isinstance(base, list) and isinstance(changes, dict):
         return [overlay(item, changes) for item in base]
     if not (isinstance(base, dict) and isinstance(changes, dict)):
@@ -99,7 +104,7 @@ def overlay(base: Any, changes: Any) -> Any:
     merged = dict(base)
     for key, value in changes.items():
         below = base.get(key)
-        if key in NAMED and isinstance(below, str):
+        if key in NAME_OR_TABLE_KEYS and isinstance(below, str):
             below = {"kind": below}
         merged[key] = overlay(below, value) if key in base else value
     return merged

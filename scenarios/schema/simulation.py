@@ -1,4 +1,4 @@
-"""`[simulation]`: how the simulator may go about a scenario, where that shows in the Result."""
+"""`[simulation]`: approximations of the simulator that show in the Result."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import Annotated
 
 from pydantic import Field
 
-from gradwire.scenarios.schema.base import Table
-from gradwire.scenarios.schema.effect_conditions import Needs
+from gradwire.scenarios.schema.base import ScenarioTable
+from gradwire.scenarios.schema.effect_conditions import Precondition
 
 
-class Simulation(Table):
-    """What the simulator may leave out. The testbed does not heed it."""
+class Simulation(ScenarioTable):
+    """Approximations of the simulator. The testbed ignores them."""
 
     approximate: Annotated[
         Annotated[float, Field(gt=0, le=0.1, strict=True)] | None,
-        Needs(lambda at: bool(at.scenario.job), "there are no iterations to leave out", "a job"),
+        Precondition(lambda at: bool(at.scenario.job), "there are no iterations to skip", "a job"),
     ] = None
-    """Iterations of jobs that are alike on average, once they are, are not simulated: those that were stand for them,
-    and mean iteration times may be off by so much, relatively. The Result says how far off they may be. Never if
+    """Largest relative error of mean iteration times: once a job's iterations have become statistically alike, the rest
+    are not simulated and the earlier ones represent them. The Result states the estimated error. No approximation if
     absent."""

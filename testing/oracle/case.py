@@ -1,4 +1,4 @@
-"""One run described: a network, what is sent over it, what befalls it; and all that happened."""
+"""Description of one run: a network, its messages and changes; and the complete outcome."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gradwire.experiment.topology import Network
 from gradwire.scenarios.inner_units import Ps
-from gradwire.scenarios.schema.network import Switch as SwitchTable
-from gradwire.scenarios.schema.transport_base import Transport
-from gradwire.testing.oracle.packets import Arrival, Counters, Drop, Transmission
+from gradwire.scenarios.schema.network.network import Switch as SwitchTable
+from gradwire.scenarios.schema.network.transport_base import Transport
+from gradwire.testing.oracle.packets import Counters, DeliveredMessage, Drop, Transmission
+from gradwire.topology import Network
 
 FOREVER = 10**13  # 10 s: longer than any case takes
 
 
 @dataclass(frozen=True)
-class Letter:
+class MessageSpec:
     """A message to be sent: at `time`, or `time` after the delivery of letter number `after`."""
 
     time: int
@@ -30,20 +30,24 @@ class Letter:
     important: Sequence[bool] | bool | None = None
     after: int | None = None
     share: float | None = None
-    """its own part of a budget; None: its bound"""
+    """its own part of a loss budget; None: its bound"""
     pool: int = 0
     turn: int | None = None
     """None: its number"""
     fan: int | None = None
-    """letters of one fan are alike, between one host and others: switches sum them up, or make them of one"""
+    """number of the aggregation group: equal letters between one host and others, which switches sum or multicast"""
     since: int = 0
-    """from when on time counts where its packets arrive at the same time as others"""
+    """start of relative time, which breaks ties with simultaneous packets"""
 
 
 @dataclass(frozen=True)
-class Change:
-    """Something is done to the network at a time, in the words of `gradwire.sim.fabric.control`: `what` is one of its methods,
-    `target` a link or a host, or the links that routes are to avoid; `value` a rate or a probability of loss."""
+class NetworkChange:
+    """A change of the network during a run.
+
+    what : a method of `gradwire.sim.engine.network_control`.
+    target : a link or a host, or the links that routes are to avoid.
+    value : a rate or a probability of loss.
+    """
 
     time: int
     what: str
@@ -53,50 +57,50 @@ class Change:
 
 @dataclass(frozen=True)
 class Case:
-    """A network, what its switches and transports are like, the letters to be sent over it, and what befalls it."""
+    """A network with its switches and transports, the letters to be sent over it, and changes during the run."""
 
     network: Network
     transports: Sequence[Transport]
-    letters: Sequence[Letter]
+    letters: Sequence[MessageSpec]
     switch: SwitchTable = field(default_factory=SwitchTable)
     balancing: str = "ecmp"
     seed: int = 1
     host_latency: Ps = Ps(2_000_000)
-    changes: Sequence[Change] = ()
+    changes: Sequence[NetworkChange] = ()
     folder: Path | None = None
-    """where modules of one's own lie; None: in the working directory"""
+    """folder of user-defined modules; None: the working directory"""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Everything that happened, in an order of its own that no implementation decides."""
+    """Complete outcome of a run, in an implementation-independent order."""
 
     transmissions: list[Transmission]
     drops: list[Drop]
-    arrivals: list[Arrival]
+    arrivals: list[DeliveredMessage]
     ports: list[Counters]
     sent: list[int]
     """packets per message: data and probes"""
     again: list[int]
-    """per message: data packets that had been sent before"""
+    """retransmitted data packets per message"""
 
 
-def unprompted(case: Case) -> list[int]:
+def initial_letters(case: Case) -> list[int]:
     return [number for number, letter in enumerate(case.letters) if letter.after is None]
 
 
-def prompted(case: Case, by: int) -> list[int]:
+def following_letters(case: Case, by: int) -> list[int]:
     return [number for number, letter in enumerate(case.letters) if letter.after == by]
 
 
 def members(case: Case, fan: int) -> list[int]:
-    """The letters of a fan."""
+    """Return the letters of an aggregation group."""
     return [number for number, letter in enumerate(case.letters) if letter.fan == fan]
 
 
-def by_start(one: Transmission) -> tuple[int, int]:
+def start_key(one: Transmission) -> tuple[int, int]:
     return one.start, one.link
 
 
-def by_time(drops: Iterable[Drop]) -> list[Drop]:
+def sorted_by_time(drops: Iterable[Drop]) -> list[Drop]:
     return sorted(drops, key=lambda drop: (drop.time, drop.link, drop.packet.flow, drop.packet.words()))

@@ -1,22 +1,24 @@
 """Flow records: the words of the engine's state that a transport reads and writes, in a Python list.
 
-A transport's functions know offsets from `gradwire.components.layout`, nothing else, so the same functions work here. Only the
-words that transports may read are filled in; what the engine keeps in the other words, the oracle keeps in attributes.
+A transport's functions only know offsets from `gradwire.jit.layout`, so the same functions work here. Only the words
+that transports may read are filled in; the oracle keeps the rest of the engine's state in attributes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from gradwire.components import layout as at
-from gradwire.components.layout import PARAM_WORDS, RECEIVER_WORDS, SENDER_WORDS
-from gradwire.components.transports.base import Deaf, control_important, rides
+from gradwire.jit import layout as at
+from gradwire.jit.layout import PARAM_WORDS, RECEIVER_WORDS, SENDER_WORDS
+from gradwire.protocols.transports.base import NoOpTransport, control_important, rides
 from gradwire.scenarios.arrays import Ints
-from gradwire.scenarios.loss import Allowance, allowed_loss
-from gradwire.scenarios.schema.transport_base import Transport
-from gradwire.sim.fabric.watched import check_returned
-from gradwire.testing.oracle.fans import Fan
+from gradwire.scenarios.loss import LossAllowance, allowed_loss
+from gradwire.scenarios.schema.network.transport_base import Transport
+from gradwire.sim.engine.guarded_rules import check_returned
+from gradwire.testing.oracle.aggregation import AggregationGroup
+from gradwire.testing.oracle.packets import Packet
 from gradwire.testing.oracle.uncompiled import uncompiled
 
 SENDER_SIDE = ("start", "pull", "on_control", "on_timer", "at_nic", "resume")
@@ -24,25 +26,32 @@ RECEIVER_SIDE = ("on_data", "on_probe", "on_trimmed", "on_late")
 ALL_IMPORTANT, NONE_IMPORTANT = 1, 0
 
 
-class Words(list[int]):
-    """Memory: a list of integers that fit a machine word, from which stretches are handed out."""
+class Memory(list[int]):
+    """Memory: a list of integers that fit a machine word, from which blocks are allocated."""
 
     def take(self, count: int) -> int:
-        """The index of the first of `count` fresh zeros."""
+        """Return the index of the first of `count` fresh zeros."""
         base = len(self)
         self.extend([0] * count)
         return base
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        assert type(value) in (int, bool) and -(1 << 63) <= value < 1 << 63, f"no machine word: {value!r}"
+        assert type(value) in (int, bool) and -(1 << 63) <= value < 1 << 63, f"not a machine word: {value!r}"
         super().__setitem__(index, int(value))
 
 
 class Protocol:
     """One transport of a run for flows of one kind: its class, its parameters, its functions uncompiled."""
 
-    def __init__(self, memory: Words, number: int, owner: type[Transport], table: Transport, parameters: Sequence[int],
-                 slots: int = 0) -> None:  # fmt: skip
+    def __init__(
+        self,
+        memory: Memory,
+        number: int,
+        owner: type[Transport],
+        table: Transport,
+        parameters: Sequence[int],
+        slots: int = 0,
+    ) -> None:
         settings = table.model_dump()
         self.number, self.owner = number, owner
         self.payload = int(table.payload)
@@ -58,7 +67,7 @@ class Protocol:
         for offset, value in enumerate(parameters):
             memory[self.parameters + offset] = value
         self._functions = {
-            name: uncompiled(getattr(owner, name, getattr(Deaf, name, None)))
+            name: uncompiled(getattr(owner, name, getattr(NoOpTransport, name, None)))
             for name in SENDER_SIDE + RECEIVER_SIDE
         }
         self.slots = int(slots)
@@ -70,11 +79,11 @@ class Protocol:
 
 
 class Flow:
-    """Both ends of one message: two records in memory, and what hosts remember about them."""
+    """Both ends of one message: two records in memory, and the hosts' state of it."""
 
     def __init__(
         self,
-        memory: Words,
+        memory: Memory,
         protocol: Protocol,
         *,
         number: int,
@@ -82,29 +91,29 @@ class Flow:
         dst: int,
         nbytes: int,
         priority: int,
-        loss: Allowance,
+        loss: LossAllowance,
         turn: int,
         important: Sequence[bool] | bool | None,
         entropy: int,
         line_speed: int,
         stream: Stream | None = None,
-        group: Group | None = None,
+        group: PairGroup | None = None,
         shared: tuple[int, int, int] = (0, 0, 0),
     ) -> None:
-        """`shared`: where the words are that its pair has at the sender and at the receiver, and its receiver's host."""
+        """`shared`: the words of its pair at the sender and at the receiver, and of its receiver's host."""
         self.group = group
-        """the messages with which it takes its turn at the NIC; None: it takes them alone"""
+        """the messages that share its turn at the NIC; None: it has its own turn"""
         self.stream = stream
-        """the connection that carries it and others; None: one of its own"""
+        """the connection that carries it and others; None: it has its own connection"""
         self.first = 0
         """number of its first packet on that connection, once it has started"""
-        self.fan: Fan | None = None
-        """what it is one of, and which"""
+        self.fan: AggregationGroup | None = None
+        """its aggregation group, and its index there"""
         self.place = 0
         self.carries: Callable[[int], Ints] | None = None
-        """the values of each of its packets, if anybody has said them; asked when one is sent"""
+        """callback for the values of a packet that is sent, if it has values"""
         self.brought: dict[int, Ints] = {}
-        """those that have arrived, by packet; what a fan brings to its one host is there"""
+        """received values, by packet; those of an aggregation group are at its one host"""
         self.memory, self.protocol = memory, protocol
         self.number, self.src, self.dst, self.nbytes = number, src, dst, nbytes
         self.entropy = entropy
@@ -160,28 +169,28 @@ class Flow:
             at.R_HOST: shared[2],
         }.items():
             memory[self.receiver + offset] = value
-        # what its host knows
+        # state of its host
         self.ready = False  # it waits for its turn at the NIC
         self.resting = False  # it waits for the time in `not_before`
         self.not_before = 0
         self.sequences_sent: list[int] = []
 
     def payload_of(self, sequence: int) -> int:
-        """Payload bytes of one packet: the last one carries the rest."""
+        """Return the payload bytes of one packet: the last one carries the rest."""
         if sequence < self.packets - 1:
             return self.protocol.payload
         return self.nbytes - (self.packets - 1) * self.protocol.payload
 
     def wire_bytes(self, sequence: int) -> int:
-        """Bytes on the wire of one data packet; no frame is shorter than 60."""
+        """Return the bytes on the wire of one data packet; no frame is shorter than 60."""
         return max(self.payload_of(sequence) + self.protocol.overhead, 60)
 
     def on_sender(self, name: str, *arguments: int) -> Any:
         """Call a function of the sending side."""
-        got = self.protocol.call(name, self.sender, *arguments)
+        result = self.protocol.call(name, self.sender, *arguments)
         if name == "pull":
-            check_returned(self.protocol.owner, "pull", got, self.memory[self.sender + at.S_PACKETS])
-        return got
+            check_returned(self.protocol.owner, "pull", result, self.memory[self.sender + at.S_PACKETS])
+        return result
 
     def on_receiver(self, name: str, *arguments: int) -> Any:
         """Call a function of the receiving side."""
@@ -194,27 +203,27 @@ class Flow:
 
     @property
     def rider(self) -> int:
-        """What the transport wants its next packet to carry."""
+        """The piggyback value of the transport's next packet."""
         return self.memory[self.sender + at.S_RIDER]
 
     def clear_stamps(self, rider: int) -> None:
-        """A packet leaves: nobody has written into its slot yet."""
+        """Clear the slot of a packet that leaves."""
         if self.slots:
             self.memory[self.stamps + rider % self.slots * at.SLOT_WORDS + at.SLOT_HOPS] = 0
 
-    def stamp(self, rider: int, *seen: int) -> None:
-        """A switch writes into a packet's slot: port, bytes that wait, bytes sent before, time, speed."""
+    def stamp(self, rider: int, *values: int) -> None:
+        """Write a switch's stamp into a packet's slot: port, queued bytes, bytes sent before, time, speed."""
         slot = self.stamps + rider % max(self.slots, 1) * at.SLOT_WORDS
         if not self.slots or self.memory[slot + at.SLOT_HOPS] == at.STAMP_MOST:
             return
         first = slot + at.SLOT_FIRST + self.memory[slot + at.SLOT_HOPS] * at.STAMP_WORDS
-        for offset, value in enumerate(seen):
+        for offset, value in enumerate(values):
             self.memory[first + offset] = value
         self.memory[slot + at.SLOT_HOPS] += 1
 
     @property
     def pulls(self) -> int:
-        """Pulls that wait for their turn; transports may take them back."""
+        """Pulls that wait for their turn; transports may cancel them."""
         return self.memory[self.receiver + at.R_PULLS]
 
     @pulls.setter
@@ -237,7 +246,7 @@ class Flow:
 
     @property
     def sent(self) -> int:
-        """Packets put on the wire, data and probes; transports may look at it."""
+        """Packets put on the wire, data and probes; transports may read it."""
         return self.memory[self.sender + at.S_SENT]
 
     @sent.setter
@@ -246,7 +255,7 @@ class Flow:
 
     @property
     def timer(self) -> int:
-        """When the transport wants to be called, 0 for never."""
+        """Time of the next timer call of the transport, 0 for none."""
         return self.memory[self.sender + at.S_TIMER]
 
     @timer.setter
@@ -255,7 +264,7 @@ class Flow:
 
     @property
     def patience(self) -> int:
-        """When the receiver wants to be called, 0 for never."""
+        """Time of the next timer call of the receiver, 0 for none."""
         return self.memory[self.receiver + at.R_TIMER]
 
     @patience.setter
@@ -263,21 +272,21 @@ class Flow:
         self.memory[self.receiver + at.R_TIMER] = time
 
     def on_wire(self, reply: int) -> int:
-        """A receiver's answer as it is sent."""
+        """Return a receiver's answer as it is sent."""
         return reply
 
     @property
     def finished(self) -> bool:
-        """The sender has nothing more to send, ever."""
+        """True if the sender has nothing more to send, ever."""
         return bool(self.memory[self.sender + at.S_DONE])
 
     def finish(self) -> None:
-        """Another has sent for it."""
+        """Mark the sender as finished, since another flow has sent for it."""
         self.memory[self.sender + at.S_DONE] = 1
 
     @property
     def delivered(self) -> bool:
-        """The receiver has the message, as far as it is going to."""
+        """True if the receiver has the message, except for accepted losses."""
         return bool(self.memory[self.receiver + at.R_DONE])
 
     @property
@@ -286,13 +295,19 @@ class Flow:
         return self.memory[self.receiver + at.R_GOT]
 
     def arrive(self, sequence: int, size: int, ce: int, now: int) -> tuple[int, list[Flow]]:
-        """A packet is there: the receiver's answer, and the messages that are delivered by it."""
+        """Receive a packet; return the receiver's answer, and the messages that it completes."""
         before = self.delivered
         reply = self.on_receiver("on_data", sequence, size, ce, now)
         return reply, [self] if self.delivered and not before else []
 
+    def control_packet(self, kind: int, **fields: Any) -> Packet:
+        """Return a control packet from the receiver to the sender."""
+        protocol = self.protocol
+        size, priority, important = protocol.control_bytes, protocol.control_priority, protocol.control_important
+        return replace(Packet(self.number, kind, self.src, size, priority, important, self.entropy), **fields)
+
     def missing(self) -> tuple[int, ...]:
-        """The packets that have not arrived."""
+        """Return the packets that have not arrived."""
         return tuple(
             packet
             for packet in range(self.packets)
@@ -300,13 +315,13 @@ class Flow:
         )
 
 
-class Group:
-    """The messages of a pair in one class, at the sender's NIC: they take their turns as one, at the pair's pace."""
+class PairGroup:
+    """The messages of a pair in one class, at the sender's NIC: they share a turn, at the pair's pace."""
 
     rider = 0
     finished = False
 
-    def __init__(self, memory: Words, pair: int, priority: int) -> None:
+    def __init__(self, memory: Memory, pair: int, priority: int) -> None:
         self.memory, self.pair, self.priority = memory, pair, priority
         self.members: list[Flow] = []
         """those that may have something to send, oldest first"""
@@ -319,37 +334,37 @@ class Group:
         return self.memory[self.pair + at.PAIR_NEXT]
 
     def sent(self, now: int, nbytes: int) -> None:
-        """A packet of the pair has started."""
+        """Record that a packet of the pair has started."""
         gap = self.memory[self.pair + at.PAIR_GAP]
         if gap:
             self.memory[self.pair + at.PAIR_NEXT] = now + -(-nbytes * gap // 65536)
 
     def add(self, flow: Flow) -> None:
-        """A message may have something to send."""
+        """Add a message that may have something to send."""
         if flow not in self.members:
             self.members.append(flow)
-            self.members.sort(key=lambda each: each.number)
+            self.members.sort(key=lambda member: member.number)
 
 
 class Stream(Flow):
-    """A connection that carries messages one after the other: to its transport a flow that goes on and on.
+    """A connection that carries consecutive messages: to its transport an endless flow.
 
-    Its bitmaps have a bit for every packet there is ever going to be, and the numbers of its packets are never cut down;
-    only on the wire, where the cumulative point has 22 bits, they are. A packet on the wire belongs to its message.
+    Its bitmaps have a bit for every packet that will ever exist, and packet numbers are truncated only on the wire,
+    where the cumulative point has 22 bits. A packet on the wire belongs to its message.
     """
 
     def __init__(self, *arguments: Any, packets: int, first: int, **more: Any) -> None:
         super().__init__(*arguments, nbytes=packets * arguments[1].payload, **more)
         self.base = first
-        """what its first packet is called on the wire"""
+        """number of its first packet on the wire"""
         self.memory[self.sender + at.S_PACKETS] = 0
         self.memory[self.sender + at.S_STREAM] = self.sender
-        self.memory[self.receiver + at.R_BYTES] = -1  # it is never delivered
+        self.memory[self.receiver + at.R_BYTES] = -1  # never delivered
         self.sending: list[Flow] = []
         self.arriving: list[Flow] = []
 
     def hand_over(self, message: Flow, now: int) -> None:
-        """A message starts: its packets come after those of all that started before."""
+        """Start a message: its packets come after those of all earlier ones."""
         total = self.memory[self.sender + at.S_PACKETS]
         if not self.sending:
             self.number = message.number
@@ -363,32 +378,34 @@ class Stream(Flow):
         self.arriving.append(message)
 
     def leave(self, place: int, now: int) -> tuple[Flow, int]:
-        """A packet leaves: its message, and its number in it."""
+        """Send a packet; return its message, and its number in it."""
         self.memory[self.sender + at.S_LAST_SENT] = now
-        (message,) = (each for each in self.sending if each.first <= place < each.first + each.packets)
+        (message,) = (item for item in self.sending if item.first <= place < item.first + item.packets)
         message.sent += 1
         return message, place - message.first
 
     def acknowledged(self, argument: int) -> int:
-        """The cumulative point that an acknowledgement means: the one nearest to what is known."""
+        """Return the cumulative point of an acknowledgement: the one nearest to the known one."""
         una, wrap = self.memory[self.sender + at.S_UNA], at.MASK_SEQUENCE + 1
-        return min(((argument - self.base) % wrap + turn * wrap for turn in range(3)), key=lambda point: abs(point - una))
+        return min(
+            ((argument - self.base) % wrap + turn * wrap for turn in range(3)), key=lambda point: abs(point - una)
+        )
 
     def on_wire(self, reply: int) -> int:
-        """The cumulative point has 22 bits."""
+        """Truncate the cumulative point to 22 bits."""
         cumulative = (reply >> 40) + self.base & at.MASK_SEQUENCE
         return (reply & (1 << 40) - 1 | cumulative << 40) if reply else 0
 
     def deliver(self) -> list[Flow]:
-        """The messages that are there as a whole now, with all before them."""
+        """Return the messages that are complete now, with all before them."""
         done = [
-            each for each in self.arriving if each.first + each.packets <= self.memory[self.receiver + at.R_CUMULATIVE]
+            item for item in self.arriving if item.first + item.packets <= self.memory[self.receiver + at.R_CUMULATIVE]
         ]
         self.arriving = self.arriving[len(done) :]
         return done
 
 
-class Carried(Flow):
+class StreamMessage(Flow):
     """A message on a connection that carries others, too."""
 
     def arrive(self, sequence: int, size: int, ce: int, now: int) -> tuple[int, list[Flow]]:
@@ -399,5 +416,5 @@ class Carried(Flow):
         return self.stream.on_wire(reply), self.stream.deliver()
 
     def missing(self) -> tuple[int, ...]:
-        """None: what is delivered has arrived."""
+        """Return no packets: delivered messages are complete."""
         return ()

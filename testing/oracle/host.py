@@ -1,4 +1,4 @@
-"""Hosts with their NICs, and the senders of their flows; the other ends are in `receivers`."""
+"""Hosts with their NICs, and the senders of their flows; the receivers are in `receivers`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from gradwire.components.balancers.base import Balancer
-from gradwire.components.layout import BLOCKED, PULL_PROBE
-from gradwire.components.transports.base import MUST
-from gradwire.testing.oracle.fans import Fan
-from gradwire.testing.oracle.flows import Flow, Group, Stream
-from gradwire.testing.oracle.model import FREE, HELD, Clock, Link, Log
+from gradwire.jit.layout import BLOCKED, PULL_PROBE
+from gradwire.protocols.load_balancers.base import Balancer
+from gradwire.protocols.transports.base import IMPORTANT_FLAG
+from gradwire.testing.oracle.aggregation import AggregationGroup
+from gradwire.testing.oracle.clock import FREE, HELD, Clock, Link, OracleLog
+from gradwire.testing.oracle.flows import Flow, PairGroup, Stream
 from gradwire.testing.oracle.packets import DATA, PAUSE, PROBE, Counters, Packet
-from gradwire.testing.oracle.pulls import Pulls
+from gradwire.testing.oracle.pull_pacer import PullPacer
 from gradwire.testing.oracle.receivers import Receivers
 from gradwire.testing.oracle.timers import EXPIRY, RELEASE, START, Timers
 from gradwire.testing.oracle.uncompiled import uncompiled
@@ -21,39 +21,46 @@ from gradwire.testing.oracle.uncompiled import uncompiled
 PROBE_BYTES = 60
 
 
-class Host:
+class OracleHost:
     """A host with its NIC.
 
-    The NIC has the classes of the switches. In each class control packets go first, then the flows that have
-    something to send take turns, one packet each. Data packets are made when they leave, but for those of flows whose
-    transport lets them wait: these join the control packets of their class, and when one leaves, there may be more.
+    The NIC has the classes of the switches. In each class control packets go first, then the flows that have something
+    to send take turns, one packet each. Data packets are created when they leave, except those of flows whose transport
+    lets them wait: these join the control packets of their class, and when one leaves, more may follow.
 
-    While it stands still it starts nothing, and its timers and arrivals are put off until it goes on.
+    A paused host starts nothing, and its timers and arrivals are deferred until it resumes.
     """
 
     def __init__(
-        self, clock: Clock, log: Log, link: Link, queues: int, flows: Sequence[Flow],
-        delivered: Callable[[int, int], None], balancer: type[Balancer], shortest_first: bool,
-    ) -> None:  # fmt: skip
+        self,
+        clock: Clock,
+        log: OracleLog,
+        link: Link,
+        queues: int,
+        flows: Sequence[Flow],
+        delivered: Callable[[int, int], None],
+        balancer: type[Balancer],
+        shortest_first: bool,
+    ) -> None:
         self.clock, self.link, self.flows = clock, link, flows
         self.balancer, self.shortest_first = balancer, shortest_first
         self.paths = balancer.pick is not Balancer.pick
         self.timers = Timers(clock)
-        pulls = Pulls(self.timers, link, self._queue, self.serve)
+        pulls = PullPacer(self.timers, link, self._queue, self.serve)
         self.receivers = Receivers(self.timers, log, pulls, delivered, self.paths, self._queue, self.serve)
-        self.held: list[tuple[Packet, int]] = []  # what has arrived meanwhile
+        self.held: list[tuple[Packet, int]] = []  # arrivals of a stopped host
         self.sent_from_here: list[Flow] = []
-        self.paused: set[int] = set()  # classes that the switch does not want
+        self.paused: set[int] = set()  # classes paused by the switch
         self.deaf = False  # the link from the switch is cut
         self.pauses = 0
         self.control: list[deque[Packet]] = [deque() for _ in range(queues)]
-        self.turns: list[deque[Flow | Group]] = [deque() for _ in range(queues)]
+        self.turns: list[deque[Flow | PairGroup]] = [deque() for _ in range(queues)]
         link.freed = self.serve
 
     # --- timers -------------------------------------------------------------------------------------------------
 
     def schedule_start(self, flow: Flow, time: int) -> None:
-        """The message enters the NIC at `time`."""
+        """Let the message enter the NIC at `time`."""
         self.sent_from_here.append(flow)
         self.timers.set_for(time, flow, START, self._start)
 
@@ -62,7 +69,7 @@ class Host:
             flow.fan.started += 1
             if flow.fan.started < flow.fan.size:
                 return
-            flow = flow.fan.members[0]  # it sends for all
+            flow = flow.fan.members[0]  # it sends for all members
         if flow.stream is not None:
             flow.stream.hand_over(flow, self.clock.now)
             flow = flow.stream
@@ -74,13 +81,13 @@ class Host:
         self._ready(flow)
         self.serve()
 
-    def _release(self, flow: Flow | Group) -> None:
+    def _release(self, flow: Flow | PairGroup) -> None:
         flow.resting = False
         self._ready(flow)
         self.serve()
 
     def _watch(self, flow: Flow) -> None:
-        """Call the transport when the time that it has set comes, if by then it has not set another one."""
+        """Schedule a call of the transport at its timer, unless the timer changes until then."""
         if flow.timer and not flow.finished:
             self.timers.set_for(max(flow.timer, self.clock.now), flow, EXPIRY, self._expire)
 
@@ -94,9 +101,8 @@ class Host:
 
     # --- sending ------------------------------------------------------------------------------------------------
 
-    def _ready(self, flow: Flow | Group) -> None:
-        """The flow may have something to send: it takes part in the turns of its class, or its group does; or its
-        packets wait in the queue of its class."""
+    def _ready(self, flow: Flow | PairGroup) -> None:
+        """Let a flow that may have something to send, or its group, take turns in its class, or queue its packets."""
         if isinstance(flow, Flow) and flow.on_sender("at_nic", 0):
             self._fill(flow)
             return
@@ -108,7 +114,7 @@ class Host:
             self.turns[min(flow.priority, len(self.turns) - 1)].append(flow)
 
     def serve(self) -> None:
-        """If the link is free, send the first thing that there is."""
+        """If the link is free, send the first packet that can go."""
         if self.timers.still:
             return
         for c, (control, turns) in enumerate(zip(self.control, self.turns, strict=True)):
@@ -122,7 +128,7 @@ class Host:
                 self._turn(turns)
 
     def _send_queued(self, packet: Packet) -> None:
-        """A packet that has waited leaves."""
+        """Send a packet that has waited."""
         self.link.send(packet)
         if packet.kind in (DATA, PROBE):
             flow = self.flows[packet.flow].stream or self.flows[packet.flow]
@@ -130,7 +136,7 @@ class Host:
             self._fill(flow)
 
     def _fill(self, flow: Flow) -> None:
-        """All that the transport gives now waits in the queue of its class, in this order."""
+        """Queue all packets that the transport releases now in their class, in this order."""
         while not flow.finished and not flow.resting:
             packet = self._next_packet(flow)
             if packet is None:
@@ -138,8 +144,8 @@ class Host:
             flow.on_sender("at_nic", packet.size)
             self.control[min(packet.priority, len(self.control) - 1)].append(packet)
 
-    def _turn(self, turns: deque[Flow | Group]) -> None:
-        """The flow whose turn it is sends a packet and goes to the end of the line, or leaves the line."""
+    def _turn(self, turns: deque[Flow | PairGroup]) -> None:
+        """Send a packet of the flow whose turn it is and move it to the end of the line, or remove it."""
         now = self.clock.now
         first = min(range(len(turns)), key=lambda i: (turns[i].rider, i)) if self.shortest_first else 0
         flow = turns[first]
@@ -147,9 +153,9 @@ class Host:
         flow.ready = False
         if flow.finished:
             return
-        if isinstance(flow, Group):
+        if isinstance(flow, PairGroup):
             if flow.not_before > now:
-                # before all others, the best class first: the first one of a pair sends
+                # the pair's best class goes first, before all other timers
                 best = min(flow.priority, len(self.turns) - 1)
                 self._rest(flow, (best << 23 | flow.members[0].number) - (1 << 26))
             else:
@@ -161,13 +167,13 @@ class Host:
             turns.append(flow)
             self.link.send(packet)
 
-    def _rest(self, flow: Flow | Group, order: int) -> None:
-        """It may not send before the time in `not_before`."""
+    def _rest(self, flow: Flow | PairGroup, order: int) -> None:
+        """Defer a flow or group until the time in `not_before`."""
         flow.resting = True
         self.timers.set(flow.not_before, order << 2 | RELEASE, partial(self._release, flow))
 
     def _next_packet(self, flow: Flow) -> Packet | None:
-        """What the flow sends next, if it has something to send and may."""
+        """Return the flow's next packet, or None if it may not send."""
         now = self.clock.now
         if flow.not_before > now:
             self._rest(flow, flow.number)
@@ -186,9 +192,9 @@ class Host:
             flow.not_before = now + -(-packet.size * flow.gap // 65536)
         return packet
 
-    def _turn_of_group(self, group: Group, turns: deque[Flow | Group]) -> None:
-        """The oldest message of the group that has something to send sends a packet; older ones leave the group, and so
-        does the group leave the line when none is left."""
+    def _turn_of_group(self, group: PairGroup, turns: deque[Flow | PairGroup]) -> None:
+        """Send a packet of the group's oldest message that has one; finished ones leave the group, and an empty group
+        the line."""
         now = self.clock.now
         while group.members:
             flow = group.members[0]
@@ -206,8 +212,7 @@ class Host:
             return
 
     def _entropy(self, flow: Flow, pulled: int) -> int:
-        """The path entropy of what the transport has pulled: of a packet with data the balancer's, and then it has used
-        it up."""
+        """Return the path entropy of a pulled packet: the balancer's for data, which consumes it, else the flow's."""
         if self.paths and pulled < PULL_PROBE:
             return int(uncompiled(self.balancer.pick)(flow.memory, flow.sender, flow.sent))
         return flow.entropy
@@ -215,32 +220,46 @@ class Host:
     def _make(self, flow: Flow, pulled: int, entropy: int) -> Packet:
         if pulled >= PULL_PROBE:
             return Packet(
-                flow.number, PROBE, flow.dst, PROBE_BYTES, flow.priority, True, flow.entropy,
+                flow.number,
+                PROBE,
+                flow.dst,
+                PROBE_BYTES,
+                flow.priority,
+                True,
+                flow.entropy,
                 argument=pulled - PULL_PROBE,
-            )  # fmt: skip
-        must = bool(pulled & MUST)
-        sequence = pulled & ~MUST
+            )
+        is_required = bool(pulled & IMPORTANT_FLAG)
+        sequence = pulled & ~IMPORTANT_FLAG
         flow.sequences_sent.append(sequence)
         rider = flow.rider if flow.protocol.rides else 0
         flow.clear_stamps(rider)
         return Packet(
-            flow.number, DATA, flow.dst, flow.wire_bytes(sequence), flow.priority, flow.tags[sequence] or must,
-            entropy, sequence=sequence, argument=rider, values=flow.carries and flow.carries(sequence),
-        )  # fmt: skip
+            flow.number,
+            DATA,
+            flow.dst,
+            flow.wire_bytes(sequence),
+            flow.priority,
+            flow.tags[sequence] or is_required,
+            entropy,
+            sequence=sequence,
+            argument=rider,
+            values=flow.carries and flow.carries(sequence),
+        )
 
     # --- receiving ----------------------------------------------------------------------------------------------
 
     def receive(self, packet: Packet, link: int) -> None:
-        """A packet has arrived: data and probes are for the receiver of the flow, the rest for its sender."""
+        """Receive a packet: data and probes go to the receiver of the flow, the rest to its sender."""
         if self.timers.still:
             self.held.append((packet, link))
             return
         if packet.kind == PAUSE:
             if self.deaf:
                 return
-            now = {c for c in range(8) if packet.argument >> c & 1}
-            self.pauses += bool(now - self.paused)
-            self.paused = now
+            paused = {c for c in range(8) if packet.argument >> c & 1}
+            self.pauses += bool(paused - self.paused)
+            self.paused = paused
             self.serve()
             return
         flow = self.flows[packet.flow]
@@ -263,18 +282,18 @@ class Host:
         self._watch(flow)
         self._ready(flow)
 
-    def _hear_of_all(self, fan: Fan, flow: Flow, packet: Packet) -> None:
-        """An acknowledgement of one of many, or of all: the first of the fan hears of it when it is of all."""
+    def _hear_of_all(self, fan: AggregationGroup, flow: Flow, packet: Packet) -> None:
+        """Handle an acknowledgement of one or all members: the first member receives it once it is that of all."""
         first = fan.members[0]
         if first.finished or packet.sequence in fan.complete:
             return
-        got = fan.arrive(flow.place, packet)
-        if got is None:
+        state = fan.arrive(flow.place, packet)
+        if state is None:
             return
-        first.on_sender("on_control", packet.kind, packet.sequence, fan.cumulative, int(got.marked), self.clock.now)
+        first.on_sender("on_control", packet.kind, packet.sequence, fan.cumulative, int(state.marked), self.clock.now)
         if first.finished:
-            for each in fan.members:
-                each.finish()
+            for member in fan.members:
+                member.finish()
         else:
             self._watch(first)
             self._ready(first)
@@ -282,37 +301,37 @@ class Host:
     def _queue(self, answer: Packet) -> None:
         self.control[min(answer.priority, len(self.control) - 1)].append(answer)
 
-    # --- standing still -----------------------------------------------------------------------------------------
+    # --- stopping -----------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Stand still; the packet that is being sent leaves."""
+        """Stop the host; the packet in transmission still leaves."""
         self.timers.stop()
 
     def resume(self) -> None:
-        """Go on: what can be sent, the timers that have passed, then what has arrived, all at this time."""
+        """Resume the host: first sending, then expired timers, then arrivals, all at this time."""
         if not self.timers.still:
             return
         now = self.clock.now
-        held, self.held = self.held, []
+        arrivals, self.held = self.held, []
         for flow in self.sent_from_here:
             if 0 < flow.timer < now:
                 flow.timer = now
         self.receivers.resume()
         self.clock.at(now, FREE, self.link.index, self.serve)
         self.timers.resume()
-        for number, (packet, link) in enumerate(held):
+        for number, (packet, link) in enumerate(arrivals):
             self.clock.at(now, HELD, number, partial(self.receive, packet, link))
 
     def hear_no_more(self) -> None:
-        """The link from the switch is cut, and so what it has asked for is over."""
+        """Cut the link from the switch, which ends its pauses."""
         self.deaf = True
         self.paused = set()
         self.clock.at(self.clock.now, FREE, self.link.index, self.serve)
 
     def repeat(self) -> None:
-        """The link to the switch works again: a host has asked for nothing."""
+        """Do nothing when the link to the switch works again, since hosts send no pauses."""
 
     def counters(self) -> Counters:
-        """What there is to count: a NIC drops and marks nothing, and its queue is not measured."""
+        """Return the counters: a NIC drops and marks nothing, and its queue is not measured."""
         link = self.link
         return Counters(link.packets, link.bytes, 0, 0, link.lost, 0, link.cut_off, 0, 0, 0, 0, self.pauses, 0)

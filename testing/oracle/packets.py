@@ -1,4 +1,4 @@
-"""Packets and what is written down about them, with the engine's packet words taken apart field by field."""
+"""Packets and the records of them, with the engine's packet words split into fields."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DATA, ACK, STOP, BITMAP, PROBE, NACK, PULL, PAUSE = range(8)
 
 @dataclass(frozen=True)
 class Packet:
-    """One packet. `flow` is the message it belongs to; `priority` is the one asked for, whatever queues there are."""
+    """One packet. `flow` is its message; `priority` is the requested one, whatever queues there are."""
 
     flow: int
     kind: int
@@ -27,36 +27,47 @@ class Packet:
     echo: bool = False
     trimmed: bool = False
     all: bool = False
-    """it stands for all of its fan"""
+    """it represents all members of its aggregation group"""
     leaf: bool = False
-    """it stands for those of its fan that meet at its first station"""
+    """it represents the members that meet at its first station"""
     parts: tuple[int, ...] = field(default=(), compare=False)
-    """whose parts switches have added up in it; nothing that is on the wire"""
+    """members whose parts switches have summed in it; not on the wire"""
     values: Ints | None = field(default=None, compare=False)
-    """what it carries, if anybody has said: the values themselves"""
+    """its values, if it has any"""
 
     @property
     def rank(self) -> int:
-        """Lower goes first where the shortest message does: data packets say what is left."""
+        """Remaining bytes, for shortest-first ports: lower goes first, control packets before data."""
         return self.argument if self.kind == DATA else 0
 
     def marked(self) -> Packet:
-        """The same packet with the congestion mark set."""
+        """Return the packet with the congestion mark set."""
         return replace(self, ce=True)
 
     def words(self) -> tuple[int, int]:
-        """The two words of the engine's format, for load balancers. Layout: destination 18, size 14, kind 3,
-        priority 3, important, ce, echo, trimmed, entropy 16, logged (not here), all, leaf; and flow 20, sequence 22, argument 22 bits, lowest first."""
+        """Return the two words of the engine's format, for load balancers.
+
+        Layout: destination 18, size 14, kind 3, priority 3, important, ce, echo, trimmed, entropy 16, logged (not
+        here), all, leaf; and flow 20, sequence 22, argument 22 bits, lowest first.
+        """
         first = (
-            self.dst | self.size << 18 | self.kind << 32 | self.priority << 35 | self.important << 38
-            | self.ce << 39 | self.echo << 40 | self.trimmed << 41 | self.entropy << 42 | self.all << 59
+            self.dst
+            | self.size << 18
+            | self.kind << 32
+            | self.priority << 35
+            | self.important << 38
+            | self.ce << 39
+            | self.echo << 40
+            | self.trimmed << 41
+            | self.entropy << 42
+            | self.all << 59
             | self.leaf << 60
-        )  # fmt: skip
+        )
         return first, self.flow | self.sequence << 20 | self.argument << 42
 
 
 def packet_of(first: int, second: int, flow: int) -> Packet:
-    """The packet behind two words of the engine; the number of its flow record is replaced by its message."""
+    """Return the packet of two words of the engine; the number of its flow record is replaced by its message."""
     return Packet(
         flow=flow,
         dst=first & 0x3FFFF,
@@ -76,7 +87,7 @@ def packet_of(first: int, second: int, flow: int) -> Packet:
 
 
 class Transmission(NamedTuple):
-    """A packet's first bit leaves onto directed link `link` at `start`; `lost`: it never arrives."""
+    """A packet whose first bit leaves onto directed link `link` at `start`; `lost`: it never arrives."""
 
     start: int
     link: int
@@ -85,8 +96,11 @@ class Transmission(NamedTuple):
 
 
 class Drop(NamedTuple):
-    """A packet lost at the port of `link`: "tail", "selective" or "evicted" when it was there, "no_route" at a switch
-    that has no way for it, which counts it at its first port; "link_loss" or "link_down" when it had left."""
+    """A packet lost at the port of `link`.
+
+    Causes: "tail", "selective" or "evicted" in the queue, "no_route" at a switch without a route, which counts it at
+    its first port; "link_loss" or "link_down" after it had left.
+    """
 
     time: int
     link: int
@@ -94,8 +108,8 @@ class Drop(NamedTuple):
     packet: Packet
 
 
-class Arrival(NamedTuple):
-    """A message delivered; `missing`: its packets that were not there."""
+class DeliveredMessage(NamedTuple):
+    """A delivered message; `missing`: its packets that have not arrived."""
 
     time: int
     message: int
@@ -104,7 +118,7 @@ class Arrival(NamedTuple):
 
 
 class Counters(NamedTuple):
-    """What one port has counted."""
+    """Counters of one port."""
 
     packets: int
     bytes: int

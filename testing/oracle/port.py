@@ -1,4 +1,4 @@
-"""The ports of a switch: queues, what happens where they fill, whose packet goes next, and the buffer that they share."""
+"""The ports of a switch: queues, drops and marks, scheduling, and the shared buffer."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gradwire.components.draws import draw, key_of
-from gradwire.components.layout import (
+from gradwire.jit.counter_rng import draw, key_of
+from gradwire.jit.layout import (
     C_BYTES,
     C_THRESHOLD,
     CLASS_WORDS,
@@ -22,12 +22,12 @@ from gradwire.components.layout import (
     P_TESTS,
     PORT_FLAG_SELECTIVE,
 )
-from gradwire.components.queues.red import Red
-from gradwire.components.queues.threshold import Threshold
-from gradwire.scenarios.schema.network import Switch as Table
-from gradwire.sim.fabric.watched import check_returned
+from gradwire.protocols.queues.red import Red
+from gradwire.protocols.queues.threshold import Threshold
+from gradwire.scenarios.schema.network.network import Switch as Table
+from gradwire.sim.engine.guarded_rules import check_returned
+from gradwire.testing.oracle.clock import FREE, Link, OracleLog
 from gradwire.testing.oracle.flows import Flow
-from gradwire.testing.oracle.model import FREE, Link, Log
 from gradwire.testing.oracle.packets import DATA, PAUSE, Counters, Drop, Packet
 from gradwire.testing.oracle.uncompiled import uncompiled
 
@@ -35,14 +35,14 @@ RED_DRAWS = 4  # a kind of random keys
 PAUSE_BYTES = 60
 
 Waiting = tuple[Packet, int]
-"""A packet and the link that it came by."""
+"""A packet and its incoming link."""
 
 
 class Port:
     """A switch's egress port: a queue per class, one buffer for all, one threshold per class."""
 
     def __init__(
-        self, log: Log, link: Link, table: Table, seed: int, buffer: Buffer, flows: Sequence[Flow], policy: type
+        self, log: OracleLog, link: Link, table: Table, seed: int, buffer: Buffer, flows: Sequence[Flow], policy: type
     ) -> None:
         """`policy`: the class of the queue policy."""
         self.log, self.link, self.table, self.buffer, self.flows = log, link, table, buffer, flows
@@ -55,27 +55,27 @@ class Port:
         self.turn, self.granted = 0, False
         self.key, self.tests = key_of(seed, RED_DRAWS, link.index), 0
         self.queues: list[deque[Waiting]] = [deque() for _ in range(table.queues)]
-        self.paused: set[int] = set()  # classes that the far end does not want
-        self.wanted: set[int] = set()  # classes that it is to stop sending to this switch
-        self.signal = False  # it has to be told
+        self.paused: set[int] = set()  # classes paused by the far end
+        self.wanted: set[int] = set()  # classes that the far end is to pause
+        self.signal = False  # a pause frame is due
         self.deaf = False  # the link from the far end is cut
-        self.tail = self.dropped = self.evicted = self.no_route = self.marks = self.control_marks = self.trimmed = self.pauses = (
-            self.peak
-        ) = 0
+        self.tail = self.dropped = self.evicted = self.no_route = self.marks = self.control_marks = self.trimmed = (
+            self.pauses
+        ) = self.peak = 0
         link.freed = self.serve
 
     def waiting(self, queues: Sequence[deque[Waiting]]) -> int:
-        """Bytes in queues. The packet that is being sent is in none."""
+        """Return the bytes in queues, without the packet in transmission."""
         return sum(packet.size for queue in queues for packet, _ in queue)
 
     def class_of(self, packet: Packet) -> int:
-        """The queue that a packet belongs to."""
+        """Return the queue of a packet."""
         return min(packet.priority, len(self.queues) - 1)
 
     # --- coming in ----------------------------------------------------------------------------------------------
 
     def offer(self, packet: Packet, came_by: int) -> None:
-        """A packet wants to leave here: send it, queue it, mark it, cut it or drop it."""
+        """Send, queue, mark, trim or drop a packet that is to leave here."""
         c = self.class_of(packet)
         if not self.link.busy and c not in self.paused:
             self.send(packet)
@@ -112,26 +112,23 @@ class Port:
         self.enqueue(c, packet, came_by)
 
     def enqueue(self, c: int, packet: Packet, came_by: int) -> None:
-        """It waits."""
+        """Add a packet to its queue."""
         self.queues[c].append((packet, came_by))
         self.peak = max(self.peak, self.waiting(self.queues))
         self.buffer.held_more(came_by, c)
 
     def finds_room(self, c: int, packet: Packet, came_by: int) -> bool:
-        """Whether a packet need not be dropped; a worse one may be dropped for it."""
+        """Return True if a packet has room; a worse one may be dropped for it."""
         queue = self.queues[c]
         if self.buffer.pausable(c):
-            return (
-                self.buffer.held(came_by, c) + packet.size
-                <= self.table.pfc_threshold + self.buffer.room[came_by]
-            )
+            return self.buffer.held(came_by, c) + packet.size <= self.table.pfc_threshold + self.buffer.room[came_by]
         if self.table.shortest_first:
             return self.evict_for(queue, packet)
         return not self.full(c, packet.size)
 
     def full(self, c: int, size: int) -> bool:
-        """Whether there is no room for a packet: in the part of the buffer that is its class's, in the port's buffer, or in
-        what the shared one leaves to the queue."""
+        """Return True if a packet has no room in its class's part of the buffer, the port's buffer, or the shared
+        one."""
         if self.limits is not None:
             ports = [self] if self.shared is None else self.buffer.ports.values()
             if sum(self.waiting([port.queues[c]]) for port in ports) + size > self.limits[c]:
@@ -142,43 +139,43 @@ class Port:
         return size > free or self.waiting([self.queues[c]]) + size > free * round(self.shared[1] * 65536) // 65536
 
     def above(self, waiting: int, threshold: int) -> bool:
-        """Whether a packet is to be marked or dropped by choice."""
+        """Return True if a packet is to be marked or dropped above the threshold."""
         if waiting < threshold or self.ramp is None or waiting >= self.ramp[0]:
             return waiting >= threshold
         odds = int(self.ramp[1] * 2**32) * (waiting - threshold) // (self.ramp[0] - threshold)
         return self.test() < odds
 
     def verdict_of(self, policy: type, c: int, packet: Packet) -> int:
-        """What a queue policy of the user's own says, which sees the port as the engine's words have it."""
+        """Return the verdict of a user-defined queue policy, which sees the port as the engine's words."""
         state, p = self.state, 0
         waiting = [self.waiting([queue]) for queue in self.queues]
-        state[p + P_QUEUE] = sum(waiting) << 8 | sum(1 << each for each, queue in enumerate(self.queues) if queue)
+        state[p + P_QUEUE] = sum(waiting) << 8 | sum(1 << index for index, queue in enumerate(self.queues) if queue)
         state[p + P_BUSY], state[p + P_SPEED] = self.link.free_at, self.link.speed
         state[p + P_FLAGS] = (len(self.queues) - 1) << 8 | PORT_FLAG_SELECTIVE * self.table.selective_drop
         state[p + P_LIMIT], state[p + P_RED_KEY], state[p + P_TESTS] = self.table.buffer, self.key, self.tests
-        for each, held in enumerate(waiting):
-            record = p + P_CLASSES + CLASS_WORDS * each
-            state[record + C_BYTES] = held
-            state[record + C_THRESHOLD] = FOREVER if self.thresholds is None else self.thresholds[each]
+        for index, queued in enumerate(waiting):
+            record = p + P_CLASSES + CLASS_WORDS * index
+            state[record + C_BYTES] = queued
+            state[record + C_THRESHOLD] = FOREVER if self.thresholds is None else self.thresholds[index]
         verdict = int(uncompiled(policy.admit)(state, p, c, packet.words()[0]))  # type: ignore[attr-defined]
         check_returned(policy, "admit", verdict, 4)
         self.tests = state[p + P_TESTS]
         return verdict
 
     def test(self) -> int:
-        """A random number."""
+        """Return a random number."""
         self.tests += 1
         return int(draw.py_func(self.key, self.tests - 1))
 
     def too_long(self, c: int, packet: Packet) -> bool:
-        """Whether a packet has to be cut to its header."""
+        """Return True if a packet has to be trimmed to its header."""
         limit = self.table.trim_threshold
         if limit is None or packet.kind != DATA or packet.trimmed or packet.size <= self.table.trim_size:
             return False
         return self.waiting([self.queues[c]]) + packet.size > limit or self.full(c, packet.size)
 
     def trim(self, queue: deque[Waiting], packet: Packet, came_by: int) -> None:
-        """Cut it, or every other time the last one of the queue in its place."""
+        """Trim a packet, or every other time the last one of the queue in its place."""
         swap = self.test() & 1
         if queue and swap:
             last, last_by = queue[-1]
@@ -195,7 +192,7 @@ class Port:
             self.enqueue(c, header, came_by)
 
     def evict_for(self, queue: deque[Waiting], packet: Packet) -> bool:
-        """Drop the packets of messages with more left, the most first, of equals the latest, until there is room."""
+        """Drop the packets of messages with more left, most first, then latest first, until there is room."""
         while self.waiting(self.queues) + packet.size > self.table.buffer:
             worst = max(range(len(queue)), key=lambda i: (queue[i][0].rank, i), default=None)
             if worst is None or queue[worst][0].rank <= packet.rank:
@@ -208,8 +205,8 @@ class Port:
     # --- going out ----------------------------------------------------------------------------------------------
 
     def serve(self) -> None:
-        """The link is free: a pause frame that is due goes, else the first packet of the first strict class that has
-        one and may send, else of the class whose turn it is."""
+        """Send on the free link: a due pause frame, else a packet of the first strict class, else of the class whose
+        turn it is."""
         if self.signal:
             self.send_pause()
             return
@@ -235,12 +232,12 @@ class Port:
             self.next_turn()
 
     def next_turn(self) -> None:
-        """Deficit round robin: on to the next class."""
+        """Move to the next class of the deficit round robin."""
         self.turn = (self.turn + 1) % len(self.queues)
         self.granted = False
 
     def send_from(self, c: int) -> None:
-        """Send the packet of a class that goes first."""
+        """Send the first packet of a class."""
         queue = self.queues[c]
         first = 0
         if self.table.shortest_first:
@@ -254,47 +251,45 @@ class Port:
         self.buffer.held_less(came_by, c)
 
     def send(self, packet: Packet) -> None:
-        """Put it on the link; it may note what it sees here."""
+        """Send a packet, with a stamp of this port's state."""
         if packet.kind == DATA:
             flow = self.flows[packet.flow]
             link = self.link
-            flow.stamp(
-                packet.argument, link.index, self.waiting(self.queues), link.bytes, link.clock.now, link.speed
-            )
+            flow.stamp(packet.argument, link.index, self.waiting(self.queues), link.bytes, link.clock.now, link.speed)
         self.link.send(packet)
 
     # --- flow control -------------------------------------------------------------------------------------------
 
     def tell(self) -> None:
-        """What the far end may send has changed."""
+        """Signal a change of the paused classes to the far end."""
         self.signal = True
         if not self.link.busy:
             self.send_pause()
 
     def send_pause(self) -> None:
-        """Tell the far end which classes to stop."""
+        """Send a pause frame with the classes to stop."""
         self.signal = False
         classes = sum(1 << c for c in self.wanted)
         self.link.send(Packet(-1, PAUSE, 0, PAUSE_BYTES, 0, False, 0, argument=classes))
 
     def pause(self, classes: int) -> None:
-        """The far end says what to stop."""
+        """Handle a pause frame of the far end."""
         if self.deaf:
             return
-        now = {c for c in range(8) if classes >> c & 1}
-        self.pauses += bool(now - self.paused)
-        self.paused = now
+        paused = {c for c in range(8) if classes >> c & 1}
+        self.pauses += bool(paused - self.paused)
+        self.paused = paused
         if not self.link.busy:
             self.serve()
 
     def hear_no_more(self) -> None:
-        """The link from the far end is cut, and so what it has asked for is over."""
+        """Cut the link from the far end, which ends its pauses."""
         self.deaf = True
         self.paused = set()
         self.link.clock.at(self.link.clock.now, FREE, self.link.index, self._go_on)
 
     def repeat(self) -> None:
-        """The link to the far end works again: say once more what is wanted."""
+        """Repeat the pause frame when the link to the far end works again."""
         if self.table.pfc:
             self.signal = True
             self.link.clock.at(self.link.clock.now, FREE, self.link.index, self._go_on)
@@ -304,7 +299,7 @@ class Port:
             self.serve()
 
     def refuse(self, packet: Packet) -> None:
-        """The switch has no way for a packet."""
+        """Drop a packet that the switch has no route for."""
         self.no_route += 1
         self._drop(packet, "no_route")
 
@@ -312,7 +307,7 @@ class Port:
         self.log.drops.append(Drop(self.link.clock.now, self.link.index, cause, packet))
 
     def counters(self) -> Counters:
-        """What there is to count."""
+        """Return the counters."""
         link = self.link
         return Counters(
             link.packets, link.bytes, self.tail, self.dropped, link.lost, self.evicted, link.cut_off, self.no_route,
@@ -321,29 +316,29 @@ class Port:
 
 
 class Buffer:
-    """What waits at all ports of a switch, and by which links it came: what may still come in, and who is to stop."""
+    """The shared buffer of a switch's ports, by incoming link, and its flow control."""
 
     def __init__(self, table: Table, longest: int) -> None:
         """`longest`: bytes of the longest packet."""
         self.table = table
         self.ports: dict[int, Port] = {}  # by their links
-        self.room: dict[int, int] = {}  # by incoming link: what may come above the threshold
+        self.room: dict[int, int] = {}  # headroom above the threshold, by incoming link
         self.hysteresis = table.pfc_hysteresis or 2 * longest
 
     def used(self) -> int:
-        """Bytes that wait at all ports."""
+        """Return the bytes in the queues of all ports."""
         return sum(port.waiting(port.queues) for port in self.ports.values())
 
     def pausable(self, c: int) -> bool:
-        """Whether there is flow control for a class."""
+        """Return True if a class has flow control."""
         return self.table.pfc and (self.table.pfc_classes is None or c in self.table.pfc_classes)
 
     def held(self, came_by: int, c: int) -> int:
-        """Bytes of a class that came by a link and wait at any port."""
+        """Return the queued bytes of a class that came by a link, at all ports."""
         return sum(p.size for port in self.ports.values() for p, link in port.queues[c] if link == came_by)
 
     def limit(self) -> int:
-        """Bytes of a class from one link above which its far end is told to stop."""
+        """Return the bytes of a class from one link above which its far end is paused."""
         shared = self.table.shared()
         if shared is None:
             return self.table.pfc_threshold
@@ -351,14 +346,14 @@ class Buffer:
         return min(self.table.pfc_threshold, max(size - self.used(), 0) * round(alpha * 65536) // 65536)
 
     def held_more(self, came_by: int, c: int) -> None:
-        """A packet of a class that came by a link waits now."""
+        """Pause the far end if needed, after a packet of a class that came by a link was queued."""
         back = self.ports[came_by ^ 1]
         if self.pausable(c) and c not in back.wanted and self.held(came_by, c) > self.limit():
             back.wanted.add(c)
             back.tell()
 
     def held_less(self, came_by: int, c: int) -> None:
-        """One has left its queue."""
+        """Resume the far end if possible, after a packet has left its queue."""
         back = self.ports[came_by ^ 1]
         if c in back.wanted and self.held(came_by, c) <= max(self.limit() - self.hysteresis, 0):
             back.wanted.remove(c)

@@ -1,33 +1,39 @@
-"""Receivers: the ends at one host of the flows that go to it, which take packets of data and probes and answer them."""
+"""Receivers of the flows to one host: they take data packets and probes and answer them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from gradwire.components.layout import R_RIDER
-from gradwire.testing.oracle.fans import Fan
+from gradwire.jit.layout import R_RIDER
+from gradwire.testing.oracle.aggregation import AggregationGroup
+from gradwire.testing.oracle.clock import OracleLog
 from gradwire.testing.oracle.flows import Flow
-from gradwire.testing.oracle.model import Log
-from gradwire.testing.oracle.packets import ACK, DATA, Arrival, Packet
-from gradwire.testing.oracle.pulls import Pulls
+from gradwire.testing.oracle.packets import ACK, DATA, DeliveredMessage, Packet
+from gradwire.testing.oracle.pull_pacer import PullPacer
 from gradwire.testing.oracle.timers import EXPIRY, Timers
 
 
 class Receivers:
-    """What a host does with data and probes. Nothing is sent here but through `queue`, and by the timers."""
+    """Receivers of a host. They send through `queue` only, and by the timers."""
 
     def __init__(
-        self, timers: Timers, log: Log, pulls: Pulls, delivered: Callable[[int, int], None], paths: bool,
-        queue: Callable[[Packet], None], serve: Callable[[], None],
-    ) -> None:  # fmt: skip
-        """`delivered`: told the time and the number of a message that has arrived. `paths`: hosts choose paths, so that
-        an answer takes that of the packet. `queue`: lets a packet wait at the NIC; `serve`: sends what can be sent."""
+        self,
+        timers: Timers,
+        log: OracleLog,
+        pulls: PullPacer,
+        delivered: Callable[[int, int], None],
+        paths: bool,
+        queue: Callable[[Packet], None],
+        serve: Callable[[], None],
+    ) -> None:
+        """`delivered`: callback with the time and the number of a delivered message. `paths`: hosts select paths, so an
+        answer takes that of the packet. `queue`: queues a packet at the NIC; `serve`: sends what can be sent."""
         self.timers, self.log, self.pulls, self.delivered, self.paths = timers, log, pulls, delivered, paths
         self.queue, self.serve = queue, serve
-        self.latest: dict[Flow, tuple[Flow, Packet]] = {}  # by what a transport works on: the last data packet
+        self.latest: dict[Flow, tuple[Flow, Packet]] = {}  # the last data packet of each flow or connection
 
     def take(self, flow: Flow, packet: Packet) -> None:
-        """A data packet or a probe of a flow."""
+        """Receive a data packet or a probe of a flow."""
         before = flow.delivered
         if packet.kind == DATA and not packet.trimmed:
             size = flow.payload_of(packet.sequence)
@@ -41,7 +47,7 @@ class Receivers:
             else:
                 reply = flow.on_receiver("on_probe", packet.argument, self.timers.now)
             done = [flow] if flow.delivered and not before else []
-        ends = flow.stream or flow  # what the transport works on
+        ends = flow.stream or flow  # the transport's flow
         if reply >> 39 & 1:
             self._answer(*self.latest[ends], reply)
         elif reply:
@@ -51,45 +57,42 @@ class Receivers:
         self._watch(ends)
         self._tell(done)
 
-    def take_of_all(self, fan: Fan, flow: Flow, packet: Packet) -> None:
-        """A data packet of one of many, or of all: what is there of all is taken and answered for all; if it was before,
-        the one is answered who sends it again."""
+    def take_of_all(self, fan: AggregationGroup, flow: Flow, packet: Packet) -> None:
+        """Receive a data packet of one member, or of all: once complete, it is taken and answered for all.
+
+        If it was complete before, the member that retransmits is answered.
+        """
         if fan.has(flow.place, packet):
             if packet.sequence not in fan.complete:
                 fan.arrive(flow.place, packet)  # it may have a mark
             if not packet.leaf:
                 self._answer(flow, packet, self._take_one(flow, packet.sequence, packet.ce))
             return
-        got = fan.arrive(flow.place, packet)
-        if got is None:
+        state = fan.arrive(flow.place, packet)
+        if state is None:
             return
-        for each in fan.members:
-            self._take_one(each, packet.sequence, got.marked)
+        for member in fan.members:
+            self._take_one(member, packet.sequence, state.marked)
         first = fan.members[0]
-        protocol = first.protocol
         self.queue(
-            Packet(
-                first.number, ACK, first.src, protocol.control_bytes, protocol.control_priority,
-                protocol.control_important, first.entropy, sequence=packet.sequence, argument=fan.cumulative,
-                echo=got.marked, all=True,
-            )
-        )  # fmt: skip
+            first.control_packet(ACK, sequence=packet.sequence, argument=fan.cumulative, echo=state.marked, all=True)
+        )
 
     def _take_one(self, flow: Flow, number: int, marked: bool) -> int:
-        """The receiver of one of a fan takes a packet: its answer."""
+        """Let the receiver of one member take a packet; return its answer."""
         reply, done = flow.arrive(number, flow.payload_of(number), int(marked), self.timers.now)
         self._tell(done)
         return reply
 
     def _tell(self, done: list[Flow]) -> None:
-        """These messages have arrived."""
+        """Record the arrival of messages."""
         now = self.timers.now
-        for each in done:
-            self.log.arrivals.append(Arrival(now, each.number, each.received, each.missing()))
-            self.delivered(now, each.number)
+        for flow in done:
+            self.log.arrivals.append(DeliveredMessage(now, flow.number, flow.received, flow.missing()))
+            self.delivered(now, flow.number)
 
     def _watch(self, flow: Flow) -> None:
-        """Call the receiver when the time that it has set comes, if by then it has not set another one."""
+        """Schedule a call of the receiver at its timer, unless the timer changes until then."""
         if flow.patience:
             self.timers.set_for(max(flow.patience, self.timers.now), flow, EXPIRY, self._late_answer)
 
@@ -102,22 +105,27 @@ class Receivers:
             self.serve()
 
     def _answer(self, flow: Flow, packet: Packet, reply: int) -> None:
-        """Queue the control packets that the receiver asks for: kind 3, echo 1, size 14, count 12, rider 1, pulls 8,
-        unused 1, argument 22 bits, lowest first. One alone carries the sequence number of the packet that it answers, or
-        its rider; several are numbered."""
+        """Queue the receiver's control packets, from the fields of its reply.
+
+        Fields: kind 3, echo 1, size 14, count 12, rider 1, pulls 8, unused 1, argument 22 bits, lowest first. A single
+        control packet carries the sequence number of the packet that it answers, or its rider; several are numbered.
+        """
         self.pulls.want(flow, reply >> 31 & 0xFF)
         count = reply >> 18 & 0xFFF
         alone = packet.argument if reply >> 30 & 1 else packet.sequence
         for number in range(count):
-            answer = Packet(
-                flow.number, reply & 7, flow.src, reply >> 4 & 0x3FFF or flow.protocol.control_bytes,
-                flow.protocol.control_priority, flow.protocol.control_important, packet.entropy if self.paths else flow.entropy,
-                sequence=alone if count == 1 else number, argument=reply >> 40, echo=bool(reply >> 3 & 1),
-            )  # fmt: skip
+            answer = flow.control_packet(
+                reply & 7,
+                size=reply >> 4 & 0x3FFF or flow.protocol.control_bytes,
+                entropy=packet.entropy if self.paths else flow.entropy,
+                sequence=alone if count == 1 else number,
+                argument=reply >> 40,
+                echo=bool(reply >> 3 & 1),
+            )
             self.queue(answer)
 
     def resume(self) -> None:
-        """The host goes on: what its receivers should have said meanwhile they say from now on."""
+        """Resume the host: expired timers of receivers fire from now on."""
         now = self.timers.now
         for flow in self.latest:
             if 0 < flow.patience < now:

@@ -1,4 +1,4 @@
-"""Switches: routing, and what they do with packets of fans; what waits in them is in `port`."""
+"""Switches: routing, and aggregation of packets; their queues are in `port`."""
 
 from __future__ import annotations
 
@@ -6,44 +6,41 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from gradwire.components.balancers.base import Balancer
-from gradwire.components.draws import key_of
-from gradwire.components.layout import (
-    H_FLOWLET_GAP,
-    N_KEY,
-    N_TABLE,
-    P_BUSY,
-    P_QUEUE,
-    P_SPEED,
-)
-from gradwire.scenarios.schema.network import Switch as Table
-from gradwire.sim.fabric.watched import check_returned
-from gradwire.testing.oracle.fans import Slots
+from gradwire.jit.counter_rng import key_of
+from gradwire.jit.layout import H_FLOWLET_GAP, N_KEY, N_TABLE, P_BUSY, P_QUEUE, P_SPEED
+from gradwire.protocols.load_balancers.base import Balancer
+from gradwire.scenarios.schema.network.network import Switch as Table
+from gradwire.sim.engine.guarded_rules import check_returned
+from gradwire.testing.oracle.aggregation import SwitchSlots
+from gradwire.testing.oracle.clock import Clock
 from gradwire.testing.oracle.flows import Flow
-from gradwire.testing.oracle.model import Clock
 from gradwire.testing.oracle.packets import DATA, PAUSE, Packet
 from gradwire.testing.oracle.port import Buffer
 from gradwire.testing.oracle.uncompiled import uncompiled
 
 NODE_DRAWS = 1  # a kind of random keys
-WAYS, PORTS, TABLE = 1000, 2000, 100_000  # where balancers find these in a switch's state
+WAYS, PORTS, TABLE = 1000, 2000, 100_000  # offsets of these in a switch's state, for balancers
 
 
 class Switch:
-    """Looks up the ways to a packet's destination and lets the load balancer choose."""
+    """A switch that looks up the next hops of a packet and lets the load balancer select."""
 
     def __init__(
-        self, clock: Clock, node: int, seed: int, ways: Callable[[int], Sequence[int]], balancer: type[Balancer], table: Table,
-        flows: Sequence[Flow], longest: int, number: int,
-    ) -> None:  # fmt: skip
-        self.number, self.slots = number, Slots(table.aggregation_slots)
+        self,
+        clock: Clock,
+        node: int,
+        seed: int,
+        ways: Callable[[int], Sequence[int]],
+        balancer: type[Balancer],
+        table: Table,
+        flows: Sequence[Flow],
+        longest: int,
+        number: int,
+    ) -> None:
+        self.number, self.slots = number, SwitchSlots(table.aggregation_slots)
         self.clock, self.flows = clock, flows
         self.state: defaultdict[int, int] = defaultdict(int)  # its record as balancers see it, at 0
-        self.state |= {
-            N_KEY: key_of(seed, NODE_DRAWS, node),
-            N_TABLE: TABLE,
-            H_FLOWLET_GAP: table.flowlet_gap,
-        }
+        self.state |= {N_KEY: key_of(seed, NODE_DRAWS, node), N_TABLE: TABLE, H_FLOWLET_GAP: table.flowlet_gap}
         self.ways = ways
         self.balancer, self.choose = balancer, uncompiled(balancer.choose)
         self.source_routes = balancer.source_routes
@@ -52,7 +49,7 @@ class Switch:
         self.ports = self.buffer.ports
 
     def receive(self, packet: Packet, link: int) -> None:
-        """A packet has arrived."""
+        """Receive a packet."""
         if packet.kind == PAUSE:
             self.ports[link ^ 1].pause(packet.argument)
             return
@@ -73,7 +70,7 @@ class Switch:
         self._route(packet, link)
 
     def _route(self, packet: Packet, link: int) -> None:
-        """It goes on by one of its ways, if there are any."""
+        """Forward a packet to one of its next hops, if there are any."""
         ways = self.ways(packet.dst)
         if not ways:
             self.ports[min(self.ports)].refuse(packet)

@@ -1,23 +1,23 @@
-"""The timers of a host: what goes off at a time that was set, or when the host goes on, if it stands still by then."""
+"""The timers of a host: actions at set times, deferred while the host is stopped."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from gradwire.testing.oracle.clock import TIMER, Clock
 from gradwire.testing.oracle.flows import Flow
-from gradwire.testing.oracle.model import TIMER, Clock
 
 START, RELEASE, EXPIRY = 0, 1, 2  # the order of the timers of one message
 AFTER_MESSAGES = 1 << 60
 
 
 class Timers:
-    """Timers by their keys: at one time the lower key goes off first."""
+    """Timers by key: at equal times the lower key fires first."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.still = False
-        self._late: list[tuple[int, Callable[[], None]]] = []  # those that have passed meanwhile
+        self._late: list[tuple[int, Callable[[], None]]] = []  # expired while the host is stopped
 
     @property
     def now(self) -> int:
@@ -25,26 +25,26 @@ class Timers:
         return self.clock.now
 
     def set(self, time: int, key: int, action: Callable[[], None]) -> None:
-        """Let `action` happen at `time`."""
+        """Schedule `action` at `time`."""
 
-        def go_off() -> None:
+        def expire() -> None:
             if self.still:
                 self._late.append((key, action))
             else:
                 action()
 
-        self.clock.at(time, TIMER, key, go_off)
+        self.clock.at(time, TIMER, key, expire)
 
     def set_for(self, time: int, flow: Flow, what: int, action: Callable[[Flow], None]) -> None:
-        """The same for a message; `what`: which of its timers it is."""
+        """Schedule `action` for a message; `what`: which of its timers."""
         self.set(time, flow.number << 2 | what, lambda: action(flow))
 
     def stop(self) -> None:
-        """Nothing goes off any more."""
+        """Defer all timers from now on."""
         self.still = True
 
     def resume(self) -> None:
-        """What should have gone off meanwhile does so now."""
+        """Fire the deferred timers now."""
         self.still = False
         late, self._late = self._late, []
         for key, action in late:

@@ -1,8 +1,8 @@
-"""Compiled functions as the plain Python that they were written in.
+"""Compiled functions as plain Python.
 
-A compiled function keeps its source function in `.py_func`, but the names in there still mean compiled functions,
-which do not take a Python list for the state. So each function is rebuilt over a copy of its module's names in which
-every compiled function is replaced by its own rebuilt one, and so on down.
+A compiled function keeps its source function in `.py_func`, but the names in it still refer to compiled functions,
+which do not take a Python list as state. So each function is rebuilt over a copy of its module's names in which every
+compiled function is replaced by its rebuilt one, recursively.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 import types
 from typing import Any
 
-from gradwire.components.compiled import Rule
+from gradwire.jit.compiled import Rule
 from gradwire.scenarios.json_data import Json
 
 _rebuilt: dict[int, types.FunctionType] = {}
 
 
 def uncompiled(function: Any) -> Rule:
-    """The Python function behind a compiled one, calling only Python functions in turn."""
+    """Return the Python function behind a compiled one, which calls only Python functions."""
     source = function.py_func
     known = _rebuilt.get(id(source))
     if known is not None:
@@ -26,7 +26,7 @@ def uncompiled(function: Any) -> Rule:
         raise TypeError(f"{source.__qualname__} is a closure: its compiled callees cannot be replaced")
     names: Json = {}
     rebuilt = types.FunctionType(source.__code__, names, source.__name__, source.__defaults__)
-    _rebuilt[id(source)] = rebuilt  # before going down: functions may call each other
+    _rebuilt[id(source)] = rebuilt  # before the recursion: functions may call each other
     for name, value in source.__globals__.items():
         names[name] = _plain(value)
     return rebuilt
@@ -41,7 +41,7 @@ def _plain(value: object) -> object:
 
 
 class _Module:
-    """A module whose compiled functions come out uncompiled: for `module.function(...)`."""
+    """A module whose compiled functions appear uncompiled: for `module.function(...)`."""
 
     def __init__(self, module: types.ModuleType) -> None:
         self._module = module

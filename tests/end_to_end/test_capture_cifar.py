@@ -17,16 +17,14 @@ pytest.importorskip("PIL", reason="pictures are decoded with pillow (extra: capt
 from torch import nn  # noqa: E402
 
 from gradwire.traces import models  # noqa: E402
-from gradwire.traces.builtin import BuiltinRun, capture_builtin  # noqa: E402
+from gradwire.traces.capture.builtin_models import BuiltinRun, capture_builtin  # noqa: E402
 from gradwire.traces.capture.session import capture  # noqa: E402
 from gradwire.traces.datasets.images import batches, load_images  # noqa: E402
 from gradwire.traces.trace import load_trace  # noqa: E402
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 CIFAR, TEXT = DATA / "cifar10", DATA / "text" / "tinyshakespeare.txt"
-pytestmark = pytest.mark.skipif(
-    not (CIFAR.is_dir() and TEXT.is_file()), reason="no cifar10 or text in ../shared/data"
-)
+pytestmark = pytest.mark.skipif(not (CIFAR.is_dir() and TEXT.is_file()), reason="no cifar10 or text in ../shared/data")
 
 
 @pytest.fixture(autouse=True)

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from gradwire.components.find import resolve
-from gradwire.experiment.topology import LinkSpec, leaf_spine
+from gradwire.protocols.registry import resolve_component
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.scenarios.load import load_scenario, pick_variant
-from gradwire.scenarios.schema.network import Switch
+from gradwire.scenarios.loading.load import load_scenario, pick_variant
+from gradwire.scenarios.schema.network.network import Switch
 from gradwire.scenarios.schema.scenario import UserTransport
-from gradwire.sim.fabric.specialise import _digest as digest_of
-from gradwire.sim.precheck import find_all
+from gradwire.sim.engine.specialization import _digest as digest_of
+from gradwire.sim.preparation import prepare_inputs
 from gradwire.sim.simulate import simulate
-from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
+from gradwire.testing.oracle import Case, MessageSpec, first_difference, run_engine, run_oracle
+from gradwire.topology import LinkSpec, leaf_spine
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 US = 10**6
@@ -64,10 +64,8 @@ def test_looking_at_two_queues_keeps_them_short(results):
 def test_what_is_ones_own_is_as_exact_as_the_rest(monkeypatch):
     """Both examples together, packet by packet against the plain model, which runs them uncompiled."""
     monkeypatch.chdir(EXAMPLES)
-    table = UserTransport.model_validate(
-        {"kind": "constant_rate:ConstantRate", "payload": "1000B", "percent": 60}
-    )
-    letters = [Letter(n % 3 * US, n, (n + 5) % 12, 30_000 + 777 * n) for n in range(12)]
+    table = UserTransport.model_validate({"kind": "constant_rate:ConstantRate", "payload": "1000B", "percent": 60})
+    letters = [MessageSpec(n % 3 * US, n, (n + 5) % 12, 30_000 + 777 * n) for n in range(12)]
     network = leaf_spine(3, 4, 3, LinkSpec(10**10, US))
     switch = Switch.model_validate({"buffer": "4MB"})
     case = Case(network, [table], letters, switch, "two_choices:TwoChoices", 1, 2 * US)
@@ -82,15 +80,13 @@ def test_examples_are_short(name):
     assert len((EXAMPLES / name).read_text().splitlines()) < 60
 
 
-HELPER = (
-    "from numba import njit\n\nSTEP = {step}\n\n@njit\ndef turn(count, n):\n    return (count {sign} 1) % n\n"
-)
+HELPER = "from numba import njit\n\nSTEP = {step}\n\n@njit\ndef turn(count, n):\n    return (count {sign} 1) % n\n"
 MINE = """
 import {helper}
 from numba import njit
 from {helper} import STEP, turn
 
-from gradwire.components.balancers.base import Balancer
+from gradwire.protocols.load_balancers.base import Balancer
 
 
 @njit
@@ -116,7 +112,7 @@ def test_a_change_in_what_ones_own_calls_is_noticed(tmp_path, monkeypatch, call)
             monkeypatch.delitem(sys.modules, name)
         sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
         try:
-            mine = resolve("load_balancing", "mine:Mine", tmp_path)
+            mine = resolve_component("load_balancing", "mine:Mine", tmp_path)
         finally:
             sys.dont_write_bytecode = before
         hashes.append(digest_of("", [mine]))
@@ -125,8 +121,10 @@ def test_a_change_in_what_ones_own_calls_is_noticed(tmp_path, monkeypatch, call)
 
 def test_the_table_of_ones_own_transport_is_checked():
     with pytest.raises(ScenarioError) as raised:
-        find_all(load_scenario(EXAMPLES / "constant_rate.toml", set=["transport.percent=0", "transport.persent=1"]))
+        prepare_inputs(
+            load_scenario(EXAMPLES / "constant_rate.toml", set=["transport.percent=0", "transport.persent=1"])
+        )
     told = sorted(map(str, raised.value.mistakes))
     assert told[0].startswith("transport.percent: is out of range (got 0)")
     assert told[1] == 'transport.persent: unknown key; expected "percent"'
-    find_all(load_scenario(EXAMPLES / "constant_rate.toml"))
+    prepare_inputs(load_scenario(EXAMPLES / "constant_rate.toml"))

@@ -13,22 +13,22 @@ import pytest
 from output_cases import run
 from sim_cases import US
 
-from gradwire.experiment.topology import LinkSpec, leaf_spine, star
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.scenarios.load import load_scenario
-from gradwire.scenarios.schema.network import Switch
-from gradwire.sim.fabric.specialise import compile_ahead
-from gradwire.sim.precheck import find_all
+from gradwire.scenarios.loading.load import load_scenario
+from gradwire.scenarios.schema.network.network import Switch
+from gradwire.sim.engine.specialization import compile_ahead
+from gradwire.sim.preparation import prepare_inputs
 from gradwire.sim.simulate import simulate
-from gradwire.testing import Case, Letter, agree, transport
+from gradwire.testing import Case, MessageSpec, agree, transport
 from gradwire.testing.oracle import run_oracle
+from gradwire.topology import LinkSpec, leaf_spine, star
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 RATE = (EXAMPLES / "constant_rate.py").read_text()
 BALANCER = """
 from numba import njit
-from gradwire.components.balancers.base import Balancer
+from gradwire.protocols.load_balancers.base import Balancer
 
 @njit
 def choose(M, node, ways, n, A, B, count, now):
@@ -77,17 +77,17 @@ def with_parameters(given: str) -> str:
     ("given", "says"),
     [
         ("[1 / 0]", "ZeroDivisionError: division by zero"),
-        ("[0] * 33", "gives 33 numbers; expected a list of at most 32 integers"),
-        ("[1, 4.5]", "gives 4.5 as number 1, which is no integer"),
+        ("[0] * 33", "returns 33 numbers; expected a list of at most 32 integers"),
+        ("[1, 4.5]", "returns 4.5 as number 1, which is not an integer"),
         ("[1 << 63]", "which does not fit 64 bits"),
-        ("5", "gives 5; expected a list of at most 32 integers"),
+        ("5", "returns 5; expected a list of at most 32 integers"),
         ("[settings['speed']]", "KeyError: 'speed'"),
     ],
 )
 def test_parameters_are_looked_at_by_the_check(scenario, tmp_path, given, says):
     code = with_parameters(given)
     with pytest.raises(ScenarioError) as raised:
-        find_all(scenario(code))
+        prepare_inputs(scenario(code))
     line = 1 + code.splitlines().index("    def parameters(settings, context):")
     told = str(raised.value)
     assert says in told
@@ -101,9 +101,21 @@ NUMBERS = "sender_bitmaps, receiver_bitmaps, fresh_word, probe_word = 0, 1, NEXT
 @pytest.mark.parametrize(
     ("found", "given", "says"),
     [
-        (NUMBERS, NUMBERS.replace("= 0,", "= -1,"), "sender_bitmaps of 'mine:ConstantRate' is -1; expected a whole number from 0"),
-        (NUMBERS, NUMBERS.replace("= 0,", "= 'none',"), "sender_bitmaps of 'mine:ConstantRate' is 'none'; expected a whole"),
-        (NUMBERS, NUMBERS.replace("NEXT", "True"), "fresh_word of 'mine:ConstantRate' is True; expected a whole number from 0"),
+        (
+            NUMBERS,
+            NUMBERS.replace("= 0,", "= -1,"),
+            "sender_bitmaps of 'mine:ConstantRate' is -1; expected a whole number from 0",
+        ),
+        (
+            NUMBERS,
+            NUMBERS.replace("= 0,", "= 'none',"),
+            "sender_bitmaps of 'mine:ConstantRate' is 'none'; expected a whole",
+        ),
+        (
+            NUMBERS,
+            NUMBERS.replace("NEXT", "True"),
+            "fresh_word of 'mine:ConstantRate' is True; expected a whole number from 0",
+        ),
         ('"udp", True', '"upd", True', "wire of 'mine:ConstantRate' is 'upd'; expected one of tcp, udp, roce"),
         ("percent: Count = 100", "percent = 100", "A non-annotated attribute was detected: `percent = 100`. "),
     ],
@@ -111,17 +123,19 @@ NUMBERS = "sender_bitmaps, receiver_bitmaps, fresh_word, probe_word = 0, 1, NEXT
 def test_what_stands_in_the_class_is_looked_at_by_the_check(scenario, found, given, says):
     assert RATE.count(found) == 1
     with pytest.raises(ScenarioError) as raised:
-        find_all(scenario(RATE.replace(found, given)))
+        prepare_inputs(scenario(RATE.replace(found, given)))
     assert str(raised.value).startswith("transport.kind: ") and says in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
 def test_thirty_two_parameters_are_welcome(scenario):
-    find_all(scenario(with_parameters("[-(1 << 63)] + [(1 << 63) - 1] * 31")))
+    prepare_inputs(scenario(with_parameters("[-(1 << 63)] + [(1 << 63) - 1] * 31")))
 
 
-PULLS = RATE.replace("def pull(M, k, f, now):\n", "def pull(M, k, f, now):\n    if M[f + S_SENT] == 2:\n        return {returned}\n")
-IMPORTS = "from gradwire.components.layout import S_SENT\n"
+PULLS = RATE.replace(
+    "def pull(M, k, f, now):\n", "def pull(M, k, f, now):\n    if M[f + S_SENT] == 2:\n        return {returned}\n"
+)
+IMPORTS = "from gradwire.jit.layout import S_SENT\n"
 
 
 @pytest.mark.parametrize("returned", ["5", "-2"])
@@ -132,7 +146,10 @@ def test_a_packet_that_there_is_not_ends_the_run(scenario, tmp_path, returned):
         simulate(scenario(code, ("traffic[0].size=20480B",)))
     told = str(raised.value)
     assert told.startswith(f"transport: {tmp_path / 'mine.py'}:")
-    assert f"pull of ConstantRate returned {returned}, a packet that there is not; expected a packet of the message, below 5" in told
+    assert (
+        f"pull of ConstantRate returned {returned}, an invalid packet number; expected a packet of the message, below 5"
+        in told
+    )
 
 
 @pytest.mark.parametrize("returned", ["n", "-1"])
@@ -141,38 +158,36 @@ def test_a_way_that_there_is_not_ends_the_run(scenario, tmp_path, returned):
         simulate(scenario(BALANCER.replace("{returned}", returned), ("transport=dctcp", "load_balancing=mine:Mine")))
     told = str(raised.value)
     assert told.startswith(f"load_balancing: {tmp_path / 'mine.py'}:")
-    assert "a way that there is not; expected a way below 2" in told
+    assert "an invalid next hop; expected the index of a next hop, below 2" in told
 
 
 def test_a_verdict_that_there_is_not_ends_the_run(scenario):
     incast = 'traffic=[{name="t",kind="incast",fan_in=3,size="20kB"}]'
     made = scenario(POLICY.replace("{returned}", "4"), ("transport=dctcp", "switch.policy=mine:Mine", incast))
-    with pytest.raises(ScenarioError, match="admit of Mine returned 4, a verdict that there is not"):
+    with pytest.raises(ScenarioError, match="admit of Mine returned 4, an invalid verdict"):
         simulate(made)
 
 
 def test_the_oracle_says_the_same(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    letters = [Letter(0, 0, 3, 20_480), Letter(0, 1, 3, 20_480)]
+    letters = [MessageSpec(0, 0, 3, 20_480), MessageSpec(0, 1, 3, 20_480)]
     network = leaf_spine(2, 2, 2, LinkSpec(10**10, US))
     (tmp_path / "far.py").write_text(IMPORTS + PULLS.replace("{returned}", "7"))
     with pytest.raises(ScenarioError, match="pull of ConstantRate returned 7"):
         run_oracle(Case(network, [transport("far:ConstantRate", percent=100)], letters))
     (tmp_path / "astray.py").write_text(BALANCER.replace("{returned}", "n + 5"))
-    with pytest.raises(ScenarioError, match="choose of Mine returned 7, a way that there is not"):
+    with pytest.raises(ScenarioError, match="choose of Mine returned 7, an invalid next hop"):
         run_oracle(Case(network, [transport("dctcp")], letters, balancing="astray:Mine"))
     (tmp_path / "odd.py").write_text(POLICY.replace("{returned}", "-1"))
-    with pytest.raises(ScenarioError, match="admit of Mine returned -1, a verdict"):
+    with pytest.raises(ScenarioError, match="admit of Mine returned -1, an invalid verdict"):
         run_oracle(Case(network, [transport("dctcp")], letters, Switch(policy="odd:Mine")))
 
 
 def test_a_queue_policy_of_ones_own_is_exact(monkeypatch):
     """Packet by packet, with its draws, and it does drop by choice."""
     monkeypatch.chdir(EXAMPLES)
-    letters = [Letter(n * US // 3, n, 8, 60_000) for n in range(8)]
-    switch = Switch.model_validate(
-        {"queues": 1, "buffer": "64KiB", "ecn_threshold": "32KiB", "policy": "wred:Wred"}
-    )
+    letters = [MessageSpec(n * US // 3, n, 8, 60_000) for n in range(8)]
+    switch = Switch.model_validate({"queues": 1, "buffer": "64KiB", "ecn_threshold": "32KiB", "policy": "wred:Wred"})
     case = Case(star(9, LinkSpec(10**10, US)), [transport("tcp_newreno", payload="1000B")], letters, switch)
     seen = agree(case, threads=2)
     causes = {drop.cause for drop in seen.drops}
@@ -180,7 +195,11 @@ def test_a_queue_policy_of_ones_own_is_exact(monkeypatch):
 
 
 def test_policies_have_to_fit():
-    for wrong in ({"policy": "red"}, {"policy": "threshold", "ecn_threshold": "8KiB", "ecn_ceiling": "9KiB"}, {"policy": "rde"}):
+    for wrong in (
+        {"policy": "red"},
+        {"policy": "threshold", "ecn_threshold": "8KiB", "ecn_ceiling": "9KiB"},
+        {"policy": "rde"},
+    ):
         with pytest.raises(ValueError):
             Switch.model_validate(wrong)
     assert Switch.model_validate({"policy": "threshold"}).queue_policy == Switch().queue_policy == "threshold"
@@ -209,12 +228,14 @@ def test_an_exception_ends_all_threads(tmp_path, host):
     """One packet of one host is what its rule is stopped by, whose thread the other one waits for. It would for ever."""
     stops = "    if M[f + S_PACKETS] == 99 and M[f + S_SENT] == 50:\n        return 1 // (k - k)\n"
     rule = "def pull(M, k, f, now):\n"
-    (tmp_path / "mine.py").write_text("from gradwire.components.layout import S_PACKETS\n" + IMPORTS + RATE.replace(rule, rule + stops))
+    (tmp_path / "mine.py").write_text(
+        "from gradwire.jit.layout import S_PACKETS\n" + IMPORTS + RATE.replace(rule, rule + stops)
+    )
     (tmp_path / "mine.toml").write_text(LAST)
     (tmp_path / "one.txt").write_text(f"1\n{host} 100 3 {99 * 1024} 0\n")
     done = run("run", "mine.toml", "--threads", "2", "--out", "results", timeout=120)
     assert done.returncode == 2
-    said = f"gradwire: a component of your own: a compiled rule of ConstantRate ({tmp_path / 'mine.py'}) has raised an exception; expected"
+    said = f"gradwire: user-defined component: a compiled rule of ConstantRate ({tmp_path / 'mine.py'}) has raised an exception; expected"
     assert done.stderr.splitlines()[-1].startswith(said) and "Traceback" not in done.stderr
     left = sorted(each.name for each in tmp_path.iterdir() if each.name != "__pycache__")
     assert left == ["mine.py", "mine.toml", "one.txt"]
@@ -222,8 +243,8 @@ def test_an_exception_ends_all_threads(tmp_path, host):
 
 FOREVER = BALANCER.replace("    return {returned}", "    while True:\n        if count < 0:\n            return 0")
 ASKED = """
-from gradwire.cli import deaf, main
-deaf.DEAF_S = 0.5
+from gradwire.cli import main, watchdog
+watchdog.GRACE_S = 0.5
 main()
 """
 
@@ -244,7 +265,9 @@ def forever(tmp_path_factory):
 def test_a_rule_that_loops_for_ever_ends_when_it_is_asked_to(forever, number, code):
     """Python does not hear it: machine code does not come back."""
     command = [sys.executable, "-c", ASKED, "run", str(forever)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}) as run:
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    ) as run:
         try:
             while _computed(run.pid) < 1.5:
                 assert run.poll() is None, run.communicate()[1]
@@ -254,7 +277,7 @@ def test_a_rule_that_loops_for_ever_ends_when_it_is_asked_to(forever, number, co
         finally:
             run.kill()
     assert run.returncode == code
-    assert "machine code has computed for 0.5 s without coming back" in said and "Traceback" not in said
+    assert "compiled code has not returned for 0.5 s" in said and "Traceback" not in said
 
 
 def _computed(process: int) -> float:

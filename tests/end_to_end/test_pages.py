@@ -34,8 +34,15 @@ from docs.running import (
 from gradwire import cli
 
 BLOCKS = {page: blocks(page) for page in PAGES}
-TO_RUN = [page for page, found in BLOCKS.items() if any(each.kind in ("sh", "python") and "not run" not in each.marks for each in found)]
-COMMANDS = {page: {line for each in found if each.kind == "sh" and "not run" not in each.marks for line, _ in each.commands()} for page, found in BLOCKS.items()}
+TO_RUN = [
+    page
+    for page, found in BLOCKS.items()
+    if any(each.kind in ("sh", "python") and "not run" not in each.marks for each in found)
+]
+COMMANDS = {
+    page: {line for each in found if each.kind == "sh" and "not run" not in each.marks for line, _ in each.commands()}
+    for page, found in BLOCKS.items()
+}
 """Lines of each page that are run as they stand there."""
 TABLES = [
     (block, *entry) for page, found in BLOCKS.items() for block in found if "figures" in block.marks
@@ -73,7 +80,9 @@ def test_commands_and_code_run(page: Path, tmp_path: Path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("block", "command", "number"), TABLES, ids=[f"{block.place}-{number or 'all'}" for block, _, number in TABLES])
+@pytest.mark.parametrize(
+    ("block", "command", "number"), TABLES, ids=[f"{block.place}-{number or 'all'}" for block, _, number in TABLES]
+)
 def test_figures_are_those_that_are_printed(block: Block, command: str, number: int | None, tmp_path: Path):
     why = missing(block.needs)
     if why:
@@ -202,8 +211,8 @@ def test_variables_are_given_from_a_block_on(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("docs.pages.ROOT", tmp_path)
     page = tmp_path / "page.md"
     page.write_text(
-        "    $ printf \"<$WITH>\"\n    <>\n\n<!-- with: WITH=a=b -->\n\n    $ printf \"$WITH\"\n    a=b\n\nMore.\n\n"
-        "    $ printf \"$WITH.\"\n    a=b.\n"
+        '    $ printf "<$WITH>"\n    <>\n\n<!-- with: WITH=a=b -->\n\n    $ printf "$WITH"\n    a=b\n\nMore.\n\n'
+        '    $ printf "$WITH."\n    a=b.\n'
     )
     (tmp_path / "run").mkdir()
     session = Session(tmp_path / "run")

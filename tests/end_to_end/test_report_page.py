@@ -12,7 +12,7 @@ import page_cases
 import pytest
 from browser import Browser, browser_program
 
-from gradwire.analysis.html.given import report
+from gradwire.studies.report.report_inputs import report
 
 PROGRAM = browser_program()
 pytestmark = [
@@ -55,7 +55,9 @@ def timeline_box(browser: Browser) -> dict[str, float]:
 
 def test_every_plot_is_drawn(browser: Browser) -> None:
     """Marks of each are inside of its picture, and the canvas of the timeline is not empty."""
-    drawn = browser.run("[...document.querySelectorAll('figure')].map((f) => [f.getAttribute('aria-label'), Number(f.dataset.drawn)])")
+    drawn = browser.run(
+        "[...document.querySelectorAll('figure')].map((f) => [f.getAttribute('aria-label'), Number(f.dataset.drawn)])"
+    )
     assert len(drawn) > 15 and all(count > 0 for _, count in drawn), drawn
     outside = browser.run("""[...document.querySelectorAll('.chart > svg')].flatMap((svg) => {
         const box = svg.viewBox.baseVal;
@@ -112,7 +114,9 @@ def test_the_timeline_is_read_by_keys(browser: Browser) -> None:
     small = browser.run("document.querySelector('.timeline canvas').clientHeight")
     browser.key("Enter")
     assert browser.run("document.querySelector('.timeline canvas').clientHeight") > small
-    names = browser.run("[...document.querySelectorAll('.timeline .run')].map((b) => { b.click(); return document.querySelector('.timeline').dataset.run; })")
+    names = browser.run(
+        "[...document.querySelectorAll('.timeline .run')].map((b) => { b.click(); return document.querySelector('.timeline').dataset.run; })"
+    )
     assert len(set(names)) == len(names) == 3
 
 
@@ -144,7 +148,9 @@ def test_the_legend_hides_and_dragging_looks_closer(browser: Browser) -> None:
     assert browser.run(paths) == before
     browser.run(f"{lines}.scrollIntoView({{block: 'center'}})")
     browser.settled()
-    box: dict[str, float] = browser.run(f"(({{x, y, width, height}}) => ({{x, y, width, height}}))({lines}.querySelector(':scope > svg').getBoundingClientRect())")
+    box: dict[str, float] = browser.run(
+        f"(({{x, y, width, height}}) => ({{x, y, width, height}}))({lines}.querySelector(':scope > svg').getBoundingClientRect())"
+    )
     middle = box["y"] + box["height"] / 2
     for kind, share in (("mousePressed", 0.4), ("mouseMoved", 0.6), ("mouseReleased", 0.6)):
         browser.mouse(kind, box["x"] + share * box["width"], middle, button="left", clickCount=1, buttons=1)
@@ -180,7 +186,10 @@ def test_light_and_dark_can_be_read(browser: Browser) -> None:
             assert contrast(ink, ground) >= 4.5, (element, dark)
         for n in range(6):
             browser.run(f"document.querySelector('footer').style.color = 'var(--c{n})'")
-            assert contrast(browser.run("getComputedStyle(document.querySelector('footer')).color"), ground) >= 3, (n, dark)
+            assert contrast(browser.run("getComputedStyle(document.querySelector('footer')).color"), ground) >= 3, (
+                n,
+                dark,
+            )
     browser.run("document.getElementById('theme').click()")
     assert len(seen) == 2 and browser.run("getComputedStyle(document.body).backgroundColor") != ground
 
@@ -197,7 +206,9 @@ def test_it_fits_every_width(wide: int, browser: Browser) -> None:
 def test_names_of_many_settings_do_not_run_into_each_other_and_long_tables_are_broken(tmp_path: Path) -> None:
     """Names on an axis are turned where the widest neighbours have no room. A table that may not fit a sheet of paper does
     not want to be whole, or it would take the first page with it."""
-    names = [f"ResNet-50, {2**n} nodes" for n in range(4)] + [f"VGG-16, {2**n} nodes, one picture each" for n in range(2)]
+    names = [f"ResNet-50, {2**n} nodes" for n in range(4)] + [
+        f"VGG-16, {2**n} nodes, one picture each" for n in range(2)
+    ]
     place = page_cases.claims(tmp_path / "claims", names, 20)
     written = report(place, page_cases.claims(tmp_path / "few"), out=tmp_path / "page.html").path
     assert PROGRAM is not None
@@ -223,11 +234,17 @@ def test_it_prints_in_ink(browser: Browser, tmp_path: Path) -> None:
     browser.dark(True)
     browser.settled()
     before = browser.run("document.documentElement.dataset.theme")
-    browser.ask("Emulation.setEmulatedMedia", media="print", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+    browser.ask(
+        "Emulation.setEmulatedMedia", media="print", features=[{"name": "prefers-color-scheme", "value": "dark"}]
+    )
     browser.settled()
     assert browser.run("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    assert browser.run("[...document.querySelectorAll('.bar, .tools, .code button')].every((b) => b.offsetHeight === 0)")
-    pixel: Any = browser.run("(() => { const c = document.querySelector('.timeline canvas'); return [...c.getContext('2d').getImageData(3, 3, 1, 1).data]; })()")
+    assert browser.run(
+        "[...document.querySelectorAll('.bar, .tools, .code button')].every((b) => b.offsetHeight === 0)"
+    )
+    pixel: Any = browser.run(
+        "(() => { const c = document.querySelector('.timeline canvas'); return [...c.getContext('2d').getImageData(3, 3, 1, 1).data]; })()"
+    )
     assert pixel[3] == 0 or min(pixel[:3]) > 200
     browser.dark(True)
     browser.settled()
@@ -245,9 +262,13 @@ def test_the_timeline_is_printed_as_lines(browser: Browser) -> None:
     browser.ask("Emulation.setEmulatedMedia", media="print", features=[])
     browser.settled()
     assert browser.run(f"Number({timeline}.dataset.drawn)") >= there > 20
-    boxes = browser.run(f"[...{timeline}.querySelectorAll('svg path')].map((p) => p.getAttribute('d').split('M').length - 1).reduce((a, b) => a + b)")
+    boxes = browser.run(
+        f"[...{timeline}.querySelectorAll('svg path')].map((p) => p.getAttribute('d').split('M').length - 1).reduce((a, b) => a + b)"
+    )
     assert boxes >= there
-    colours = browser.run(f"new Set([...{timeline}.querySelectorAll('svg path')].map((p) => p.getAttribute('fill'))).size")
+    colours = browser.run(
+        f"new Set([...{timeline}.querySelectorAll('svg path')].map((p) => p.getAttribute('fill'))).size"
+    )
     assert colours > 4 and browser.run(f"[...{timeline}.querySelectorAll('canvas')].every((c) => c.offsetHeight === 0)")
     outside = browser.run(f"""[...{timeline}.querySelectorAll('svg path, svg text')].filter((each) => {{
         const b = each.getBBox(), box = {timeline}.querySelector('svg').viewBox.baseVal;
@@ -258,4 +279,6 @@ def test_the_timeline_is_printed_as_lines(browser: Browser) -> None:
     assert browser.run("[...document.querySelectorAll('details:not([open])')].every((each) => each.offsetHeight === 0)")
     browser.ask("Emulation.setEmulatedMedia", media="screen", features=[])
     browser.settled()
-    assert browser.run(f"{timeline}.querySelector('svg') === null && {timeline}.querySelector('canvas').offsetHeight > 0")
+    assert browser.run(
+        f"{timeline}.querySelector('svg') === null && {timeline}.querySelector('canvas').offsetHeight > 0"
+    )

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 import gradwire
-from gradwire.analysis.sweeps.points import points_of
-from gradwire.analysis.sweeps.schema import build_sweep
 from gradwire.scenarios.errors import GradwireError
-from gradwire.traces.storage import write
+from gradwire.studies.sweep.points import points_of
+from gradwire.studies.sweep.schema import build_sweep
+from gradwire.traces.storage.writer import write
 from tests.support.sweep_cases import sweep_tables
 from tests.support.trace_cases import small_trace
 
@@ -58,8 +58,10 @@ def own(tmp_path: Path) -> Path:
     text = (EXAMPLES / "constant_rate.py").read_text()
     beside = "return M[f + at.S_LINE] * 100 // percent"
     text = text.replace("M[f + at.S_LINE] * 100 // M[k]", "gap(M, f, M[k])")
-    (folder / "rate.py").write_text(text.replace("from numba import njit", "from numba import njit\nfrom beside import gap"))
-    imports = "from numba import njit\nfrom gradwire.components import layout as at\n"
+    (folder / "rate.py").write_text(
+        text.replace("from numba import njit", "from numba import njit\nfrom beside import gap")
+    )
+    imports = "from numba import njit\nfrom gradwire.jit import layout as at\n"
     (folder / "beside.py").write_text(f"{imports}@njit\ndef gap(M, f, percent):\n    {beside}\n")
     (folder / "sizes.txt").write_text("1000 0\n30000 1\n")
     write(small_trace(), folder / "recorded")
@@ -108,11 +110,21 @@ def strangers(own: Path, tmp_path: Path) -> Iterator[str]:
         ray.init(address=made.address, logging_level="ERROR", log_to_driver=False)
         for name in ("one", "two"):  # one after the other: they take names of sockets in one folder
             (tmp_path / name).mkdir()
-            start = [sys.executable, "-m", "ray.scripts.scripts", "start", f"--address={made.address}", "--num-cpus=1", "--block"]
+            start = [
+                sys.executable,
+                "-m",
+                "ray.scripts.scripts",
+                "start",
+                f"--address={made.address}",
+                "--num-cpus=1",
+                "--block",
+            ]
             hidden = f'mount -t tmpfs none "{own}" && exec "$@"'
             command = ["unshare", "-m", "sh", "-c", hidden, "sh", *start]
             with (tmp_path / f"{name}.log").open("w") as log:
-                nodes.append(subprocess.Popen(command, cwd=tmp_path / name, stdout=log, stderr=log, start_new_session=True))
+                nodes.append(
+                    subprocess.Popen(command, cwd=tmp_path / name, stdout=log, stderr=log, start_new_session=True)
+                )
             end = time.monotonic() + 120
             while ray.cluster_resources().get("CPU", 0) < len(nodes) and time.monotonic() < end:
                 time.sleep(0.5)
@@ -168,7 +180,9 @@ def test_a_lost_node_costs_nothing(cluster: Any, here: Path, tmp_path: Path) -> 
             lost.append(words)
             cluster.remove_node(second, allow_graceful=False)
 
-    found = gradwire.sweep(sweep_tables(seeds=10), out=tmp_path / "out", engine="ray", address=cluster.address, progress=told)
+    found = gradwire.sweep(
+        sweep_tables(seeds=10), out=tmp_path / "out", engine="ray", address=cluster.address, progress=told
+    )
     assert lost and found.complete and same_tables(tmp_path / "out", here)
 
 
@@ -179,24 +193,28 @@ def test_what_comes_back_is_whole(cluster: Any, here: Path, tmp_path: Path) -> N
     result = gradwire.Result.read(tmp_path / "out" / "results" / found.points[-1].key)
     assert result.summary["seed"] == 2
     said: list[str] = []
-    gradwire.sweep(sweep_tables(seeds=10), out=tmp_path / "out", jobs=2, progress=lambda share, words: said.append(words))
+    gradwire.sweep(
+        sweep_tables(seeds=10), out=tmp_path / "out", jobs=2, progress=lambda share, words: said.append(words)
+    )
     assert said[0] == "8/40 runs" and same_tables(tmp_path / "out", here)
 
 
-def test_a_task_that_kills_its_process_costs_its_point(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_kills_its_process_costs_its_point(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Handed out again as often as is promised; the others are done."""
     tables = sweep_tables(seeds=1)
     victim = points_of(build_sweep(tables), tmp_path)[1].scenario.digest()
 
     def measured(scenario: Any, keep: bool) -> Any:
-        from gradwire.measuring import measured as really
+        from gradwire.studies.parallel.sweep_worker import measure as really
 
         if scenario.digest() == victim:
             os.kill(os.getpid(), signal.SIGKILL)
         return really(scenario, keep)
 
     measured.__module__ = "__main__"  # sent by value, as the cluster has no tests
-    monkeypatch.setattr("gradwire.sweeping.measured", measured)
+    monkeypatch.setattr("gradwire.studies.sweep.runner.measure", measured)
     found = gradwire.sweep(tables, out=tmp_path / "out", engine="ray", address=cluster.address)
     assert (found.states["done"], found.states["failed"]) == (3, 1)
     assert found.failures[0][1].why.startswith("its process was lost 3 times")

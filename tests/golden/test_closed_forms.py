@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 from tie_cases import first_come
 
-from gradwire.components.transports.dctcp import Dctcp
-from gradwire.components.transports.dlcp import Dlcp
-from gradwire.components.transports.tcp_newreno import TcpNewReno
-from gradwire.experiment.topology import LinkSpec, from_networkx, star
-from gradwire.scenarios.schema.network import Switch
+from gradwire.protocols.transports.dlcp.dlcp import Dlcp
+from gradwire.protocols.transports.tcp.dctcp import Dctcp
+from gradwire.protocols.transports.tcp.tcp_newreno import TcpNewReno
+from gradwire.scenarios.schema.network.network import Switch
+from gradwire.scenarios.schema.network.transport import UserTransport
 from gradwire.scenarios.schema.scenario import Scenario
-from gradwire.scenarios.schema.transport import UserTransport
 from gradwire.sim.simulate import simulate
-from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
+from gradwire.testing.oracle import Case, MessageSpec, first_difference, run_engine, run_oracle
 from gradwire.testing.oracle.packets import DATA, STOP
+from gradwire.topology import LinkSpec, from_networkx, star
 from gradwire.traces.trace import CHUNK_ELEMENTS, Iteration, TensorInfo, Trace
 
 US = 10**6
@@ -58,7 +58,7 @@ def engine(network, transports, letters, switch=ROOMY):
 @pytest.mark.parametrize(("kind", "headers"), [(0, TCP_HEADERS), (1, TCP_HEADERS), (2, UDP_HEADERS)])
 def test_a_lone_packet(kind, headers):
     """100 bytes at 10 Gbps (800 ps per byte): two transmissions, two latencies."""
-    outcome = engine(star(2, LinkSpec(10**10, 3 * US)), builtin(), [Letter(5, 0, 1, 100, kind)])
+    outcome = engine(star(2, LinkSpec(10**10, 3 * US)), builtin(), [MessageSpec(5, 0, 1, 100, kind)])
     d = (100 + headers) * 800
     assert [arrival.time for arrival in outcome.arrivals] == [5 + d + 3 * US + d + 3 * US]
 
@@ -71,7 +71,7 @@ def test_a_lone_flow_is_a_pipeline(kind, headers, last):
     longer: (n - 1) d on the first link and as much again would be wrong, it is n d + d_last + 2 l."""
     n = 40
     nbytes = (n - 1) * 1000 + last
-    outcome = engine(star(2, LinkSpec(10**11, US)), builtin(window=n), [Letter(0, 0, 1, nbytes, kind)])
+    outcome = engine(star(2, LinkSpec(10**11, US)), builtin(window=n), [MessageSpec(0, 0, 1, nbytes, kind)])
     d, d_last = (1000 + headers) * 80, max(last + headers, 60) * 80
     assert [arrival.time for arrival in outcome.arrivals] == [n * d + d_last + 2 * US]
 
@@ -89,7 +89,7 @@ def test_a_lone_flow_over_unequal_links(first, second):
     network = from_networkx(graph, LinkSpec(first, 1))
     n = 30
     for kind, headers in ((0, TCP_HEADERS), (2, UDP_HEADERS)):
-        outcome = engine(network, builtin(window=n), [Letter(0, 0, 1, n * 1000, kind)])
+        outcome = engine(network, builtin(window=n), [MessageSpec(0, 0, 1, n * 1000, kind)])
         d1, d2 = (-(-(1000 + headers) * 8 * 10**12 // rate) for rate in (first, second))
         assert outcome.arrivals[0].time == d1 + (n - 1) * max(d1, d2) + d2 + 18
 
@@ -98,7 +98,7 @@ def test_a_lone_flow_over_unequal_links(first, second):
 def test_eager_stop_comes_with_the_packet_that_makes_it_enough(bound, lost):
     """Of 40 packets of 1000 bytes a quarter may be lost: the message is over when the thirtieth has come. Half a byte
     less, and it takes one more. Something has to come before anything is over."""
-    letters = [Letter(0, 0, 1, 40_000, 2, bound=bound, important=False)]
+    letters = [MessageSpec(0, 0, 1, 40_000, 2, bound=bound, important=False)]
     dlcp = {"stop_policy": "eager", "send_order": "sequential"}
     outcome = engine(star(2, LinkSpec(10**11, US)), builtin(**dlcp), letters)
     d = 1058 * 80
@@ -115,7 +115,7 @@ def test_incast_drains_at_line_rate(kind, headers):
     receiver's link never rests: it is done N n d later, and l later the last packet is there. A batch of N comes every
     d and one packet leaves, so N - 1 are added each time: at most n (N - 1) wait."""
     senders, n = 7, 9
-    letters = [Letter(0, host, senders, n * 1000, kind) for host in range(senders)]
+    letters = [MessageSpec(0, host, senders, n * 1000, kind) for host in range(senders)]
     outcome = engine(star(senders + 1, LinkSpec(10**10, US)), builtin(window=n), letters)
     d = (1000 + headers) * 800
     assert outcome.arrivals[-1].time == d + US + senders * n * d + US
@@ -135,11 +135,13 @@ def test_incast_into_a_small_buffer(room, delivered):
     """Five single packets at once: one on the wire, as many wait as fit, the others are dropped; whose they are is
     drawn."""
     switch = Switch.model_validate({"buffer": f"{room}B"})
-    letters = [Letter(0, host, 5, 1000) for host in range(5)]
+    letters = [MessageSpec(0, host, 5, 1000) for host in range(5)]
     outcome = engine(star(6, LinkSpec(10**10, US)), [constant()], letters, switch)
     order = order_of_ties(5, 1058 * 800 + US)
     assert [arrival.message for arrival in outcome.arrivals] == order[:delivered]
-    assert [(drop.cause, drop.packet.flow) for drop in outcome.drops] == [("tail", n) for n in sorted(order[delivered:])]
+    assert [(drop.cause, drop.packet.flow) for drop in outcome.drops] == [
+        ("tail", n) for n in sorted(order[delivered:])
+    ]
 
 
 @pytest.mark.parametrize(("selective", "important", "marks", "drops"), [
@@ -149,7 +151,7 @@ def test_the_threshold_counts_what_waits(selective, important, marks, drops):
     """Six packets at once, K = two packets: the first goes out untested, the second and third find less than K, the
     other three find K or more: marked or dropped, or let in where neither applies."""
     switch = Switch.model_validate({"ecn_threshold": "2116B", "selective_drop": selective})
-    letters = [Letter(0, host, 6, 1000, important=important) for host in range(6)]
+    letters = [MessageSpec(0, host, 6, 1000, important=important) for host in range(6)]
     outcome = engine(star(7, LinkSpec(10**10, US)), [constant()], letters, switch)
     assert sum(port.marks for port in outcome.ports) == marks
     order = order_of_ties(6, 1058 * 800 + US)
@@ -167,7 +169,7 @@ def test_strict_priority_of_two_constant_rate_flows():
     network = star(3, LinkSpec(10**10, US))
     transports = [constant(share=60)]
     outcome = engine(
-        network, transports, [Letter(0, 0, 2, n * 1000, priority=0), Letter(0, 1, 2, n * 1000, priority=1)]
+        network, transports, [MessageSpec(0, 0, 2, n * 1000, priority=0), MessageSpec(0, 1, 2, n * 1000, priority=1)]
     )
     high, low = outcome.arrivals
     assert (high.message, low.message) == (0, 1)
@@ -183,7 +185,7 @@ def test_strict_priority_of_two_constant_rate_flows():
 def test_flows_of_one_class_take_turns():
     """Three messages of one host and class at the same time. The first starts at once, and so is in line for its second
     packet when the others come; from then on they take turns."""
-    outcome = engine(star(2, LinkSpec(10**10, US)), [constant()], [Letter(0, 0, 1, 10_000)] * 3)
+    outcome = engine(star(2, LinkSpec(10**10, US)), [constant()], [MessageSpec(0, 0, 1, 10_000)] * 3)
     flows = [t.packet.flow for t in outcome.transmissions if t.link == 0]
     assert flows == [0] + [0, 1, 2] * 9 + [1, 2]
     d = 1058 * 800
@@ -195,9 +197,12 @@ def test_a_message_that_starts_when_a_packet_arrives_goes_first():
     timers come before arrivals, so its packet leaves first, and the answer has to wait for it."""
     d = 1058 * 800
     arrival = d + US + d + US
-    letters = [Letter(0, 0, 1, 1000), Letter(arrival, 1, 0, 1000)]
+    letters = [MessageSpec(0, 0, 1, 1000), MessageSpec(arrival, 1, 0, 1000)]
     outcome = engine(star(2, LinkSpec(10**10, US)), [constant()], letters)
-    assert [(t.start, t.packet.kind) for t in outcome.transmissions if t.link == 2] == [(arrival, DATA), (arrival + d, STOP)]
+    assert [(t.start, t.packet.kind) for t in outcome.transmissions if t.link == 2] == [
+        (arrival, DATA),
+        (arrival + d, STOP),
+    ]
 
 
 @pytest.mark.parametrize("begin", range(0, 4_000_000, 400_007))
@@ -206,7 +211,7 @@ def test_a_released_flow_goes_before_a_lower_class_that_waited(begin):
     answer, in class 1. When the packet has left, at d, the flow has to rest for 1 % of d, less than an answer takes.
     So: an answer, the second packet, the other answer. (The card once ran ahead to both answers.)"""
     transports = [constant(payload="4000B", share=99, control_priority=1)]
-    letters = [Letter(begin, 0, 1, 8_000)] + [Letter(begin, host, 0, 100) for host in (1, 2)]
+    letters = [MessageSpec(begin, 0, 1, 8_000)] + [MessageSpec(begin, host, 0, 100) for host in (1, 2)]
     outcome = engine(star(3, LinkSpec(10**10, 400_000)), transports, letters)
     d, answer = 4058 * 800, 60 * 800
     sent = [(t.start - begin, t.packet.kind) for t in outcome.transmissions if t.link == 0]

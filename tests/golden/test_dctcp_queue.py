@@ -32,8 +32,8 @@ import numpy as np
 import pytest
 from measured import MS, US, Seen, watch
 
-from gradwire.components.transports.dctcp import Dctcp
-from gradwire.experiment.topology import LinkSpec, star
+from gradwire.protocols.transports.tcp.dctcp import Dctcp
+from gradwire.topology import LinkSpec, star
 
 PACKET, ACK, RATE, LATENCY = 1498, 66, 10**10, 25 * US  # round trip 102.5 us: the paper's 10 Gbps and 100 us
 SLOT = PACKET * 800  # ps that the port takes for a packet
@@ -94,9 +94,7 @@ def cycles(waiting: np.ndarray) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("apart", [0, 3 * US])
-@pytest.mark.parametrize(
-    ("count", "threshold"), [(2, 20), (2, 40), (2, 65), (3, 40), (5, 40), (10, 40), (20, 65)]
-)
+@pytest.mark.parametrize(("count", "threshold"), [(2, 20), (2, 40), (2, 65), (3, 40), (5, 40), (10, 40), (20, 65)])
 def test_the_queue_swings_as_the_paper_says(count, threshold, apart):
     """Highest, lowest, mean, cycle and marks, for 2 to 20 flows around K."""
     seen = long_flows(count, threshold, apart)

@@ -16,13 +16,13 @@ import networkx
 import pytest
 from tie_cases import first_come, seed_for
 
-from gradwire.components.draws import TIE_DRAWS, key_of, tie_break
-from gradwire.components.transports.dctcp import Dctcp
-from gradwire.experiment.topology import LinkSpec, Network, from_networkx, star
-from gradwire.scenarios.schema.network import Switch
-from gradwire.scenarios.schema.transport import UserTransport
-from gradwire.testing.oracle import Case, Change, Letter, Outcome, first_difference, run_engine, run_oracle
+from gradwire.jit.counter_rng import TIE_DRAWS, key_of, tie_break
+from gradwire.protocols.transports.tcp.dctcp import Dctcp
+from gradwire.scenarios.schema.network.network import Switch
+from gradwire.scenarios.schema.network.transport import UserTransport
+from gradwire.testing.oracle import Case, MessageSpec, NetworkChange, Outcome, first_difference, run_engine, run_oracle
 from gradwire.testing.oracle.packets import PAUSE
+from gradwire.topology import LinkSpec, Network, from_networkx, star
 
 US = 10**6
 LARGE, SMALL, FRAME = 1066 * 800, 166 * 800, 60 * 800
@@ -43,7 +43,9 @@ def together(fabric: Any) -> None:
     fabric.choice.fix(alone=False)
 
 
-def paused(network: Network, letters: list[Letter], seed: int = 1, changes: Sequence[Change] = ()) -> Outcome:
+def paused(
+    network: Network, letters: list[MessageSpec], seed: int = 1, changes: Sequence[NetworkChange] = ()
+) -> Outcome:
     """With flow control; transport and balancer are those of the property test, so that they share an engine, and so does what changes."""
     dctcp = Dctcp.model_validate({"kind": "dctcp", "payload": "1000B"})
     table = Switch.model_validate({"queues": 2, "pfc": True, "pfc_threshold": "100B"})
@@ -66,7 +68,7 @@ def incast(hosts: int, seed: int = 1) -> list[int]:
     """Whose packet leaves the switch of a star first, second, ... when those of all hosts but the last reach it at one time,
     for the last."""
     constant = UserTransport.model_validate({"kind": "constant_rate:ConstantRate", "payload": "1000B"})
-    letters = [Letter(0, host, hosts - 1, 1000) for host in range(hosts - 1)]
+    letters = [MessageSpec(0, host, hosts - 1, 1000) for host in range(hosts - 1)]
     outcome = engine(Case(star(hosts, CABLE), [constant], letters, Switch.model_validate({"buffer": "1MB"}), seed=seed))
     return [each.packet.flow for each in outcome.transmissions if each.link == 2 * hosts - 1]
 
@@ -108,12 +110,12 @@ def test_ports_that_are_free_at_one_time_go_on_by_the_number_of_their_link(own, 
     busy = [host for host in range(3) if host != place]
     reached = busy[::-1] if second_first else busy
     free = LARGE + US + LARGE
-    letters = [Letter(0, host, dst, 1000) for host, dst in zip((3, 4), busy, strict=True)]
-    letters += [Letter(LARGE, place, dst, 100, priority=c) for c, dst in enumerate(reached)]
+    letters = [MessageSpec(0, host, dst, 1000) for host, dst in zip((3, 4), busy, strict=True)]
+    letters += [MessageSpec(LARGE, place, dst, 100, priority=c) for c, dst in enumerate(reached)]
     size = {"idle": None, "ends": 100, "waits": 200}[own]
     if size:
         begin = free - US - 2 * (size + 66) * 800
-        letters += [Letter(begin, 5, place, size), *[Letter(begin, 5, place, 1)] * (own == "waits")]
+        letters += [MessageSpec(begin, 5, place, size), *[MessageSpec(begin, 5, place, 1)] * (own == "waits")]
     down = 2 * place + 1
     left = FIRST if second_first else SECOND
     one_by_one = [(0, left), (FRAME, NONE)]
@@ -155,13 +157,13 @@ GO_ON = LARGE + US + 10 * LARGE + FRAME + US
 """When a frame is in the middle that says that the slow cable is free, and what waited there has left."""
 
 
-def stopped(network: Network, sides: dict[str, int]) -> list[Letter]:
+def stopped(network: Network, sides: dict[str, int]) -> list[MessageSpec]:
     """On every side a packet of the sender waits for the slow cable until a large one has left; so the middle is told to stop its
     class, and another one of that class waits there."""
     at = network.index
-    letters = [Letter(0, at[f"busy_{side}"], at[f"far_{side}"], 1000) for side in sides]
+    letters = [MessageSpec(0, at[f"busy_{side}"], at[f"far_{side}"], 1000) for side in sides]
     return letters + [
-        Letter(begin * US, at["sender"], at[f"far_{side}"], 100, priority=c)
+        MessageSpec(begin * US, at["sender"], at[f"far_{side}"], 100, priority=c)
         for begin in (1, 5)
         for side, c in sides.items()
     ]
@@ -196,9 +198,9 @@ def test_a_pause_frame_and_a_packet_that_arrive_at_one_time_are_taken_by_hash(fr
     network = behind_two(sender_last)
     at = network.index
     letters = stopped(network, {"left": 0})
-    letters.append(Letter(GO_ON - US - SMALL, at["sender"], at["far_left"], 100, priority=1))
+    letters.append(MessageSpec(GO_ON - US - SMALL, at["sender"], at["far_left"], 100, priority=1))
     if own == "ends":
-        letters.append(Letter(GO_ON - US - 2 * SMALL, at["other"], at["sender"], 100))
+        letters.append(MessageSpec(GO_ON - US - 2 * SMALL, at["other"], at["sender"], 100))
     order = [link(network, "left", "middle"), link(network, "sender", "middle")]
     seed = seed_for(order if frame_first else order[::-1], GO_ON)
     outcome = paused(network, letters, seed)
@@ -217,8 +219,8 @@ def test_a_pause_frame_and_a_packet_that_arrive_at_one_time_are_taken_by_hash(fr
 def test_a_packet_meets_what_was_done_at_the_time_at_which_it_starts(hop, late, what, lost):
     """By a host, and by a switch. What is done at one time is done in the order in which it was put down."""
     start = US if hop == 0 else US + LARGE + US
-    changes = [Change(start + late, each, hop) for each in what]
-    outcome = paused(star(3, CABLE), [Letter(US, 0, 1, 1000)], changes=changes)
+    changes = [NetworkChange(start + late, each, hop) for each in what]
+    outcome = paused(star(3, CABLE), [MessageSpec(US, 0, 1, 1000)], changes=changes)
     assert next(each.lost for each in outcome.transmissions if each.link == hop) == lost
 
 
@@ -227,10 +229,10 @@ def test_a_host_that_goes_on_takes_what_was_due_and_then_what_has_come():
     2 have come; a third one comes just then. So the first message's packet leaves, and while it does, the answers to all
     three wait, which go before the other packet."""
     small = 66 * 800
-    letters = [Letter(20 * US, 0, 1, 100), Letter(10 * US, 0, 1, 100)]
-    letters += [Letter(begin * US, 2, 0, 100) for begin in (11, 8)]
-    letters.append(Letter(30 * US - 2 * SMALL - 2 * US, 2, 0, 100))
-    changes = [Change(5 * US, "stop_host", 0), Change(30 * US, "resume_host", 0)]
+    letters = [MessageSpec(20 * US, 0, 1, 100), MessageSpec(10 * US, 0, 1, 100)]
+    letters += [MessageSpec(begin * US, 2, 0, 100) for begin in (11, 8)]
+    letters.append(MessageSpec(30 * US - 2 * SMALL - 2 * US, 2, 0, 100))
+    changes = [NetworkChange(5 * US, "stop_host", 0), NetworkChange(30 * US, "resume_host", 0)]
     outcome = paused(star(3, CABLE), letters, changes=changes)
     sent = [(each.start - 30 * US, each.packet.flow) for each in outcome.transmissions if each.link == 0]
     answers = [(SMALL + place * small, flow) for place, flow in enumerate((3, 2, 4))]

@@ -16,14 +16,14 @@ import pytest
 from measured import MS, US
 from numpy.typing import NDArray
 
-from gradwire.components.transports.dctcp import Dctcp
-from gradwire.components.transports.tcp_newreno import TcpNewReno
-from gradwire.experiment.routing import build_routing
-from gradwire.experiment.topology import LinkSpec, dumbbell, star
-from gradwire.scenarios.load import load_scenario, pick_variant
-from gradwire.scenarios.schema.network import Switch
-from gradwire.sim.fabric.fabric import Fabric
+from gradwire.protocols.transports.tcp.dctcp import Dctcp
+from gradwire.protocols.transports.tcp.tcp_newreno import TcpNewReno
+from gradwire.scenarios.loading.load import load_scenario, pick_variant
+from gradwire.scenarios.schema.network.network import Switch
+from gradwire.sim.engine.fabric import Fabric
 from gradwire.sim.simulate import simulate
+from gradwire.topology import LinkSpec, dumbbell, star
+from gradwire.topology.routing import build_routing
 
 SENDERS, BYTES = 4, 50_000_000
 FRAME = 4096 + 66

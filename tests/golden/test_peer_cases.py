@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from measured import MS, US
 
-from gradwire.scenarios.load import load_scenario, pick_variant
-from gradwire.scenarios.result import Result
+from gradwire.result_store.result import Result
+from gradwire.scenarios.loading.load import load_scenario, pick_variant
 from gradwire.sim.simulate import simulate
 
 PER_BYTE = 80  # ps at 100 Gbps
@@ -53,7 +53,9 @@ def test_an_incast_that_loses_first_windows_waits_for_the_timer(seed, fortunate)
     enough acknowledged behind what they have lost; the others lose the end of theirs, which no acknowledgement can tell.
     The few have the link to themselves, 1.626 ms each; of a time-out all that is beyond that is idle. Timers begin to
     run with the last acknowledgement, within the 0.1 ms that the buffer holds."""
-    results = {wait: outcome("incast-32", policy, seed) for wait, policy in ((2, "dctcp"), (10, "rto10"), (200, "rto200"))}
+    results = {
+        wait: outcome("incast-32", policy, seed) for wait, policy in ((2, "dctcp"), (10, "rto10"), (200, "rto200"))
+    }
     for wait, result in results.items():
         idle = max(0, wait * MS - fortunate * wire(20_000_000) * PER_BYTE)
         assert INCAST <= times(result).max() < INCAST + idle + 0.1 * MS

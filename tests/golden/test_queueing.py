@@ -27,8 +27,8 @@ import pytest
 from measured import MS, Seen, mean_and_error, network_of, watch
 from part_cases import messages, part, step
 
+from gradwire.scenarios.schema.network.transport import UserTransport
 from gradwire.scenarios.schema.scenario import Scenario
-from gradwire.scenarios.schema.transport import UserTransport
 from gradwire.sim.simulate import simulate
 
 HOSTS = 40
@@ -42,9 +42,7 @@ ONCE = {"kind": "constant_rate:ConstantRate", "payload": "4000B"}
 class Port:
     """What came to the port in a run, in the order of arrival: when, how long its transmission takes, when it began."""
 
-    def __init__(
-        self, load: float, sizes: Any, odds: Any, high: Any = (0,), queues: int = 1, seed: int = 1
-    ) -> None:
+    def __init__(self, load: float, sizes: Any, odds: Any, high: Any = (0,), queues: int = 1, seed: int = 1) -> None:
         """`sizes`: bytes of payload, drawn with `odds`; `high[i]`: the queue of packets of the i-th size."""
         cables = [(f"h{n:02d}", "s", 10**11, 1000) for n in range(HOSTS)]
         network = network_of([*cables, ("hz", "s", 10**9, 1000)])

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradwire.components.layout import A_KIND, A_SIZE, DATA, MASK_SIZE
-from gradwire.components.transports.dcqcn import Dcqcn
-from gradwire.components.transports.hpcc import Hpcc
-from gradwire.experiment.routing import build_routing
-from gradwire.experiment.topology import LinkSpec, star
-from gradwire.scenarios.schema.network import Switch
-from gradwire.sim.fabric.fabric import Fabric
+from gradwire.jit.layout import A_KIND, A_SIZE, DATA, MASK_SIZE
+from gradwire.protocols.transports.roce.dcqcn import Dcqcn
+from gradwire.protocols.transports.roce.hpcc import Hpcc
+from gradwire.scenarios.schema.network.network import Switch
+from gradwire.sim.engine.fabric import Fabric
+from gradwire.topology import LinkSpec, star
+from gradwire.topology.routing import build_routing
 
 US, MS = 10**6, 10**9
 GBPS = 10**9
@@ -43,23 +43,13 @@ class Seen:
 
 
 def watch(
-    table: Any,
-    sizes: list[int],
-    starts: list[int],
-    switch: dict,
-    *,
-    rate: int,
-    latency: int = US,
-    until: int = HOLD,
+    table: Any, sizes: list[int], starts: list[int], switch: dict, *, rate: int, latency: int = US, until: int = HOLD
 ) -> Seen:
     """Hosts 1, 2, ... of a star send to host 0; until nothing moves, or until a time. Both transports are compiled in, as
     in the property tests, and where marks are drawn their balancer is, so that they share engines."""
     network = star(len(sizes) + 1, LinkSpec(rate, latency))
     same = {"payload": f"{table.payload}B"}  # the unloaded round trip is that of the largest packet of all
-    tables: list[Any] = [
-        Dcqcn.model_validate({"kind": "dcqcn"} | same),
-        Hpcc.model_validate({"kind": "hpcc"} | same),
-    ]
+    tables: list[Any] = [Dcqcn.model_validate({"kind": "dcqcn"} | same), Hpcc.model_validate({"kind": "hpcc"} | same)]
     kind = int(isinstance(table, Hpcc))
     tables[kind] = table
     fabric = Fabric(
@@ -119,9 +109,7 @@ def test_long_flows_come_to_share_a_port_and_fill_it(count):
     and 60 ms Jain's index is above 0.99, nobody is a fifth away from the mean, and 95 % of the line are used."""
     table = Dcqcn.model_validate({"kind": "dcqcn"})
     marking = {"ecn_threshold": "5KB", "ecn_ceiling": "200KB", "ecn_probability": 0.01}
-    seen = watch(
-        table, [400_000_000] * count, [n * MS for n in range(count)], marking, rate=40 * GBPS, until=60 * MS
-    )
+    seen = watch(table, [400_000_000] * count, [n * MS for n in range(count)], marking, rate=40 * GBPS, until=60 * MS)
     shares = seen.shares(40 * MS, 60 * MS, count, 40 * GBPS)
     assert shares.sum() > 0.95
     assert jain(shares) > 0.99
@@ -150,13 +138,7 @@ def test_flows_of_hpcc_share_a_port_with_hardly_a_queue():
     table = Hpcc.model_validate({"kind": "hpcc", "payload": "1000B", "flows": 20})
     packet = 1108 * 80
     seen = watch(
-        table,
-        [400_000_000] * 4,
-        [n * MS for n in range(4)],
-        {},
-        rate=100 * GBPS,
-        latency=3 * US,
-        until=14 * MS,
+        table, [400_000_000] * 4, [n * MS for n in range(4)], {}, rate=100 * GBPS, latency=3 * US, until=14 * MS
     )
     shares = seen.shares(8 * MS, 14 * MS, 4, 100 * GBPS)
     assert shares.sum() == pytest.approx(0.96, abs=0.005)

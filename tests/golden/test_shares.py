@@ -22,8 +22,8 @@ import numpy as np
 import pytest
 from measured import GBPS, MS, US, Seen, mean_and_error, network_of, watch
 
-from gradwire.components.transports.dctcp import Dctcp
-from gradwire.experiment.topology import Network
+from gradwire.protocols.transports.tcp.dctcp import Dctcp
+from gradwire.topology import Network
 
 FRAME = 1066
 DCTCP = Dctcp.model_validate({"kind": "dctcp", "payload": "1000B"})
@@ -48,9 +48,7 @@ def fill(paths: list[list[str]], rates: dict[str, float]) -> list[float]:
     return shares
 
 
-def parking_lot(
-    line: list[int], flows: list[tuple[int, int, int]], access: int
-) -> tuple[Network, list[list[str]]]:
+def parking_lot(line: list[int], flows: list[tuple[int, int, int]], access: int) -> tuple[Network, list[list[str]]]:
     """Switches in a row and flows along it. `line`: Gbps of the cables from switch to switch; `flows`: (from switch, to
     switch, Gbps of the sender's cable), each with two hosts of its own, ha0 and hb0 and so on, `access` ps away. Also
     the links of each flow, by the name of the cable."""
@@ -63,13 +61,7 @@ def parking_lot(
 
 
 def long_flows(
-    network: Network,
-    count: int,
-    until: int,
-    queues: int = 1,
-    transport: Dctcp = DCTCP,
-    seed: int = 1,
-    **switch: object,
+    network: Network, count: int, until: int, queues: int = 1, transport: Dctcp = DCTCP, seed: int = 1, **switch: object
 ) -> Seen:
     """A flow from ha0 to hb0 and so on; with several queues, each has one."""
 
@@ -103,9 +95,7 @@ def test_turns_give_max_min_fair_shares(line, flows):
     rates |= {f"s{n}": rate for n, rate in enumerate(line)}
     expected = fill(paths, rates)
     for n, rate in enumerate(line):
-        assert sum(
-            share for share, path in zip(expected, paths, strict=True) if f"s{n}" in path
-        ) == pytest.approx(rate)
+        assert sum(share for share, path in zip(expected, paths, strict=True) if f"s{n}" in path) == pytest.approx(rate)
     assert got == pytest.approx(expected, rel=0.005)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_cases import BALANCERS, DCTCP, DLCP, NEWRENO, US, cases
 
-from gradwire.testing.oracle import Letter, first_difference, run_engine, run_oracle
+from gradwire.testing.oracle import MessageSpec, first_difference, run_engine, run_oracle
 
 
 @pytest.mark.parametrize("balancing", BALANCERS)
@@ -50,7 +50,9 @@ def test_a_message_that_starts_when_a_packet_arrives(case, data):
     for time, host in data.draw(st.lists(st.sampled_from(moments), min_size=1, max_size=4)) if moments else ():
         dst = data.draw(st.integers(0, network.host_count - 1).filter(lambda other, host=host: other != host))
         kind = data.draw(st.sampled_from((NEWRENO, DCTCP, DLCP)))
-        extra.append(Letter(time, host, dst, data.draw(st.integers(1, 20_000)), kind, data.draw(st.integers(0, 7))))
+        extra.append(
+            MessageSpec(time, host, dst, data.draw(st.integers(1, 20_000)), kind, data.draw(st.integers(0, 7)))
+        )
     case = replace(case, letters=[*case.letters, *extra])
     difference = first_difference(run_engine(case), run_oracle(case))
     assert not difference, difference

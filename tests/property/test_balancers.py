@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_cases import LATENCY, US, networks
 
-from gradwire.components.transports.dctcp import Dctcp
-from gradwire.experiment.topology import LinkSpec, from_networkx, leaf_spine
-from gradwire.scenarios.schema.network import Switch
-from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
+from gradwire.protocols.transports.tcp.dctcp import Dctcp
+from gradwire.scenarios.schema.network.network import Switch
+from gradwire.testing.oracle import Case, MessageSpec, first_difference, run_engine, run_oracle
+from gradwire.topology import LinkSpec, from_networkx, leaf_spine
 
 KINDS = (
     "ecmp_weighted", "least_queue", "flowlet", "flowlet_least_queue", "source_random", "source_round_robin", "reps",
@@ -22,9 +22,7 @@ KINDS = (
 
 
 def dctcp(payload: str = "1000B", **more):
-    return Dctcp.model_validate(
-        {"kind": "dctcp", "payload": payload, "min_rto": "200us", "max_rto": "20ms", **more}
-    )
+    return Dctcp.model_validate({"kind": "dctcp", "payload": payload, "min_rto": "200us", "max_rto": "20ms", **more})
 
 
 @st.composite
@@ -36,7 +34,7 @@ def crowded(draw: st.DrawFn, kind: str) -> Case:
     for _ in range(draw(st.integers(2, 12))):
         src, dst = draw(st.lists(st.integers(0, hosts - 1), min_size=2, max_size=2, unique=True))
         time = draw(st.sampled_from((0, 0, 1, US, 40 * US)))
-        letters.append(Letter(time, src, dst, draw(st.integers(1, 60_000)), priority=draw(st.integers(0, 2))))
+        letters.append(MessageSpec(time, src, dst, draw(st.integers(1, 60_000)), priority=draw(st.integers(0, 2))))
     switch = Switch.model_validate({
         "queues": draw(st.sampled_from((1, 3))),
         "buffer": f"{draw(st.sampled_from((10_000, 60_000, 10_000_000)))}B",
@@ -92,7 +90,7 @@ def spines(case: Case, outcome) -> dict[int, Counter]:
 
 def test_weights_follow_the_rates():
     """A link nine times as fast gets nine tenths of the flows: 2000 of them, within four standard deviations."""
-    letters = [Letter(n * US, n % 4, 4 + n % 4, 1000) for n in range(2000)]
+    letters = [MessageSpec(n * US, n % 4, 4 + n % 4, 1000) for n in range(2000)]
     case = Case(two_ways(10**10, 9 * 10**10), [dctcp()], letters, balancing="ecmp_weighted")
     ways = Counter(next(iter(seen)) for seen in spines(case, run_engine(case)).values())
     assert abs(ways["spine1"] - 1800) < 4 * (2000 * 0.9 * 0.1) ** 0.5
@@ -103,7 +101,7 @@ def test_weights_follow_the_rates():
 
 def test_the_least_queue_keeps_queues_short():
     """Four hosts at line rate into two uplinks of twice the rate: in turn, nothing waits long; by hash, it does."""
-    letters = [Letter(0, n, 4 + n, 400_000) for n in range(4)]
+    letters = [MessageSpec(0, n, 4 + n, 400_000) for n in range(4)]
     network = leaf_spine(2, 4, 2, LinkSpec(10**10, US), uplink_rate=2 * 10**10)
     peak = {}
     for kind in ("least_queue", "spray_random", "ecmp"):
@@ -119,7 +117,7 @@ def test_the_least_queue_keeps_queues_short():
 @pytest.mark.parametrize("kind", ["flowlet", "flowlet_least_queue"])
 def test_a_flow_changes_its_way_in_a_gap_only(kind):
     """Packets closer together than the gap keep their way; with a gap below their distance, they spread."""
-    letters = [Letter(0, 0, 4, 1_000_000)]
+    letters = [MessageSpec(0, 0, 4, 1_000_000)]
     case = Case(two_ways(10**10, 10**10), [dctcp()], letters, balancing=kind)
     used = {}
     for gap in ("20ms", "0.5us"):

@@ -10,20 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_cases import LATENCY, US, networks
 
-from gradwire.components.transports.dctcp import Dctcp
-from gradwire.components.transports.dlcp import Dlcp
-from gradwire.experiment.topology import LinkSpec, star
-from gradwire.scenarios.schema.network import Switch
-from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
+from gradwire.protocols.transports.dlcp.dlcp import Dlcp
+from gradwire.protocols.transports.tcp.dctcp import Dctcp
+from gradwire.scenarios.schema.network.network import Switch
+from gradwire.testing.oracle import Case, MessageSpec, first_difference, run_engine, run_oracle
+from gradwire.topology import LinkSpec, star
 
 FRAME = 1066
 BALANCING = "spray_random"  # as the trainings of other tests, which have these engines, too
 
 
 def dctcp(**more: Any) -> Dctcp:
-    return Dctcp.model_validate(
-        {"kind": "dctcp", "payload": "1000B", "min_rto": "200us", "max_rto": "20ms", **more}
-    )
+    return Dctcp.model_validate({"kind": "dctcp", "payload": "1000B", "min_rto": "200us", "max_rto": "20ms", **more})
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -37,7 +35,7 @@ def test_engine_and_oracle_drop_alike(shared):
         letters = []
         for _ in range(draw(st.integers(2, 12))):
             src, dst = draw(st.lists(st.integers(0, hosts - 1), min_size=2, max_size=2, unique=True))
-            letters.append(Letter(draw(st.sampled_from((0, 0, US))), src, dst, draw(st.integers(1, 60_000)),
+            letters.append(MessageSpec(draw(st.sampled_from((0, 0, US))), src, dst, draw(st.integers(1, 60_000)),
                                   priority=draw(st.integers(0, 2)), important=draw(st.sampled_from((True, False)))))  # fmt: skip
         shares = st.sampled_from((0.125, 0.34, 0.5, 0.9, 1.0))
         room = f"{draw(st.sampled_from((5_000, 3 * FRAME, 20_000, 100_000)))}B"
@@ -46,13 +44,15 @@ def test_engine_and_oracle_drop_alike(shared):
             "buffer_share": draw(st.one_of(shares, st.lists(shares, min_size=queues, max_size=queues))),
             "ecn_threshold": draw(st.sampled_from((None, "3KB"))), "selective_drop": draw(st.booleans()),
         })  # fmt: skip
-        case = Case(network, [dctcp(initial_window=50)], letters, table, BALANCING, draw(st.integers(0, 2**40)), LATENCY)
+        case = Case(
+            network, [dctcp(initial_window=50)], letters, table, BALANCING, draw(st.integers(0, 2**40)), LATENCY
+        )
         assert first_difference(run_engine(case), run_oracle(case)) == ""
 
     agree()
 
 
-def tail_drops(table: dict[str, Any], letters: list[Letter], hosts: int = 4) -> list[tuple[int, int]]:
+def tail_drops(table: dict[str, Any], letters: list[MessageSpec], hosts: int = 4) -> list[tuple[int, int]]:
     """(class, sequence) of what does not fit on its way to host 0, in order, until anything is sent again."""
     network = star(hosts, LinkSpec(10**10, US))
     case = Case(network, [dctcp(initial_window=50)], letters, Switch.model_validate(table), BALANCING)
@@ -66,7 +66,7 @@ def test_a_class_fills_its_part_and_no_more():
     """Two senders in step, each 8 packets of class 1 to host 0. The first packet goes out at once; of those that follow,
     two arrive for each that leaves. A class that may hold half of 8 frames holds four: then every second packet is
     dropped, though the port's buffer has room."""
-    letters = [Letter(0, 1, 0, 8000, priority=1), Letter(0, 2, 0, 8000, priority=1)]
+    letters = [MessageSpec(0, 1, 0, 8000, priority=1), MessageSpec(0, 2, 0, 8000, priority=1)]
     table = {"queues": 2, "buffer": f"{8 * FRAME}B"}
     assert tail_drops(table, letters) == []
     # two packets per time; waiting after each pair: 1, 2, 3, 4 and then 3 (one left) + 2, one too many: 8 pairs, 4 drops
@@ -81,8 +81,8 @@ def test_a_part_of_the_shared_buffer_counts_over_all_ports():
     """Two ports crowded by the same class: together they hold what the class may have of the switch's buffer, and the
     class beside it, at one of the ports, finds room where it would find none without the limit."""
     network = star(10, LinkSpec(10**10, US))
-    crowd = [Letter(0, 2 + n, n % 2, 60_000, priority=1) for n in range(6)]
-    high = [Letter(30 * US, 8, 0, 10_000), Letter(30 * US, 9, 0, 10_000)]
+    crowd = [MessageSpec(0, 2 + n, n % 2, 60_000, priority=1) for n in range(6)]
+    high = [MessageSpec(30 * US, 8, 0, 10_000), MessageSpec(30 * US, 9, 0, 10_000)]
     lost = {}
     for share in (1.0, [1.0, 0.5]):
         table = Switch.model_validate(
@@ -103,8 +103,8 @@ def test_low_classes_cannot_crowd_high_ones_out():
     gbps, hosts = 100 * 10**9, 60
     network = star(hosts, LinkSpec(gbps, US))
     dlcp = Dlcp.model_validate({"kind": "dlcp", "payload": "4096B"})
-    low = [Letter(0, 1 + n, 0, 400_000, priority=2 + n % 6) for n in range(42)]
-    high = [Letter(20 * US, 45 + n, 0, 20_000, priority=1) for n in range(5)]
+    low = [MessageSpec(0, 1 + n, 0, 400_000, priority=2 + n % 6) for n in range(42)]
+    high = [MessageSpec(20 * US, 45 + n, 0, 20_000, priority=1) for n in range(5)]
     table = {"queues": 8, "buffer": "512KiB", "ecn_threshold": "64KiB", "selective_drop": True}
     lost, ends = {}, {}
     for name, more in (("whole", {}), ("parts", {"buffer_share": [1.0, 1.0] + [0.135] * 6})):

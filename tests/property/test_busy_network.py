@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from gradwire.components.transports.dctcp import Dctcp
-from gradwire.components.transports.dlcp import Dlcp
-from gradwire.components.transports.tcp_newreno import TcpNewReno
-from gradwire.experiment.topology import LinkSpec, fat_tree
-from gradwire.scenarios.schema.network import Switch
-from gradwire.sim.fabric.memory import LOG_ENTRIES
-from gradwire.testing.oracle import Case, Letter, first_difference, run_engine
+from gradwire.protocols.transports.dlcp.dlcp import Dlcp
+from gradwire.protocols.transports.tcp.dctcp import Dctcp
+from gradwire.protocols.transports.tcp.tcp_newreno import TcpNewReno
+from gradwire.scenarios.schema.network.network import Switch
+from gradwire.sim.engine.memory.engine_memory import LOG_ENTRIES
+from gradwire.testing.oracle import Case, MessageSpec, first_difference, run_engine
+from gradwire.topology import LinkSpec, fat_tree
 
 HOSTS = 128
 
@@ -21,12 +21,14 @@ def case():
     return Case(
         fat_tree(8, LinkSpec(10**11, 200_000, 0.001)),
         [
-            TcpNewReno.model_validate({"kind": "tcp_newreno", "payload": "1000B", "initial_window": 200, "min_rto": "200us"}),
+            TcpNewReno.model_validate(
+                {"kind": "tcp_newreno", "payload": "1000B", "initial_window": 200, "min_rto": "200us"}
+            ),
             Dctcp.model_validate({"kind": "dctcp", "payload": "1000B", "initial_window": 200, "min_rto": "200us"}),
             Dlcp.model_validate({"kind": "dlcp", "payload": "1000B"}),
         ],
         [
-            Letter(0, host, (host * 37 + 5) % HOSTS, 150_000, host % 3, bound=0.02 * (host % 3 == 2))
+            MessageSpec(0, host, (host * 37 + 5) % HOSTS, 150_000, host % 3, bound=0.02 * (host % 3 == 2))
             for host in range(HOSTS)
         ],
         Switch.model_validate({"queues": 1, "buffer": "64KiB", "ecn_threshold": "16KiB"}),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_cases import US, cases
 
-from gradwire.components import layout as at
+from gradwire.jit import layout as at
 from gradwire.testing.oracle import run_engine
 from gradwire.testing.oracle.packets import DATA
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import networkx
 
-from gradwire.components.transports.dctcp import Dctcp
-from gradwire.experiment.topology import LinkSpec, from_networkx
-from gradwire.scenarios.schema.network import Switch
-from gradwire.sim.fabric.fabric import Fabric
+from gradwire.protocols.transports.tcp.dctcp import Dctcp
+from gradwire.scenarios.schema.network.network import Switch
+from gradwire.sim.engine.fabric import Fabric
 from gradwire.testing.oracle import Case
-from gradwire.testing.oracle.cases import fabric_of
+from gradwire.testing.oracle.case_runs import fabric_of
+from gradwire.topology import LinkSpec, from_networkx
 
 US = 10**6
 SECOND = 10**12

@@ -15,10 +15,10 @@ from random_cases import LATENCY, US, cases
 from test_pause import dctcp, paused_cases, together
 from test_receiver_driven import cut_cases
 
-from gradwire.experiment.topology import LinkSpec, star
-from gradwire.scenarios.schema.network import Switch
-from gradwire.testing.oracle import Case, Change, Letter, first_difference, run_engine, run_oracle
+from gradwire.scenarios.schema.network.network import Switch
+from gradwire.testing.oracle import Case, MessageSpec, NetworkChange, first_difference, run_engine, run_oracle
 from gradwire.testing.oracle.packets import DATA
+from gradwire.topology import LinkSpec, star
 
 SOON = 20_000 * US  # what is cut for good never ends
 MOMENTS = (1, 100_000, US, 5 * US, 20 * US, 77 * US)
@@ -26,7 +26,7 @@ SPANS = (0, 1, US, 20 * US, 200 * US, 1_000 * US)
 
 
 @st.composite
-def changes(draw: st.DrawFn, network: Any, moments: tuple[int, ...] = MOMENTS) -> list[Change]:
+def changes(draw: st.DrawFn, network: Any, moments: tuple[int, ...] = MOMENTS) -> list[NetworkChange]:
     """A few faults, most of which end; often at moments when something else happens too."""
     found = []
     moment = st.one_of(st.sampled_from(moments), st.integers(1, 100 * US))
@@ -38,25 +38,25 @@ def changes(draw: st.DrawFn, network: Any, moments: tuple[int, ...] = MOMENTS) -
         links = [link, link ^ 1] if draw(st.booleans()) else [link]
         match draw(st.sampled_from(("cut", "cut", "cut", "rate", "loss", "loss", "host", "host"))):
             case "cut":
-                found += [Change(begin, "cut", each) for each in links]
+                found += [NetworkChange(begin, "cut", each) for each in links]
                 if draw(st.booleans()):
-                    found.append(Change(begin + draw(moment), "reroute", tuple(links)))
+                    found.append(NetworkChange(begin + draw(moment), "reroute", tuple(links)))
                 if draw(st.integers(0, 3)):
-                    found += [Change(end, "mend", each) for each in links]
+                    found += [NetworkChange(end, "mend", each) for each in links]
                     if draw(st.booleans()):
-                        found.append(Change(end + draw(moment), "reroute", ()))
+                        found.append(NetworkChange(end + draw(moment), "reroute", ()))
             case "rate":
                 found.append(
-                    Change(begin, "set_rate", link, draw(st.sampled_from((rate, rate // 3, rate // 10))))
+                    NetworkChange(begin, "set_rate", link, draw(st.sampled_from((rate, rate // 3, rate // 10))))
                 )
-                found.append(Change(end, "set_rate", link, rate))
+                found.append(NetworkChange(end, "set_rate", link, rate))
             case "loss":
-                found.append(Change(begin, "set_loss", link, draw(st.sampled_from((0.0, 0.3, 0.5, 1.0)))))
-                found.append(Change(end, "set_loss", link, loss))
+                found.append(NetworkChange(begin, "set_loss", link, draw(st.sampled_from((0.0, 0.3, 0.5, 1.0)))))
+                found.append(NetworkChange(end, "set_loss", link, loss))
             case "host":
                 host = draw(st.integers(0, network.host_count - 1))
-                found.append(Change(begin, "stop_host", host))
-                found.append(Change(end, "resume_host", host))
+                found.append(NetworkChange(begin, "stop_host", host))
+                found.append(NetworkChange(end, "resume_host", host))
     return found
 
 
@@ -106,18 +106,11 @@ def test_a_pause_ends_with_the_link_that_its_frames_come_by(span):
     again. So it is never still for long."""
     network = star(3, LinkSpec(10**10, 2 * US))
     table = Switch.model_validate({"queues": 1, "pfc": True, "pfc_threshold": "5KB"})
-    letters = [Letter(0, 0, 2, 60_000), Letter(0, 1, 2, 60_000)]
+    letters = [MessageSpec(0, 0, 2, 60_000), MessageSpec(0, 1, 2, 60_000)]
     up = int(network.up_link[0])
     for begin in range(10 * US, 60 * US, 1_700_000):
-        found = [Change(begin, "cut", up ^ 1), Change(begin + span, "mend", up ^ 1)]
-        case = Case(
-            network,
-            [dctcp(initial_window=400, min_rto="20ms")],
-            letters,
-            table,
-            "spray_random",
-            changes=found,
-        )
+        found = [NetworkChange(begin, "cut", up ^ 1), NetworkChange(begin + span, "mend", up ^ 1)]
+        case = Case(network, [dctcp(initial_window=400, min_rto="20ms")], letters, table, "spray_random", changes=found)
         engine = run_engine(case, until=SOON)
         assert first_difference(engine, run_oracle(case, until=SOON)) == ""
         starts = [t.start for t in engine.transmissions if t.link == up and t.packet.kind == DATA][:61]
@@ -125,11 +118,7 @@ def test_a_pause_ends_with_the_link_that_its_frames_come_by(span):
 
 
 @budget(0.4)
-@given(
-    case=faulty(cases(most=6), "flowlet"),
-    window=st.integers(1, 10**9),
-    stops=st.lists(st.integers(1, 400 * US)),
-)
+@given(case=faulty(cases(most=6), "flowlet"), window=st.integers(1, 10**9), stops=st.lists(st.integers(1, 400 * US)))
 def test_windows_and_stops_change_nothing(case, window, stops):
     alone = run_engine(case, until=SOON)
     assert first_difference(run_engine(case, until=SOON, window=window), alone) == ""

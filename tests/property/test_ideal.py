@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_cases import LATENCIES, LATENCY, RATES
 
-from gradwire.components.transports.dctcp import Dctcp
-from gradwire.experiment.ideal import ideal_times
-from gradwire.experiment.routing import build_routing
-from gradwire.experiment.topology import LinkSpec, from_networkx
-from gradwire.scenarios.schema.network import Switch
-from gradwire.testing.oracle import Case, Letter
-from gradwire.testing.oracle.cases import fabric_of
+from gradwire.protocols.transports.tcp.dctcp import Dctcp
+from gradwire.scenarios.schema.network.network import Switch
+from gradwire.testing.oracle import Case, MessageSpec
+from gradwire.testing.oracle.case_runs import fabric_of
+from gradwire.topology import LinkSpec, from_networkx
+from gradwire.topology.routing import build_routing
+from gradwire.workload.unloaded_time import unloaded_times
 
 TABLE = Dctcp.model_validate({"kind": "dctcp", "payload": "1000B", "initial_window": 100})
 """It sends all that a message has at line rate here; and other tests have engines of it with these balancers."""
@@ -32,12 +32,14 @@ def ladders(draw: st.DrawFn):
         graph.add_node(name, kind="host" if name.startswith("h") else "switch")
     cables = [("h0", "a"), ("h1", "b"), *((end, name) for name in names[4:] for end in "ab")]
     for one, other in cables:
-        graph.add_edge(one, other, rate=draw(st.sampled_from(RATES)), latency=draw(st.sampled_from(LATENCIES)), loss=0.0)
+        graph.add_edge(
+            one, other, rate=draw(st.sampled_from(RATES)), latency=draw(st.sampled_from(LATENCIES)), loss=0.0
+        )
     return from_networkx(graph, LinkSpec(10**10, 10**6))
 
 
 def time_of(network, balancing, nbytes, seed):
-    letters = [Letter(0, 0, 1, nbytes)]
+    letters = [MessageSpec(0, 0, 1, nbytes)]
     fabric = fabric_of(Case(network, [TABLE], letters, ROOMY, balancing, seed, LATENCY))
     fabric.send(0, 0, 1, nbytes)
     while not (news := fabric.run(10**13)):
@@ -47,7 +49,7 @@ def time_of(network, balancing, nbytes, seed):
 
 def ideal_of(network, balancing, nbytes):
     one = np.array([0]), np.array([1]), np.array([nbytes])
-    return int(ideal_times(network, build_routing(network), *one, TABLE.payload, TABLE.overhead, balancing)[0])
+    return int(unloaded_times(network, build_routing(network), *one, TABLE.payload, TABLE.overhead, balancing)[0])
 
 
 @pytest.mark.parametrize("balancing", ["ecmp", "spray_random", "least_queue", "source_round_robin"])

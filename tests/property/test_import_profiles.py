@@ -73,17 +73,13 @@ def test_a_known_step_comes_out_of_every_layout(job: Job, tmp_path: Path) -> Non
     draft = draft_of(recorded.events, tmp_path / "profile.json")
     assert times_of(draft) == whole_iterations(recorded)
     assert not draft.doubtful
-    sizes = [
-        300 * (layer + 2) if job.has_shapes else 10_000 * (layer + 2) for layer in range(len(job.forward))
-    ]
+    sizes = [300 * (layer + 2) if job.has_shapes else 10_000 * (layer + 2) for layer in range(len(job.forward))]
     assert [gradient.numel for gradient in reversed(draft.gradients)] == sizes
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(job=jobs(), which=st.integers(min_value=0, max_value=10**6), damage=st.sampled_from(sorted(DAMAGES)))
-def test_damage_gives_true_times_or_a_counted_omission(
-    job: Job, which: int, damage: str, tmp_path: Path
-) -> None:
+def test_damage_gives_true_times_or_a_counted_omission(job: Job, which: int, damage: str, tmp_path: Path) -> None:
     recorded = Recorded(job)
     before = draft_of(recorded.events, tmp_path / "profile.json")
     try:

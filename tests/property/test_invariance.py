@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_cases import US, cases
 
-import gradwire.sim.fabric.fabric
-from gradwire.components.transports.dctcp import Dctcp
-from gradwire.components.transports.dlcp import Dlcp
-from gradwire.components.transports.tcp_newreno import TcpNewReno
-from gradwire.experiment.topology import LinkSpec, star
-from gradwire.scenarios.schema.network import Switch
-from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
+import gradwire.sim.engine.fabric
+from gradwire.protocols.transports.dlcp.dlcp import Dlcp
+from gradwire.protocols.transports.tcp.dctcp import Dctcp
+from gradwire.protocols.transports.tcp.tcp_newreno import TcpNewReno
+from gradwire.scenarios.schema.network.network import Switch
+from gradwire.testing.oracle import Case, MessageSpec, first_difference, run_engine, run_oracle
+from gradwire.topology import LinkSpec, star
 
 
 def tables():
@@ -38,7 +38,7 @@ def hurried(fabric):
     advance = fabric._workers.advance
 
     def one(alone):
-        fabric._budget = fabric.memory.M[gradwire.components.layout.H_BUDGET] = 1
+        fabric._budget = fabric.memory.M[gradwire.jit.layout.H_BUDGET] = 1
         advance(alone)
 
     fabric._workers.advance = one
@@ -55,7 +55,7 @@ def test_many_ties_in_the_longest_windows(window):
     """Windows of 8 us, in which sort keys are as large as they get, and a switch to which two hundred packets come at
     once: as the oracle has it, whatever the windows."""
     network = star(201, LinkSpec(10**11, 20 * US))
-    letters = [Letter(0, host, 200, 9_000) for host in range(200)]
+    letters = [MessageSpec(0, host, 200, 9_000) for host in range(200)]
     switch = Switch.model_validate({"buffer": "10MB"})
     case = Case(network, tables(), letters, switch, host_latency=10 * US)
     engine = run_engine(case, window=window)
@@ -83,9 +83,9 @@ def test_which_flow_record_a_message_got_does_not_show(batch, monkeypatch):
     @budget(0.5)
     @given(cases(("ecmp",)))
     def same(case):
-        monkeypatch.setattr(gradwire.sim.fabric.fabric, "CLOSE_BATCH", batch)
+        monkeypatch.setattr(gradwire.sim.engine.fabric, "CLOSE_BATCH", batch)
         reused = run_engine(case)
-        monkeypatch.setattr(gradwire.sim.fabric.fabric, "CLOSE_BATCH", 1 << 40)
+        monkeypatch.setattr(gradwire.sim.engine.fabric, "CLOSE_BATCH", 1 << 40)
         assert first_difference(reused, run_engine(case)) == ""
 
     same()

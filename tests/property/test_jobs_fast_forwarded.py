@@ -12,7 +12,7 @@ from profiles import is_usual
 
 from gradwire.scenarios.errors import ScenarioError, StallError, TraceError
 from gradwire.scenarios.schema.scenario import Scenario
-from gradwire.sim.fabric.specialise import combination_of
+from gradwire.sim.engine.specialization import combination_of
 from gradwire.sim.simulate import simulate
 from tests.soak.drawn import COMMON, Scenarios
 
@@ -25,7 +25,9 @@ COMBINATIONS = {
         COMMON, transports=("tcp_newreno", "dcqcn"), features=frozenset({"shared_buffer"}), delays=True
     ),
     "connections that last": replace(COMMON, transports=("tcp_newreno", "cubic")),
-    "pairs, switches that sum": replace(COMMON, transports=("dlcp", "dctcp"), features=frozenset({"aggregation_slots"})),
+    "pairs, switches that sum": replace(
+        COMMON, transports=("dlcp", "dctcp"), features=frozenset({"aggregation_slots"})
+    ),
     "flow control, faults": replace(COMMON, features=frozenset({"pfc", "drr_quantum"}), faults=True),
 }
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from profiles import of_engines
 from random_cases import LATENCY, PAYLOADS, networks, switches
 
-from gradwire.components.transports.cubic import Cubic
-from gradwire.components.transports.dctcp import Dctcp
-from gradwire.components.transports.tcp_newreno import TcpNewReno
-from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
+from gradwire.protocols.transports.tcp.cubic import Cubic
+from gradwire.protocols.transports.tcp.dctcp import Dctcp
+from gradwire.protocols.transports.tcp.tcp_newreno import TcpNewReno
+from gradwire.testing.oracle import Case, MessageSpec, first_difference, run_engine, run_oracle
 
 OWNERS = (TcpNewReno, Cubic, Dctcp)
 BALANCERS = ("ecmp", "spray_random")
@@ -40,7 +40,9 @@ def tables(draw: st.DrawFn, connections: str) -> list[Any]:
             "preset": "linux",
             "timers": draw(st.sampled_from((None, "exact", "ticks"))),
         }
-        settings["min_rto"] = draw(st.sampled_from(("20us", "200us", "2ms") if settings["timers"] == "exact" else ("2ms", "5ms")))
+        settings["min_rto"] = draw(
+            st.sampled_from(("20us", "200us", "2ms") if settings["timers"] == "exact" else ("2ms", "5ms"))
+        )
         found.append(owner.model_validate(settings))
     return found
 
@@ -55,7 +57,7 @@ def cases(draw: st.DrawFn, connections: str) -> Case:
         which = draw(st.integers(0, 2))
         packets = draw(st.one_of(st.integers(1, 5), st.integers(10, 70)))
         nbytes = packets * chosen[which].payload - draw(st.integers(0, 63))
-        letters.append(Letter(draw(st.sampled_from((0, 1, 10**6, 5 * 10**9))), src, dst, nbytes, which))
+        letters.append(MessageSpec(draw(st.sampled_from((0, 1, 10**6, 5 * 10**9))), src, dst, nbytes, which))
     return Case(
         network, chosen, letters, switch=draw(switches(chosen)), seed=draw(st.integers(0, 99)),
         balancing=draw(of_engines(BALANCERS, BALANCERS[connections == "fresh" :][:1])), host_latency=LATENCY,

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_cases import LATENCY, PAYLOADS, US, networks, switches
 
-from gradwire.components.transports.constant_rate import ConstantRate
-from gradwire.components.transports.cubic import Cubic
-from gradwire.components.transports.ltp import Ltp
-from gradwire.components.transports.pias import Pias
-from gradwire.components.transports.swift import Swift
-from gradwire.components.transports.timely import Timely
-from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
+from gradwire.protocols.transports.constant_rate import ConstantRate
+from gradwire.protocols.transports.loss_tolerant.ltp import Ltp
+from gradwire.protocols.transports.roce.timely import Timely
+from gradwire.protocols.transports.swift import Swift
+from gradwire.protocols.transports.tcp.cubic import Cubic
+from gradwire.protocols.transports.tcp.pias import Pias
+from gradwire.testing.oracle import Case, MessageSpec, first_difference, run_engine, run_oracle
 
 CUBIC, TIMELY, SWIFT, PIAS, LTP, CONSTANT = range(6)
 LOSSY = (LTP, CONSTANT)
@@ -102,7 +102,7 @@ def more_cases(draw: st.DrawFn) -> Case:
         if important == "mixed":
             important = draw(st.lists(st.booleans(), min_size=packets, max_size=packets))
         letters.append(
-            Letter(
+            MessageSpec(
                 draw(st.sampled_from((0, 0, 1, 100_000, US, 77 * US))), src, dst,
                 (packets - 1) * payload + draw(st.integers(1, payload)), kind,
                 priority=draw(st.sampled_from(classes)),

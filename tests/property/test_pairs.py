@@ -7,9 +7,9 @@ import random
 import pytest
 from transport_bench import GBPS, US, star_of
 
-from gradwire.scenarios.schema.network import Switch
+from gradwire.scenarios.schema.network.network import Switch
 from gradwire.testing import transport
-from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
+from gradwire.testing.oracle import Case, MessageSpec, first_difference, run_engine, run_oracle
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -23,14 +23,16 @@ def test_many_messages_of_few_pairs(seed):
         probe_timeout="50us",
     )  # fmt: skip
     letters = [
-        Letter(
+        MessageSpec(
             rng.choice([0, 0, US, rng.randrange(40 * US)]), rng.randrange(1, hosts), 0, rng.randrange(1, 60_000),
             priority=rng.choice(classes), important=rng.choice([True, False]),
             bound=0.3, share=rng.choice([0.0, 0.05, 0.1]), pool=rng.choice([0, 2, 2, 3, 4]), turn=rng.randrange(100),
         )
         for _ in range(40)
     ]  # fmt: skip
-    switch = Switch.model_validate({"buffer": "40KB", "ecn_threshold": rng.choice(["5KB", "20KB"]), "selective_drop": True})
+    switch = Switch.model_validate(
+        {"buffer": "40KB", "ecn_threshold": rng.choice(["5KB", "20KB"]), "selective_drop": True}
+    )
     case = Case(star_of(hosts, 10 * GBPS), [table], letters, switch, seed=seed)
     difference = first_difference(run_engine(case), run_oracle(case))
     assert not difference, difference
@@ -39,8 +41,8 @@ def test_many_messages_of_few_pairs(seed):
 def test_of_the_messages_of_a_pair_the_best_class_sends_although_a_worse_one_is_older():
     """Two senders share the receiver's link, so that each is paced; the old message has class 7."""
     table = transport("dlcp", payload="1000B", rate_control="receiver")
-    letters = [Letter(0, src, 0, 300_000, priority=7) for src in (1, 2)]
-    letters += [Letter(50 * US, src, 0, 20_000, priority=1) for src in (1, 2)]
+    letters = [MessageSpec(0, src, 0, 300_000, priority=7) for src in (1, 2)]
+    letters += [MessageSpec(50 * US, src, 0, 20_000, priority=1) for src in (1, 2)]
     case = Case(star_of(3, 10 * GBPS), [table], letters, Switch(), seed=1)
     engine = run_engine(case)
     assert not first_difference(engine, run_oracle(case))

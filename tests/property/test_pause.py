@@ -11,19 +11,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from random_cases import LATENCY, US, networks
 
-from gradwire.components.transports.dctcp import Dctcp
-from gradwire.experiment.topology import LinkSpec, leaf_spine, star
-from gradwire.scenarios.schema.network import Switch
-from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
+from gradwire.protocols.transports.tcp.dctcp import Dctcp
+from gradwire.scenarios.schema.network.network import Switch
+from gradwire.testing.oracle import Case, MessageSpec, first_difference, run_engine, run_oracle
+from gradwire.topology import LinkSpec, leaf_spine, star
 
 FRAME = 1066
 SOON = 20_000 * US  # random networks have cycles, and those may block for good
 
 
 def dctcp(**more: Any) -> Dctcp:
-    return Dctcp.model_validate(
-        {"kind": "dctcp", "payload": "1000B", "min_rto": "200us", "max_rto": "20ms", **more}
-    )
+    return Dctcp.model_validate({"kind": "dctcp", "payload": "1000B", "min_rto": "200us", "max_rto": "20ms", **more})
 
 
 def together(fabric: Any) -> None:
@@ -44,9 +42,7 @@ def paused_cases(draw: st.DrawFn, shared: bool) -> Case:
         after = draw(st.one_of(st.none(), st.integers(0, number - 1))) if number else None
         time = draw(st.sampled_from((0, 0, 1, US, 77 * US))) + (LATENCY if after is not None else 0)
         letters.append(
-            Letter(
-                time, src, dst, draw(st.integers(1, 60_000)), priority=draw(st.integers(0, 2)), after=after
-            )
+            MessageSpec(time, src, dst, draw(st.integers(1, 60_000)), priority=draw(st.integers(0, 2)), after=after)
         )
     queues = draw(st.sampled_from((1, 3)))
     table = {
@@ -78,7 +74,7 @@ def paused_cases(draw: st.DrawFn, shared: bool) -> Case:
 def case_of_one_class() -> Case:
     """At 6,768 ns a packet of the only class with flow control finds no room and an acknowledgement comes by the other
     link. The oracle once asked for the room of another class, whose queue was as empty."""
-    letters = [Letter(0, 0, 1, 56), *[Letter(0, 0, 1, 1)] * 9, Letter(0, 0, 1, 55, priority=2)]
+    letters = [MessageSpec(0, 0, 1, 56), *[MessageSpec(0, 0, 1, 1)] * 9, MessageSpec(0, 0, 1, 55, priority=2)]
     table = {
         "queues": 3, "buffer": "20KB", "pfc": True, "pfc_threshold": "60B", "pfc_headroom": "60B", "pfc_classes": (2,),
     }  # fmt: skip
@@ -106,7 +102,7 @@ def test_engine_and_oracle_pause_alike_with_a_shared_buffer(case):
 def incast_case(**switch: Any) -> Case:
     """Sixteen hosts of two leaves send 200 full packets each, at once and without a window to speak of, to one host."""
     network = leaf_spine(3, 8, 2, LinkSpec(10**10, 2 * US))
-    letters = [Letter(0, 8 + n, n % 2, 200_000) for n in range(16)]
+    letters = [MessageSpec(0, 8 + n, n % 2, 200_000) for n in range(16)]
     table = Switch.model_validate({"queues": 1, "pfc": True, "buffer": "4KB", **switch})
     return Case(network, [dctcp(initial_window=400, min_rto="20ms")], letters, table)
 
@@ -126,7 +122,7 @@ def test_the_headroom_is_what_can_still_come():
     the frame is there still comes in: with 2 us of cable at 10 Gbps 2 x 2,500 B and a few packets, of which an eighth
     leaves meanwhile. So the default is enough, and half of what the cable holds is not."""
     network = star(9, LinkSpec(10**10, 2 * US))
-    letters = [Letter(0, n, 8, 400_000) for n in range(8)]
+    letters = [MessageSpec(0, n, 8, 400_000) for n in range(8)]
 
     def drops(**more: Any) -> int:
         table = Switch.model_validate({"queues": 1, "pfc": True, "pfc_threshold": "20KB", **more})
@@ -142,8 +138,8 @@ def test_the_headroom_is_what_can_still_come():
 def test_only_the_class_that_waits_is_stopped():
     """Class 1 crowds a port until its senders are told to stop; class 0 of the same senders goes on as if alone."""
     network = star(5, LinkSpec(10**10, US))
-    crowd = [Letter(0, n, 3, 300_000, priority=1) for n in range(3)]
-    urgent = [Letter(100 * US, 0, 4, 50_000, priority=0)]
+    crowd = [MessageSpec(0, n, 3, 300_000, priority=1) for n in range(3)]
+    urgent = [MessageSpec(100 * US, 0, 4, 50_000, priority=0)]
     table = Switch.model_validate({"queues": 2, "pfc": True, "pfc_threshold": "10KB"})
     case = Case(network, [dctcp(initial_window=400)], [*crowd, *urgent], table)
     alone = Case(network, [dctcp(initial_window=400)], urgent, table)

@@ -16,11 +16,11 @@ from profiles import is_usual
 from random_cases import LATENCY, PAYLOADS, US, networks, switches
 from test_faults import agree, changes
 
-from gradwire.components.transports.cubic import Cubic
-from gradwire.components.transports.dctcp import Dctcp
-from gradwire.components.transports.tcp_newreno import TcpNewReno
-from gradwire.sim.fabric import records
-from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
+from gradwire.protocols.transports.tcp.cubic import Cubic
+from gradwire.protocols.transports.tcp.dctcp import Dctcp
+from gradwire.protocols.transports.tcp.tcp_newreno import TcpNewReno
+from gradwire.sim.engine.memory import records
+from gradwire.testing.oracle import Case, MessageSpec, first_difference, run_engine, run_oracle
 
 NEWRENO, DCTCP, CUBIC = range(3)
 
@@ -50,9 +50,9 @@ def tables(draw: st.DrawFn, late: bool) -> list[Any]:
 
 
 @st.composite
-def letters(draw: st.DrawFn, hosts: int, kinds: list[Any], most: int) -> list[Letter]:
+def letters(draw: st.DrawFn, hosts: int, kinds: list[Any], most: int) -> list[MessageSpec]:
     """Most of them between the same two hosts: at once, close together, and after silences longer than time-outs."""
-    found: list[Letter] = []
+    found: list[MessageSpec] = []
     busy = draw(st.lists(st.integers(0, hosts - 1), min_size=2, max_size=2, unique=True))
     usual = draw(st.sampled_from((NEWRENO, DCTCP, CUBIC)))
     for number in range(draw(st.integers(1, most))):
@@ -65,7 +65,7 @@ def letters(draw: st.DrawFn, hosts: int, kinds: list[Any], most: int) -> list[Le
         after = draw(st.one_of(st.none(), st.integers(0, number - 1))) if number else None
         time = draw(st.sampled_from((0, 0, 1, US, 77 * US, 250 * US, 3_000 * US)))
         found.append(
-            Letter(
+            MessageSpec(
                 time + (LATENCY if after is not None else 0), *pair, (packets - 1) * payload + draw(st.integers(1, payload)),
                 transport, priority=draw(st.sampled_from((0, 0, 0, 1))), important=draw(st.sampled_from((None, True, False))),
                 after=after,

@@ -13,10 +13,16 @@ from hypothesis import strategies as st
 from part_cases import ints, messages, part, step
 from random_cases import DLCP
 
-from gradwire.components.transports.dctcp import Dctcp
-from gradwire.components.transports.dlcp import Dlcp
-from gradwire.components.transports.tcp_newreno import TcpNewReno
-from gradwire.experiment.program import (
+from gradwire.protocols.transports.dlcp.dlcp import Dlcp
+from gradwire.protocols.transports.tcp.dctcp import Dctcp
+from gradwire.protocols.transports.tcp.tcp_newreno import TcpNewReno
+from gradwire.sim.engine.program import program as programs
+from gradwire.sim.processes.coupling import Coupling
+from gradwire.testing.oracle import Case
+from gradwire.testing.oracle.case_runs import FOREVER, fabric_of
+from gradwire.testing.scenario_comparison import FabricWithoutPrograms
+from gradwire.topology import LinkSpec, star
+from gradwire.workload.program import (
     BACKWARD_END,
     COMPUTE,
     END,
@@ -26,16 +32,10 @@ from gradwire.experiment.program import (
     START,
     UNTIL,
     WAIT,
-    Course,
+    ProcessOperations,
 )
-from gradwire.experiment.topology import LinkSpec, star
-from gradwire.experiment.traffic.base import Flows
-from gradwire.experiment.traffic.part import traffic_part
-from gradwire.sim.coupling import Coupling
-from gradwire.sim.fabric import program as programs
-from gradwire.testing.oracle import Case
-from gradwire.testing.oracle.cases import FOREVER, fabric_of
-from gradwire.testing.scenario import Plain
+from gradwire.workload.traffic.base import Flows
+from gradwire.workload.traffic.flow_part import traffic_part
 
 US = 10**6
 HOSTS, LATENCY = 4, 2 * US
@@ -63,7 +63,9 @@ def parts(draw: st.DrawFn) -> Any:
 
 
 @st.composite
-def one_step(draw: st.DrawFn, number: int, first: int, before: dict[int, list[int]], processes: int, stations: int) -> Any:
+def one_step(
+    draw: st.DrawFn, number: int, first: int, before: dict[int, list[int]], processes: int, stations: int
+) -> Any:
     """(step, the events that every process may wait for in the next one, how many events there are)"""
     n, more = draw(st.integers(0, 8)), draw(st.integers(1, 6))
     ends = [draw(st.sampled_from([(a, b) for a in range(HOSTS) for b in range(HOSTS) if a != b])) for _ in range(n)]
@@ -100,7 +102,7 @@ def one_step(draw: st.DrawFn, number: int, first: int, before: dict[int, list[in
         rows.append((NOTE, BACKWARD_END, number))
         rows.append((COMPUTE, draw(st.integers(1, 3 * US)), -1))
         rows.append((NOTE, END, number))
-        courses.append(Course(process, ints(rows)))
+        courses.append(ProcessOperations(process, ints(rows)))
     waits: dict[int, list[int]] = {}
     for event in draw(st.lists(st.sampled_from(range(n, n + more)), unique=True, max_size=processes)):
         waits.setdefault(len(waits), []).append(first + event)
@@ -118,12 +120,18 @@ def played(made: Any, *, simpy: bool, threads: int = 1, loss: float = 0.0) -> An
     case = Case(star(HOSTS, LinkSpec(10**10, US, loss)), TABLES, [], host_latency=LATENCY)
     fabric = fabric_of(case, threads=threads)
     fabric.choice.fix(alone=threads == 1)
-    coupling = Coupling(Plain(fabric) if simpy else fabric, LATENCY, ["a", "b", "c", "d"])
+    coupling = Coupling(FabricWithoutPrograms(fabric) if simpy else fabric, LATENCY, ["a", "b", "c", "d"])
     track = coupling.play(made)
     assert coupling.run(lambda: track.finished, until=FOREVER)
     ends = fabric.finish().end_ps
     found = [
-        (over.numbers.tolist(), over.ready.tolist(), over.started.tolist(), over.notes.tolist(), ends[over.numbers].tolist())
+        (
+            over.numbers.tolist(),
+            over.ready.tolist(),
+            over.started.tolist(),
+            over.notes.tolist(),
+            ends[over.numbers].tolist(),
+        )
         for over in track.steps
     ]
     fabric.close()
@@ -135,7 +143,7 @@ def played(made: Any, *, simpy: bool, threads: int = 1, loss: float = 0.0) -> An
 @given(made=parts(), loss=st.sampled_from((0.0, 0.05)))
 def test_both_players_play_the_same(made, loss, most_open, batch, threads):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(programs, "MOST_OPEN", most_open)
+        patch.setattr(programs, "MAX_OPEN", most_open)
         patch.setattr(programs, "BATCH", batch)
         found = played(made, simpy=False, threads=threads, loss=loss)
     assert found == played(made, simpy=True, loss=loss)
@@ -181,7 +189,7 @@ def test_records_and_words_are_given_back():
             rows = messages([(0, 1), (1, 0)], [20_000, 20_000], iteration=number)
             again = [] if number == 0 else [(WAIT, 3 * number - 2, number - 1)]  # the answer of the step before
             fire = [(NOTE, START, number), *again, (COMPUTE, US, -1), (FIRE, 3 * number + 2, -1), (NOTE, END, number)]
-            yield step(rows, [0], posts=[(2, 0), (0, 1)], courses=[Course(0, ints(fire))])
+            yield step(rows, [0], posts=[(2, 0), (0, 1)], courses=[ProcessOperations(0, ints(fire))])
 
     used = []
     for count in (30, 300):
@@ -189,9 +197,11 @@ def test_records_and_words_are_given_back():
         fabric = fabric_of(case)
         coupling = Coupling(fabric, LATENCY, ["a", "b"])
         made = part([], [0])
-        track = coupling.play(type(made)(made.table, made.hosts, made.workers, made.stations, lambda count=count: steps(count)))
+        track = coupling.play(
+            type(made)(made.table, made.hosts, made.workers, made.stations, lambda count=count: steps(count))
+        )
         patch = pytest.MonkeyPatch()
-        patch.setattr("gradwire.sim.fabric.fabric.CLOSE_BATCH", 1)
+        patch.setattr("gradwire.sim.engine.fabric.CLOSE_BATCH", 1)
         assert coupling.run(lambda track=track: track.finished, until=10**14)
         patch.undo()
         assert len(track.steps) == count and len(track.live) <= 4
@@ -214,7 +224,10 @@ def test_a_delivery_comes_before_a_process_that_goes_on_at_its_time():
     ready there, and the delivery the third: it is released at once, and the other one waits for its credit."""
     there = LATENCY + 2 * (966 * 800 + US)
     rows = messages([(0, 1), (1, 3), (1, 0)], [900] * 3)
-    courses = [Course(0, ints([(FIRE, 3, -1)])), Course(1, ints([(UNTIL, there, -1), (FIRE, 4, -1)]))]
+    courses = [
+        ProcessOperations(0, ints([(FIRE, 3, -1)])),
+        ProcessOperations(1, ints([(UNTIL, there, -1), (FIRE, 4, -1)])),
+    ]
     made = part([step(rows, [0, 1], posts=[(3, 0), (4, 1), (0, 2)], courses=courses)], [0, 1], credit=900)
     assert one_by_one(made) == [0, 2, 1]
     _, ready, started, _, ends = played(made, simpy=False)[0][0]
@@ -225,8 +238,8 @@ def test_of_processes_that_go_on_at_one_time_the_one_that_has_waited_longest_com
     """Two of host 0 have computed for 3 us, the first one in two pieces."""
     rows = messages([(0, 1), (0, 2)], [900] * 2)
     courses = [
-        Course(0, ints([(COMPUTE, US, -1), (NOTE, FORWARD_END, 0), (COMPUTE, 2 * US, -1), (FIRE, 2, -1)])),
-        Course(1, ints([(COMPUTE, 3 * US, -1), (FIRE, 3, -1)])),
+        ProcessOperations(0, ints([(COMPUTE, US, -1), (NOTE, FORWARD_END, 0), (COMPUTE, 2 * US, -1), (FIRE, 2, -1)])),
+        ProcessOperations(1, ints([(COMPUTE, 3 * US, -1), (FIRE, 3, -1)])),
     ]
     made = part([step(rows, [0, 0], posts=[(2, 0), (3, 1)], courses=courses)], [0, 0], credit=900)
     assert one_by_one(made) == [1, 0]

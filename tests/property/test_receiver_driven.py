@@ -14,18 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_cases import LATENCY, PAYLOADS, US, networks, switches
 
-from gradwire.components.transports.dctcp import Dctcp
-from gradwire.components.transports.ndp import Ndp
-from gradwire.components.transports.nscc import Nscc
-from gradwire.components.transports.pfabric import PFabric
-from gradwire.experiment.routing import build_routing
-from gradwire.experiment.topology import Network
-from gradwire.experiment.trips import RoundTrips
+from gradwire.protocols.transports.ndp import Ndp
+from gradwire.protocols.transports.pfabric import PFabric
+from gradwire.protocols.transports.tcp.dctcp import Dctcp
+from gradwire.protocols.transports.ultra_ethernet.nscc import Nscc
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.scenarios.schema.network import Switch
-from gradwire.scenarios.wire import speed_of
-from gradwire.sim.fabric.parameters import Bound, check_settings
-from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
+from gradwire.scenarios.schema.network.network import Switch
+from gradwire.scenarios.wire import ps_per_byte
+from gradwire.sim.engine.memory.parameters import BoundTransport, check_settings
+from gradwire.testing.oracle import Case, MessageSpec, first_difference, run_engine, run_oracle
+from gradwire.topology import Network
+from gradwire.topology.base_rtt import RoundTrips
+from gradwire.topology.routing import build_routing
 
 
 def common(draw: st.DrawFn) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def rankers(draw: st.DrawFn) -> list[Any]:
     ]  # fmt: skip
 
 
-def letters(draw: st.DrawFn, hosts: int, tables: list[Any]) -> list[Letter]:
+def letters(draw: st.DrawFn, hosts: int, tables: list[Any]) -> list[MessageSpec]:
     """A few messages, often to the same host."""
     centre = draw(st.integers(0, hosts - 1))
     classes = draw(st.sampled_from(((0,), (0, 1), tuple(range(8)))))
@@ -101,7 +101,7 @@ def letters(draw: st.DrawFn, hosts: int, tables: list[Any]) -> list[Letter]:
         payload = tables[kind].payload
         packets = draw(st.one_of(st.integers(1, 5), st.integers(10, 70)))
         found.append(
-            Letter(
+            MessageSpec(
                 draw(st.sampled_from((0, 0, 1, 100_000, US, 77 * US))), src, dst,
                 (packets - 1) * payload + draw(st.integers(1, payload)), kind,
                 priority=draw(st.sampled_from(classes)),
@@ -139,9 +139,9 @@ def answering(table: Any, network: Network) -> Any:
     """The transport as it is, or with an answer for each packet where its window is larger than one answer in several
     tells of: on long paths of short packets."""
     routing = build_routing(network)
-    line = speed_of(network.link_rate[routing.up_link].astype(object)).astype(np.int64)
+    line = ps_per_byte(network.link_rate[routing.up_link].astype(object)).astype(np.int64)
     try:
-        check_settings([Bound.to(type(table), table)], line, RoundTrips(network, routing))
+        check_settings([BoundTransport.to(type(table), table)], line, RoundTrips(network, routing))
     except ScenarioError as error:
         assert error.where == "transport.ack_every"
         return table.model_copy(update={"ack_every": 1})

@@ -15,7 +15,7 @@ from formats_cases import SHARED
 from profiles import by_profile
 from transport_bench import star_of
 
-from gradwire.components.layout import (
+from gradwire.jit.layout import (
     KEY_ORDER,
     N_HEAP,
     N_HEAP_COUNT,
@@ -27,13 +27,13 @@ from gradwire.components.layout import (
     S_TIMER,
     SENDER_WORDS,
 )
-from gradwire.experiment.routing import build_routing
-from gradwire.scenarios.load import build_scenario
-from gradwire.scenarios.schema.network import Switch
-from gradwire.sim.fabric import heap
-from gradwire.sim.fabric.fabric import Fabric
+from gradwire.scenarios.loading.load import build_scenario
+from gradwire.scenarios.schema.network.network import Switch
+from gradwire.sim.engine.fabric import Fabric
+from gradwire.sim.engine.memory import timer_heap
 from gradwire.testing import transport
-from gradwire.testing.scenario import agree_on
+from gradwire.testing.scenario_comparison import agree_on
+from gradwire.topology.routing import build_routing
 from tests.soak.played import play
 
 CASES = SHARED / "cases" / "engine"
@@ -93,15 +93,17 @@ def test_a_full_heap_keeps_one_entry_of_each_live_timer(fabric, receiver):
         M[f + S_ORDER] = order
         record = r if receiver else f
         M[record + (R_TIMER if receiver else S_TIMER)] = M[record + (R_ARMED if receiver else S_ARMED)] = 5000
-        live.append((5000, order | record << 2 | heap.WHAT_TIMER))
-    stale = [(time, key ^ 1 << KEY_ORDER) for time, key in live]  # of the messages that had the records before, for the same time
+        live.append((5000, order | record << 2 | timer_heap.WHAT_TIMER))
+    stale = [
+        (time, key ^ 1 << KEY_ORDER) for time, key in live
+    ]  # of the messages that had the records before, for the same time
     moved = [(time - 1, key) for time, key in live]
     while pushed <= 3 * capacity:
         time, key = (live + stale + moved)[pushed % 9]
-        heap.push(M, node, time, key)
+        timer_heap.push(M, node, time, key)
         pushed += 1
         assert M[node + N_HEAP_COUNT] <= capacity
-    heap._sweep(M, node)
+    timer_heap._sweep(M, node)
     assert entries(fabric, node) == sorted(live)
     armed = [M[memory.receivers + flow * RECEIVER_WORDS + R_ARMED] if receiver else M[memory.senders + flow * SENDER_WORDS + S_ARMED]
              for flow in range(3)]  # fmt: skip

@@ -10,17 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_cases import LATENCY, US, networks
 
-from gradwire.components.transports.dctcp import Dctcp
-from gradwire.experiment.topology import LinkSpec, star
+from gradwire.protocols.transports.tcp.dctcp import Dctcp
 from gradwire.scenarios.schema.base import Mistakes
-from gradwire.scenarios.schema.network import Switch
-from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
+from gradwire.scenarios.schema.network.network import Switch
+from gradwire.testing.oracle import Case, MessageSpec, first_difference, run_engine, run_oracle
+from gradwire.topology import LinkSpec, star
 
 
 def dctcp(**more: Any) -> Dctcp:
-    return Dctcp.model_validate(
-        {"kind": "dctcp", "payload": "1000B", "min_rto": "200us", "max_rto": "20ms", **more}
-    )
+    return Dctcp.model_validate({"kind": "dctcp", "payload": "1000B", "min_rto": "200us", "max_rto": "20ms", **more})
 
 
 def switch(**more: Any) -> Switch:
@@ -37,7 +35,7 @@ def test_engine_and_oracle_mark_alike(data):
     for _ in range(draw(st.integers(2, 10))):
         src, dst = draw(st.lists(st.integers(0, hosts - 1), min_size=2, max_size=2, unique=True))
         important = draw(st.sampled_from((True, True, False)))
-        letters.append(Letter(draw(st.sampled_from((0, 0, US))), src, dst, draw(st.integers(1, 60_000)),
+        letters.append(MessageSpec(draw(st.sampled_from((0, 0, US))), src, dst, draw(st.integers(1, 60_000)),
                               priority=draw(st.integers(0, 2)), important=important))  # fmt: skip
     table = switch(
         queues=draw(st.sampled_from((1, 3))), buffer=draw(st.sampled_from(("20KB", "1MB"))),
@@ -52,7 +50,7 @@ def test_engine_and_oracle_mark_alike(data):
 def test_the_odds_rise_in_a_straight_line(pmax, kmax):
     """Every mark against its odds at the queue that the oracle saw: within four standard deviations."""
     network = star(5, LinkSpec(10**10, US))
-    letters = [Letter(0, n, 4, 3_000_000) for n in range(4)]
+    letters = [MessageSpec(0, n, 4, 3_000_000) for n in range(4)]
     table = switch(ecn_ceiling=kmax, ecn_probability=pmax)
     case = Case(network, [dctcp(initial_window=8)], letters, table)
     seen: list[tuple[float, bool]] = []

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_cases import LATENCY, PAYLOADS, US, networks, switches
 
-from gradwire.components.transports.dcqcn import Dcqcn
-from gradwire.components.transports.hpcc import Hpcc
-from gradwire.scenarios.schema.network import Switch
-from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
+from gradwire.protocols.transports.roce.dcqcn import Dcqcn
+from gradwire.protocols.transports.roce.hpcc import Hpcc
+from gradwire.scenarios.schema.network.network import Switch
+from gradwire.testing.oracle import Case, MessageSpec, first_difference, run_engine, run_oracle
 
 DCQCN, HPCC = 0, 1
 SOON = 4_000 * US  # networks with cycles may block for good when they pause
@@ -91,7 +91,7 @@ def roce_cases(draw: st.DrawFn, pfc: bool = False) -> Case:
         payload = tables[kind].payload
         packets = draw(st.one_of(st.integers(1, 5), st.integers(10, 70)))
         letters.append(
-            Letter(
+            MessageSpec(
                 draw(st.sampled_from((0, 0, 1, 100_000, US, 77 * US))), src, dst,
                 (packets - 1) * payload + draw(st.integers(1, payload)), kind,
                 priority=draw(st.sampled_from(classes)),

@@ -11,17 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_cases import LATENCY, US, networks
 
-from gradwire.components.transports.dctcp import Dctcp
-from gradwire.experiment.topology import LinkSpec, star
+from gradwire.protocols.transports.tcp.dctcp import Dctcp
 from gradwire.scenarios.schema.base import Mistakes
-from gradwire.scenarios.schema.network import Switch
-from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
+from gradwire.scenarios.schema.network.network import Switch
+from gradwire.testing.oracle import Case, MessageSpec, first_difference, run_engine, run_oracle
+from gradwire.topology import LinkSpec, star
 
 
 def dctcp(**more: Any) -> Dctcp:
-    return Dctcp.model_validate(
-        {"kind": "dctcp", "payload": "1000B", "min_rto": "200us", "max_rto": "20ms", **more}
-    )
+    return Dctcp.model_validate({"kind": "dctcp", "payload": "1000B", "min_rto": "200us", "max_rto": "20ms", **more})
 
 
 @budget()
@@ -34,7 +32,7 @@ def test_engine_and_oracle_take_the_same_turns(data):
     letters = []
     for _ in range(draw(st.integers(2, 12))):
         src, dst = draw(st.lists(st.integers(0, hosts - 1), min_size=2, max_size=2, unique=True))
-        letters.append(Letter(draw(st.sampled_from((0, 0, US))), src, dst, draw(st.integers(1, 60_000)),
+        letters.append(MessageSpec(draw(st.sampled_from((0, 0, US))), src, dst, draw(st.integers(1, 60_000)),
                               priority=draw(st.integers(0, 7))))  # fmt: skip
     strict = draw(st.integers(0, queues - 1))
     quanta = draw(
@@ -51,7 +49,7 @@ def test_engine_and_oracle_take_the_same_turns(data):
 def shares(quanta: list[str], priorities: list[int], strict: int = 0) -> Counter:
     """Bytes per priority that leave for one host while flows of all priorities crowd its port."""
     network = star(len(priorities) + 1, LinkSpec(10**10, US))
-    letters = [Letter(0, n, len(priorities), 2_000_000, priority=p) for n, p in enumerate(priorities)]
+    letters = [MessageSpec(0, n, len(priorities), 2_000_000, priority=p) for n, p in enumerate(priorities)]
     switch = Switch.model_validate(
         {"queues": strict + len(quanta), "drr_quantum": quanta, "drr_after": strict, "buffer": "10MB"}
     )

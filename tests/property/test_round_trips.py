@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_cases import networks
 
-from gradwire.emu.planning.plan import Plan, Queues, TransportPlan
-from gradwire.emu.planning.prepare import ports_of, routes_of
-from gradwire.emu.planning.round_trips import RoundTrips as PlannedTrips
-from gradwire.emu.planning.round_trips import base_round_trip_ns
-from gradwire.experiment.extent import extent_of
-from gradwire.experiment.routing import build_routing
-from gradwire.experiment.topology import Network
-from gradwire.experiment.trips import RoundTrips
+from gradwire.emu.planning.base_rtt import RoundTrips as PlannedTrips
+from gradwire.emu.planning.base_rtt import base_round_trip_ns
+from gradwire.emu.planning.plan import Queues, TestbedPlan, TransportPlan
+from gradwire.emu.planning.planner import ports_of, routes_of
+from gradwire.topology import Network
+from gradwire.topology.base_rtt import RoundTrips
+from gradwire.topology.extent import network_size
+from gradwire.topology.routing import build_routing
 
 
 def brute(network: Network, src: int, dst: int, size: int) -> int:
@@ -42,7 +42,7 @@ def test_it_is_that_of_the_slowest_path(network, out, back):
     src, dst = np.array(pairs).T
     assert trips.times(src, dst, out, back).tolist() == expected
     assert trips.longest(out, back) == max(expected)
-    assert extent_of(network, [(out, back), (out, back)]).round_trips == (min(expected), max(expected))
+    assert network_size(network, [(out, back), (out, back)]).round_trips == (min(expected), max(expected))
 
 
 @budget(0.5)
@@ -50,7 +50,7 @@ def test_it_is_that_of_the_slowest_path(network, out, back):
 def test_the_testbed_reckons_with_the_same(network):
     carried, routing = TransportPlan("dlcp", 1456, 58, "udp", {}), build_routing(network)
     program: Any = None
-    plan = Plan(
+    plan = TestbedPlan(
         "random", 1, tuple(network.names), network.host_count, ports_of(network), routes_of(network, routing),
         Queues(1, 10**6, None, False), "ecmp", (carried,), 0, program,
     )  # fmt: skip

@@ -13,8 +13,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwire.experiment.routing import build_routing
-from gradwire.experiment.topology import (
+from gradwire.topology import (
     LinkSpec,
     Network,
     dragonfly,
@@ -26,7 +25,8 @@ from gradwire.experiment.topology import (
     star,
     torus,
 )
-from gradwire.experiment.topology.accelerators import Inside, with_accelerators
+from gradwire.topology.accelerators import MachineSpec, with_accelerators
+from gradwire.topology.routing import build_routing
 
 LINK = LinkSpec(10**11, 10**6)
 FAR = 1 << 40
@@ -67,7 +67,9 @@ def networks(draw: st.DrawFn) -> Network:
 KINDS = {
     "star": lambda draw: star(draw(st.integers(2, 4)), LINK),
     "dumbbell": lambda draw: dumbbell(draw(st.integers(1, 3)), draw(st.integers(1, 3)), LINK),
-    "leaf_spine": lambda draw: leaf_spine(draw(st.integers(1, 24)), draw(st.integers(1, 2)), draw(st.integers(1, 4)), LINK),
+    "leaf_spine": lambda draw: leaf_spine(
+        draw(st.integers(1, 24)), draw(st.integers(1, 2)), draw(st.integers(1, 4)), LINK
+    ),
     "fat_tree": lambda draw: fat_tree(draw(st.sampled_from((2, 4, 8))), LINK, tiers=draw(st.sampled_from((2, 3)))),
     "dragonfly": lambda draw: dragonfly(draw(st.integers(1, 2)), LINK, groups=draw(st.sampled_from((None, 2, 3)))),
     "rail": lambda draw: rail(
@@ -75,7 +77,7 @@ KINDS = {
     ),
     "rails apart": lambda draw: rail(4, 2, 0, LINK),
     "accelerators": lambda draw: with_accelerators(
-        rail(4, 2, draw(st.integers(0, 2)), LINK), Inside(2, (10**12, 10**5), (10**11, 10**5))
+        rail(4, 2, draw(st.integers(0, 2)), LINK), MachineSpec(2, (10**12, 10**5), (10**11, 10**5))
     ),
     "torus": lambda draw: torus(tuple(draw(st.lists(st.integers(2, 5), min_size=2, max_size=3))), LINK),
 }
@@ -138,5 +140,3 @@ def test_and_with_links_down(network: Network, data: st.DataObject) -> None:
     links = inner(network)
     down = set(data.draw(st.lists(st.sampled_from(links), max_size=5))) if links else set()
     check(network, down | {link ^ 1 for link in down} if data.draw(st.booleans()) else down)
-
-

@@ -17,13 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_cases import US, cases
 
-from gradwire.components.transports.dctcp import Dctcp
-from gradwire.components.transports.dlcp import Dlcp
-from gradwire.components.transports.tcp_newreno import TcpNewReno
-from gradwire.experiment.topology import LinkSpec, star
-from gradwire.scenarios.schema.network import Switch
+from gradwire.protocols.transports.dlcp.dlcp import Dlcp
+from gradwire.protocols.transports.tcp.dctcp import Dctcp
+from gradwire.protocols.transports.tcp.tcp_newreno import TcpNewReno
+from gradwire.scenarios.schema.network.network import Switch
 from gradwire.sim.telemetry import Samples
-from gradwire.testing.oracle import Case, Letter, run_engine, run_oracle
+from gradwire.testing.oracle import Case, MessageSpec, run_engine, run_oracle
+from gradwire.topology import LinkSpec, star
 
 END = 1500 * US
 
@@ -97,7 +97,7 @@ def test_a_period_in_which_something_was_sent_has_a_row_though_all_is_quiet_at_i
         Dctcp.model_validate({"kind": "dctcp", "payload": "1000B"}),
         Dlcp.model_validate({"kind": "dlcp", "payload": "1000B"}),
     ]
-    letters = [Letter(number * 100 * US, 0, 1, 900) for number in range(10)]
+    letters = [MessageSpec(number * 100 * US, 0, 1, 900) for number in range(10)]
     case = Case(star(2, LinkSpec(10**10, US)), tables, letters, Switch(pfc=pfc))
     links = np.flatnonzero(case.network.link_src >= 2)
     expected = wanted(case, 30 * US, links)

@@ -10,16 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_cases import LATENCY, US, networks
 
-from gradwire.components.transports.dctcp import Dctcp
-from gradwire.experiment.topology import LinkSpec, star
-from gradwire.scenarios.schema.network import Switch
-from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
+from gradwire.protocols.transports.tcp.dctcp import Dctcp
+from gradwire.scenarios.schema.network.network import Switch
+from gradwire.testing.oracle import Case, MessageSpec, first_difference, run_engine, run_oracle
+from gradwire.topology import LinkSpec, star
 
 
 def dctcp(**more: Any) -> Dctcp:
-    return Dctcp.model_validate(
-        {"kind": "dctcp", "payload": "1000B", "min_rto": "200us", "max_rto": "20ms", **more}
-    )
+    return Dctcp.model_validate({"kind": "dctcp", "payload": "1000B", "min_rto": "200us", "max_rto": "20ms", **more})
 
 
 def together(fabric: Any) -> None:
@@ -35,7 +33,7 @@ def test_engine_and_oracle_drop_alike(data):
     letters = []
     for _ in range(draw(st.integers(2, 12))):
         src, dst = draw(st.lists(st.integers(0, hosts - 1), min_size=2, max_size=2, unique=True))
-        letters.append(Letter(draw(st.sampled_from((0, 0, US))), src, dst, draw(st.integers(1, 60_000)),
+        letters.append(MessageSpec(draw(st.sampled_from((0, 0, US))), src, dst, draw(st.integers(1, 60_000)),
                               priority=draw(st.integers(0, 2)), important=draw(st.sampled_from((True, False)))))  # fmt: skip
     table = Switch.model_validate({
         "queues": draw(st.sampled_from((1, 3))), "shared_buffer": draw(st.sampled_from(("5KB", "20KB", "100KB"))),
@@ -56,7 +54,7 @@ def test_crowded_queues_settle_where_the_threshold_says(alpha, queues):
     them queues do empty."""
     room, frame = 200_000, 1066
     network = star(2 + 4 * queues, LinkSpec(10**10, US))
-    letters = [Letter(0, queues + n, n % queues, 400_000) for n in range(4 * queues)]
+    letters = [MessageSpec(0, queues + n, n % queues, 400_000) for n in range(4 * queues)]
     switch = Switch.model_validate({"queues": 1, "shared_buffer": f"{room}B", "buffer_alpha": alpha})
     outcome = run_engine(Case(network, [dctcp(initial_window=400)], letters, switch), until=330 * US)
     ports = [port for port in outcome.ports if port.tail]
@@ -70,8 +68,8 @@ def test_one_crowded_queue_leaves_room_for_another():
     """While four hosts crowd one port, two more send a little to another: with alpha = 1 that finds all the room it
     needs; with a large alpha the crowd has taken it."""
     network = star(8, LinkSpec(10**10, US))
-    crowd = [Letter(0, n, 7, 600_000) for n in range(4)]
-    late = [Letter(60 * US, n, 6, 20_000) for n in (4, 5)]
+    crowd = [MessageSpec(0, n, 7, 600_000) for n in range(4)]
+    late = [MessageSpec(60 * US, n, 6, 20_000) for n in (4, 5)]
     drops = {}
     for alpha in (1.0, 1000.0):
         switch = Switch.model_validate({"queues": 1, "shared_buffer": "100KB", "buffer_alpha": alpha})

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_cases import LATENCY, PAYLOADS, US, networks, switches
 
-from gradwire.components.transports.dctcp import Dctcp
-from gradwire.components.transports.tcp_newreno import TcpNewReno
-from gradwire.experiment.routing import build_routing
-from gradwire.experiment.topology import LinkSpec, leaf_spine
+from gradwire.protocols.transports.tcp.dctcp import Dctcp
+from gradwire.protocols.transports.tcp.tcp_newreno import TcpNewReno
 from gradwire.scenarios.inner_units import Bytes
-from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
-from gradwire.testing.oracle.case import unprompted
+from gradwire.testing.oracle import Case, MessageSpec, first_difference, run_engine, run_oracle
+from gradwire.testing.oracle.case import initial_letters
 from gradwire.testing.oracle.packets import DATA
+from gradwire.topology import LinkSpec, leaf_spine
+from gradwire.topology.routing import build_routing
 
 
 @st.composite
@@ -55,20 +55,22 @@ def cases(draw: st.DrawFn, lossy: bool = True) -> Case:
         kind, priority = draw(st.integers(0, 1)), draw(st.integers(0, 7))
         packets = draw(st.one_of(st.integers(1, 5), st.integers(10, 40)))
         nbytes = Bytes((packets - 1) * tables[kind].payload + draw(st.integers(1, tables[kind].payload)))
-        starts = draw(st.lists(st.sampled_from((0, 0, 1, 100_000, US, 77 * US)), min_size=len(many), max_size=len(many)))
+        starts = draw(
+            st.lists(st.sampled_from((0, 0, 1, 100_000, US, 77 * US)), min_size=len(many), max_size=len(many))
+        )
         first, ways = len(found), draw(st.sampled_from(("in", "out", "both")))
         if ways != "out":
             found += [
-                Letter(time, src, one, nbytes, kind, priority, fan=2 * fan)
+                MessageSpec(time, src, one, nbytes, kind, priority, fan=2 * fan)
                 for time, src in zip(starts, many, strict=True)
             ]
         if ways != "in":
             after = first if ways == "both" else None
             wait = LATENCY if ways == "both" else draw(st.sampled_from((0, US)))
-            found += [Letter(wait, one, dst, nbytes, kind, priority, after=after, fan=2 * fan + 1) for dst in many]
+            found += [MessageSpec(wait, one, dst, nbytes, kind, priority, after=after, fan=2 * fan + 1) for dst in many]
     for _ in range(draw(st.integers(0, 4))):
         src, dst = draw(st.lists(st.sampled_from(hosts), min_size=2, max_size=2, unique=True))
-        found.append(Letter(draw(st.sampled_from((0, US))), src, dst, draw(st.integers(1, 100_000)), 1))
+        found.append(MessageSpec(draw(st.sampled_from((0, US))), src, dst, draw(st.integers(1, 100_000)), 1))
     return Case(
         network, tables, found, switch, balancing="spray_random", seed=draw(st.integers(0, 2**40)), host_latency=LATENCY
     )
@@ -97,7 +99,7 @@ def test_a_packet_of_all_goes_up_once_where_none_is_lost(case):
     outcome = run_engine(case)
     if outcome.drops or any(outcome.again):
         return
-    first = unprompted(case)  # they have the first numbers; all fans to a host are among them
+    first = initial_letters(case)  # they have the first numbers; all fans to a host are among them
     edge = build_routing(case.network).edge_of
     of_fan: dict[int, list[int]] = {}
     for number, letter in enumerate(case.letters):

@@ -9,18 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_cases import LATENCY, US, networks
 
-from gradwire.components.transports.constant_rate import ConstantRate
-from gradwire.components.transports.dctcp import Dctcp
-from gradwire.experiment.topology import LinkSpec, star
-from gradwire.scenarios.schema.network import Switch
-from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
+from gradwire.protocols.transports.constant_rate import ConstantRate
+from gradwire.protocols.transports.tcp.dctcp import Dctcp
+from gradwire.scenarios.schema.network.network import Switch
+from gradwire.testing.oracle import Case, MessageSpec, first_difference, run_engine, run_oracle
 from gradwire.testing.oracle.packets import DATA
+from gradwire.topology import LinkSpec, star
 
 
 def dctcp(**more: Any) -> Dctcp:
-    return Dctcp.model_validate(
-        {"kind": "dctcp", "payload": "1000B", "min_rto": "200us", "max_rto": "20ms", **more}
-    )
+    return Dctcp.model_validate({"kind": "dctcp", "payload": "1000B", "min_rto": "200us", "max_rto": "20ms", **more})
 
 
 def together(fabric: Any) -> None:
@@ -36,7 +34,7 @@ def test_engine_and_oracle_trim_alike(data):
     letters = []
     for _ in range(draw(st.integers(2, 12))):
         src, dst = draw(st.lists(st.integers(0, hosts - 1), min_size=2, max_size=2, unique=True))
-        letters.append(Letter(draw(st.sampled_from((0, 0, US))), src, dst, draw(st.integers(1, 60_000)),
+        letters.append(MessageSpec(draw(st.sampled_from((0, 0, US))), src, dst, draw(st.integers(1, 60_000)),
                               priority=draw(st.integers(0, 2)), important=draw(st.sampled_from((True, False)))))  # fmt: skip
     queues = draw(st.sampled_from((1, 3)))
     table = Switch.model_validate({
@@ -47,9 +45,7 @@ def test_engine_and_oracle_trim_alike(data):
         "buffer": draw(st.sampled_from(("5KB", "20KB"))),
         **draw(st.sampled_from(({}, {"shared_buffer": "15KB"}))),
     })  # fmt: skip
-    case = Case(
-        network, [dctcp(initial_window=50)], letters, table, "ecmp", draw(st.integers(0, 2**40)), LATENCY
-    )
+    case = Case(network, [dctcp(initial_window=50)], letters, table, "ecmp", draw(st.integers(0, 2**40)), LATENCY)
     oracle = run_oracle(case)
     assert first_difference(run_engine(case), oracle) == ""
     assert first_difference(run_engine(case, threads=2, prepare=together), oracle) == ""
@@ -58,20 +54,16 @@ def test_engine_and_oracle_trim_alike(data):
 def test_every_packet_of_an_incast_arrives_whole_or_as_a_header():
     """Nothing is dropped where headers find room, however small the queue; and no header is cut twice."""
     network = star(17, LinkSpec(10**10, US))
-    letters = [Letter(0, n, 16, 100_000) for n in range(16)]
+    letters = [MessageSpec(0, n, 16, 100_000) for n in range(16)]
     table = Switch.model_validate({"queues": 2, "trim_threshold": "8528B", "buffer": "200KB"})
     outcome = run_engine(Case(network, [dctcp(initial_window=100)], letters, table), until=150 * US)
     assert not outcome.drops
     down = [
-        sent
-        for sent in outcome.transmissions
-        if sent.packet.dst == 16 and sent.link % 2 and sent.packet.kind == DATA
+        sent for sent in outcome.transmissions if sent.packet.dst == 16 and sent.link % 2 and sent.packet.kind == DATA
     ]
     headers = [sent for sent in down if sent.packet.trimmed]
     assert len(headers) == sum(port.trimmed for port in outcome.ports) > 1000
-    assert {sent.packet.size for sent in headers} == {64} and {sent.packet.priority for sent in headers} == {
-        0
-    }
+    assert {sent.packet.size for sent in headers} == {64} and {sent.packet.priority for sent in headers} == {0}
     assert {sent.packet.size for sent in down if not sent.packet.trimmed} == {1066}
 
 
@@ -79,7 +71,7 @@ def test_senders_in_step_are_cut_alike():
     """Two senders whose packets reach the port at the same times, one always just before the other: the last of the
     queue is cut in the arriving one's place every other time, so that neither sender bears it all."""
     network = star(3, LinkSpec(10**10, US))
-    letters = [Letter(0, n, 2, 1_000_000) for n in range(2)]
+    letters = [MessageSpec(0, n, 2, 1_000_000) for n in range(2)]
     table = Switch.model_validate({"queues": 2, "trim_threshold": "8528B", "buffer": "2MB"})
     steady = ConstantRate.model_validate({"kind": "constant_rate", "payload": "1000B"})
     outcome = run_engine(Case(network, [steady], letters, table), until=800 * US)

@@ -13,8 +13,8 @@ import pytest
 from profiles import is_usual
 
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.scenarios.load import build_scenario
-from gradwire.sim.fabric.specialise import Combination, combination_of
+from gradwire.scenarios.loading.load import build_scenario
+from gradwire.sim.engine.specialization import Combination, combination_of
 from tests.soak import ANSWERS
 from tests.soak.coverage import Coverage, Features, excludes
 from tests.soak.drawn import COMMON, Scenarios, accepted, combination
@@ -97,7 +97,13 @@ def test_every_feature_of_the_schema_is_drawn_in_valid_scenarios_and_most_pairs_
     possible = np.triu(~excludes(known.names), 1)
     assert (counts[possible] > 0).mean() > 0.7
     host = known.index["host.gpus>1"]  # what could not be drawn together with several accelerators, once
-    for name in ("transport.cubic.timers=ticks", "placement.workers", "link_override", "fault=link_down", "load_balancing=reps"):
+    for name in (
+        "transport.cubic.timers=ticks",
+        "placement.workers",
+        "link_override",
+        "fault=link_down",
+        "load_balancing=reps",
+    ):
         assert counts[host, known.index[name]] > 0, name
 
 

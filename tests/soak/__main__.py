@@ -33,9 +33,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command. Exit status 1 if anything failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0, help="how long (default: 10)")
-    parser.add_argument("--only", action="append", choices=runner.SOURCES, help="one source; may be given again (default: all)")
-    parser.add_argument("--seed", type=int, default=int(time.time()), help="other cases for every seed (default: the time)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: as many as processors)")
+    parser.add_argument(
+        "--only", action="append", choices=runner.SOURCES, help="one source; may be given again (default: all)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=int(time.time()), help="other cases for every seed (default: the time)"
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: as many as processors)"
+    )
     parser.add_argument("--log", default="soak-failures.txt", help="file that failures are added to")
     parser.add_argument("--case", metavar="LABEL", help="run one case again, such as 'scenarios 12:3'")
     given = parser.parse_args(arguments)

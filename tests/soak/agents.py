@@ -18,15 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from gradwire.emu.agent.contents import CheckSums
+from gradwire.emu.agent.frame_stream import AGENT_RECORDS, HEAD, MAGIC, MAX_FRAME_BYTES, VERSION, Decoder, encode
 from gradwire.emu.agent.loop import EpollLoop
-from gradwire.emu.agent.report import HostReport, Received, Reports, Sent
-from gradwire.emu.agent.said import check_report, check_said
+from gradwire.emu.agent.message_validation import check_frame, check_report
+from gradwire.emu.agent.payload.contents import CheckSums
+from gradwire.emu.agent.report import HostReport, Received, Reports, SentCounts
 from gradwire.emu.agent.script import IterationRow
-from gradwire.emu.agent.stream import HEAD, MAGIC, MOST_BYTES, REPORTED, VERSION, Decoder, encode
-from gradwire.emu.transports.door import Door
-from gradwire.emu.wire.header import Frames, Header, NotOurs, Opening
-from gradwire.experiment.program import Messages, Program, Table
+from gradwire.emu.transports.tcp_listener import OpeningListener
+from gradwire.emu.wire.header import ForeignDataError, Frames, Header, Opening
+from gradwire.workload.program import MessageColumns, Messages, Program
 from tests.soak.datagrams import garbage as _datagrams
 
 Case = tuple[str, Callable[[], str]]
@@ -51,13 +51,13 @@ def one(label: str) -> str:
     return KINDS[kind](random.Random(f"{seed}/{number}/{kind}"))
 
 
-def take(data: bytes, draw: random.Random, records: Any = REPORTED) -> list[tuple[Any, ...]]:
+def take(data: bytes, draw: random.Random, records: Any = AGENT_RECORDS) -> list[tuple[Any, ...]]:
     """What a controller makes of bytes, however they are cut."""
     decoder, found, at = Decoder(TOKEN, records), [], 0
     while at < len(data):
         step = draw.choice((1, 3, 27, 4096, 1 << 20))
         for frame in decoder.feed(data[at : at + step]):
-            check_said(frame)
+            check_frame(frame)
             found.append(frame)
         at += step
     return found
@@ -66,7 +66,7 @@ def take(data: bytes, draw: random.Random, records: Any = REPORTED) -> list[tupl
 def _judged(call: Callable[[], Any]) -> str:
     try:
         call()
-    except NotOurs:
+    except ForeignDataError:
         return "refused"
     return "ok"
 
@@ -122,7 +122,12 @@ def _values(draw: random.Random) -> str:
 
 def said(draw: random.Random) -> bytes:
     """A few frames as an agent says them."""
-    frames: list[tuple[Any, ...]] = [("opened",), ("clock", 3, 12345), ("status", 3, 0, False, True), ("error", "no", "h0", "", True)]
+    frames: list[tuple[Any, ...]] = [
+        ("opened",),
+        ("clock", 3, 12345),
+        ("status", 3, 0, False, True),
+        ("error", "no", "h0", "", True),
+    ]
     frames += [("state", ["h0 waits"], [1, 2], [0]), ("report", report(draw))]
     return b"".join(encode(frame, TOKEN) for frame in draw.sample(frames, draw.randrange(1, len(frames) + 1)))
 
@@ -138,12 +143,16 @@ def _flipped(draw: random.Random) -> str:
     data = bytearray(said(draw))
     for _ in range(draw.choice((1, 1, 2, 20))):
         data[draw.randrange(len(data))] = draw.randrange(256)
-    return _judged(lambda: [check_report(each[1], 0, PROGRAM) for each in take(bytes(data), draw) if each[0] == "report"])
+    return _judged(
+        lambda: [check_report(each[1], 0, PROGRAM) for each in take(bytes(data), draw) if each[0] == "report"]
+    )
 
 
 def _stranger(draw: random.Random) -> str:
     """Somebody else altogether."""
-    data = draw.choice((BANNER, HTTP, TLS, PICKLE, draw.randbytes(draw.randrange(1, 300)), encode(("opened",), draw.randbytes(16))))
+    data = draw.choice(
+        (BANNER, HTTP, TLS, PICKLE, draw.randbytes(draw.randrange(1, 300)), encode(("opened",), draw.randbytes(16)))
+    )
     found = _judged(lambda: take(data, draw))
     assert found == "refused", data
     return found
@@ -158,7 +167,7 @@ def _claims(draw: random.Random) -> str:
         b"U\0\0\0\1R\0\0\0\6object\0\0\0\0", b"M\0\0\0\1L\0\0\0\0N", b"",
     )  # fmt: skip
     body = draw.choice(bodies)
-    length = draw.choice((len(body), len(body), len(body), MOST_BYTES + 1))
+    length = draw.choice((len(body), len(body), len(body), MAX_FRAME_BYTES + 1))
     data = HEAD.pack(MAGIC, draw.choice((VERSION, VERSION, VERSION + 1)), TOKEN, length) + body
     found = _judged(lambda: take(data, draw))
     assert found == "refused", data
@@ -180,7 +189,15 @@ def _program() -> Program:
     )  # fmt: skip
     nothing = np.zeros(COUNT + 1, dtype=np.int64), np.zeros(0, dtype=np.int64)
     return Program(
-        (Table("t", 0, "fifo", 0, False, 4),), messages, zeros + 1, messages.dst, nothing, nothing, zeros - 1, zeros, ()
+        (MessageColumns("t", 0, "fifo", 0, False, 4),),
+        messages,
+        zeros + 1,
+        messages.dst,
+        nothing,
+        nothing,
+        zeros - 1,
+        zeros,
+        (),
     )
 
 
@@ -193,9 +210,11 @@ def report(draw: random.Random) -> HostReport:
     out, into = np.flatnonzero(rows.src == 0), np.flatnonzero(rows.dst == 0)
     got = np.array([draw.choice((5000, 4000)) for _ in into], dtype=np.int64)
     have = {int(into[0]): np.array([True, True, True, True, False])} if len(into) else {}
-    sums = CheckSums({int(n): np.arange(5, dtype=np.uint32) for n in out}, {int(n): np.arange(5, dtype=np.uint32) for n in into})
+    sums = CheckSums(
+        {int(n): np.arange(5, dtype=np.uint32) for n in out}, {int(n): np.arange(5, dtype=np.uint32) for n in into}
+    )
     return HostReport(
-        0, Sent(out, *(out * 0 + draw.randrange(1 << 40) for _ in range(5))), Received(into, got * 7, got, 5000 - got, got * 0, have),
+        0, SentCounts(out, *(out * 0 + draw.randrange(1 << 40) for _ in range(5))), Received(into, got * 7, got, 5000 - got, got * 0, have),
         [IterationRow(0, 0, n, *range(6)) for n in range(draw.randrange(3))], sums, {"timers": 3, "max_ns": 5}, 0, 0, ["a note"],
     )  # fmt: skip
 
@@ -246,10 +265,22 @@ class _Host:
 def _door(draw: random.Random) -> str:
     """Whoever does not open with the words of the run is turned away, and those who do come in beside him."""
     opening = Opening(TOKEN).words
-    words = draw.choice((HTTP, TLS, b"", opening[:-1] + b"x", opening[: draw.randrange(len(opening))], draw.randbytes(60), opening + b"more"))
+    words = draw.choice(
+        (
+            HTTP,
+            TLS,
+            b"",
+            opening[:-1] + b"x",
+            opening[: draw.randrange(len(opening))],
+            draw.randbytes(60),
+            opening + b"more",
+        )
+    )
     host: Any = _Host(f"127.78.{draw.randrange(256)}.{draw.randrange(1, 255)}")
     let: list[socket.socket] = []
-    door = Door(host, draw.randrange(20000, 30000), lambda link, address: let.append(link), lambda made: None)
+    door = OpeningListener(
+        host, draw.randrange(20000, 30000), lambda link, address: let.append(link), lambda made: None
+    )
     right = words.startswith(opening)
     try:
         where = door.address()

@@ -181,7 +181,10 @@ def excludes(names: list[str]) -> np.ndarray:
     """
     single = {"topology", "load_balancing", "switch", "host", "link", "output", "seed", "duration"}
     keys = [name.split("=")[0].split(">")[0] for name in names]
-    kinds = [key.split(".")[1] if key.startswith("topology.") else name.partition("=")[2] for key, name in zip(keys, names, strict=True)]
+    kinds = [
+        key.split(".")[1] if key.startswith("topology.") else name.partition("=")[2]
+        for key, name in zip(keys, names, strict=True)
+    ]
     found = np.zeros((len(names), len(names)), dtype=bool)
     for i, one in enumerate(names):
         for j in range(i):

@@ -17,15 +17,15 @@ import numpy as np
 
 from gradwire.emu.agent.base import Arrival, MessageRow
 from gradwire.emu.agent.loop import EpollLoop
-from gradwire.emu.agent.words import Block
+from gradwire.emu.agent.shared_words import WordBlock
 from gradwire.emu.planning.plan import TransportPlan
 from gradwire.emu.transports.datagrams import DatagramCarrier
 from gradwire.emu.transports.dlcp import Dlcp
 from gradwire.emu.transports.endpoint import Endpoint
-from gradwire.emu.transports.rules import transport_class
+from gradwire.emu.transports.simulator_rules import transport_class
 from gradwire.emu.wire.header import HEADER
 from gradwire.scenarios.inner_units import Bps, Bytes, Ps, PsPerByte
-from gradwire.scenarios.wire import GRADWIRE_PORT, SOURCE_PORTS, UDP_OVERHEAD, speed_of
+from gradwire.scenarios.wire import GRADWIRE_PORT, SOURCE_PORTS, UDP_OVERHEAD, ps_per_byte
 
 CARRIED = ("dlcp", "ltp", "timely", "swift", "constant_rate")
 PAYLOAD, LEAST_NS = 1024, 300_000
@@ -35,10 +35,10 @@ GUARD, CANARY = 256, 0x5EAF_0D5E_AF0D
 @contextmanager
 def guarded() -> Iterator[None]:
     """Words before and behind everything that compiled code works on, which nobody may write to."""
-    right: Any = Block.__init__
+    right: Any = WordBlock.__init__
     made = []
 
-    def guard(self: Block, size: int) -> None:
+    def guard(self: WordBlock, size: int) -> None:
         whole = np.full(size + 2 * GUARD, CANARY, dtype=np.int64)
         whole[GUARD : GUARD + size] = 0
         right(self, 0)
@@ -47,11 +47,11 @@ def guarded() -> Iterator[None]:
         self.index = self.address >> 3
         made.append(whole)
 
-    Block.__init__ = guard  # type: ignore[method-assign]
+    WordBlock.__init__ = guard  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Block.__init__ = right  # type: ignore[method-assign]
+        WordBlock.__init__ = right  # type: ignore[method-assign]
     for whole in made:
         assert (whole[:GUARD] == CANARY).all() and (whole[-GUARD:] == CANARY).all(), "written beyond a block"
 
@@ -78,7 +78,7 @@ class Busy:
         return Ps(100_000_000)
 
     def slowest(self, row: MessageRow) -> PsPerByte:
-        return speed_of(self.rate)
+        return ps_per_byte(self.rate)
 
     def outgoing(self, message: int) -> memoryview:
         return memoryview(self.content)
@@ -108,7 +108,13 @@ def datagram(draw: random.Random, packets: int, nbytes: int) -> bytes:
     right = max(min(PAYLOAD, nbytes - PAYLOAD * sequence), 0)
     length = draw.choice((right, right, right, PAYLOAD, 0, 1, draw.randrange(1 << 16)))
     flags = draw.choice((0, 0, draw.randrange(8), draw.randrange(8), draw.randrange(1 << 16)))
-    header = draw.choice((0, 1, 1, 2, 0xFFFFFFFF)), draw.choice((*edges, draw.randrange(1 << 32))), length, sequence, flags
+    header = (
+        draw.choice((0, 1, 1, 2, 0xFFFFFFFF)),
+        draw.choice((*edges, draw.randrange(1 << 32))),
+        length,
+        sequence,
+        flags,
+    )
     data = HEADER.pack(*header) + draw.randbytes(draw.choice((length & 0x7FF, right, PAYLOAD + 12, 0)))
     return data[: draw.choice((len(data), len(data), len(data), draw.randrange(len(data) + 1)))]
 
@@ -139,7 +145,9 @@ def garbage(draw: random.Random) -> str:
             assert len(host.arrivals) == 1 and len(host.over) <= 1
             if only_strangers:
                 assert (host.buffer == host.content).all() and host.arrivals[0].lost == 0 and not host.over
-            assert (host.room[:PAYLOAD] == 0xA5).all() and (host.room[-PAYLOAD:] == 0xA5).all(), "written beyond a message"
+            assert (host.room[:PAYLOAD] == 0xA5).all() and (host.room[-PAYLOAD:] == 0xA5).all(), (
+                "written beyond a message"
+            )
             return "refused" if endpoint.strays else "ok"
         finally:
             carrier.close()
@@ -158,7 +166,9 @@ def _at_last(host: Any, endpoint: Endpoint, peer: socket.socket, packets: int) -
     fill = max(int(endpoint.carriers[0].owner.data_overhead) - UDP_OVERHEAD, 0)
     for sequence in range(packets):
         content = host.content[sequence * PAYLOAD : (sequence + 1) * PAYLOAD].tobytes()
-        peer.sendto(HEADER.pack(1, 0, len(content), sequence, 0) + bytes(fill) + content, (host.addresses[0], GRADWIRE_PORT))
+        peer.sendto(
+            HEADER.pack(1, 0, len(content), sequence, 0) + bytes(fill) + content, (host.addresses[0], GRADWIRE_PORT)
+        )
         if sequence % 32 == 31:
             host.go_round()
     for _ in range(20):

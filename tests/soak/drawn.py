@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from gradwire.experiment.topology import Network, build_network, network_of
-from gradwire.scenarios.components import components
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.scenarios.load import _drop, build_scenario
-from gradwire.scenarios.overrides import steps_of
-from gradwire.traces.graphs import Call, Graphs
+from gradwire.scenarios.loading.load import _drop, build_scenario
+from gradwire.scenarios.loading.overrides import path_steps
+from gradwire.scenarios.loading.registry import components
+from gradwire.topology import Network, build_network, network_of
 from gradwire.traces.parts import COLLECTIVES as CALLED
 from gradwire.traces.parts import DIMENSIONS, Communication
+from gradwire.traces.rank_graphs import RankCall, RankGraphs
 from gradwire.traces.trace import CHUNK_ELEMENTS, Iteration, TensorInfo, Trace
 from tests.soak.schema import ABSENT, SCHEMA, Drawer
 
@@ -79,7 +79,13 @@ def combination(rng: Random) -> Combination:
         features -= {"trim_threshold", "shortest_first"}
     if "pfc" in features:
         features -= {"trim_threshold", "shortest_first"}
-    return Combination(kinds, rng.choice(list(components("load_balancing"))), frozenset(features), rng.random() < 0.3, rng.random() < 0.2)
+    return Combination(
+        kinds,
+        rng.choice(list(components("load_balancing"))),
+        frozenset(features),
+        rng.random() < 0.3,
+        rng.random() < 0.2,
+    )
 
 
 class Scenarios:
@@ -101,7 +107,7 @@ class Scenarios:
         rng = Random(seed)
         draw = Drawer(rng, odd, rng.choice((0.1, 0.3, 0.6)))
         wanted = self.combination
-        host = draw.table("Host", {"gpus": rng.choice((ABSENT, ABSENT, 1, 2, 2, 3, 4))})
+        host = draw.table("HostTable", {"gpus": rng.choice((ABSENT, ABSENT, 1, 2, 2, 3, 4))})
         topology, link, network = self._network(rng, draw, host)
         transports = [self._transport(draw, kind) for kind in wanted.transports]
         tables: dict[str, Any] = {
@@ -152,7 +158,7 @@ class Scenarios:
                 build_scenario(tables)
             except ScenarioError as error:
                 for mistake in error.mistakes:
-                    _drop(tables, steps_of(mistake.path))
+                    _drop(tables, path_steps(mistake.path))
             else:
                 break
         return tables
@@ -207,7 +213,14 @@ class Scenarios:
             name: off[name] if name in off and rng.random() < 0.3 else ABSENT for name in FEATURES if name not in wanted
         }
         pins |= {name: True for name in ("pfc", "shortest_first") if name in wanted}
-        for name in ("shared_buffer", "buffer_share", "drr_quantum", "trim_threshold", "ecn_ceiling", "aggregation_slots"):
+        for name in (
+            "shared_buffer",
+            "buffer_share",
+            "drr_quantum",
+            "trim_threshold",
+            "ecn_ceiling",
+            "aggregation_slots",
+        ):
             if name in wanted:
                 pins[name] = draw.value(name, SCHEMA["$defs"]["Switch"]["properties"][name])
         if "ecn_ceiling" in wanted:
@@ -243,7 +256,12 @@ class Scenarios:
             "exchange": exchange,
         }  # fmt: skip
         if rng.random() < 0.4:
-            pins |= {"scheduler": self._scheduler(rng, draw, ring, exchange), "order": ABSENT, "credit": ABSENT, "credit_per": ABSENT}
+            pins |= {
+                "scheduler": self._scheduler(rng, draw, ring, exchange),
+                "order": ABSENT,
+                "credit": ABSENT,
+                "credit_per": ABSENT,
+            }
         else:
             pins["scheduler"] = ABSENT
         names = list(network.cards.hosts) if network else ["h0", "h1", "h2"]
@@ -262,7 +280,11 @@ class Scenarios:
         pins["parallel"] = ABSENT
         scheduler = pins["scheduler"]
         if kind in GROUPED and pins["trace"] != "./trace0" and rng.random() < 0.3:
-            sizes = {"tensor": rng.choice((1, 2)), "expert": rng.choice((1, 2)), "algorithm": rng.choice(("ring", "all_to_all", "halving"))}
+            sizes = {
+                "tensor": rng.choice((1, 2)),
+                "expert": rng.choice((1, 2)),
+                "algorithm": rng.choice(("ring", "all_to_all", "halving")),
+            }
             if rng.random() < 0.3:
                 sizes["pipeline"] = 1
             pins |= {"parallel": sizes, "order": ABSENT}
@@ -299,9 +321,7 @@ class Scenarios:
             exchange.pop(key, None)
         return draw.table(model("scheduler", kind), {"kind": kind})
 
-    def _traffic(
-        self, rng: Random, draw: Drawer, network: Network | None, number: int, carrier: Any
-    ) -> dict[str, Any]:
+    def _traffic(self, rng: Random, draw: Drawer, network: Network | None, number: int, carrier: Any) -> dict[str, Any]:
         kind = rng.choice(TRAFFIC)
         names = list(network.cards.hosts) if network else ["h0", "h1", "h2"]
         pins: dict[str, Any] = {"name": f"traffic{number}", "kind": kind, "transport": carrier}
@@ -309,7 +329,11 @@ class Scenarios:
         pins["hosts"] = few if rng.random() < 0.4 and len(few) > 1 else rng.choice((ABSENT, "all"))
         if kind == "storage":
             pins["storage"] = rng.sample(names, rng.randint(1, max(1, min(3, len(names) - 1))))
-            pins["hosts"] = ABSENT if rng.random() < 0.5 else rng.choice(("all", [name for name in names if name not in pins["storage"]]))
+            pins["hosts"] = (
+                ABSENT
+                if rng.random() < 0.5
+                else rng.choice(("all", [name for name in names if name not in pins["storage"]]))
+            )
         if kind == "poisson":
             pins["flows"] = rng.choice((1, 3, 12))
             pins["sizes"] = rng.choice(("100B", "5kB", "20kB", "sizes.txt"))
@@ -381,7 +405,9 @@ def small_trace(number: int) -> Trace:
         end, optimizer = int(ready.max()) + 3, int(rng.integers(0, 10**6))
         phase = ("early", "late")[index]
         captured.append(
-            Iteration(index, phase, index, 1.0, starts, ends, np.ascontiguousarray(ready), end, optimizer, end + optimizer)
+            Iteration(
+                index, phase, index, 1.0, starts, ends, np.ascontiguousarray(ready), end, optimizer, end + optimizer
+            )
         )
     chunks = sum(-(-tensor.numel // CHUNK_ELEMENTS) for tensor in tensors)
     draws = rng.random((2, chunks)).astype(np.float16)
@@ -406,15 +432,20 @@ def graphs_trace() -> Trace:
     """Graphs of two ranks: computing, messages both ways, and collectives."""
     base, rows = small_trace(0), []
     for rank in range(2):
-        rows += [(rank, 2 * 10**6, -1, ()), (rank, 0, rank, (0,)), (rank, 0, 1 - rank, (0,)), (rank, 10**6 * (1 + rank), -1, (2,))]
+        rows += [
+            (rank, 2 * 10**6, -1, ()),
+            (rank, 0, rank, (0,)),
+            (rank, 0, 1 - rank, (0,)),
+            (rank, 10**6 * (1 + rank), -1, (2,)),
+        ]
         rows += [(rank, 0, 2, (1, 3)), (rank, 5 * 10**5, -1, (3,)), (rank, 0, 3, (5,))]
     needs = [[place // 7 * 7 + each for each in row[3]] for place, row in enumerate(rows)]
     columns = [np.array([row[n] for row in rows], dtype=np.int64) for n in range(3)]
     zeros = np.zeros(len(rows), dtype=np.int64)
-    graphs = Graphs(
+    graphs = RankGraphs(
         names=[f"n{n}" for n in range(len(rows))], rank=columns[0], unit=zeros, role=zeros, effort_ps=columns[1],
         call=columns[2], first=np.cumsum([0, *map(len, needs)]), needs=np.array([e for each in needs for e in each]),
-        calls=[Call("send", (0, 1), 5000), Call("send", (1, 0), 7001), Call("all_reduce", (0, 1), 9000), Call("all_gather", (0, 1), 300)],
+        calls=[RankCall("send", (0, 1), 5000), RankCall("send", (1, 0), 7001), RankCall("all_reduce", (0, 1), 9000), RankCall("all_gather", (0, 1), 300)],
     )  # fmt: skip
     return Trace({"name": "ranks"}, base.layers, base.tensors, base.iterations, base._mean, base._max, graphs=graphs)
 
@@ -447,5 +478,7 @@ def write_files(folder: Path) -> None:
         (folder / f"flows{number}.txt").write_text("\n".join(text) + "\n")
         text = ["Nodes 2", "Connections 2", "0->1 id 1 start 0 size 5000", "1->0 id 2 start 1000000 size 700"]
         (folder / f"matrix{number}.txt").write_text("\n".join(text) + "\n")
-    (folder / "matrix-us.txt").write_text("Nodes 2\nConnections 2\n0->1 id 1 start 0 size 5000\n1->0 id 2 start 3 size 700\n")
+    (folder / "matrix-us.txt").write_text(
+        "Nodes 2\nConnections 2\n0->1 id 1 start 0 size 5000\n1->0 id 2 start 3 size 700\n"
+    )
     (folder / "sizes.txt").write_text("100 0\n5000 0.5\n20000 1\n")

@@ -1,7 +1,7 @@
 """One scenario through everything: what `check` says of it, the engine on several threads and with its programs played by
 SimPy instead, the oracle packet by packet.
 
-Engine and oracle are compared by `gradwire.testing.scenario`; whether messages started when they should is what the other
+Engine and oracle are compared by `gradwire.testing.scenario_comparison`; whether messages started when they should is what the other
 player says.
 """
 
@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from gradwire.result_store.result import TABLES
 from gradwire.scenarios.errors import ScenarioError, StallError, TraceError
-from gradwire.scenarios.load import build_scenario
-from gradwire.scenarios.result import TABLES
+from gradwire.scenarios.loading.load import build_scenario
 from gradwire.scenarios.schema.scenario import Scenario
-from gradwire.sim.precheck import check_variants
+from gradwire.sim.preparation import check_variants
 from gradwire.sim.simulate import simulate
-from gradwire.testing.scenario import Difference, Recorder
+from gradwire.testing.scenario_comparison import Difference, PacketRecorder
 from tests.soak.coverage import Coverage
 
 MOST_PACKETS = 3_000
@@ -78,16 +78,18 @@ def play(
 
 def _run(scenario: Scenario, seconds: float, against_oracle: bool) -> tuple[str, bool]:
     """Run one variant. Returns the answer, and whether engine and oracle were compared."""
-    recorder = Recorder()
+    recorder = PacketRecorder()
     result = simulate(scenario, fabric=recorder, max_wall_s=seconds)
     fabric = recorder.made
     ended = result.summary["totals"]["ended_by"]
     if ended == "max_wall":
         return "cut", False
     for threads, reuse in ((1, True), (2 + len(scenario.traffic) % 2, False)):
-        again = simulate(scenario, threads=threads, fabric=Recorder(threads, log=bool(scenario.output.packet_log), reuse=reuse))
+        again = simulate(
+            scenario, threads=threads, fabric=PacketRecorder(threads, log=bool(scenario.output.packet_log), reuse=reuse)
+        )
         _same(result, again, "1 thread", f"{threads} threads{', records used again at once' if reuse else ''}")
-    other = simulate(scenario, fabric=Recorder(log=bool(scenario.output.packet_log), by_processes=True))
+    other = simulate(scenario, fabric=PacketRecorder(log=bool(scenario.output.packet_log), by_processes=True))
     _same(result, other, "the engine's player", "SimPy's")
     tables = fabric.finish()
     packets = int(np.sum(tables.sent_packets))

@@ -29,33 +29,63 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-import gradwire.traces.room
-from gradwire.analysis.sweeps.schema import load_sweep
-from gradwire.experiment.topology.cables import LinkSpec
-from gradwire.experiment.topology.graph import read_graph
-from gradwire.experiment.topology.hpcc import read_hpcc
-from gradwire.experiment.traffic import cdf, flow_list, matrix
+import gradwire.traces.storage.memory_limits
 from gradwire.scenarios.errors import GradwireError
-from gradwire.scenarios.explain import MOST
-from gradwire.scenarios.load import load_scenario
-from gradwire.scenarios.toml import write_toml
-from gradwire.sim.precheck import check_variants, extents
+from gradwire.scenarios.loading.explain import MAX_EXPLAINED
+from gradwire.scenarios.loading.load import load_scenario
+from gradwire.scenarios.loading.toml import write_toml
+from gradwire.sim.preparation import check_variants, extents
+from gradwire.studies.sweep.schema import load_sweep
+from gradwire.topology.cables import LinkSpec
+from gradwire.topology.kinds.graph_files import read_graph
+from gradwire.topology.kinds.hpcc_files import read_hpcc
 from gradwire.traces.formats import export_trace, import_trace, importers
 from gradwire.traces.formats import protobuf as pb
-from gradwire.traces.messages import layer_priorities
+from gradwire.traces.tagging import layer_priorities
 from gradwire.traces.trace import Iteration, TensorInfo, Trace, load_trace
+from gradwire.workload.traffic import flow_list, matrix_file, size_distribution
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = ROOT / "tests" / "data" / "formats"
 SHARED = ROOT.parent / "shared" / "data"
 LIBRARY = ROOT / "scenarios" / "library"
-SCENARIOS = ("four-hosts", "incast", "websearch", "faults", "train-tiny", "telemetry", "storage", "rails", "accelerators")
+SCENARIOS = (
+    "four-hosts",
+    "incast",
+    "websearch",
+    "faults",
+    "train-tiny",
+    "telemetry",
+    "storage",
+    "rails",
+    "accelerators",
+)
 TEXTS_OF_SCENARIOS = ("hpcc", "flows", "matrix", "sizes", "graph", "scenario", "sweep")
 PATIENCE_S = 20
 """Seconds of a processor that a case may take."""
 ROOM = 2**26  # bytes that a reader is told are available
 LARGEST = 5_000  # bytes of a good file: a case should take milliseconds
-ODD = (0, -1, 1, 2**31, 2**63, 2**64, 10**30, 1e308, 1e999, -1e999, float("nan"), 0.5, True, None, "", "x", "9" * 400, [], {})
+ODD = (
+    0,
+    -1,
+    1,
+    2**31,
+    2**63,
+    2**64,
+    10**30,
+    1e308,
+    1e999,
+    -1e999,
+    float("nan"),
+    0.5,
+    True,
+    None,
+    "",
+    "x",
+    "9" * 400,
+    [],
+    {},
+)
 TEXTS = (
     b"0", b"-1", b"1e999", b"nan", b"inf", b"9" * 30, b"1000000000000", b"", b"\r", b"\n", b"\r\n", b"\x00", b"\xff\xfe",
     b"\xef\xbb\xbf", b'"', b",", b";", b"{", b"}", b"[", b"]", b" -- ", b"#", b"\t", b"float16", b"complex64", b"\xc2\xb2",
@@ -74,7 +104,9 @@ def good() -> dict[str, list[tuple[str, bytes]]]:
         for number, name in enumerate(("perfetto", "simai", "csv", "chakra")):
             for seed in (1, 2):
                 out = place / f"{number}{seed}"
-                (file,) = export_trace(small(seed), out, format=name, iterations=[0, 1] if name in ("perfetto", "chakra") else [0])
+                (file,) = export_trace(
+                    small(seed), out, format=name, iterations=[0, 1] if name in ("perfetto", "chakra") else [0]
+                )
                 found[name].append((f"own{seed}{'.0.et' if name == 'chakra' else ''}", file.read_bytes()))
     for path in sorted(SAMPLES.iterdir()):
         if path.suffix in (".gz", ".et"):
@@ -86,7 +118,9 @@ def good() -> dict[str, list[tuple[str, bytes]]]:
         kind = path.name.partition("_")[0]
         if kind in found:
             found[kind].append((path.name, _short(kind, path.read_bytes())))
-    found["csv"].append(("plain", b"name,layer,shape,dtype,forward_us,backward_us\na.w,a,4x3,float32,1,2\na.b,a,4,float16,,3\n"))
+    found["csv"].append(
+        ("plain", b"name,layer,shape,dtype,forward_us,backward_us\na.w,a,4x3,float32,1,2\na.b,a,4,float16,,3\n")
+    )
     found["pipedream"].append(
         ("plain", b"node1 -- Linear(4, 2) -- forward_compute_time=0.5, backward_compute_time=1.5, activation_size=[1.0; 8.0], "
          b"parameter_size=40.000 -- stage_id=1\nnode2 -- Linear -- forward_compute_time=1, backward_compute_time=2, "
@@ -98,7 +132,9 @@ def good() -> dict[str, list[tuple[str, bytes]]]:
         found["sweep"].append((path.name, path.read_bytes()))
     graph = networkx.star_graph(4)
     networkx.set_node_attributes(graph, {0: "switch", **dict.fromkeys(range(1, 5), "host")}, "kind")
-    networkx.set_edge_attributes(graph, {edge: {"rate": "25Gbps", "latency": "2us", "loss": 0.0, "cost": 1} for edge in graph.edges})
+    networkx.set_edge_attributes(
+        graph, {edge: {"rate": "25Gbps", "latency": "2us", "loss": 0.0, "cost": 1} for edge in graph.edges}
+    )
     found["graph"].append(("star.graphml", "\n".join(networkx.generate_graphml(graph)).encode()))
     found["graph"].append(("star.gml", "\n".join(networkx.generate_gml(graph)).encode()))
     found["graph"].append(("star.edges", "\n".join(networkx.generate_edgelist(graph)).encode()))
@@ -109,7 +145,9 @@ def good() -> dict[str, list[tuple[str, bytes]]]:
     for path in sorted((SHARED / "workloads").glob("*_CDF.txt")):
         found["sizes"].append((path.name, path.read_bytes()))
     found["sizes"].append(("sizes", b"0 0\n1000 0.5\n2000 0.9\n100000 1\n"))
-    found["hpcc"].append(("network", b"5 1 4\n4\n0 4 100Gbps 0.001ms 0.0\n1 4 100Gbps 1us 0\n2 4 25Gb/s 1us 0\n3 4 40Gbps 1us 0.01\n"))
+    found["hpcc"].append(
+        ("network", b"5 1 4\n4\n0 4 100Gbps 0.001ms 0.0\n1 4 100Gbps 1us 0\n2 4 25Gb/s 1us 0\n3 4 40Gbps 1us 0.01\n")
+    )
     found["flows"].append(("flows", b"3\n0 1 3 100 20000 0.000001\n2 1 3 100 20000 0.0000015\n3 0 3 900 2\n"))
     return found
 
@@ -124,7 +162,9 @@ def small(seed: int) -> Trace:
         ready = (ends[-1] + np.cumsum(draw.integers(1, 10**9, 5))[::-1]).astype(np.int64)
         last = int(ready.max())
         starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
-        iterations.append(Iteration(index, "early", index, 0.5, starts, ends, np.ascontiguousarray(ready), last, 7, last + 7))
+        iterations.append(
+            Iteration(index, "early", index, 0.5, starts, ends, np.ascontiguousarray(ready), last, 7, last + 7)
+        )
     chunks = sum(info.chunks for info in infos)
     mean = draw.lognormal(0, 1, (4, chunks)).astype(np.float16)
     groups = [{"kind": "ddp_bucket", "tensors": [0, 1]}, {"kind": "ddp_bucket", "tensors": [2, 3, 4]}]
@@ -175,7 +215,10 @@ def by_bytes(data: bytes, rng: Random) -> bytes:
                 del bent[at:]
             case _:
                 there = rng.randrange(len(bent) + 1)
-                bent[at : at + length], bent[there : there + length] = bent[there : there + length], bent[at : at + length]
+                bent[at : at + length], bent[there : there + length] = (
+                    bent[there : there + length],
+                    bent[at : at + length],
+                )
     return bytes(bent)
 
 
@@ -358,7 +401,9 @@ def by_table(data: bytes, rng: Random) -> bytes:
             case 2:
                 table = pa.concat_tables([table, table])
             case 3:
-                table = table.set_column(place, column, table[column].cast(rng.choice((pa.int64(), pa.float64(), pa.string()))))
+                table = table.set_column(
+                    place, column, table[column].cast(rng.choice((pa.int64(), pa.float64(), pa.string())))
+                )
             case 4:
                 rng.shuffle(rows)
                 table = table.set_column(place, table.schema.field(column), pa.array(rows, table[column].type))
@@ -397,7 +442,7 @@ def one(label: str) -> str:
     kinds = [*good(), "directory"]
     kind = rng.choice(kinds)
     place = scratch()
-    gradwire.traces.room.available = lambda: ROOM
+    gradwire.traces.storage.memory_limits.available_bytes = lambda: ROOM
     try:
         if kind == "directory":
             _read_directory(place, damaged_directory(rng.choice(directories()), rng))
@@ -407,7 +452,7 @@ def one(label: str) -> str:
                 warnings.simplefilter("ignore")  # notes on a scenario
                 _read_file(place, kind, name, damaged(kind, data, rng), rng)
     except GradwireError as error:
-        most = MOST + 5 if kind in ("scenario", "sweep") else 40  # their mistakes are listed, each in its line
+        most = MAX_EXPLAINED + 5 if kind in ("scenario", "sweep") else 40  # their mistakes are listed, each in its line
         if len(str(error).splitlines()) > most or not error.what:
             raise AssertionError(f"no message for people: {error}") from error
         return "refused"
@@ -430,11 +475,11 @@ def _read_file(place: Path, kind: str, name: str, data: bytes, rng: Random) -> N
     if kind == "hpcc":
         read_hpcc(path)
     elif kind == "flows":
-        flow_list.read(path, "traffic[0].file", rng.choice((None, 4)))
+        flow_list.read_flow_list(path, "traffic[0].file", rng.choice((None, 4)))
     elif kind == "matrix":
-        matrix.read(path, "traffic[0].file", rng.choice((None, 4)))
+        matrix_file.read_matrix(path, "traffic[0].file", rng.choice((None, 4)))
     elif kind == "sizes":
-        cdf.read(path, "traffic[0].sizes")
+        size_distribution.read_distribution(path, "traffic[0].sizes")
     elif kind == "graph":
         read_graph(path, LinkSpec(100 * 10**9, 10**6, 0.0))
     elif kind == "scenario":
@@ -461,7 +506,9 @@ def _use(trace: Trace) -> None:
     last = trace.iterations[-1]
     assert last.forward_end_ps.max() <= last.backward_end_ps <= last.end_ps
     assert (last.ready_ps >= last.forward_end_ps[[t.layer for t in trace.tensors]]).all()
-    assert all(np.isfinite(values).all() for t in range(min(len(trace.tensors), 3)) for values in trace.magnitudes(0, t))
+    assert all(
+        np.isfinite(values).all() for t in range(min(len(trace.tensors), 3)) for values in trace.magnitudes(0, t)
+    )
     layer_priorities(trace, range(8))
     json.dumps(trace.manifest)
 

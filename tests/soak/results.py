@@ -19,9 +19,9 @@ from random import Random
 
 from typer.testing import CliRunner
 
-import gradwire.traces.room
+import gradwire.traces.storage.memory_limits
 from gradwire.cli import app
-from gradwire.scenarios.load import load_scenario
+from gradwire.scenarios.loading.load import load_scenario
 from gradwire.sim.simulate import simulate
 from tests.soak.readers import ROOM, by_bytes, by_json, by_lines, by_numbers, by_table, scratch
 
@@ -134,9 +134,7 @@ def continued(kind: str) -> dict[str, bytes]:
 
 def files_of(folder: Path) -> dict[str, bytes]:
     """All files of a folder by their path in it."""
-    return {
-        str(each.relative_to(folder)): each.read_bytes() for each in sorted(folder.rglob("*")) if each.is_file()
-    }
+    return {str(each.relative_to(folder)): each.read_bytes() for each in sorted(folder.rglob("*")) if each.is_file()}
 
 
 def write_inputs(place: Path) -> None:
@@ -191,7 +189,7 @@ def one(label: str) -> str:
         for file, data in content.items():
             (place / name / file).parent.mkdir(parents=True, exist_ok=True)
             (place / name / file).write_bytes(data)
-    gradwire.traces.room.available = lambda: ROOM
+    gradwire.traces.storage.memory_limits.available_bytes = lambda: ROOM
     with contextlib.chdir(place):
         answers = {shown(*(word.format("damaged") for word in words)) for words in rng.sample(SHOWN_OF[kind], 2)}
     return "refused" if "refused" in answers else "ok"

@@ -129,7 +129,9 @@ class Drawer:
 
     def _odd(self, schema: Mapping[str, Any]) -> Any:
         rng = self.rng
-        bounds = [schema[key] for key in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum") if key in schema]
+        bounds = [
+            schema[key] for key in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum") if key in schema
+        ]
         if bounds and rng.random() < 0.5:
             return rng.choice(bounds) + rng.choice((-1, 0, 1))
         example = (schema.get("examples") or [""])[0]

@@ -22,10 +22,10 @@ from itertools import count
 from pathlib import Path
 from random import Random
 
-from gradwire.analysis.compare import compare
-from gradwire.analysis.sweeps.outcome import Sweep
-from gradwire.scenarios.learned import Learned
-from gradwire.scenarios.result import Result
+from gradwire.analysis.comparison.compare import compare
+from gradwire.result_store.result import Result
+from gradwire.result_store.training_result import TrainingResult
+from gradwire.studies.sweep.outcome import Sweep
 from gradwire.traces.trace import load_trace
 from tests.soak import Case
 
@@ -101,9 +101,9 @@ def _results(place: Path) -> None:
 def _trainings(place: Path) -> None:
     """What has a summary is a training that can be read, and one with a checkpoint has one."""
     for each in place.rglob("training.json"):
-        Learned.read(each.parent)
+        TrainingResult.read(each.parent)
     for each in place.rglob("checkpoint.pt"):
-        Learned.read(each.parent)
+        TrainingResult.read(each.parent)
 
 
 def _sweep(place: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gradwire.scenarios.result import Result
+from gradwire.result_store.result import Result
 
 
 def iterations(**changes: Any) -> dict[str, list[Any]]:

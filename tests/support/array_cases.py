@@ -6,11 +6,11 @@ from __future__ import annotations
 import numpy as np
 from sim_cases import make_trace, scenario
 
-from gradwire.experiment.needs import find_needs
-from gradwire.experiment.program import FIRE, WAIT
-from gradwire.experiment.resolve import jobs_of
-from gradwire.experiment.written import written_out
-from gradwire.scenarios.result import KINDS
+from gradwire.result_store.result import KINDS
+from gradwire.workload.prerequisites import find_prerequisites
+from gradwire.workload.program import FIRE, WAIT
+from gradwire.workload.program_export import export_program
+from gradwire.workload.resolve import make_jobs
 
 TRACE = make_trace([[301, 50], [1999, 7], [4001]])
 PAYLOAD = 400
@@ -20,9 +20,11 @@ def job_of(exchange, workers, *, trace=TRACE, cards=1, gpus=1, **fields):
     """The only job of a scenario, resolved; its packets are of 100 values. `gpus`: in each machine of `cards` cards."""
     table = {"workers": workers, "exchange": exchange, **fields}
     hosts = workers // gpus + fields.get("servers", 0)
-    topology = {"kind": "rail", "hosts": hosts, "cards": cards, "spines": 1} if cards > 1 else {"kind": "star", "hosts": hosts}
+    topology = (
+        {"kind": "rail", "hosts": hosts, "cards": cards, "spines": 1} if cards > 1 else {"kind": "star", "hosts": hosts}
+    )
     case = scenario(table, topology=topology, host={"gpus": gpus}, transport={"kind": "dlcp", "payload": f"{PAYLOAD}B"})
-    (job,) = jobs_of(case, find_needs(case, trace))
+    (job,) = make_jobs(case, find_prerequisites(case, trace))
     return job
 
 
@@ -34,7 +36,7 @@ class Arrays:
     """
 
     def __init__(self, job, rng, lose=0.0):
-        self.job, self.rng, self.program = job, rng, written_out([job.part])
+        self.job, self.rng, self.program = job, rng, export_program([job.part])
         rows, table = self.program.messages, self.program.tables[0]
         self.segments = table.segments
         cards = job.exchange.context.cards
@@ -105,7 +107,11 @@ class Arrays:
 
     def leaves(self, message):
         """What a message takes along: its sender's buffer; which has to be what the program says it is made of."""
-        key, low, high = (self.src[message], self.bucket[message]), self.first[message], self.first[message] + self.count[message]
+        key, low, high = (
+            (self.src[message], self.bucket[message]),
+            self.first[message],
+            self.first[message] + self.count[message],
+        )
         made = self.own[key].copy() if self.program.own[message] else np.zeros_like(self.own[key])
         for each in self.program.sums[message]:
             at = slice(self.first[each], self.first[each] + self.count[each])
@@ -126,7 +132,8 @@ class Arrays:
     def predicted(self):
         """What the workers should have in the end, by the schedule: every stage at once, one after the other."""
         number = {
-            (self.src[m], self.dst[m], self.bucket[m], self.first[m], self.replaces[m]): m for m in range(len(self.first))
+            (self.src[m], self.dst[m], self.bucket[m], self.first[m], self.replaces[m]): m
+            for m in range(len(self.first))
         }
         assert len(number) == len(self.first)
         buffers = {key: value.copy() for key, value in self.own.items()}

@@ -6,20 +6,20 @@ from typing import Any
 
 from emu_cases import star
 
-from gradwire.emu.planning.plan import Plan
-from gradwire.emu.switches.bpf import BpfSwitch
+from gradwire.emu.planning.plan import TestbedPlan
+from gradwire.emu.switches.backends.bpf_backend import BpfSwitch
 
 FAST = 10_000_000_000
 """bit/s of the senders' links: what they send is at the port at once."""
 
 
-def fast_in(hosts: int, slow: int, **options: Any) -> Plan:
+def fast_in(hosts: int, slow: int, **options: Any) -> TestbedPlan:
     """A star whose hosts send fast and receive slowly."""
     rates = {(host, hosts): FAST for host in range(hosts)} | {(hosts, host): slow for host in range(hosts)}
     return star(hosts, rate=rates, **options)
 
 
-def build(plan: Plan) -> BpfSwitch:
+def build(plan: TestbedPlan) -> BpfSwitch:
     network = BpfSwitch(plan, wired=False)
     network.build()
     return network

@@ -9,20 +9,8 @@ from __future__ import annotations
 
 from numba import njit
 
-from gradwire.components.layout import (
-    BLOCKED,
-    R_BITS,
-    R_BYTES,
-    R_DONE,
-    R_GOT,
-    S_DONE,
-    S_GAP,
-    S_LINE,
-    S_PACKETS,
-    S_USER,
-    STOP,
-)
-from gradwire.components.transports.base import reply, set_bit
+from gradwire.jit.layout import BLOCKED, R_BITS, R_BYTES, R_DONE, R_GOT, S_DONE, S_GAP, S_LINE, S_PACKETS, S_USER, STOP
+from gradwire.protocols.transports.base import reply, set_bit
 
 NEXT = S_USER
 K_SHARE = 0

@@ -6,13 +6,13 @@ import numpy as np
 from program_cases import Scripts
 
 from gradwire.emu.agent.base import Arrival
-from gradwire.emu.agent.contents import CheckSums, Contents
-from gradwire.emu.agent.magnitudes import Magnitudes, prepare
+from gradwire.emu.agent.payload.contents import CheckSums, Contents
+from gradwire.emu.agent.payload.magnitudes import Magnitudes, prepare
 from gradwire.emu.results.verify import Evidence
-from gradwire.experiment.resolve import resolve, tagged
-from gradwire.experiment.stepwise import Steps
-from gradwire.experiment.written import written_out
 from gradwire.scenarios.loss import allowed_loss
+from gradwire.workload.incremental.iteration_player import IterationJobs
+from gradwire.workload.program_export import export_program
+from gradwire.workload.resolve import resolve, tag_untagged
 
 
 class Network(Scripts):
@@ -24,8 +24,8 @@ class Network(Scripts):
         self.case = case
         self.resolved = resolve(case, trace)
         if back is not None:
-            job = Steps(case).job(trace, self.resolved.places[0], self.resolved.network.cards, back)
-            self.resolved = self.resolved._replace(program=tagged(written_out([job.part]), case))
+            job = IterationJobs(case).job(trace, self.resolved.places[0], self.resolved.network.cards, back)
+            self.resolved = self.resolved._replace(program=tag_untagged(export_program([job.part]), case))
         super().__init__(self.resolved.program, latency=2_000_000)
         self.folders = prepare(self.resolved.traces, folder)
         self.payloads = [transport.payload for transport in case.transports]

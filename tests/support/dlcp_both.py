@@ -5,19 +5,17 @@ from __future__ import annotations
 import numpy as np
 from transport_bench import GBPS, US
 
-from gradwire.components import layout as at
-from gradwire.components.transports.base import Context
-from gradwire.components.transports.dlcp import NUMBERS, Dlcp
-from gradwire.components.transports.dlcp_words import (
-    SENDER_BITMAPS,
-)
 from gradwire.emu.agent.base import MessageRow
 from gradwire.emu.agent.nic import RECORD
 from gradwire.emu.transports import dlcp
 from gradwire.emu.transports.pairs import Pairs
-from gradwire.emu.transports.rules import RECEIVER_RECORD, ReceivingEnd, Rules, SendingEnd
+from gradwire.emu.transports.simulator_rules import RECEIVER_RECORD, ReceivingEnd, Rules, SendingEnd
 from gradwire.emu.wire.header import ACK, BITMAP, STOP
-from gradwire.testing import Ends
+from gradwire.jit import layout as at
+from gradwire.protocols.transports.base import Context
+from gradwire.protocols.transports.dlcp.dlcp import NUMBERS, Dlcp
+from gradwire.protocols.transports.dlcp.layout import SENDER_BITMAPS
+from gradwire.testing import FlowHarness
 
 BASE = 10 * US
 LINE = -(-(8_000_000_000_000 << 16) // (100 * GBPS))
@@ -37,7 +35,7 @@ class Both:
     """The simulator's ends and the sockets', told the same; every step compares them."""
 
     def __init__(self, packets, payload=100, last=100, tags=True, allowed=0, entropy=0, **settings):
-        self.ends = Ends(
+        self.ends = FlowHarness(
             Dlcp, packets, payload=payload, last=last, tags=tags, allowed=allowed, base_rtt=BASE, entropy=entropy,
             **settings,
         )  # fmt: skip
@@ -57,7 +55,9 @@ class Both:
         assert same_but(PLACES, s.block.words[RECORD : RECORD + at.SENDER_WORDS].tolist(), theirs)
         assert (s.gap, s.timer, int(s.done)) == (ends[at.S_GAP], ends[at.S_TIMER], ends[at.S_DONE])
         theirs = ends.M[ends.r : ends.r + at.RECEIVER_WORDS]
-        assert same_but(PEER_PLACES, r.block.words[RECEIVER_RECORD : RECEIVER_RECORD + at.RECEIVER_WORDS].tolist(), theirs)
+        assert same_but(
+            PEER_PLACES, r.block.words[RECEIVER_RECORD : RECEIVER_RECORD + at.RECEIVER_WORDS].tolist(), theirs
+        )
         for ours, base in (
             (s.group.pair, ends[at.S_PAIR]),
             (self.there.peer(r.row), ends.at_receiver(at.R_PAIR)),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from transport_bench import US
 
-from gradwire.components.layout import BITMAP, PULL_PROBE
-from gradwire.components.transports.dlcp import Dlcp
-from gradwire.components.transports.dlcp_words import PROBE
-from gradwire.testing import Ends
+from gradwire.jit.layout import BITMAP, PULL_PROBE
+from gradwire.protocols.transports.dlcp.dlcp import Dlcp
+from gradwire.protocols.transports.dlcp.layout import PROBE
+from gradwire.testing import FlowHarness
 
 BASE = 10 * US  # base round trip
 TIMEOUT = 200 * US
@@ -16,7 +16,7 @@ LONGEST = 240 * US  # 24 base round trips
 
 def flow_of(packets, **settings):
     plain = {"stop_policy": "eager", "rate_control": "dctcp", "send_order": "sequential"}
-    return Ends(Dlcp, packets, base_rtt=BASE, **plain | settings)
+    return FlowHarness(Dlcp, packets, base_rtt=BASE, **plain | settings)
 
 
 def deliver(flow, sequences, ce=0):

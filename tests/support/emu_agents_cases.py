@@ -22,13 +22,13 @@ import pytest
 
 from gradwire.emu.agent.base import MessageRow
 from gradwire.emu.control.controller import Controller
-from gradwire.emu.control.launchers import Forked
-from gradwire.emu.planning.plan import Plan, Port, Queues, TransportPlan, host_address
-from gradwire.emu.switches.base import TestbedError
-from gradwire.emu.transports.rules import transport_class
-from gradwire.experiment.program import Messages, Program, Table
-from gradwire.scenarios.components import component
+from gradwire.emu.control.launchers import ForkLauncher
+from gradwire.emu.planning.plan import Port, Queues, TestbedPlan, TransportPlan, host_address
+from gradwire.emu.switches.backend_kind import TestbedError
+from gradwire.emu.transports.simulator_rules import transport_class
+from gradwire.scenarios.loading.registry import component
 from gradwire.scenarios.wire import TCP_OVERHEAD, UDP_OVERHEAD
+from gradwire.workload.program import MessageColumns, Messages, Program
 
 ROOT = Path(__file__).resolve().parents[2]
 UNSHARE = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
@@ -57,9 +57,11 @@ def plan_of(
     settings: dict[str, Any] | None = None,
     connections: str = "fresh",
     **more: Any,
-) -> Plan:
+) -> TestbedPlan:
     """Messages (src, dst, nbytes, and at_ns, bound, priority, important, turn) around one switch, the last node."""
-    columns = {name: np.array([s.get(name, 0) for s in sends], dtype=np.int64) for name in ("src", "dst", "nbytes", "priority")}
+    columns = {
+        name: np.array([s.get(name, 0) for s in sends], dtype=np.int64) for name in ("src", "dst", "nbytes", "priority")
+    }
     zeros = np.zeros(len(sends), dtype=np.int64)
     messages = Messages(
         table=zeros, kind=zeros, iteration=zeros, tensor=zeros, layer=zeros, part=zeros, src=columns["src"], dst=columns["dst"],
@@ -69,7 +71,15 @@ def plan_of(
     )  # fmt: skip
     nothing = np.zeros(len(sends) + 1, dtype=np.int64), np.zeros(0, dtype=np.int64)
     program = Program(
-        (Table("t", 0, "fifo", 0, False, 4),), messages, zeros + 1, columns["dst"], nothing, nothing, zeros - 1, zeros, ()
+        (MessageColumns("t", 0, "fifo", 0, False, 4),),
+        messages,
+        zeros + 1,
+        columns["dst"],
+        nothing,
+        nothing,
+        zeros - 1,
+        zeros,
+        (),
     )
     ports = []
     for host in range(hosts):
@@ -86,7 +96,7 @@ def plan_of(
         congestion=known.congestion() if known else "",
     )  # fmt: skip
     options = {"at_ns": [s.get("at_ns", 0) for s in sends], **more.pop("options", {})}
-    return Plan(
+    return TestbedPlan(
         "case", 1, (*(f"h{i}" for i in range(hosts)), "s0"), hosts, tuple(ports), {(hosts, i): (2 * i + 1,) for i in range(hosts)},
         Queues(8, 1 << 20, None, False), "ecmp", (carried,), 0, program, wait_s=wait_s, options=options,
         **more,
@@ -105,7 +115,7 @@ class _Part:
 class Script:
     """Stands in for `gradwire.emu.agent.script.Script`: messages go at given times."""
 
-    def __init__(self, plan: Plan, node: int, loop: Any, send: Any) -> None:
+    def __init__(self, plan: TestbedPlan, node: int, loop: Any, send: Any) -> None:
         self.node, self.loop, self.send, self.at = node, loop, send, plan.options["at_ns"]
         m = plan.program.messages
         rows = {
@@ -185,7 +195,7 @@ class Contents:
         return {"most": self.most, "wrong": self.wrong, "crc": {m: zlib.crc32(b) for m, b in self.buffers.items()}}
 
 
-def parts(plan: Plan, node: int, loop: Any, send: Any) -> tuple[Script, Contents]:
+def parts(plan: TestbedPlan, node: int, loop: Any, send: Any) -> tuple[Script, Contents]:
     """What an agent plays and carries."""
     script = Script(plan, node, loop, send)
     return script, Contents(script.part.rows, plan.transports[0].payload)
@@ -255,8 +265,23 @@ def capture(host: int, path: str) -> subprocess.Popen[bytes]:
     """Begin to capture everything at a host's device."""
     made = subprocess.Popen(
         # a short snapshot: in immediate mode each takes a slot of that size, and 64 of the usual ones are the buffer
-        ["ip", "netns", "exec", f"h{host}", "tcpdump", "-i", "p0", "-w", path, "-U", "-s", "2048", "-B", "16384",
-         "--immediate-mode"],
+        [
+            "ip",
+            "netns",
+            "exec",
+            f"h{host}",
+            "tcpdump",
+            "-i",
+            "p0",
+            "-w",
+            path,
+            "-U",
+            "-s",
+            "2048",
+            "-B",
+            "16384",
+            "--immediate-mode",
+        ],
         stderr=subprocess.PIPE,
     )
     assert made.stderr is not None
@@ -306,7 +331,7 @@ def play(
             marking(host, mark)
     plan = plan_of(hosts=hosts, rate=rate or 1000 * MBPS, **case)
     tcpdump = capture(pcap_at, pcap) if pcap else None
-    controller = Controller(plan, Forked(files.__getitem__, parts))
+    controller = Controller(plan, ForkLauncher(files.__getitem__, parts))
     try:
         reports = controller.run()
         error = None
@@ -321,7 +346,11 @@ def inside(function: str, _timeout: float = 60, **arguments: Any) -> Any:
     """Run a function of this module, or of `emu_agents_trouble`, in namespaces of its own."""
     words = [*UNSHARE, sys.executable, __file__, function, json.dumps(arguments)]
     done = subprocess.run(
-        words, capture_output=True, text=True, timeout=_timeout, env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT}/tests/support"}
+        words,
+        capture_output=True,
+        text=True,
+        timeout=_timeout,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT}/tests/support"},
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])

@@ -16,23 +16,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from emu_agents_cases import (
-    MBPS,
-    MS,
-    Contents,
-    Script,
-    hosts_around_a_switch,
-    lossy,
-    parts,
-    plan_of,
-    run,
-    summary,
-)
+from emu_agents_cases import MBPS, MS, Contents, Script, hosts_around_a_switch, lossy, parts, plan_of, run, summary
 
 from gradwire.emu.control.controller import Controller
-from gradwire.emu.control.launchers import CLONE_NEWNET, Command, Forked
-from gradwire.emu.planning.plan import Plan, host_address
-from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.control.launchers import CLONE_NEWNET, CommandLauncher, ForkLauncher
+from gradwire.emu.planning.plan import TestbedPlan, host_address
+from gradwire.emu.switches.backend_kind import TestbedError
 from gradwire.emu.system.sockets import LIBC
 from gradwire.emu.wire.header import Header
 from gradwire.scenarios.wire import CONTROL_PORT, GRADWIRE_PORT
@@ -44,7 +33,7 @@ def many_connections(**case: Any) -> dict[str, Any]:
 
     tcp.OPEN_AHEAD = 8  # type: ignore[misc]
 
-    def counted(plan: Plan, node: int, loop: Any, send: Any) -> tuple[Script, Contents]:
+    def counted(plan: TestbedPlan, node: int, loop: Any, send: Any) -> tuple[Script, Contents]:
         script, contents = parts(plan, node, loop, send)
         arrived = contents.arrived
 
@@ -57,7 +46,7 @@ def many_connections(**case: Any) -> dict[str, Any]:
 
     files = hosts_around_a_switch(2, case["rate"])
     plan = plan_of(transport="tcp_newreno", **case)
-    reports = Controller(plan, Forked(files.__getitem__, counted)).run()
+    reports = Controller(plan, ForkLauncher(files.__getitem__, counted)).run()
     return summary(reports, error=None, open=max(each["most"] for each in reports.contents.values()))
 
 
@@ -73,7 +62,7 @@ def broken(how: str, wait_s: float = 1.5, victim: int = 2) -> dict[str, Any]:
         object.__setattr__(plan.transports[0], "kind", "carrier_pigeon")
     if how in ("killed", "raises", "exits", "silent"):
         made = _breaking(how, victim)
-    controller = Controller(plan, Forked(files.__getitem__, made))
+    controller = Controller(plan, ForkLauncher(files.__getitem__, made))
     if how == "unreachable":
         run("ip", "link", "set", "s2p", "down")
     began, error = time.monotonic(), None
@@ -88,7 +77,7 @@ def broken(how: str, wait_s: float = 1.5, victim: int = 2) -> dict[str, Any]:
 
 
 def _breaking(how: str, victim: int) -> Any:
-    def made(plan: Plan, node: int, loop: Any, send: Any) -> tuple[Script, Contents]:
+    def made(plan: TestbedPlan, node: int, loop: Any, send: Any) -> tuple[Script, Contents]:
         script, contents = parts(plan, node, loop, send)
         if node == victim and how == "silent":
             time.sleep(1000)
@@ -141,7 +130,7 @@ def commanded(clock: bool = False, rate: int = 50 * MBPS) -> dict[str, Any]:
 
     sends = [{"src": 0, "dst": 1, "nbytes": 200_000}, {"src": 1, "dst": 0, "nbytes": 100_000, "at_ns": 5 * MS}]
     plan = plan_of(sends, rate=rate)
-    controller = Controller(plan, Command(command))
+    controller = Controller(plan, CommandLauncher(command))
     try:
         reports, error = controller.run(), None
     except TestbedError as failure:
@@ -156,12 +145,12 @@ def abandoned(launcher: str) -> dict[str, Any]:
     hosts_around_a_switch(2, MBPS)
     code = (
         "import os, sys, emu_agents_cases as c\n"
-        "from gradwire.emu.control.launchers import Command\n"
+        "from gradwire.emu.control.launchers import CommandLauncher\n"
         "files = {n: os.open(f'/run/netns/h{n}', os.O_RDONLY) for n in (0, 1)}\n"
         "plan = c.plan_of([{'src': 0, 'dst': 1, 'nbytes': 10_000_000}], rate=c.MBPS)\n"
         "agent = 'from emu_agents_cases import parts; from gradwire.emu.agent.agent import main; main(parts)'\n"
         "command = lambda n: ['nsenter', f'--net=/run/netns/h{n}', sys.executable, '-c', agent]\n"
-        f"launcher = c.Forked(files.__getitem__, c.parts) if {launcher!r} == 'forked' else Command(command)\n"
+        f"launcher = c.Forked(files.__getitem__, c.parts) if {launcher!r} == 'forked' else CommandLauncher(command)\n"
         "controller = c.Controller(plan, launcher, progress=lambda *_: None)\n"
         "controller.prepare(); controller.go(); print('going', flush=True); controller.wait()\n"
     )
@@ -184,7 +173,7 @@ def interrupted() -> dict[str, Any]:
 
     files = hosts_around_a_switch(2, 10 * MBPS)
     sends = [{"src": 0, "dst": 1, "nbytes": 20_000}, {"src": 0, "dst": 1, "nbytes": 10_000_000, "at_ns": 30 * MS}]
-    controller = Controller(plan_of(sends, rate=10 * MBPS), Forked(files.__getitem__, parts))
+    controller = Controller(plan_of(sends, rate=10 * MBPS), ForkLauncher(files.__getitem__, parts))
     timer = threading.Timer(1.0, _thread.interrupt_main)
     timer.start()
     raised = False
@@ -202,7 +191,7 @@ def for_a_time(duration_ms: int, gap_ms: int, wait_s: float) -> dict[str, Any]:
     plan = plan_of(sends, rate=10 * MBPS, duration_ps=duration_ms * 10**9, wait_s=wait_s)
     told: list[Any] = []
     controller = Controller(
-        plan, Forked(files.__getitem__, parts), lambda *numbers: told.append(numbers),
+        plan, ForkLauncher(files.__getitem__, parts), lambda *numbers: told.append(numbers),
         begin=lambda at_ns: told.append(("begin", at_ns > time.monotonic_ns(), at_ns == controller.began_ns)),
         over=lambda: told.append(("over", len(controller.reports.punctuality))),
     )  # fmt: skip
@@ -213,7 +202,7 @@ def cut(transport: str, nbytes: int, duration_ms: int) -> dict[str, Any]:
     """A message that is cut by the run's duration."""
     files = hosts_around_a_switch(2, 10 * MBPS)
     plan = plan_of([{"src": 0, "dst": 1, "nbytes": nbytes}], transport, rate=10 * MBPS, duration_ps=duration_ms * 10**9)
-    return summary(Controller(plan, Forked(files.__getitem__, parts)).run())
+    return summary(Controller(plan, ForkLauncher(files.__getitem__, parts)).run())
 
 
 def paired(rate: int, latency_us: int, cases: list[dict[str, Any]], answer: str) -> int:
@@ -231,7 +220,9 @@ def paired(rate: int, latency_us: int, cases: list[dict[str, Any]], answer: str)
         files[host] = os.open(f"/run/netns/{name}", os.O_RDONLY)
     found = []
     for case in cases:
-        controller = Controller(plan_of(rate=rate, payload=4096, clock="virtual", **case), Forked(files.__getitem__, parts))
+        controller = Controller(
+            plan_of(rate=rate, payload=4096, clock="virtual", **case), ForkLauncher(files.__getitem__, parts)
+        )
         found.append(summary(controller.run()))
     Path(answer).write_text(json.dumps(found))
     return 0
@@ -247,7 +238,7 @@ def knocked(transport: str, **case: Any) -> dict[str, Any]:
             _knock(files[2], host_address(1))
         finally:
             os._exit(0)
-    controller = Controller(plan, Forked(files.__getitem__, parts))
+    controller = Controller(plan, ForkLauncher(files.__getitem__, parts))
     try:
         return summary(controller.run(), error=None)
     finally:

@@ -25,11 +25,11 @@ from typing import Any, cast
 
 import pytest
 
-from gradwire.emu.planning.plan import Plan, Port, Queues, TransportPlan, host_address
-from gradwire.emu.system.namespaces import find_tool, inside, private_command, settle, start_private
-from gradwire.emu.uml.build import find_kernel
-from gradwire.emu.uml.virtual import PREFIX, run_inside
-from gradwire.experiment.program import Program
+from gradwire.emu.planning.plan import Port, Queues, TestbedPlan, TransportPlan, host_address
+from gradwire.emu.system.namespaces import find_tool, inside, private_command, set_up_private, start_private
+from gradwire.emu.virtual_time.kernel_build import find_kernel
+from gradwire.emu.virtual_time.virtual_machine import PREFIX, run_inside
+from gradwire.workload.program import Program
 
 ROOT = Path(__file__).resolve().parents[2]
 PORT = 7117
@@ -64,11 +64,7 @@ def why_not(what: str) -> str | None:
     raise ValueError(what)
 
 
-QDISCS = {
-    "red": "red limit 60000 min 5000 max 5000 avpkt 1000 burst 5",
-    "netem": "netem delay 1ms",
-    "prio": "prio",
-}
+QDISCS = {"red": "red limit 60000 min 5000 max 5000 avpkt 1000 burst 5", "netem": "netem delay 1ms", "prio": "prio"}
 
 
 def _qdisc_missing(name: str) -> str | None:
@@ -130,7 +126,7 @@ def in_virtual(function: Callable[..., Any], *arguments: Any, seconds: float = 1
 
 
 def _inside_main(task: Path, answer: Path, *, private: bool) -> None:
-    settle(private=private)
+    set_up_private(private=private)
     ctypes.CDLL(None).prctl(29, 1)  # PR_SET_TIMERSLACK: sleeps end when they should, not up to 50 us later
     module, name, arguments, options = pickle.loads(task.read_bytes())
     result = getattr(importlib.import_module(module), name)(*arguments, **options)
@@ -150,7 +146,7 @@ def make_plan(
     loss: Mapping[tuple[int, int], float] | None = None,
     queues: Queues | None = None,
     **options: Any,
-) -> Plan:
+) -> TestbedPlan:
     """A plan without a program. Nodes are numbers, hosts first; `rate` and `loss` may be given per (src, dst)."""
     names = tuple(f"h{i}" for i in range(hosts)) + tuple(f"s{i}" for i in range(switches))
     ports: list[Port] = []
@@ -158,23 +154,19 @@ def make_plan(
         for src, dst in ((a, b), (b, a)):
             speed = rate if isinstance(rate, int) else rate[src, dst]
             name = f"{names[src]}->{names[dst]}"
-            ports.append(
-                Port(len(ports), src, dst, speed, latency_ps, (loss or {}).get((src, dst), 0.0), name)
-            )
+            ports.append(Port(len(ports), src, dst, speed, latency_ps, (loss or {}).get((src, dst), 0.0), name))
     routes = {}
     for host in range(hosts):
         far = _distances(ports, len(names), host)
         for node in range(hosts, len(names)):
-            routes[node, host] = tuple(
-                p.number for p in ports if p.src == node and far[p.dst] == far[node] - 1
-            )
+            routes[node, host] = tuple(p.number for p in ports if p.src == node and far[p.dst] == far[node] - 1)
     values: dict[str, Any] = {
         "name": "test", "seed": 1, "names": names, "host_count": hosts, "ports": tuple(ports), "routes": routes,
         "queues": queues or Queues(8, 64_000, None, False), "balancing": "ecmp",
         "transports": (TransportPlan("constant_rate", 1400, 58, "udp", {}),), "software_latency_ps": 0,
         "program": cast(Program, None),
     }  # fmt: skip
-    return Plan(**(values | options))
+    return TestbedPlan(**(values | options))
 
 
 def _distances(ports: Sequence[Port], count: int, goal: int) -> list[int]:
@@ -190,7 +182,7 @@ def _distances(ports: Sequence[Port], count: int, goal: int) -> list[int]:
     return far
 
 
-def star(hosts: int, **options: Any) -> Plan:
+def star(hosts: int, **options: Any) -> TestbedPlan:
     """Hosts around one switch, which is node `hosts`."""
     return make_plan(hosts, 1, [(host, hosts) for host in range(hosts)], **options)
 
@@ -204,9 +196,7 @@ def open_udp(network: Any, host: int, port: int = PORT) -> socket.socket:
         opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     opened.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
-    opened.setsockopt(
-        socket.SOL_SOCKET, socket.SO_RCVBUFFORCE if hasattr(socket, "SO_RCVBUFFORCE") else 33, 64 << 20
-    )
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUFFORCE if hasattr(socket, "SO_RCVBUFFORCE") else 33, 64 << 20)
     opened.setsockopt(socket.SOL_SOCKET, 32, 64 << 20)  # SO_SNDBUFFORCE
     opened.bind((host_address(host), port))
     opened.setblocking(False)
@@ -222,9 +212,7 @@ def packet(message: int, number: int, frame: int) -> bytes:
     return struct.pack(">IIHIH", message, 0, frame - 58, number, 8) + bytes(frame - 58)
 
 
-def send_from(
-    opened: socket.socket, host: int, priority: int, ecn: int, data: bytes, port: int = PORT
-) -> None:
+def send_from(opened: socket.socket, host: int, priority: int, ecn: int, data: bytes, port: int = PORT) -> None:
     ancillary = [(socket.IPPROTO_IP, socket.IP_TOS, struct.pack("i", tos(priority, ecn)))]
     opened.sendmsg([data], ancillary, 0, (host_address(host), port))
 

@@ -12,8 +12,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from gradwire.scenarios.result import Result
-from gradwire.scenarios.soundness import check_loss_invariant
+from gradwire.result_store.loss_bound_check import check_loss_invariant
+from gradwire.result_store.result import Result
 
 ROOT = Path(__file__).resolve().parents[2]
 GRADWIRE = [sys.executable, "-m", "gradwire"]
@@ -108,7 +108,11 @@ class Place:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and process.poll() is None:
             for number, words in self.ours().items():
-                if "gradwire.emu.control.runner" in words and "unshare" not in words and len(children(number)) >= agents:
+                if (
+                    "gradwire.emu.control.runner" in words
+                    and "unshare" not in words
+                    and len(children(number)) >= agents
+                ):
                     time.sleep(1.5)
                     return number
             time.sleep(0.05)

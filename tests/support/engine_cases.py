@@ -6,21 +6,21 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gradwire.components import engines
-from gradwire.scenarios.load import build_scenario
+from gradwire.jit import engine_cache
+from gradwire.scenarios.loading.load import build_scenario
 from gradwire.sim.simulate import simulate
 
 ROOT = Path(__file__).parents[2]
 
-USUAL = engines.engines_folder()
+USUAL = engine_cache.engines_folder()
 """Where all other tests keep theirs."""
 
 
 def share_functions():
     """What engines of other tests have lowered is there, so that one compiles in half the time."""
-    (USUAL / engines.FUNCTIONS).mkdir(parents=True, exist_ok=True)
-    engines.engines_folder().mkdir(parents=True)
-    (engines.engines_folder() / engines.FUNCTIONS).symlink_to(USUAL / engines.FUNCTIONS)
+    (USUAL / engine_cache.FUNCTIONS).mkdir(parents=True, exist_ok=True)
+    engine_cache.engines_folder().mkdir(parents=True)
+    (engine_cache.engines_folder() / engine_cache.FUNCTIONS).symlink_to(USUAL / engine_cache.FUNCTIONS)
 
 
 def scenario(**fields):
@@ -34,7 +34,7 @@ def runs_without_numba():
     """A run in a process in which there is no Numba is the same as here."""
     code = (
         "import sys; sys.modules['numba'] = None\n"
-        "from gradwire.scenarios.load import build_scenario; from gradwire.sim.simulate import simulate\n"
+        "from gradwire.scenarios.loading.load import build_scenario; from gradwire.sim.simulate import simulate\n"
         f"print(simulate(build_scenario({scenario().model_dump(mode='json', exclude_unset=True)!r})).summary['totals'])"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradwire.analysis.fidelity import agreement
-from gradwire.scenarios.result import TABLES, Result
+from gradwire.analysis.fidelity.fidelity import agreement
+from gradwire.result_store.result import TABLES, Result
 from gradwire.scenarios.schema.fidelity import Fidelity
 
 US = 10**6

@@ -57,30 +57,13 @@ def kineto_events() -> list[dict[str, Any]]:
         told = {"Collective name": "allreduce", "In msg nelems": size, "dtype": "Float", "Group size": 2}
         events.append(_span("cuda_runtime", "cudaLaunchKernelExC", called, 1, correlation=50 + number))
         events.append(
-            _span(
-                "kernel",
-                "ncclDevKernel_AllReduce_Sum_f32",
-                start,
-                end - start,
-                40,
-                correlation=50 + number,
-                **told,
-            )
+            _span("kernel", "ncclDevKernel_AllReduce_Sum_f32", start, end - start, 40, correlation=50 + number, **told)
         )
     return events
 
 
 def _span(category: str, name: str, ts: float, dur: float, tid: int = 1, **args: Any) -> dict[str, Any]:
-    return {
-        "ph": "X",
-        "cat": category,
-        "name": name,
-        "pid": 0,
-        "tid": tid,
-        "ts": ts,
-        "dur": dur,
-        "args": args,
-    }
+    return {"ph": "X", "cat": category, "name": name, "pid": 0, "tid": tid, "ts": ts, "dur": dur, "args": args}
 
 
 def kineto(events: list[dict[str, Any]], **header: Any) -> str:

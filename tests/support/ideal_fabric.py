@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
 
-from gradwire.sim.fabric.events import Settled
+from gradwire.sim.engine.events import Settled
 
 PS = 10**12
 
@@ -46,9 +46,7 @@ class IdealFabric:
     """`lossy` takes (number, bytes, bound) to the bytes that are lost; `swallow` names messages that never
     arrive."""
 
-    def __init__(
-        self, *, rate=10**11, latency=10**6, lookahead=10**6, priorities=False, lossy=None, swallow=None
-    ):
+    def __init__(self, *, rate=10**11, latency=10**6, lookahead=10**6, priorities=False, lossy=None, swallow=None):
         self.rate, self.latency, self.lookahead = rate, latency, lookahead
         self.priorities, self.lossy = priorities, lossy
         self.swallow = swallow or (lambda number: False)
@@ -69,7 +67,21 @@ class IdealFabric:
     stalled = ""
     deadlock = ""
 
-    def send(self, at_ps, src, dst, nbytes, *, transport=0, priority=0, bound=0.0, important=None, settled=False, logged=True, **_):
+    def send(
+        self,
+        at_ps,
+        src,
+        dst,
+        nbytes,
+        *,
+        transport=0,
+        priority=0,
+        bound=0.0,
+        important=None,
+        settled=False,
+        logged=True,
+        **_,
+    ):
         assert type(at_ps) is int and type(nbytes) is int and at_ps >= self.now and nbytes > 0 and src != dst
         number = len(self.sent)
         self.sent.append((at_ps, src, dst, nbytes, priority, bound, important))
@@ -101,11 +113,7 @@ class IdealFabric:
             if self._done:
                 until = min(until, max(self.now, self._done[0][0]) + self.lookahead)
             head = self._arrivals[0][0] if self._arrivals else math.inf
-            ready = [
-                (max(self._free.get(src, 0), queue[0][1]), src)
-                for src, queue in self._waiting.items()
-                if queue
-            ]
+            ready = [(max(self._free.get(src, 0), queue[0][1]), src) for src, queue in self._waiting.items() if queue]
             start, src = min(ready, default=(math.inf, -1))
             if min(head, start) >= until:
                 return until
@@ -122,5 +130,9 @@ class IdealFabric:
 
     def finish(self):
         none = [0] * len(self.sent)
-        ends, got = zip(*(self.ends.get(number, (-1, 0)) for number in range(len(self.sent))), strict=True) if none else ((), ())
+        ends, got = (
+            zip(*(self.ends.get(number, (-1, 0)) for number in range(len(self.sent))), strict=True)
+            if none
+            else ((), ())
+        )
         return Tables([1] * len(self.sent), none, none, none, none, list(ends), list(got))

@@ -16,7 +16,7 @@ class Killed:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.done, self.at, self._replace = 0, 0, os.replace
-        monkeypatch.setattr("gradwire.scenarios.output.os.replace", self)
+        monkeypatch.setattr("gradwire.result_store.folders.output_folder.os.replace", self)
 
     def __call__(self, *paths: Path) -> None:
         self.done += 1

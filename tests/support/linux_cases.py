@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from gradwire.components.transports.linux_words import (
-    more,
-)
-from gradwire.components.transports.tcp_newreno import TcpNewReno
-from gradwire.components.transports.window import CWND, SHIFT
-from gradwire.testing import Ends
+from gradwire.protocols.transports.common.window import CWND, SHIFT
+from gradwire.protocols.transports.linux_tcp.layout import extra_word
+from gradwire.protocols.transports.tcp.tcp_newreno import TcpNewReno
+from gradwire.testing import FlowHarness
 from gradwire.testing.oracle.uncompiled import uncompiled
 
 US, MS = 10**6, 10**9
@@ -17,18 +15,18 @@ RULES = {
 }  # fmt: skip
 
 
-def sender(packets: int, owner=TcpNewReno, window: int = 10, **settings) -> Ends:
-    return Ends(owner, packets, initial_window=window, **(RULES | settings))
+def sender(packets: int, owner=TcpNewReno, window: int = 10, **settings) -> FlowHarness:
+    return FlowHarness(owner, packets, initial_window=window, **(RULES | settings))
 
 
-def send(flow: Ends, count: int, now: int = 0) -> list[int]:
+def send(flow: FlowHarness, count: int, now: int = 0) -> list[int]:
     """So many packets, 10 us apart."""
     return [each for n in range(count) for each in flow.pull((now + 10 * n) * US, 1)]
 
 
-def word(flow: Ends, which: int) -> int:
-    return int(flow.M[uncompiled(more)(flow.M, flow.f, which)])
+def word(flow: FlowHarness, which: int) -> int:
+    return int(flow.M[uncompiled(extra_word)(flow.M, flow.f, which)])
 
 
-def window(flow: Ends) -> int:
+def window(flow: FlowHarness) -> int:
     return flow[CWND] >> SHIFT

@@ -10,11 +10,11 @@ import networkx
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwire.components import layout as at
-from gradwire.experiment.routing import build_routing
-from gradwire.experiment.topology import LinkSpec, Network, from_networkx
-from gradwire.scenarios.schema.network import Switch
-from gradwire.sim.fabric.fabric import Fabric
+from gradwire.jit import layout as at
+from gradwire.scenarios.schema.network.network import Switch
+from gradwire.sim.engine.fabric import Fabric
+from gradwire.topology import LinkSpec, Network, from_networkx
+from gradwire.topology.routing import build_routing
 
 US = 10**6  # picoseconds
 MS = 10**9

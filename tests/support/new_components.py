@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from gradwire.components.transports.constant_rate import ConstantRate
+from gradwire.protocols.transports.constant_rate import ConstantRate
 from gradwire.scenarios.schema.base import Count
 
 
@@ -26,8 +26,8 @@ class Halved(ConstantRate):
 BALANCER = '''
 """Everything the first way."""
 
-from gradwire.components.balancers.base import Balancer
-from gradwire.components.compiled import njit
+from gradwire.protocols.load_balancers.base import Balancer
+from gradwire.jit.compiled import njit
 
 
 @njit
@@ -48,9 +48,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from gradwire.experiment.topology.cables import Cable, build, numbered
+from gradwire.topology.cables import Cable, checked_network, numbered
 from gradwire.scenarios.schema.base import Count
-from gradwire.scenarios.schema.topology import TopologyTable
+from gradwire.scenarios.schema.network.topology import TopologyTable
 
 
 class Parallel(TopologyTable):
@@ -76,7 +76,7 @@ class Parallel(TopologyTable):
         cables = [Cable(host, left if host < self.side else right, *link) for host in range(hosts)]
         cables += [Cable(end, hosts + 2 + way, *link) for way in range(self.ways) for end in (left, right)]
         names = ["left", "right", *numbered("m", self.ways)]
-        return build(numbered("h", hosts), names, cables, overrides, "parallel", range(hosts + len(names)))
+        return checked_network(numbered("h", hosts), names, cables, overrides, "parallel", range(hosts + len(names)))
 '''
 TRAFFIC = '''
 """From the first host to the last one."""
@@ -85,12 +85,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from gradwire.experiment.traffic.base import Flows, rounds
+from gradwire.workload.traffic.base import Flows, rounds
 from gradwire.scenarios.schema.base import Count
-from gradwire.scenarios.schema.traffic import Repeated
+from gradwire.scenarios.schema.network.traffic import RepeatedTraffic
 
 
-class EndToEnd(Repeated):
+class EndToEnd(RepeatedTraffic):
     """The first host sends to the last one."""
 
     kind: Literal["end_to_end"]
@@ -115,10 +115,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from gradwire.experiment.collectives.base import Exchange, Exchanged, lists, messages
+from gradwire.workload.collectives.common.base import Exchange, ExchangedIteration, csr_lists, make_messages
 from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.schema.base import Count
-from gradwire.scenarios.schema.exchange import ExchangeTable
+from gradwire.scenarios.schema.job.exchange import ExchangeTable
 
 
 class Direct(ExchangeTable):
@@ -159,7 +159,7 @@ class Sending(Exchange):
     def iteration(self, number, ready, last):
         import numpy as np
 
-        from gradwire.experiment.program import Importance, Step
+        from gradwire.workload.program import PacketImportance, Step
 
         context, (workers, tensors) = self.context, ready.shape
         nodes, infos = context.nodes, context.trace.tensors
@@ -180,8 +180,8 @@ class Sending(Exchange):
         layers = [(layer,) for layer in range(len(context.trace.layers))]
         layer = np.array([infos[t].layer for t in tensor])
         loss = context.bounds.of(number, np.zeros(n, dtype=np.bool_), src, layers, layer)
-        sent = messages(
-            context, np.full(n, "push"), Importance((), np.full(n, Importance.AS_SENT)), loss, iteration=number,
+        sent = make_messages(
+            context, np.full(n, "push"), PacketImportance((), np.full(n, PacketImportance.AS_SENT)), loss, iteration=number,
             tensor=tensor, layer=layer, part=copy, src=nodes[src], dst=nodes[dst],
             nbytes=np.array([infos[t].bytes for t in tensor]), priority=np.array(context.priorities)[tensor],
             rank=np.array([infos[t].layer for t in tensor]), first=0,
@@ -190,11 +190,11 @@ class Sending(Exchange):
         nothing = (np.zeros(n + 1, dtype=np.int64), np.zeros(0, dtype=np.int64))
         step = Step(
             messages=sent, needs=needs, host=host, station=np.full(count, -1), effort=np.zeros(count, dtype=np.int64),
-            after=lists([(np.arange(n), gate[dst])], count),
-            posts=lists([(leave[src * tensors + tensor], np.arange(n))], count),
+            after=csr_lists([(np.arange(n), gate[dst])], count),
+            posts=csr_lists([(leave[src * tensors + tensor], np.arange(n))], count),
             contents=lambda: (nothing, np.ones(n, dtype=np.bool_)),
         )
-        return Exchanged(step, (np.arange(workers * tensors + 1), leave), gates)
+        return ExchangedIteration(step, (np.arange(workers * tensors + 1), leave), gates)
 '''
 FILES = {
     "transport": ("halved", TRANSPORT),

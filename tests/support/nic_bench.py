@@ -9,12 +9,12 @@ from __future__ import annotations
 import ctypes
 import socket
 
-from gradwire.components import layout
 from gradwire.emu.agent.core import layout as at
 from gradwire.emu.agent.loop import DUE, EpollLoop
 from gradwire.emu.agent.nic import DONE, GAP, TIMER, Flow, Nic
-from gradwire.emu.agent.words import Block
+from gradwire.emu.agent.shared_words import WordBlock
 from gradwire.emu.system.sockets import Sender, socket_address
+from gradwire.jit import layout
 from gradwire.scenarios.wire import UDP_OVERHEAD
 
 RATE = 8_000_000_000
@@ -72,7 +72,7 @@ class Fake(Flow):
         self.log, self.loop, self.left = log, loop, count
         self.fired = []
         self._functions = [FUNCTION(self._pull), FUNCTION(self._on_timer)]
-        self._table = Block(len(at.RULES))
+        self._table = WordBlock(len(at.RULES))
         for place, function in zip((at.L_PULL, at.L_ON_TIMER), self._functions, strict=True):
             self._table.words[place] = ctypes.cast(function, ctypes.c_void_p).value
         words = self.block.words
@@ -82,8 +82,12 @@ class Fake(Flow):
         self._content = ctypes.create_string_buffer(1 << 20)
         words[at.F_CONTENT] = ctypes.addressof(self._content)
 
-    timer = property(lambda self: self.block.words[TIMER], lambda self, value: self.block.words.__setitem__(TIMER, value))
-    done = property(lambda self: self.block.words[DONE] != 0, lambda self, value: self.block.words.__setitem__(DONE, value))
+    timer = property(
+        lambda self: self.block.words[TIMER], lambda self, value: self.block.words.__setitem__(TIMER, value)
+    )
+    done = property(
+        lambda self: self.block.words[DONE] != 0, lambda self, value: self.block.words.__setitem__(DONE, value)
+    )
 
     def _pull(self, result, _, origin, parameters, record, now):
         assert record == self.index + at.SENDER_RECORD

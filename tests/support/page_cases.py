@@ -12,13 +12,13 @@ from fidelity_cases import result as simulated
 from sweep_cases import sweep_tables
 
 import gradwire
-from gradwire.analysis.claims.claim import Claim, Expect, Setting
-from gradwire.analysis.claims.judge import judge
-from gradwire.analysis.claims.page import as_dict
-from gradwire.analysis.claims.plan import planned
-from gradwire.analysis.fidelity_show import compare_runs
-from gradwire.analysis.fidelity_show import write as write_fidelity
-from gradwire.scenarios.learned import Learned
+from gradwire.analysis.fidelity.fidelity_report import compare_runs
+from gradwire.analysis.fidelity.fidelity_report import write_report as write_fidelity
+from gradwire.result_store.training_result import TrainingResult
+from gradwire.studies.reproduce.claim import Claim, Expect, Setting
+from gradwire.studies.reproduce.claims_page import as_dict
+from gradwire.studies.reproduce.run_plan import runs_of_claim
+from gradwire.studies.reproduce.verdicts import judge
 
 SHORT = ("job.iterations=4", "job.workers=2", "job.servers=1", "output.queue_samples=20us")
 """The demo, small enough for a test; with a policy that drops packets."""
@@ -38,7 +38,9 @@ def runs() -> Any:
 
 def sweep(folder: Path) -> Any:
     """A sweep with a plot of every kind, in a folder."""
-    return gradwire.sweep(sweep_tables(plot=PLOTS, measures=["slowdown_mean", "all_mean_ps", "marks"]), out=folder, jobs=1)
+    return gradwire.sweep(
+        sweep_tables(plot=PLOTS, measures=["slowdown_mean", "all_mean_ps", "marks"]), out=folder, jobs=1
+    )
 
 
 def claims(folder: Path, names: Sequence[str] = ("fan-in 16",), figures_of_each: int = 1) -> Path:
@@ -49,7 +51,7 @@ def claims(folder: Path, names: Sequence[str] = ("fan-in 16",), figures_of_each:
         Expect("p99 <of> DLCP", lambda at: at(first, "dlcp", "p99"), (first,), high=1e9, unit="time"),
     ) * figures_of_each
     claim = Claim("S1", "[ours]", "DLCP is faster & better.", "-50 %", settings, expects, "p99", "of `messages`")
-    plan = planned(claim, 3, False)
+    plan = runs_of_claim(claim, 3, False)
     figures = {run.key: {"p99": (2 + n) * 1e9, "mean": 1e9, "tail_timed_out": 0.0} for n, run in enumerate(plan)}
     folder.mkdir(parents=True)
     text = json.dumps({"command": "gradwire reproduce dlcp --claim S1", **as_dict([judge(claim, plan, figures)])})
@@ -71,8 +73,15 @@ def trainings(folder: Path) -> Path:
             {"step": n, "loss": 1.0, "accuracy": 0.1 * n - lost / 10, "clock_ps": n * 10**9, "sent_bytes": 1000 * n, "pulled_bytes": 0}
             for n in (2, 4, 6)
         ]  # fmt: skip
-        summary = {"name": "tiny", "policy": name, "label": name.upper(), "steps_done": 6, "steps": 6, "command": "gradwire train tiny"}
-        Learned(summary, {"steps": steps, "scores": scores, "lost": []}).write(place, 'name = "tiny"\n')
+        summary = {
+            "name": "tiny",
+            "policy": name,
+            "label": name.upper(),
+            "steps_done": 6,
+            "steps": 6,
+            "command": "gradwire train tiny",
+        }
+        TrainingResult(summary, {"steps": steps, "scores": scores, "lost": []}).write(place, 'name = "tiny"\n')
     (folder / "trainings.txt").write_text("trainings\n")
     return folder
 

@@ -43,9 +43,7 @@ def data(rank: int, step: int, micro: int = 0) -> torch.Tensor:
     return torch.randn(4, WIDTH, generator=generator)
 
 
-def own_gradients(
-    plain: nn.Module, values: list[torch.Tensor], batches: list[torch.Tensor]
-) -> list[np.ndarray]:
+def own_gradients(plain: nn.Module, values: list[torch.Tensor], batches: list[torch.Tensor]) -> list[np.ndarray]:
     """What this rank alone would compute from the parameters `values`."""
     with torch.no_grad():
         for parameter, value in zip(plain.parameters(), values, strict=True):
@@ -75,9 +73,7 @@ def job(out: Path, kind: str, micro: int = 1, overflow: int | None = None, **opt
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], 0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, enabled=overflow is not None)
     expected = {}
-    with gradwire.capture(
-        model, optimizer, out=out / kind, warmup=2, iterations=3, overhead_pairs=1, **options
-    ) as cap:
+    with gradwire.capture(model, optimizer, out=out / kind, warmup=2, iterations=3, overhead_pairs=1, **options) as cap:
         for step in range(STEPS):
             batches = [data(rank, step, number) for number in range(micro)]
             expected[f"step{step}"] = own_gradients(plain, [whole(p) for p in core.parameters()], batches)

@@ -61,10 +61,7 @@ class PortModel:
         if total + size > self.buffer or (self.limits is not None and held + size > self.limits[queue]):
             outcome.fate = "tail"
             return outcome
-        if (
-            self.thresholds is not None
-            and held >= self.thresholds[queue]
-        ):
+        if self.thresholds is not None and held >= self.thresholds[queue]:
             if ect:
                 outcome.marked = True
             elif self.selective:

@@ -69,9 +69,7 @@ class Recorded:
 
     def __post_init__(self) -> None:
         for index in range(self.job.older_kernels):
-            self._event(
-                self._vendor[2], "old", DEVICE, COMPUTE, self.clock - 500 + 10 * index, 5, correlation=index
-            )
+            self._event(self._vendor[2], "old", DEVICE, COMPUTE, self.clock - 500 + 10 * index, 5, correlation=index)
         begins: list[int] = []
         for iteration in range(self.job.iterations):
             begins += self._iteration(iteration)
@@ -84,16 +82,7 @@ class Recorded:
         return VENDORS[self.job.vendor]
 
     def _event(self, category: str, name: str, pid: int, tid: int, ts: int, dur: int, **args: Any) -> Event:
-        event = {
-            "ph": "X",
-            "cat": category,
-            "name": name,
-            "pid": pid,
-            "tid": tid,
-            "ts": ts,
-            "dur": dur,
-            "args": args,
-        }
+        event = {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur, "args": args}
         self.events.append(event)
         return event
 
@@ -159,9 +148,7 @@ class Recorded:
             begins.append(self.clock)
         self.clock += 3
         closure = (
-            self._event("user_annotation", "Optimizer.step#SGD.step", HOST, MAIN, 0, 0)
-            if job.is_closure
-            else None
+            self._event("user_annotation", "Optimizer.step#SGD.step", HOST, MAIN, 0, 0) if job.is_closure else None
         )
         for batch in range(job.micro_batches):
             is_last = batch + 1 == job.micro_batches

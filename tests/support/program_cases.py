@@ -11,7 +11,7 @@ from ideal_fabric import PS
 
 from gradwire.emu.agent.host_part import part_of
 from gradwire.emu.agent.script import Script
-from gradwire.scenarios.result import KINDS
+from gradwire.result_store.result import KINDS
 
 
 class Clock:
@@ -44,8 +44,7 @@ class Scripts:
         self.free, self.line, self.sent = {}, {}, []
         self.entered, self.ends = {}, {}
         self.scripts = {
-            node: Script(part_of(program, node), self.clock, self.send, latency, tick)
-            for node in program.hosts
+            node: Script(part_of(program, node), self.clock, self.send, latency, tick) for node in program.hosts
         }
 
     def send(self, message):

@@ -11,12 +11,12 @@ from typing import Any
 import networkx
 from hypothesis import strategies as st
 
-from gradwire.components.transports.dctcp import Dctcp
-from gradwire.components.transports.dlcp import Dlcp
-from gradwire.components.transports.tcp_newreno import TcpNewReno
-from gradwire.experiment.topology import LinkSpec, from_networkx, leaf_spine, star
-from gradwire.scenarios.schema.network import Switch
-from gradwire.testing.oracle import Case, Letter
+from gradwire.protocols.transports.dlcp.dlcp import Dlcp
+from gradwire.protocols.transports.tcp.dctcp import Dctcp
+from gradwire.protocols.transports.tcp.tcp_newreno import TcpNewReno
+from gradwire.scenarios.schema.network.network import Switch
+from gradwire.testing.oracle import Case, MessageSpec
+from gradwire.topology import LinkSpec, from_networkx, leaf_spine, star
 
 US = 10**6
 PAYLOADS = (64, 1000, 1460, 4096, 8960)
@@ -34,9 +34,7 @@ def networks(draw: st.DrawFn, lossy: bool = True) -> Any:
     losses = LOSSES if lossy else (0.0,)
 
     def link() -> LinkSpec:
-        return LinkSpec(
-            draw(st.sampled_from(RATES)), draw(st.sampled_from(LATENCIES)), draw(st.sampled_from(losses))
-        )
+        return LinkSpec(draw(st.sampled_from(RATES)), draw(st.sampled_from(LATENCIES)), draw(st.sampled_from(losses)))
 
     if shape == "star":
         return star(draw(st.integers(2, 6)), link())
@@ -112,9 +110,9 @@ def transports(draw: st.DrawFn) -> list[Any]:
 
 
 @st.composite
-def letters(draw: st.DrawFn, hosts: int, tables: list[Any], most: int) -> list[Letter]:
+def letters(draw: st.DrawFn, hosts: int, tables: list[Any], most: int) -> list[MessageSpec]:
     """Messages between random hosts, often to the same one; many at once, some as answers to others."""
-    found: list[Letter] = []
+    found: list[MessageSpec] = []
     centre = draw(st.integers(0, hosts - 1))
     classes = draw(st.sampled_from(((0,), (0, 1), tuple(range(8)))))
     for number in range(draw(st.integers(1, most))):
@@ -134,7 +132,7 @@ def letters(draw: st.DrawFn, hosts: int, tables: list[Any], most: int) -> list[L
         bound = draw(st.sampled_from((0.0, 0.1, 0.5, 1.0, hair))) if transport == DLCP else 0.0
         share = draw(st.sampled_from((None, 0.0, 0.05))) if transport == DLCP else None
         found.append(
-            Letter(
+            MessageSpec(
                 time, src, dst, nbytes, transport,
                 priority=draw(st.sampled_from(classes)),
                 bound=bound,

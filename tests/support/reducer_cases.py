@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gradwire.traces.trace import TensorInfo
-from gradwire.training.exchange import Exchange
+from gradwire.training.exchange.exchange import Exchange
 from gradwire.training.reducers.base import Reducer
 from gradwire.training.reducers.state import State
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from gradwire.analysis.claims.claim import Claim, Setting
+from gradwire.studies.reproduce.claim import Claim, Setting
 
 TRAINING: dict[str, Any] = {
     "model": "resnet8", "data": "synthetic", "size": 8, "samples": 200, "batch": 4, "steps": 6, "augment": False,
@@ -46,11 +46,11 @@ def interrupted(after: int, send: int = 0) -> Iterator[None]:
 def main(at: str, after: int) -> None:
     """`gradwire` with this claim instead of all others. `at`: name of the signal that ends it in the step after so many;
     none if empty. Of each kind of training that is not over two steps are made to time it."""
-    import gradwire.analysis.claims as claims
-    from gradwire import efforts
+    import gradwire.studies.reproduce as claims
     from gradwire.cli import main as command
+    from gradwire.studies.training import cost_estimate
 
     claims.claims_of = lambda name, chosen=(): [CLAIM]  # type: ignore[assignment]
-    efforts.TIMED = 1
+    cost_estimate.TIMED_STEPS = 1
     with interrupted(after, getattr(signal, at)) if at else nullcontext():
         command()

@@ -44,9 +44,7 @@ def make_trace(
         ready = np.array([done[tensor.layer] for tensor in tensors], dtype=np.int64)
         end = int(done.max())
         phase = phases[index * len(phases) // iterations]
-        captured.append(
-            Iteration(index, phase, index, 1.0, starts, ends, ready, end, optimizer, end + optimizer)
-        )
+        captured.append(Iteration(index, phase, index, 1.0, starts, ends, ready, end, optimizer, end + optimizer))
     chunks = sum(-(-tensor.numel // CHUNK_ELEMENTS) for tensor in tensors)
     draws = np.random.default_rng(7).random((iterations, chunks)).astype(np.float16)
     return Trace({"name": "case"}, [f"layer{n}" for n in range(layers)], tensors, captured, draws, draws)
@@ -58,17 +56,13 @@ def scenario(*jobs: dict[str, Any], hosts: int = 8, **fields: Any) -> Scenario:
         {
             "name": "case",
             "topology": {"kind": "star", "hosts": hosts},
-            "job": [
-                {"name": f"job{n}", "trace": "case", "iterations": 1, **job} for n, job in enumerate(jobs)
-            ],
+            "job": [{"name": f"job{n}", "trace": "case", "iterations": 1, **job} for n, job in enumerate(jobs)],
             **fields,
         }
     )
 
 
-def ps_job(
-    workers: int, servers: int = 1, *, exchange: dict[str, Any] | None = None, **fields: Any
-) -> dict[str, Any]:
+def ps_job(workers: int, servers: int = 1, *, exchange: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
     """A [[job]] table with parameter servers."""
     return {
         "workers": workers,

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from sim_cases import US, scenario
 
-from gradwire.experiment.needs import find_needs
-from gradwire.experiment.resolve import jobs_of
 from gradwire.sim.simulate import simulate
 from gradwire.traces.formats import import_trace
 from gradwire.traces.parts import Communication
 from gradwire.traces.trace import Iteration, TensorInfo, Trace
+from gradwire.workload.prerequisites import find_prerequisites
+from gradwire.workload.resolve import make_jobs
 
 PAYLOAD = 1000
 PACKET = (PAYLOAD + 58) * 80
@@ -34,12 +34,15 @@ def split(base: Trace, calls: list[tuple[int, str, str, str, int]], parallel: di
         ready = {info.layer: int(each.ready_ps[n]) for n, info in enumerate(base.tensors)}
         begin = [*(ready[layer] for layer in range(1, len(base.layers))), int(each.forward_end_ps[-1])]
         asked = [
-            int(each.forward_end_ps[call.layer]) if call.turn == "forward" else (begin[call.layer] + ready[call.layer]) // 2
+            int(each.forward_end_ps[call.layer])
+            if call.turn == "forward"
+            else (begin[call.layer] + ready[call.layer]) // 2
             for call in named
         ]
         captured.append(Iteration(**{**vars(each), "asked_ps": np.array(asked, dtype=np.int64)}))
     tensors = [
-        TensorInfo(**{**vars(info), "group": "expert_data" if info.layer in experts else "data"}) for info in base.tensors
+        TensorInfo(**{**vars(info), "group": "expert_data" if info.layer in experts else "data"})
+        for info in base.tensors
     ]
     said = {**base.manifest, "split": parallel}
     return Trace(said, base.layers, tensors, captured, base._mean, base._max, communications=named)
@@ -49,18 +52,33 @@ def both_ways(layer: int, kind: str, dimension: str, nbytes: int) -> list[tuple[
     return [(layer, turn, kind, dimension, nbytes) for turn in ("forward", "backward")]
 
 
-def run(trace: Trace, workers: int, *, exchange: Any = None, parallel: Any = None, network: Any = None, **fields: Any) -> Any:
+def run(
+    trace: Trace, workers: int, *, exchange: Any = None, parallel: Any = None, network: Any = None, **fields: Any
+) -> Any:
     exchange = {"kind": "ring", "bucket": "1GB"} if exchange is None else exchange
     job = {"workers": workers, "exchange": exchange, "parallel": parallel or {}, **fields}
     return simulate(scenario(job, hosts=workers, **(network or QUIET)), trace)
 
 
-def made(trace: Trace, workers: int, *, exchange: Any = None, gpus: int = 1, parallel: Any = None, payload: str = "400B", **fields: Any) -> Any:
+def made(
+    trace: Trace,
+    workers: int,
+    *,
+    exchange: Any = None,
+    gpus: int = 1,
+    parallel: Any = None,
+    payload: str = "400B",
+    **fields: Any,
+) -> Any:
     """The only job of a scenario, resolved."""
     table = {"workers": workers, "exchange": exchange or {"kind": "ring"}, "parallel": parallel or {}, **fields}
-    topology = {"kind": "rail", "hosts": workers // gpus, "cards": gpus, "spines": 1} if gpus > 1 else {"kind": "star", "hosts": workers}
+    topology = (
+        {"kind": "rail", "hosts": workers // gpus, "cards": gpus, "spines": 1}
+        if gpus > 1
+        else {"kind": "star", "hosts": workers}
+    )
     case = scenario(table, topology=topology, host={"gpus": gpus}, transport={"kind": "dlcp", "payload": payload})
-    (job,) = jobs_of(case, find_needs(case, trace))
+    (job,) = make_jobs(case, find_prerequisites(case, trace))
     return job
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradwire.scenarios.load import build_scenario
+from gradwire.scenarios.loading.load import build_scenario
 from gradwire.scenarios.schema.scenario import Scenario
 
 

@@ -11,11 +11,7 @@ from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.traces.trace import Trace
 
 LEAF_SPINE = {"kind": "leaf_spine", "leaves": 2, "spines": 2, "hosts_per_leaf": 4}
-TRANSPORTS: dict[str, dict[str, Any]] = {
-    "dctcp": {},
-    "dlcp": {},
-    "ndp": {"switch": {"trim_threshold": "40kB"}},
-}
+TRANSPORTS: dict[str, dict[str, Any]] = {"dctcp": {}, "dlcp": {}, "ndp": {"switch": {"trim_threshold": "40kB"}}}
 
 
 def mean_times(result: Any) -> dict[str, float]:

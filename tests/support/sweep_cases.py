@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradwire.scenarios.toml import write_toml
+from gradwire.scenarios.loading.toml import write_toml
 
 SCENARIO: dict[str, Any] = {
     "name": "small",
@@ -22,10 +22,7 @@ def sweep_tables(**changes: Any) -> dict[str, Any]:
         "scenario": SCENARIO,
         "seeds": 2,
         "measures": ["slowdown_p99", "all_mean_ps"],
-        "axis": [
-            {"key": "traffic.load", "values": [0.2, 0.6]},
-            {"key": "switch.buffer", "values": ["128KiB", "1MiB"]},
-        ],
+        "axis": [{"key": "traffic.load", "values": [0.2, 0.6]}, {"key": "switch.buffer", "values": ["128KiB", "1MiB"]}],
     }
     return {key: value for key, value in (tables | changes).items() if value is not None}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import count
 
-from gradwire.components.draws import TIE_DRAWS, key_of, tie_break
+from gradwire.jit.counter_rng import TIE_DRAWS, key_of, tie_break
 
 
 def first_come(links: Iterable[int], time: int, seed: int = 1) -> list[int]:

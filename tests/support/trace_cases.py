@@ -25,8 +25,7 @@ def small_trace(
     draw = np.random.default_rng(seed)
     shapes = [(int(draw.integers(1, 8)), int(draw.integers(1, largest // 8))) for _ in range(tensors)]
     infos = [
-        TensorInfo(f"t{n}", shape, shape[0] * shape[1], "float32", n // 2, exponent)
-        for n, shape in enumerate(shapes)
+        TensorInfo(f"t{n}", shape, shape[0] * shape[1], "float32", n // 2, exponent) for n, shape in enumerate(shapes)
     ]
     layers = [f"layer{n}" for n in range((tensors + 1) // 2)]
     captured = []

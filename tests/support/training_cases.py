@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from gradwire.traces.models.resnet import CifarResNet
 from gradwire.traces.trace import TensorInfo
-from gradwire.training.encoded import Encoded
-from gradwire.training.network import Pushed
-from gradwire.training.ring import RingLayout
+from gradwire.training.exchange.encoded_tensors import Encoded
+from gradwire.training.exchange.ring_allreduce import RingLayout
+from gradwire.training.networks.builtin_networks import Pushed
 
 
 def resnet() -> nn.Module:

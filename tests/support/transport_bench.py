@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from gradwire.components.layout import A_KIND, B_SEQUENCE, DATA, MASK_SEQUENCE, PROBE
-from gradwire.experiment.routing import build_routing
-from gradwire.experiment.topology import LinkSpec, Network, Override, star
+from gradwire.jit.layout import A_KIND, B_SEQUENCE, DATA, MASK_SEQUENCE, PROBE
 from gradwire.scenarios.schema.scenario import Switch, Transport
-from gradwire.sim.fabric.fabric import Fabric
+from gradwire.sim.engine.fabric import Fabric
+from gradwire.topology import LinkSpec, Network, Override, star
+from gradwire.topology.routing import build_routing
 
 US, MS = 10**6, 10**9
 GBPS = 10**9
@@ -112,9 +112,7 @@ def _redundant(fabric: Fabric, network: Network) -> tuple[int, int]:
     """From the packet log: data packets sent again although a copy sent before was not lost; and probes."""
     log, drops = fabric.packet_log(), fabric.drop_log()
     hosts = network.host_count
-    first = log[
-        np.isin(log[:, 1], [link for link in range(len(network.link_src)) if network.link_src[link] < hosts])
-    ]
+    first = log[np.isin(log[:, 1], [link for link in range(len(network.link_src)) if network.link_src[link] < hosts])]
     kinds = (first[:, 2] >> A_KIND) & 7
     data = first[kinds == DATA]
     lost: dict[tuple[int, int], int] = {}

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from gradwire.components.compiled import njit
 from gradwire.emu.native.calls import words_at
-from gradwire.emu.planning.plan import Plan, Port, Queues, TransportPlan
-from gradwire.emu.userspace import layout as at
-from gradwire.emu.userspace import rules
-from gradwire.emu.userspace.fabric import Fabric, port_counts
-from gradwire.experiment.program import Messages, Program
+from gradwire.emu.planning.plan import Port, Queues, TestbedPlan, TransportPlan
+from gradwire.emu.switches.userspace_switch import layout as at
+from gradwire.emu.switches.userspace_switch import rules
+from gradwire.emu.switches.userspace_switch.fabric import Fabric, port_counts
+from gradwire.jit.compiled import njit
+from gradwire.workload.program import Messages, Program
 
 US = 10**6
 MBPS = 10**6
@@ -37,26 +37,37 @@ def plan_of(
     seed: int = 1,
     rates: dict[int, int] | None = None,
     **more: Any,
-) -> Plan:
+) -> TestbedPlan:
     ports = [
         Port(2 * i + way, a, b, (rates or {}).get(2 * i + way, rate), latency, loss, f"{names[a]}->{names[b]}")
         for i, cable in enumerate(cables)
         for way, (a, b) in enumerate((cable, cable[::-1]))
     ]
     transport = TransportPlan("dlcp", PAYLOAD, OVERHEAD, "udp", {})
-    return Plan(
-        "case", seed, tuple(names), hosts, tuple(ports), routes, queues, balancing, (transport,), 2 * US, no_program(), **more
+    return TestbedPlan(
+        "case",
+        seed,
+        tuple(names),
+        hosts,
+        tuple(ports),
+        routes,
+        queues,
+        balancing,
+        (transport,),
+        2 * US,
+        no_program(),
+        **more,
     )
 
 
-def star(hosts: int, **more: Any) -> Plan:
+def star(hosts: int, **more: Any) -> TestbedPlan:
     """h0 ... around s0: host i has ports 2i (up) and 2i + 1 (down)."""
     names = [f"h{i}" for i in range(hosts)] + ["s0"]
     routes = {(hosts, host): (2 * host + 1,) for host in range(hosts)}
     return plan_of(hosts, [(host, hosts) for host in range(hosts)], names, routes, **more)
 
 
-def diamond(spines: int, **more: Any) -> Plan:
+def diamond(spines: int, **more: Any) -> TestbedPlan:
     """Two hosts on a leaf each, `spines` ways between. Ports of leaf0 to the spines: 4, 8, 12, ..."""
     names = ["h0", "h1", "leaf0", "leaf1"] + [f"spine{i}" for i in range(spines)]
     cables = [(0, 2), (1, 3)]
@@ -116,7 +127,7 @@ def packet(dst: int, size: int = 1500, priority: int = 0, important: bool = True
 class Driven(Fabric):
     """The compiled rules, driven by hand. `log`: every transmission: (start, port, packet, marked, not lost)."""
 
-    def __init__(self, plan: Plan, packets: int = 256) -> None:
+    def __init__(self, plan: TestbedPlan, packets: int = 256) -> None:
         super().__init__(plan, at.state_of(plan, packets=packets, drops=1, log=1 << 15))
         self.log: list[tuple[int, int, Packet, bool, bool]] = []
         self.under_way: dict[int, Packet] = {}

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 import pytest
 from userspace_cases import star
 
-from gradwire.emu.planning.plan import Plan
-from gradwire.emu.switches.userspace import Userspace, UserspaceSwitch
-from gradwire.emu.userspace import tun
+from gradwire.emu.planning.plan import TestbedPlan
+from gradwire.emu.switches.backends.userspace_backend import UserspaceKind, UserspaceSwitch
+from gradwire.emu.switches.userspace_switch import tun
 
-missing = Userspace().missing(None, star(2))
+missing = UserspaceKind().missing(None, star(2))
 needs_devices = pytest.mark.skipif(bool(missing), reason="; ".join(missing))
 
 
@@ -23,8 +23,8 @@ def networks() -> Iterator[Callable[..., UserspaceSwitch]]:
     """A function that makes a running network of a plan; everything is gone afterwards."""
     made = []
 
-    def run(plan: Plan, switch: UserspaceSwitch | None = None) -> UserspaceSwitch:
-        made.append(switch or Userspace().make(plan))
+    def run(plan: TestbedPlan, switch: UserspaceSwitch | None = None) -> UserspaceSwitch:
+        made.append(switch or UserspaceKind().make(plan))
         made[-1].build()
         made[-1].start()
         return made[-1]

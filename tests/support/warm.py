@@ -33,11 +33,11 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 IMPORTED = (
-    "gradwire.cli", "gradwire.connect", "gradwire.sim.simulate", "gradwire.sim.precheck", "gradwire.analysis.compare",
-    "gradwire.analysis.tables", "gradwire.experiment.resolve", "gradwire.traces.trace", "pyarrow.parquet", "networkx",
+    "gradwire.cli", "gradwire.studies.connect", "gradwire.sim.simulate", "gradwire.sim.preparation", "gradwire.analysis.comparison.compare",
+    "gradwire.analysis.comparison.tables", "gradwire.workload.resolve", "gradwire.traces.trace", "pyarrow.parquet", "networkx",
 )  # fmt: skip
 """What commands need, and no more: neither Numba, which a run with a kept engine does not load, nor torch."""
-TORCH = ("torch", "gradwire.training.trainer", "gradwire.training.simulated")
+TORCH = ("torch", "gradwire.training.trainer", "gradwire.training.networks.simulated")
 """What those need besides that train. Torch has no threads before it computes."""
 START_S = 120.0
 LENGTH, STATUS = struct.Struct("<Q"), struct.Struct("<i")

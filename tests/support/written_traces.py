@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradwire.traces.trace import (
-    Trace,
-)
+from gradwire.traces.trace import Trace
 
 TABLES = ["layers", "tensors", "iterations", "chunks"]
 
@@ -38,15 +36,9 @@ def same(one: Trace, other: Trace) -> None:
     assert one.sampled == other.sampled
     for iteration in range(len(one.iterations)):
         for tensor in range(len(one.tensors)):
-            np.testing.assert_array_equal(
-                one.chunk_rms(iteration, tensor), other.chunk_rms(iteration, tensor)
-            )
-            np.testing.assert_array_equal(
-                one.chunk_mean(iteration, tensor), other.chunk_mean(iteration, tensor)
-            )
-            np.testing.assert_array_equal(
-                one.chunk_max(iteration, tensor), other.chunk_max(iteration, tensor)
-            )
+            np.testing.assert_array_equal(one.chunk_rms(iteration, tensor), other.chunk_rms(iteration, tensor))
+            np.testing.assert_array_equal(one.chunk_mean(iteration, tensor), other.chunk_mean(iteration, tensor))
+            np.testing.assert_array_equal(one.chunk_max(iteration, tensor), other.chunk_max(iteration, tensor))
 
 
 def edit_manifest(directory: Path, **changes: Any) -> None:

@@ -18,14 +18,14 @@ import pytest
 from emu_cases import needs
 from profiles import by_profile, is_usual
 
-from gradwire.analysis.fidelity import agreement
-from gradwire.connect import emulate
+from gradwire.analysis.fidelity.fidelity import agreement
 from gradwire.emu.testbed import Request
-from gradwire.scenarios.load import load_scenario, pick_variant
-from gradwire.scenarios.result import Result
-from gradwire.scenarios.soundness import check_loss_invariant
+from gradwire.result_store.loss_bound_check import check_loss_invariant
+from gradwire.result_store.result import Result
+from gradwire.scenarios.loading.load import load_scenario, pick_variant
 from gradwire.sim.perturbation import perturbed
 from gradwire.sim.simulate import simulate
+from gradwire.studies.connect import emulate
 
 pytestmark = needs("uml", "tool:tc")
 
@@ -252,7 +252,9 @@ def test_a_job_does_the_same_and_tcp_costs_it_what_its_acknowledgements_take():
 
 def took(runs: list[Result]) -> float:
     """Mean iteration."""
-    return float(np.mean([np.mean(r.iterations["end_ps"].to_numpy() - r.iterations["start_ps"].to_numpy()) for r in runs]))
+    return float(
+        np.mean([np.mean(r.iterations["end_ps"].to_numpy() - r.iterations["start_ps"].to_numpy()) for r in runs])
+    )
 
 
 def slowest(runs: list[Result]) -> float:

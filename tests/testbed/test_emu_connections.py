@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from emu_cases import needs
 
-from gradwire.connect import emulate
 from gradwire.emu.testbed import Request
-from gradwire.scenarios.load import load_scenario
-from gradwire.scenarios.result import Result
+from gradwire.result_store.result import Result
+from gradwire.scenarios.loading.load import load_scenario
+from gradwire.studies.connect import emulate
 
 pytestmark = needs("uml", "tool:tc")
 
@@ -58,7 +58,11 @@ def asked_for(path: Path) -> Counter[bytes]:
 @pytest.mark.parametrize(("connections", "each"), [("fresh", ROUNDS), ("persistent", 1)])
 def test_as_many_connections_as_the_scenario_says(tmp_path, connections, each):
     result = run(
-        tmp_path, "userspace", f'transport.connections="{connections}"', captures=["h0"], capture_folder=tmp_path / "seen"
+        tmp_path,
+        "userspace",
+        f'transport.connections="{connections}"',
+        captures=["h0"],
+        capture_folder=tmp_path / "seen",
     )
     found = asked_for(next((tmp_path / "seen").iterdir()))
     assert len(found) == SENDERS and set(found.values()) == {each}
@@ -86,7 +90,10 @@ def test_hosts_may_be_called_by_their_racks(tmp_path):
     (tmp_path / "rack.graphml").write_text(
         f'<graphml xmlns="http://graphml.graphdrawing.org/xmlns"><graph edgedefault="undirected">{nodes}{edges}</graph></graphml>'
     )
-    changes = 'topology={kind="graph", file="rack.graphml"}', 'traffic=[{kind="incast", name="in", fan_in=3, size="9kB"}]'
+    changes = (
+        'topology={kind="graph", file="rack.graphml"}',
+        'traffic=[{kind="incast", name="in", fan_in=3, size="9kB"}]',
+    )
     result = run(tmp_path, "userspace", *changes, captures=["rack1/h0"], capture_folder=tmp_path / "seen")
     assert result.summary["totals"]["finished"]
     assert [path.name for path in (tmp_path / "seen").iterdir()] == ["rack1%2Fh0.pcapng"]

@@ -15,20 +15,10 @@ from typing import Any
 
 import pytest
 from emu_cases import needs
-from emu_commands import (
-    LIMIT_S,
-    SHORT,
-    USERSPACE,
-    VIRTUAL,
-    Place,
-    check_partial,
-    children,
-    has_open,
-    when_begun,
-)
+from emu_commands import LIMIT_S, SHORT, USERSPACE, VIRTUAL, Place, check_partial, children, has_open, when_begun
 
-from gradwire.emu.system.awake import DEVICE
-from gradwire.scenarios.result import Result
+from gradwire.emu.system.cpu_idle import DEVICE
+from gradwire.result_store.result import Result
 
 
 @pytest.fixture
@@ -45,7 +35,7 @@ def place(tmp_path: Path) -> Place:
     ("victim", "words"),
     [
         ("agent", "agent of h2: was killed by signal 9"),
-        ("switch", "userspace switch: its process has ended"),
+        ("switch", "userspace switch: its process ended"),
         ("runner", "testbed: the runner "),
     ],
 )
@@ -127,7 +117,7 @@ def test_the_limit_in_virtual_time(place: Place) -> None:
     assert status == 1 and "time was up" in said, error
     check_partial(place.folder / "kept", "max_wall")
     status, said, error = place.run("emulate", "long.toml", *VIRTUAL, "--max-wall", "300ms")
-    assert (status, said) == (1, "") and "virtual time: not over after 0.3 s on the wall clock" in error
+    assert (status, said) == (1, "") and "virtual time: wall-clock limit of 0.3 s exceeded" in error
 
 
 def killed(place: Place, wait: Callable[[subprocess.Popen[str]], Any], *arguments: str) -> None:
@@ -181,9 +171,11 @@ def test_nothing_is_left_when_it_is_killed_in_virtual_time(place: Place) -> None
 def test_a_run_in_which_nothing_arrives_ends(place: Place) -> None:
     """A minute of virtual time."""
     lost = SHORT.replace('"100us" }', '"100us", loss = 0.9999 }').replace('"dlcp"', '"constant_rate"')
-    (place.folder / "lost.toml").write_text(lost.replace("bound = 0.1\ndroppable = true\n", "").replace(", selective_drop = true", ""))
+    (place.folder / "lost.toml").write_text(
+        lost.replace("bound = 0.1\ndroppable = true\n", "").replace(", selective_drop = true", "")
+    )
     status, _, error = place.run("emulate", "lost.toml", *VIRTUAL)
-    assert status == 1 and error.startswith("gradwire: run: nothing has moved for 6")
+    assert status == 1 and error.startswith("gradwire: run: no progress for 6")
     assert "waiting for message 0 from h1 to h0" in error
 
 
@@ -255,6 +247,10 @@ def test_real_machines_take_no_switch_clock_or_captures(place: Place) -> None:
     (place.folder / "machines.toml").write_text(SHORT + hosts)
     for option, where in ((USERSPACE, "--switch"), (VIRTUAL, "--clock"), (("--pcap", "new"), "--pcap")):
         status, _, error = place.run("emulate", "machines.toml", *option)
-        assert status == 2 and error.startswith(f"gradwire: {where}: ") and error.endswith("expected without it")
+        assert (
+            status == 2
+            and error.startswith(f"gradwire: {where}: ")
+            and error.endswith("expected a run without this option")
+        )
     status, _, error = place.run("emulate", "machines.toml")
     assert status == 1 and "agent of h" in error and "ended with exit status 1" in error

@@ -16,7 +16,7 @@ from emu_commands import ROOT, USERSPACE, VIRTUAL, Place
 
 import gradwire
 from gradwire.emu.planning.plan import host_address
-from gradwire.scenarios.result import Result
+from gradwire.result_store.result import Result
 
 PYTHON = sys.executable
 TELLS = """

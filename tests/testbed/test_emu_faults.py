@@ -8,7 +8,7 @@ from emu_cases import needs
 
 import gradwire
 from gradwire.emu.testbed import Request
-from gradwire.scenarios.load import build_scenario
+from gradwire.scenarios.loading.load import build_scenario
 
 JOB = {"name": "j", "trace": "resnet20", "iterations": 2, "workers": 4, "servers": 1, "push_bound": 0.02,
        "exchange": {"kind": "parameter_server"}}  # fmt: skip

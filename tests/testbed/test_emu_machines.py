@@ -14,9 +14,9 @@ import pytest
 from emu_cases import in_private, needs
 
 from gradwire.emu.control import machines
-from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.switches.backend_kind import TestbedError
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.scenarios.load import build_scenario
+from gradwire.scenarios.loading.load import build_scenario
 from gradwire.scenarios.schema.emulation import RealHost
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,7 +54,7 @@ def network() -> None:
 
 
 def run(hosts: list[dict[str, Any]]) -> dict[str, Any]:
-    from gradwire.connect import emulate
+    from gradwire.studies.connect import emulate
 
     result = emulate(build_scenario(tables(hosts), "test"))
     rows = result.messages.to_pylist()
@@ -86,7 +86,17 @@ def by_ssh(folder: str) -> dict[str, Any]:
             f"ListenAddress 192.0.2.{host + 1}:2222\nHostKey {place}/host\nAuthorizedKeysFile {place}/authorized\n"
             f"PidFile none\nStrictModes no\nUsePAM no\nPermitRootLogin prohibit-password\n"
         )
-        command = ["ip", "netns", "exec", f"m{host}", shutil.which("sshd") or "/usr/sbin/sshd", "-D", "-e", "-f", str(config)]
+        command = [
+            "ip",
+            "netns",
+            "exec",
+            f"m{host}",
+            shutil.which("sshd") or "/usr/sbin/sshd",
+            "-D",
+            "-e",
+            "-f",
+            str(config),
+        ]
         servers.append(subprocess.Popen(command, stderr=subprocess.DEVNULL))
     ssh = ["ssh", "-i", f"{place}/user", "-p", "2222", "-o", "StrictHostKeyChecking=no", "-o", "BatchMode=yes",
            "-o", f"UserKnownHostsFile={place}/known", "-o", "LogLevel=ERROR"]  # fmt: skip
@@ -137,24 +147,24 @@ def test_ssh_asks_nothing_and_starts_the_agent():
 
 
 def test_every_host_needs_a_machine_and_every_machine_a_host():
-    from gradwire.emu.planning.prepare import make_plan
-    from gradwire.experiment.resolve import resolve
+    from gradwire.emu.planning.planner import make_plan
+    from gradwire.workload.resolve import resolve
 
     scenario = build_scenario(tables([]), "test")
     plan = make_plan(scenario, resolve(scenario), clock="wall", switch="none")
     with pytest.raises(TestbedError, match=r"no machine for h1, h2"):
         machines.plan_for(plan, [host("h0")])
-    with pytest.raises(TestbedError, match=r"there is no host 'h9'"):
+    with pytest.raises(TestbedError, match=r"no such host: 'h9'"):
         machines.plan_for(plan, [host("h9")])
 
 
 @pytest.mark.parametrize(
     ("hosts", "words"),
     [
-        ([{"name": "h0", "address": "node0", "ssh": "a"}], "is no IPv4 address"),
+        ([{"name": "h0", "address": "node0", "ssh": "a"}], "is not an IPv4 address"),
         ([{"name": "h0", "address": "192.0.2.1"}], "are both missing"),
-        ([{"name": "h0", "address": "192.0.2.1", "ssh": "a", "command": ["b"]}], "are both given"),
-        ([{"name": "h0", "address": f"192.0.2.{n}", "ssh": "a"} for n in (1, 2)], "give a name twice"),
+        ([{"name": "h0", "address": "192.0.2.1", "ssh": "a", "command": ["b"]}], "ssh: and command are both set"),
+        ([{"name": "h0", "address": f"192.0.2.{n}", "ssh": "a"} for n in (1, 2)], "hosts: repeat a name"),
     ],
 )
 def test_machines_that_make_no_sense_are_refused(hosts, words):

@@ -111,7 +111,7 @@ def test_and_is_told_what_he_lacks_for_the_wall_clock(place: Path) -> None:
     ran = as_nobody(place, "emulate", "short.toml", "--switch", "bpf")
     assert ran.returncode == 2
     (line,) = ran.stderr.splitlines()
-    assert any(what in line for what in ("private namespaces cannot be made", "no BPF program: the kernel refuses"))
+    assert any(what in line for what in ("cannot create private namespaces", "no BPF program: the kernel rejects"))
     assert "--clock virtual" in line
 
 

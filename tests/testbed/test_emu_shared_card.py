@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from emu_cases import needs
 
-from gradwire.connect import emulate
 from gradwire.emu.testbed import Request
-from gradwire.scenarios.load import build_scenario
-from gradwire.scenarios.result import Result
+from gradwire.result_store.result import Result
+from gradwire.scenarios.loading.load import build_scenario
 from gradwire.sim.simulate import simulate
+from gradwire.studies.connect import emulate
 
 pytestmark = needs("uml", "tool:tc")
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from emu_cases import needs
 
-from gradwire.analysis.fidelity import agreement
-from gradwire.connect import emulate
+from gradwire.analysis.fidelity.fidelity import agreement
 from gradwire.emu.testbed import Request
-from gradwire.scenarios.load import load_scenario
+from gradwire.scenarios.loading.load import load_scenario
 from gradwire.sim.simulate import simulate
+from gradwire.studies.connect import emulate
 
 pytestmark = needs("uml", "tool:tc")
 

@@ -13,17 +13,17 @@ from emu_cases import needs
 torch = pytest.importorskip("torch")
 
 from gradwire.emu.session import Session  # noqa: E402
-from gradwire.emu.switches.base import TestbedError  # noqa: E402
+from gradwire.emu.switches.backend_kind import TestbedError  # noqa: E402
 from gradwire.scenarios.errors import ScenarioError  # noqa: E402
-from gradwire.scenarios.load import build_scenario  # noqa: E402
+from gradwire.scenarios.loading.load import build_scenario  # noqa: E402
 from gradwire.scenarios.schema.scenario import Scenario  # noqa: E402
-from gradwire.sim.session import Session as Simulator  # noqa: E402
+from gradwire.sim.sessions.session import Session as Simulator  # noqa: E402
 from gradwire.training.data import images  # noqa: E402
-from gradwire.training.network import Recorded, Replay  # noqa: E402
+from gradwire.training.networks.builtin_networks import RecordingNetwork, Replay  # noqa: E402
+from gradwire.training.networks.simulated import Simulated  # noqa: E402
 from gradwire.training.reducers.base import Reducer  # noqa: E402
 from gradwire.training.reducers.terngrad import TernGrad  # noqa: E402
 from gradwire.training.reducers.topk import TopK  # noqa: E402
-from gradwire.training.simulated import Simulated  # noqa: E402
 from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
 
 PAYLOAD, BOUND = 1024, 0.25
@@ -59,7 +59,7 @@ def test_virtual_time_is_the_same_again(tmp_path: Path) -> None:
     pauses; and from what was recorded, bit by bit. Something is lost, and of no message more than its bound."""
     session = Session(scenario("virtual"))
     try:
-        recorded = Recorded(Simulated(session))
+        recorded = RecordingNetwork(Simulated(session))
         first, rows = trainer(recorded), []
         for step in range(4):
             rows.append(first.step())
@@ -146,6 +146,6 @@ def test_what_cannot_be_played_is_said_before_anything_is_made() -> None:
 @needs("namespaces", "tun")
 def test_a_step_that_takes_too_long_ends_it_all() -> None:
     session = Session(scenario("wall"), limit_s=0.0)
-    with pytest.raises(TestbedError, match="step 0 is not over after 0 s"):
+    with pytest.raises(TestbedError, match="step 0 took longer than 0 s"):
         trainer(Simulated(session)).step()
     assert session._held is None

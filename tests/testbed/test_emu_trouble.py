@@ -16,7 +16,7 @@ import pytest
 from emu_cases import needs
 from emu_commands import GRADWIRE, LIMIT_S, NO_RIGHTS, SHORT, USERSPACE, VIRTUAL, Place
 
-from gradwire.scenarios.result import Result
+from gradwire.result_store.result import Result
 
 
 @pytest.fixture
@@ -30,16 +30,16 @@ def place(tmp_path: Path) -> Place:
 MISTAKES: dict[str, tuple[tuple[str, ...], str]] = {
     "no scenario": (("nothing.toml",), "nothing.toml"),
     "no policy": (("short.toml", "--policy", "other"), 'no policy "other"'),
-    "no backend": (("short.toml", "--switch", "ovs"), "--switch: there is no backend 'ovs'"),
-    "no clock": (("short.toml", "--clock", "fast"), "--clock: there is no clock 'fast'"),
-    "no time": (("short.toml", "--max-wall", "soon"), "--max-wall: is no wall-clock time"),
-    "at without pcap": (("short.toml", "--at", "s0"), "--at: says where to capture, but not into which folder"),
-    "no node": (("short.toml", "--pcap", "new", "--at", "h9", "--at", "s9"), "--at: there is no node 'h9', 's9'; expected h0,"),
+    "no backend": (("short.toml", "--switch", "ovs"), "--switch: unknown backend 'ovs'"),
+    "no clock": (("short.toml", "--clock", "fast"), "--clock: unknown clock 'fast'"),
+    "no time": (("short.toml", "--max-wall", "soon"), "--max-wall: is not a wall-clock time"),
+    "at without pcap": (("short.toml", "--at", "s0"), "--at: needs an output folder"),
+    "no node": (("short.toml", "--pcap", "new", "--at", "h9", "--at", "s9"), "--at: no such node: 'h9', 's9'; expected h0,"),
     "pcap exists": (("short.toml", "--pcap", "full"), "full: exists already"),
     "out exists": (("short.toml", "--out", "short.toml"), "short.toml: exists already"),
-    "out below a file": (("short.toml", "--out", "short.toml/new"), "short.toml/new: lies inside of something that is no folder"),
-    "pcap below a file": (("short.toml", "--pcap", "short.toml/new"), "short.toml/new: lies inside of something that is no folder"),
-    "all and pcap": (("short.toml", "--all", "--pcap", "new"), "--all: goes with neither"),
+    "out below a file": (("short.toml", "--out", "short.toml/new"), "short.toml/new: has a parent that is not a folder"),
+    "pcap below a file": (("short.toml", "--pcap", "short.toml/new"), "short.toml/new: has a parent that is not a folder"),
+    "all and pcap": (("short.toml", "--all", "--pcap", "new"), "--all: cannot be combined"),
     "too many hosts": (("short.toml", "--set", "topology.hosts=100", *VIRTUAL), "topology: 100 hosts"),
     "no sample ports": (("short.toml", "--set", "output.queue_samples=1ms", "--set", 'output.sample_ports=["x"]', *VIRTUAL),
                         "the ports to be sampled are not in the network"),
@@ -81,14 +81,14 @@ delays = true
 """.replace("bound = 0.1\ndroppable = true\n", "")
     )
     text = (place.folder / "much.toml").read_text().replace("bound = 0.1\ndroppable = true\n", "")
-    (place.folder / "much.toml").write_text("load_balancing = \"flowlet\"\n" + text)
+    (place.folder / "much.toml").write_text('load_balancing = "flowlet"\n' + text)
     done = subprocess.run(
         [*GRADWIRE, "emulate", "much.toml"], cwd=place.folder, env=place.environment, capture_output=True, text=True,
         timeout=LIMIT_S,
     )  # fmt: skip
     assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr
     assert "the testbed cannot run this scenario" in done.stderr, done.stderr
-    for where in ("switch.shared_buffer", "load_balancing", "transport: wants what the testbed has not got", "transport.min_rto",
+    for where in ("switch.shared_buffer", "load_balancing", "transport: needs what the testbed lacks", "transport.min_rto",
                   "output.packet_log", "output.delays"):  # fmt: skip
         assert f"  {where}" in done.stderr, where
 
@@ -96,7 +96,7 @@ delays = true
 @needs("namespaces")
 def test_a_rate_out_of_reach_is_refused(place: Place) -> None:
     status, _, error = place.run("emulate", "short.toml", "--set", "link.rate=100Gbps", *USERSPACE)
-    assert status == 2 and "100Gbps, out of reach of this machine on the wall clock; expected at most" in error
+    assert status == 2 and "100Gbps, too fast for this machine on the wall clock; expected at most" in error
 
 
 def test_a_backend_that_this_kernel_lacks(place: Place) -> None:
@@ -110,14 +110,16 @@ def test_a_backend_that_this_kernel_lacks(place: Place) -> None:
 
 def test_no_virtual_kernel(place: Place) -> None:
     nowhere = str(place.folder / "cache")
-    status, _, error = place.run("emulate", "short.toml", *VIRTUAL, GRADWIRE_UML="", XDG_CACHE_HOME=nowhere, HOME=nowhere)
-    assert status == 2 and error.endswith("there is no virtual-time kernel yet; expected make uml, once (a few minutes)")
+    status, _, error = place.run(
+        "emulate", "short.toml", *VIRTUAL, GRADWIRE_UML="", XDG_CACHE_HOME=nowhere, HOME=nowhere
+    )
+    assert status == 2 and error.endswith("no virtual-time kernel; expected make uml, once (a few minutes)")
     status, _, error = place.run("emulate", "short.toml", *VIRTUAL, GRADWIRE_UML=nowhere)
-    assert status == 2 and f"GRADWIRE_UML={nowhere}: is no program" in error
+    assert status == 2 and f"GRADWIRE_UML={nowhere}: not a program" in error
     (place.folder / "no-kernel").write_text("#!/bin/sh\necho not a kernel\n")
     (place.folder / "no-kernel").chmod(0o755)
     status, _, error = place.run("emulate", "short.toml", *VIRTUAL, GRADWIRE_UML=str(place.folder / "no-kernel"))
-    assert status == 2 and "is no User-Mode Linux kernel with time travel" in error
+    assert status == 2 and "not a User-Mode Linux kernel with time travel" in error
     (place.folder / "no-kernel").write_text("#!/bin/sh\necho not a kernel # time-travel\n")
     status, _, error = place.run("emulate", "short.toml", *VIRTUAL, GRADWIRE_UML=str(place.folder / "no-kernel"))
     assert status == 1 and error.endswith("the kernel ended early: not a kernel")
@@ -128,9 +130,9 @@ def test_without_rights(place: Place) -> None:
     """Root in a container without the rights to namespaces; so is anybody where users may make none."""
     status, _, error = place.run("emulate", "short.toml", before=NO_RIGHTS)
     assert status == 2 and len(error) < 300
-    assert "private namespaces cannot be made (unshare: " in error and "--clock virtual" in error
+    assert "cannot create private namespaces (unshare: " in error and "--clock virtual" in error
     status, said, error = place.run("probe", "short.toml", before=NO_RIGHTS)
-    assert (status, error) == (1, "") and "private namespaces cannot be made" in " ".join(said.split())
+    assert (status, error) == (1, "") and "cannot create private namespaces" in " ".join(said.split())
 
 
 @needs("root", "tool:setpriv", "uml")
@@ -164,7 +166,7 @@ def test_a_missing_tool_is_named_with_its_package(place: Place, tool: str, packa
         capture_output=True, text=True, timeout=LIMIT_S,
     )  # fmt: skip
     assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert f"there is no command {tool}" in done.stderr and package in done.stderr.split("; expected ")[-1]
+    assert f"command not found: {tool}" in done.stderr and package in done.stderr.split("; expected ")[-1]
 
 
 # full disks
@@ -187,7 +189,7 @@ def test_no_room_for_temporary_files(place: Place, size: str) -> None:
     assert status == 2
     assert error == (
         f"gradwire: {place.temporary}: cannot write temporary files: No space left on device; "
-        "expected room there, or TMPDIR=FOLDER elsewhere"
+        "expected free space, or TMPDIR=FOLDER elsewhere"
     )
 
 
@@ -201,7 +203,7 @@ def test_no_room_for_temporary_files_in_virtual_time(place: Place) -> None:
 def test_no_room_for_the_memory_of_a_virtual_machine(place: Place) -> None:
     small = [*full("10m", Path("/dev/shm")), *full("10m", place.temporary)]
     status, _, error = place.run("emulate", "short.toml", *VIRTUAL, before=small)
-    assert status == 2 and "no room for the memory of a virtual machine, 1024 MB" in error
+    assert status == 2 and "no space for the memory of a virtual machine, 1024 MB" in error
 
 
 @needs("namespaces")
@@ -212,7 +214,7 @@ def test_no_room_for_the_result(place: Place) -> None:
     asked = ("emulate", "short.toml", *USERSPACE, "--out", "small/x")
     status, said, error = place.run(*asked, before=small, TMPDIR=str(elsewhere))
     (kept,) = elsewhere.glob("*/x/result.json")
-    assert status == 2 and f"small/x: there is no room left; the results are in {kept.parent} instead" in error
+    assert status == 2 and f"small/x: no space left on device; the results are in {kept.parent} instead" in error
     assert "flow completion" in said
     assert Result.read(kept.parent).summary["totals"]["finished"]
 
@@ -233,4 +235,4 @@ def test_temporary_files_that_the_inside_would_not_see(place: Place) -> None:
     if not os.access("/run/lock", os.W_OK):
         pytest.skip("needs a folder below /run that can be written to")
     status, _, error = place.run("emulate", "short.toml", *USERSPACE, TMPDIR="/run/lock")
-    assert status == 2 and ("TMPDIR=/run/lock: cannot be seen" in error or "private namespaces" in error)
+    assert status == 2 and ("TMPDIR=/run/lock: not visible" in error or "private namespaces" in error)

@@ -12,12 +12,12 @@ import pytest
 from emu_cases import needs
 from emu_commands import SHORT, Place
 
-from gradwire.analysis.fidelity import agreement
-from gradwire.connect import emulate
+from gradwire.analysis.fidelity.fidelity import agreement
 from gradwire.emu.testbed import Request
-from gradwire.scenarios.load import load_scenario, pick_variant
-from gradwire.scenarios.soundness import check_loss_invariant
+from gradwire.result_store.loss_bound_check import check_loss_invariant
+from gradwire.scenarios.loading.load import load_scenario, pick_variant
 from gradwire.sim.simulate import simulate
+from gradwire.studies.connect import emulate
 
 
 @needs("namespaces")
@@ -57,6 +57,6 @@ def test_hosts_that_answer_too_late_for_the_round_trip_disturb_a_comparison(tmp_
     for more, said in (((), True), (("--set", "fidelity.answers=off"), False)):
         code, shown, _ = place.run(*command, *more)
         disturbed = json.loads(shown)["engine"]["disturbed"]
-        assert any(line.startswith("hosts answered") for line in disturbed) == said, disturbed
+        assert any(line.startswith("mean delay of hosts' answers") for line in disturbed) == said, disturbed
         if said:
             assert code == 1

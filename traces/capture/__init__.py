@@ -1,1 +1,1 @@
-"""Recording a trace from PyTorch training: `session` is the way in, `recorder` what its hooks keep. Needs torch."""
+"""Recording a trace from PyTorch training: `session` is the entry point, `recorder` has the hooks. Needs torch."""

@@ -1,16 +1,15 @@
-"""From recorded iterations to a trace: which modules are layers, which layer a parameter belongs to, float16.
+"""Assembly of a trace from recorded iterations: layers, the parameters of each, and float16 magnitudes.
 
-Layers are the modules that own parameters directly, in the order in which they first ran; in most networks
-these are the leaf modules with parameters. A parameter belongs to the first of its owners to run, so tied
-weights are one tensor of the earliest layer that needs them. An owner that is never called itself (the
-output projection inside torch's MultiheadAttention is such a one) hands its parameters to the closest
-enclosing layer, failing that to the model as a whole, which then becomes a layer. Frozen parameters are not
-tensors of the trace, but their layers are still timed.
+Layers are the modules that own parameters directly, in the order in which they first ran; in most networks these are
+the leaf modules with parameters. A parameter belongs to the first of its owners to run, so tied weights are one tensor
+of the earliest layer that needs them. An owner that is never called itself (such as the output projection inside
+torch's MultiheadAttention) passes its parameters to the closest enclosing layer, else to the whole model, which then
+becomes a layer. Frozen parameters are not tensors of the trace, but their layers are still timed.
 
-Inside a module that torch.compile has compiled no layer is called on its own. Its layers count as run one after
-the other, as declared, and share the time of its forward evenly [ours]; the manifest names such modules.
+Modules inside one compiled by torch.compile are not called separately. Its layers count as run one after the other, as
+declared, and share its forward time evenly [ours]; the manifest names such modules.
 
-Names are those of the model without its wrappers: neither DDP's "module." nor "_orig_mod." of torch.compile.
+Names are those of the unwrapped model, without DDP's "module." and torch.compile's "_orig_mod.".
 """
 
 from __future__ import annotations
@@ -24,16 +23,14 @@ from torch import nn
 
 from gradwire.scenarios.errors import TraceError
 from gradwire.scenarios.json_data import Json, JsonView
-from gradwire.traces.capture.parallel import is_compiled, named_children, start_of
-from gradwire.traces.trace import Iteration, TensorInfo, Trace, scale_exponents, to_halves
+from gradwire.traces.capture.parallel import entry_module, is_compiled, named_children
+from gradwire.traces.trace import Iteration, TensorInfo, Trace, scale_exponents, to_float16
 
 
 @dataclass(frozen=True)
-class Captured:
-    """One recorded iteration, by module and parameter number; picoseconds since its start.
-
-    `figures` holds mean |g|, max |g| and rms, [3, chunks], per parameter; None if the iteration is not sampled.
-    """
+class CapturedIteration:
+    """One recorded iteration, by module and parameter number; picoseconds since its start. `figures` holds mean |g|,
+    max |g| and rms, [3, chunks], per parameter; None if the iteration is not sampled."""
 
     phase: str
     step: int
@@ -44,19 +41,18 @@ class Captured:
     backward_end: int
     optimizer: int
     figures: list[np.ndarray] | None
-    cpu_share: float  # processor time per wall-clock time; below the number of threads, others ran too
+    cpu_share: float  # processor time per wall-clock time; below the number of threads, other processes ran too
     model_calls: int = 1  # several where gradients are accumulated over micro-batches
-    exposed: int | None = None  # time between the last gradient and the optimiser; None in a single process
+    exposed: int | None = None  # time between the last gradient and the optimizer; None in a single process
 
 
 @dataclass
-class Anatomy:
-    """The modules and trainable parameters of a model under fixed numbers; module 0 is the one whose call
-    begins an iteration.
+class NumberedModel:
+    """Numbered modules and trainable parameters of a model; module 0 is the one whose call begins an iteration.
 
-    `inside` says for a module in which compiled module it lies; `dtypes` for a parameter in which type its
-    gradient travels, where that is not the parameter's. TraceError if there is nothing to train, or what
-    there is cannot be seen (see `gradwire.traces.capture.parallel`).
+    `inside` maps a module to the compiled module around it; `dtypes` maps a parameter to the type in which its gradient
+    travels, if that differs from its own. TraceError if there is nothing to train, or the model cannot be observed (see
+    `gradwire.traces.capture.parallel`).
     """
 
     model: nn.Module
@@ -64,14 +60,14 @@ class Anatomy:
     module_names: list[str] = field(init=False)
     parameters: list[tuple[str, nn.Parameter]] = field(init=False)
     empty: list[str] = field(init=False)
-    """Names of trainable parameters without elements: they have nothing to send."""
+    """Names of trainable parameters without elements, which send nothing."""
     inside: dict[int, int] = field(init=False, default_factory=dict)
     dtypes: dict[int, torch.dtype] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.modules, self.module_names = [], []
         self._number: dict[int, int] = {}
-        self._walk(start_of(self.model), "", None)
+        self._walk(entry_module(self.model), "", None)
         self._owners_of: dict[int, list[int]] = {}  # by id of the parameter
         self.parameters = []
         self.empty = []
@@ -88,14 +84,12 @@ class Anatomy:
                 self._owners_of.setdefault(id(parameter), []).append(number)
         if not self.parameters:
             raise TraceError("has no trainable parameter", type(self.model).__name__, "a model to train")
-        places = {parameter.device for _, parameter in self.parameters}
-        if len(places) > 1:
-            raise TraceError(
-                f"parameters on {len(places)} devices", "capture", "a model on one device per process"
-            )
+        devices = {parameter.device for _, parameter in self.parameters}
+        if len(devices) > 1:
+            raise TraceError(f"parameters on {len(devices)} devices", "capture", "a model on one device per process")
 
     def _walk(self, module: nn.Module, name: str, compiled: int | None) -> None:
-        """Number `module` and what is in it, each once and parents first: the order of `named_modules`."""
+        """Number `module` and its descendants once each, parents first: the order of `named_modules`."""
         if id(module) in self._number:
             return
         number = self._number[id(module)] = len(self.modules)
@@ -110,127 +104,119 @@ class Anatomy:
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters are."""
+        """Device of the parameters."""
         return self.parameters[0][1].device
 
     def timed(self) -> list[int]:
-        """Modules whose calls have to be timed: owners of parameters, and compiled modules around some."""
+        """Return the modules whose calls are timed: owners of parameters, and compiled modules around owners."""
         around = {self.inside.get(owner, owner) for owner in self.owners}
         return sorted({0, *around})
 
     def entrances(self) -> list[int]:
-        """Modules with one of which an iteration begins: the model or, if a loop calls its parts one by one,
-        what it directly consists of.
-        """
-        found, containers = [0], [] if is_compiled(self.modules[0]) else [self.modules[0]]
+        """Return the modules whose call may begin an iteration. They are the model and its direct parts, as a loop may
+        call these one by one."""
+        entrances, containers = [0], [] if is_compiled(self.modules[0]) else [self.modules[0]]
         while containers:
             for child in containers.pop().children():
-                if type(child).forward is nn.Module.forward:  # as of a ModuleList: it is never called
+                if type(child).forward is nn.Module.forward:  # containers such as ModuleList are never called
                     containers.append(child)
                 else:
-                    found.append(self._number[id(child)])
-        return sorted(set(found))
+                    entrances.append(self._number[id(child)])
+        return sorted(set(entrances))
 
     def owners_of(self, number: int) -> list[int]:
-        """Modules that hold parameter `number` directly; several if it is tied."""
+        """Return the modules that hold parameter `number` directly; several if it is tied."""
         return self._owners_of[id(self.parameters[number][1])]
 
     def spread(self, times: dict[int, int], ends: dict[int, int]) -> tuple[dict[int, int], dict[int, int]]:
-        """Forward times with those of layers inside compiled modules added, in order of running."""
+        """Return forward times including the layers inside compiled modules, in execution order."""
         all_starts: dict[int, int] = {}
         all_ends: dict[int, int] = {}
         for number, start in times.items():
             end = all_ends[number] = ends.get(number, start)
             all_starts[number] = start
             hidden = [owner for owner in sorted(self.owners) if self.inside.get(owner) == number]
-            for place, owner in enumerate(hidden):
-                all_starts[owner] = start + (end - start) * place // len(hidden)
-                all_ends[owner] = start + (end - start) * (place + 1) // len(hidden)
+            for position, owner in enumerate(hidden):
+                all_starts[owner] = start + (end - start) * position // len(hidden)
+                all_ends[owner] = start + (end - start) * (position + 1) // len(hidden)
         return all_starts, all_ends
 
     def assign_layers(self, kept: Sequence[int], ran: Sequence[int]) -> tuple[dict[int, int], list[int]]:
-        """(layer of each parameter in `kept`, modules that are layers in forward order), given the order of
-        running.
-        """
-        place = {number: index for index, number in enumerate(ran)}
+        """Return (layer of each parameter in `kept`, modules that are layers in forward order), given execution order
+        `ran`."""
+        position = {number: index for index, number in enumerate(ran)}
         candidates = [number for number in ran if number in self.owners]
-        home: dict[int, int] = {}
+        layer_module: dict[int, int] = {}
         for number in kept:
             owners = self.owners_of(number)
-            called = [owner for owner in owners if owner in place]
+            called = [owner for owner in owners if owner in position]
             if called:
-                home[number] = min(called, key=place.__getitem__)
+                layer_module[number] = min(called, key=position.__getitem__)
             else:
                 around = [c for c in candidates if any(self._encloses(c, owner) for owner in owners)]
-                home[number] = max(around, key=lambda c: len(self.module_names[c]), default=0)
-        # A layer inside a compiled module counts only if it has something to say: it may never have run.
-        layers = {c for c in candidates if c not in self.inside} | set(home.values())
+                layer_module[number] = max(around, key=lambda c: len(self.module_names[c]), default=0)
+        # A layer inside a compiled module counts only if it has a gradient: it may never have run.
+        layers = {c for c in candidates if c not in self.inside} | set(layer_module.values())
         order = [number for number in ran if number in layers]
         index = {number: layer for layer, number in enumerate(order)}
-        return {number: index[module] for number, module in home.items()}, order
+        return {number: index[module] for number, module in layer_module.items()}, order
 
     def _encloses(self, outer: int, inner: int) -> bool:
         name = self.module_names[outer]
         return name == "" or self.module_names[inner].startswith(name + ".")
 
 
-def kept_parameters(captured: Sequence[Captured]) -> list[int]:
-    """Numbers of the parameters that had a gradient in some captured iteration: the tensors of the trace.
-
-    TraceError if there is none.
-    """
-    kept = sorted(set[int]().union(*(one.ready for one in captured)))
-    if not kept:
-        raise TraceError(
-            "no gradient was computed in the captured steps", "capture", "loss.backward() in each"
-        )
-    return kept
+def parameters_with_gradient(captured: Sequence[CapturedIteration]) -> list[int]:
+    """Return the numbers of the parameters that had a gradient in some captured iteration: the tensors of the trace.
+    TraceError if there are none."""
+    numbers = sorted(set[int]().union(*(iteration.ready for iteration in captured)))
+    if not numbers:
+        raise TraceError("no gradient was computed in the captured steps", "capture", "loss.backward() in each")
+    return numbers
 
 
 def assemble(
-    anatomy: Anatomy,
+    anatomy: NumberedModel,
     ran: Sequence[int],
-    captured: Sequence[Captured],
+    captured: Sequence[CapturedIteration],
     manifest: JsonView,
     groups: Sequence[tuple[Json, Sequence[int]]] = (),
     rank: int = 0,
 ) -> Trace:
-    """The trace of `captured`; `ran` is the order in which modules first ran, `groups` holds what travels
-    together as (what is said of it, parameter numbers). TraceError if there is no gradient.
-
-    Parameters whose gradient never came are left out and named in the manifest under `without_gradient`.
-    """
-    kept = kept_parameters(captured)
-    layer_of, order = anatomy.assign_layers(kept, ran)
-    sampled = [index for index, one in enumerate(captured) if one.figures is not None]
-    figures = [[one.figures[number] for number in kept] for one in captured if one.figures is not None]
-    largest = [
-        max((float(row[place][1].max()) for row in figures), default=0.0) for place in range(len(kept))
+    """Return the trace of `captured`; TraceError if there is no gradient. `ran` is the order in which modules first
+    ran; `groups` holds (manifest entry, parameter numbers) of tensors that travel together. Parameters without any
+    gradient are left out and named in the manifest under `without_gradient`."""
+    numbers = parameters_with_gradient(captured)
+    layer_of, order = anatomy.assign_layers(numbers, ran)
+    sampled = [index for index, iteration in enumerate(captured) if iteration.figures is not None]
+    figures = [
+        [iteration.figures[number] for number in numbers] for iteration in captured if iteration.figures is not None
     ]
+    largest = [max((float(row[column][1].max()) for row in figures), default=0.0) for column in range(len(numbers))]
     exponents = scale_exponents(np.array(largest, dtype=np.float64)).tolist()
-    tensor_of = {number: tensor for tensor, number in enumerate(kept)}
-    said: Json = {
+    tensor_of = {number: tensor for tensor, number in enumerate(numbers)}
+    details: Json = {
         "without_gradient": [
             *(name for number, (name, _) in enumerate(anatomy.parameters) if number not in tensor_of),
             *anatomy.empty,
         ]
     }
     if groups:
-        said["groups"] = [
-            {**about, "tensors": [tensor_of[number] for number in members if number in tensor_of]}
-            for about, members in groups
+        details["groups"] = [
+            {**description, "tensors": [tensor_of[number] for number in members if number in tensor_of]}
+            for description, members in groups
         ]
     compiled = sorted({anatomy.inside[layer] for layer in order if layer in anatomy.inside})
     if compiled:
-        said["compiled"] = {
+        details["compiled"] = {
             "modules": [anatomy.module_names[number] or "model" for number in compiled],
             "forward_of_layers": "even shares of the compiled module's time",
         }
     return Trace(
-        {**manifest, **said},
+        {**manifest, **details},
         [anatomy.module_names[number] or "model" for number in order],
-        [_tensor(anatomy, n, layer_of[n], e) for n, e in zip(kept, exponents, strict=True)],
-        [_iteration(index, one, order, kept, rank) for index, one in enumerate(captured)],
+        [_tensor(anatomy, n, layer_of[n], e) for n, e in zip(numbers, exponents, strict=True)],
+        [_iteration(index, iteration, order, numbers, rank) for index, iteration in enumerate(captured)],
         _halves(figures, exponents, 0),
         _halves(figures, exponents, 1),
         _halves(figures, exponents, 2),
@@ -238,7 +224,7 @@ def assemble(
     )
 
 
-def _tensor(anatomy: Anatomy, number: int, layer: int, exponent: int) -> TensorInfo:
+def _tensor(anatomy: NumberedModel, number: int, layer: int, exponent: int) -> TensorInfo:
     name, parameter = anatomy.parameters[number]
     dtype = str(anatomy.dtypes.get(number, parameter.dtype)).removeprefix("torch.")
     return TensorInfo(name, tuple(parameter.shape), parameter.numel(), dtype, layer, exponent)
@@ -246,29 +232,29 @@ def _tensor(anatomy: Anatomy, number: int, layer: int, exponent: int) -> TensorI
 
 def _halves(figures: list[list[np.ndarray]], exponents: list[int], which: int) -> np.ndarray:
     rows = [
-        [to_halves(values[which], exponent) for values, exponent in zip(row, exponents, strict=True)]
+        [to_float16(values[which], exponent) for values, exponent in zip(row, exponents, strict=True)]
         for row in figures
     ]
     return np.stack([np.concatenate(row) for row in rows])
 
 
-def _iteration(index: int, one: Captured, order: list[int], kept: list[int], rank: int) -> Iteration:
+def _iteration(index: int, captured: CapturedIteration, order: list[int], numbers: list[int], rank: int) -> Iteration:
     starts: list[int] = []
     ends: list[int] = []
     for number in order:
-        # A layer that did not run this time takes no time, at the place where it would have run.
-        starts.append(one.forward_start.get(number, ends[-1] if ends else 0))
-        ends.append(one.forward_end.get(number, starts[-1]))
+        # A layer that did not run takes no time, at its usual position.
+        starts.append(captured.forward_start.get(number, ends[-1] if ends else 0))
+        ends.append(captured.forward_end.get(number, starts[-1]))
     return Iteration(
         index=index,
-        phase=one.phase,
-        step=one.step,
-        loss=one.loss,
+        phase=captured.phase,
+        step=captured.step,
+        loss=captured.loss,
         forward_start_ps=np.array(starts, dtype=np.int64),
         forward_end_ps=np.array(ends, dtype=np.int64),
-        ready_ps=np.array([one.ready.get(number, one.backward_end) for number in kept], dtype=np.int64),
-        backward_end_ps=one.backward_end,
-        optimizer_ps=one.optimizer,
-        end_ps=one.backward_end + one.optimizer,
+        ready_ps=np.array([captured.ready.get(number, captured.backward_end) for number in numbers], dtype=np.int64),
+        backward_end_ps=captured.backward_end,
+        optimizer_ps=captured.optimizer,
+        end_ps=captured.backward_end + captured.optimizer,
         rank=rank,
     )

@@ -1,13 +1,11 @@
-"""Clocks that time work on a device: the processor's own, and CUDA events.
+"""Clocks that time work on a device: the processor's monotonic clock, and CUDA events.
 
-On the CPU a mark is the time. CUDA works asynchronously, so there a mark is an event put into the current
-stream; its time is known only once the device has passed it. All events of an iteration are read after one
-synchronisation at its end, so that marking never makes anything wait. Events are used again in the next
-iteration: making one costs more than recording it.
+On the CPU a mark is the time. CUDA works asynchronously, so there a mark is an event put into the current stream; its
+time is known only once the device has passed it. All events of an iteration are read after one synchronisation at its
+end, so that marking never blocks. Events are reused in the next iteration: creating one costs more than recording it.
 
-Some work must happen in the middle of an iteration and is none of the training's: reading a gradient before it
-is averaged away, or waiting for parameters of other workers. A `Timeline` pauses for it: marks are counted from
-the start of the iteration without the pauses before them.
+Some work in the middle of an iteration is not part of the training: reading a gradient before it is averaged, or
+waiting for parameters of other workers. A `Timeline` pauses for it: times exclude the pauses.
 """
 
 from __future__ import annotations
@@ -26,20 +24,20 @@ PS_PER_MS = 1_000_000_000
 
 
 class Clock(Protocol):
-    """What the recorder needs of a clock; marks are opaque to it."""
+    """Clock as the recorder needs it; marks are opaque to it."""
 
     def mark(self) -> Any:
-        """Note this moment in the device's work."""
+        """Mark this moment in the device's work."""
 
     def settle(self) -> None:
         """Wait until all marks can be read."""
 
     def since(self, origin: Any, mark: Any) -> int:
-        """Picoseconds from `origin` to `mark`, not negative; only after `settle`."""
+        """Return the picoseconds from `origin` to `mark`, not negative; only after `settle`."""
         ...
 
     def release(self) -> None:
-        """All marks made so far have been read and will not be needed again."""
+        """Release all marks for reuse, after they have been read."""
 
 
 class CpuClock:
@@ -59,7 +57,7 @@ class CpuClock:
 
 
 class CudaClock:
-    """Marks are CUDA events, which resolve about half a microsecond [recalled, CUDA's runtime reference]."""
+    """Marks are CUDA events, with a resolution of about half a microsecond [recalled, CUDA's runtime reference]."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -70,7 +68,7 @@ class CudaClock:
         event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)
         self._used.append(event)
         # Hooks of the backward pass run on autograd's own thread, under the stream that computes the
-        # gradient: the event belongs into the stream that is current here and now.
+        # gradient: so the event goes into the stream that is current here.
         event.record(torch.cuda.current_stream(self._device))
         return event
 
@@ -86,7 +84,7 @@ class CudaClock:
 
 
 def clock_for(device: torch.device) -> Clock:
-    """The clock that can time work on `device`; TraceError if there is none."""
+    """Return the clock for work on `device`; TraceError if there is none."""
     if device.type == "cuda":
         return CudaClock(device)
     if device.type == "cpu":
@@ -95,16 +93,15 @@ def clock_for(device: torch.device) -> Clock:
 
 
 class Mark(NamedTuple):
-    """A moment of an iteration: the clock's mark, and how many pauses had ended before it."""
+    """A moment of an iteration: the clock's mark, and the number of pauses that had ended before it."""
 
     moment: Any
     pauses: int
 
 
 class Timeline:
-    """Marks of one iteration and the pauses between them. One thread at a time may use it: autograd's thread
-    works while the one that called backward waits.
-    """
+    """Marks of one iteration and the pauses between them. Only one thread at a time may use it: autograd's thread works
+    while the caller of backward waits."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -112,12 +109,12 @@ class Timeline:
         self._depth = 0
 
     def mark(self) -> Mark:
-        """Note this moment."""
+        """Mark this moment."""
         return Mark(self._clock.mark(), len(self._pauses))
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
-        """What happens inside takes no time; a pause within a pause is part of it."""
+        """Stop the clock within the block; a nested pause is part of the outer one."""
         self._depth += 1
         if self._depth > 1:
             try:
@@ -133,12 +130,11 @@ class Timeline:
             self._pauses.append((start, self._clock.mark()))
 
     def since(self, origin: Mark, mark: Mark) -> int:
-        """Picoseconds from `origin` to `mark` without the pauses in between, not negative; only after the clock
-        has settled.
-        """
+        """Return the picoseconds from `origin` to `mark` without pauses, not negative; only after the clock has
+        settled."""
         paused = sum(self._clock.since(*pause) for pause in self._pauses[origin.pauses : mark.pauses])
         return max(0, self._clock.since(origin.moment, mark.moment) - paused)
 
     def whole(self, origin: Mark, mark: Mark) -> int:
-        """Picoseconds from `origin` to `mark`, pauses included; only after the clock has settled."""
+        """Return the picoseconds from `origin` to `mark`, pauses included; only after the clock has settled."""
         return self._clock.since(origin.moment, mark.moment)

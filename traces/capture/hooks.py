@@ -1,4 +1,4 @@
-"""Ways to be told when PyTorch does something, each of which returns the function that undoes it."""
+"""Hooks into PyTorch calls; each function returns the one that removes its hook."""
 
 from __future__ import annotations
 
@@ -14,28 +14,25 @@ from gradwire.scenarios.json_data import Json
 if TYPE_CHECKING:
     from torch.amp import GradScaler as Scaler
 
-_IN_PLACE = "_compiled_call_impl"  # what `module.compile()` makes `module()` run instead of its own call
+_IN_PLACE = "_compiled_call_impl"  # `module()` runs this after `module.compile()`
 
 
-def surround(
+def wrap_calls(
     module: nn.Module, before: Callable[..., None], after: Callable[..., None] | None, *, first: bool
 ) -> Callable[[], None]:
-    """Call `before` and `after` around every call of `module`; `first`: ahead of its other hooks.
-
-    Hooks of a module that was compiled in place would be compiled with it, or not be noticed at all once it
-    is; there the call itself is wrapped.
-    """
+    """Call `before` and `after` around every call of `module`, if `first` ahead of its other hooks. Hooks of a module
+    compiled in place would be compiled with it, or never run once it is; there the call itself is wrapped."""
     compiled = getattr(module, _IN_PLACE, None)
     if compiled is not None:
 
-        def called(*arguments: Any, **named: Any) -> Any:
+        def call(*arguments: Any, **keywords: Any) -> Any:
             before()
-            result = compiled(*arguments, **named)
+            result = compiled(*arguments, **keywords)
             if after is not None:
                 after()
             return result
 
-        setattr(module, _IN_PLACE, called)
+        setattr(module, _IN_PLACE, call)
 
         def unwrap() -> None:
             setattr(module, _IN_PLACE, compiled)
@@ -52,28 +49,27 @@ def surround(
     return remove
 
 
-def stepping(optimizers: object) -> list[torch.optim.Optimizer]:
-    """The optimisers that do the work: `optimizers` is one or several, bare or wrapped (accelerate's prepared
-    optimiser, LightningOptimizer). TraceError for what is none.
-    """
-    several = isinstance(optimizers, Iterable) and not isinstance(optimizers, torch.optim.Optimizer)
-    found = [_innermost(one) for one in (list(optimizers) if several else [optimizers])]  # type: ignore[call-overload]
-    if not found:
-        raise TraceError("no optimiser", "capture", "the one that steps the model, or several")
-    return found
+def innermost_optimizers(optimizers: object) -> list[torch.optim.Optimizer]:
+    """Return the innermost optimizers: `optimizers` is one or several, bare or wrapped. Wrappers are e.g. accelerate's
+    prepared optimizer and LightningOptimizer. TraceError for anything else."""
+    is_many = isinstance(optimizers, Iterable) and not isinstance(optimizers, torch.optim.Optimizer)
+    innermost = [_innermost(one) for one in (list(optimizers) if is_many else [optimizers])]  # type: ignore[call-overload]
+    if not innermost:
+        raise TraceError("no optimiser", "capture", "the optimizer that steps the model, or several")
+    return innermost
 
 
-def _innermost(one: Any) -> torch.optim.Optimizer:
-    # Wrappers may be optimisers by inheritance without the hooks of one; what they wrap has them and is what steps.
-    while isinstance(inner := getattr(one, "optimizer", None), torch.optim.Optimizer) and inner is not one:
-        one = inner
-    if not isinstance(one, torch.optim.Optimizer) or not hasattr(one, "_optimizer_step_pre_hooks"):
-        raise TraceError(f"optimiser {type(one).__name__}", "capture", "a torch.optim.Optimizer")
-    return one
+def _innermost(optimizer: Any) -> torch.optim.Optimizer:
+    # Wrappers may inherit from Optimizer without its hooks; the wrapped optimizer has them and makes the step.
+    while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer) and inner is not optimizer:
+        optimizer = inner
+    if not isinstance(optimizer, torch.optim.Optimizer) or not hasattr(optimizer, "_optimizer_step_pre_hooks"):
+        raise TraceError(f"optimiser {type(optimizer).__name__}", "capture", "a torch.optim.Optimizer")
+    return optimizer
 
 
 def closure_of(arguments: tuple[object, ...], named: Json) -> Callable[[], object] | None:
-    """The closure with which `optimizer.step` was called, if any; `arguments` begin with the optimiser."""
+    """Return the closure passed to `optimizer.step`, if any; `arguments` begin with the optimizer."""
     closure = named.get("closure", arguments[1] if len(arguments) > 1 else None)
     return closure if callable(closure) else None
 
@@ -81,44 +77,42 @@ def closure_of(arguments: tuple[object, ...], named: Json) -> Callable[[], objec
 def with_closure(
     arguments: tuple[object, ...], named: Json, closure: Callable[[], object]
 ) -> tuple[tuple[object, ...], Json]:
-    """The same arguments with another closure."""
+    """Return the same arguments with another closure."""
     if "closure" in named:
         return arguments, {**named, "closure": closure}
     return (arguments[0], closure, *arguments[2:]), named
 
 
-_listeners: list[Callable[[Scaler], None]] = []  # who wants to know of scaled losses
-_original_scale: Any = None  # GradScaler's own method while there are any
+_listeners: list[Callable[[Scaler], None]] = []  # callbacks for scaled losses
+_original_scale: Any = None  # GradScaler's original method while there are listeners
 
 
-def note_scaling(told: Callable[[Scaler], None]) -> Callable[[], None]:
-    """Call `told(scaler)` whenever an enabled GradScaler scales a loss.
-
-    There is no hook for that, and a gradient does not say that it is scaled: a factor of 65536 would go
-    unnoticed. So the method is replaced for as long as somebody listens.
-    """
+def on_loss_scaling(callback: Callable[[Scaler], None]) -> Callable[[], None]:
+    """Call `callback(scaler)` whenever an enabled GradScaler scales a loss. PyTorch has no hook for that, and a scaled
+    gradient is not marked: a factor of 65536 would go unnoticed. So the method is replaced while there are
+    callbacks."""
     global _original_scale
     if not _listeners:
         _original_scale = torch.amp.GradScaler.scale
-        torch.amp.GradScaler.scale = _scale_and_tell
-    _listeners.append(told)
+        torch.amp.GradScaler.scale = _scale_and_notify
+    _listeners.append(callback)
 
     def stop() -> None:
-        if told in _listeners:
-            _listeners.remove(told)
+        if callback in _listeners:
+            _listeners.remove(callback)
             if not _listeners:
                 torch.amp.GradScaler.scale = _original_scale
 
     return stop
 
 
-def _scale_and_tell(scaler: Scaler, outputs: Any) -> Any:
+def _scale_and_notify(scaler: Scaler, outputs: Any) -> Any:
     if scaler.is_enabled():
-        for told in list(_listeners):
-            told(scaler)
+        for callback in list(_listeners):
+            callback(scaler)
     return _original_scale(scaler, outputs)
 
 
 def in_backward() -> bool:
-    """Whether autograd is at work in this thread, as when activation checkpointing runs a module again."""
+    """Return True if autograd is running in this thread, as when activation checkpointing recomputes a module."""
     return bool(torch._C._current_graph_task_id() != -1)

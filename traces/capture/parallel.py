@@ -1,14 +1,13 @@
-"""What a model is wrapped in: DistributedDataParallel, FSDP2, torch.compile; and what of it is recorded.
+"""Recording of models wrapped in DistributedDataParallel, FSDP2 or torch.compile.
 
-A rank of a data-parallel job sends its *own* gradient, which averaging overwrites before the optimiser sees it.
-So with several ranks the recorder reads a gradient at the moment it is accumulated, and leaves out of all times
-what belongs to the network: an iteration's backward pass ends with its last gradient, not with the last bucket's
-arrival, and the clock pauses while FSDP gathers parameters or hands gradients over. (What remains is that on a CPU
-the exchange runs on the same cores as the training.)
+A rank of a data-parallel job sends its *own* gradient, which averaging overwrites before the optimizer sees it. So with
+several ranks the recorder reads a gradient when it is accumulated, and excludes network time: an iteration's backward
+pass ends with its last gradient, not with the last bucket's arrival, and the clock pauses while FSDP gathers parameters
+or hands gradients over. (On a CPU the exchange still competes with the training for cores.)
 
-FSDP2 keeps only a shard of each parameter; the gradient of the whole one exists on a parameter object of its own
-between the backward computation and the reduce-scatter. That object is reached through the internals of
-`torch.distributed.fsdp`, as PyTorch 2.13 has them; no public interface leads there.
+FSDP2 keeps only a shard of each parameter; the whole gradient exists on a separate parameter object between the
+backward computation and the reduce-scatter. It is reached through the internals of `torch.distributed.fsdp`, as of
+PyTorch 2.13; there is no public interface.
 """
 
 from __future__ import annotations
@@ -25,20 +24,17 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from gradwire.scenarios.errors import TraceError
 from gradwire.scenarios.json_data import Json
 
-TRANSPARENT = ("_orig_mod", "_checkpoint_wrapped_module")  # children that stand for their parent, by name
-# What a unit does about the network; every all-gather ends in wait_for_unshard.
+TRANSPARENT = ("_orig_mod", "_checkpoint_wrapped_module")  # names of children that replace their parent
+# Methods of a unit that communicate; every all-gather ends in wait_for_unshard.
 FSDP_STEPS = ("unshard", "wait_for_unshard", "pre_forward", "pre_backward", "post_backward")
 
 
-def start_of(model: nn.Module) -> nn.Module:
-    """The module whose call begins an iteration: `model` without DistributedDataParallel, which would add its
-    own broadcast of buffers. TraceError for wrappers that cannot be seen through.
-    """
+def entry_module(model: nn.Module) -> nn.Module:
+    """Return the module whose call begins an iteration. It is `model` without DistributedDataParallel, whose broadcast
+    of buffers would count. TraceError for unsupported wrappers."""
     for module in model.modules():
         if isinstance(module, DataParallel):
-            raise TraceError(
-                "is wrapped in nn.DataParallel", "the model", "DistributedDataParallel, or no wrapper"
-            )
+            raise TraceError("is wrapped in nn.DataParallel", "the model", "DistributedDataParallel, or no wrapper")
         if type(module).__name__ == "FullyShardedDataParallel":
             raise TraceError("uses FSDP1", "the model", "FSDP2: torch.distributed.fsdp.fully_shard")
     while isinstance(model, DistributedDataParallel):
@@ -47,20 +43,20 @@ def start_of(model: nn.Module) -> nn.Module:
 
 
 def is_compiled(module: nn.Module) -> bool:
-    """Whether calling `module` runs code of torch.compile, in which modules are no longer called one by one."""
+    """Return True if calling `module` runs code of torch.compile, which does not call modules one by one."""
     return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
 
 
 def named_children(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
-    """(full name, child) of `module`, which is called `name`, as if it were not wrapped."""
+    """Yield (full name, child) of `module`, called `name`, as if it were not wrapped."""
     for key, child in module.named_children():
         wraps = key in TRANSPARENT or (key == "module" and isinstance(module, DistributedDataParallel))
         yield (name if wraps else f"{name}.{key}".lstrip(".")), child
 
 
 @dataclass
-class World:
-    """How many workers train together, and which one this is; `kind` is "single", "ddp" or "fsdp2"."""
+class ProcessGroup:
+    """Rank and size of the group of workers that train together; `kind` is "single", "ddp" or "fsdp2"."""
 
     kind: str
     rank: int = 0
@@ -68,8 +64,8 @@ class World:
     backend: str | None = None
 
     @classmethod
-    def around(cls, model: nn.Module) -> World:
-        """What `model` is part of."""
+    def around(cls, model: nn.Module) -> ProcessGroup:
+        """Return the group that `model` is part of."""
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         sharded = any(_is_sharded(module) for module in model.modules())
         wrapped = any(isinstance(module, DistributedDataParallel) for module in model.modules())
@@ -81,17 +77,14 @@ class World:
 
     @property
     def local(self) -> bool:
-        """Whether a gradient has to be read before the optimiser, because it is averaged until then."""
+        """True if gradients are averaged before the optimizer and have to be read earlier."""
         return self.kind != "single"
 
     def described(self) -> Json:
-        """For the manifest; nothing for a single process."""
+        """Return the manifest's entries; none for a single process."""
         if self.kind == "single" and self.size == 1:
             return {}
-        return {
-            "parallel": {"kind": self.kind, "world_size": self.size, "backend": self.backend},
-            "rank": self.rank,
-        }
+        return {"parallel": {"kind": self.kind, "world_size": self.size, "backend": self.backend}, "rank": self.rank}
 
 
 def _is_sharded(module: nn.Module) -> bool:
@@ -99,31 +92,30 @@ def _is_sharded(module: nn.Module) -> bool:
 
 
 def ddp_buckets(model: nn.Module) -> list[list[nn.Parameter]]:
-    """The parameters of each bucket of DistributedDataParallel, in order of reduction; none if `model` has no
+    """Return the parameters of each bucket of DistributedDataParallel, in order of reduction. None if `model` has no
     such wrapper or its buckets are not final (they are from the second iteration on, and never with
-    `find_unused_parameters`).
-    """
+    `find_unused_parameters`)."""
     ddp = next((m for m in model.modules() if isinstance(m, DistributedDataParallel)), None)
     if ddp is None:
         return []
-    said = str(ddp._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", ""))
+    indices = str(ddp._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", ""))
     ignored: set[str] = getattr(ddp, "parameters_to_ignore", set())
     known = [p for name, p in ddp.module.named_parameters() if p.requires_grad and name not in ignored]
-    buckets = [[int(index) for index in part.split()] for part in said.split(",") if part.strip()]
+    buckets = [[int(index) for index in part.split()] for part in indices.split(",") if part.strip()]
     if sorted(index for bucket in buckets for index in bucket) != list(range(len(known))):
         return []
     return [[known[index] for index in bucket] for bucket in buckets]
 
 
 @dataclass
-class Unit:
-    """One parameter group of FSDP2: what is gathered and reduce-scattered together."""
+class FsdpUnit:
+    """One parameter group of FSDP2, gathered and reduce-scattered together."""
 
     group: Any
     name: str
     gathered: int = 0  # all-gathers in this step
     scattered: int = 0  # reduce-scatters in this step
-    hooked: set[int] = field(default_factory=set)  # ids of parameters that have a hook in this step
+    hooked: set[int] = field(default_factory=set)  # ids of parameters hooked in this step
 
     @property
     def shards(self) -> list[Any]:
@@ -131,7 +123,7 @@ class Unit:
         return list(self.group.fsdp_params)
 
     def described(self) -> Json:
-        """Bytes and counts of its collectives in one iteration, for the manifest."""
+        """Return sizes and counts of its collectives in one iteration, for the manifest."""
         policy = self.group.mp_policy
         gather = sum(_bytes(shard.sharded_param, policy.param_dtype) for shard in self.shards)
         trainable = [shard for shard in self.shards if shard.sharded_param.requires_grad]
@@ -145,12 +137,12 @@ class Unit:
         }
 
     def splits_layers(self, parameter: nn.Parameter) -> bool:
-        """Whether the parameter is a shard of tensor parallelism as well, so that no worker has all of it."""
+        """Return True if the parameter is also a shard of tensor parallelism, so that no worker has all of it."""
         return any(s.sharded_param is parameter and getattr(s, "is_dtensor", False) for s in self.shards)
 
     @property
     def reduces(self) -> bool:
-        """Whether the end of the backward pass, now, starts a reduce-scatter."""
+        """True if the end of the backward pass, now, starts a reduce-scatter."""
         wholes = [(getattr(shard, "_unsharded_param", None), shard) for shard in self.shards]
         waiting = any(
             whole is not None and (whole.grad is not None or shard.unsharded_accumulated_grad is not None)
@@ -160,7 +152,7 @@ class Unit:
 
     @property
     def reduce_dtype(self) -> torch.dtype | None:
-        """The type in which gradients travel; None: that of the parameter."""
+        """Type in which gradients travel; None for that of the parameter."""
         return self.group.mp_policy.reduce_dtype or self.group.mp_policy.param_dtype
 
 
@@ -168,34 +160,29 @@ def _bytes(parameter: nn.Parameter, dtype: torch.dtype | None) -> int:
     return parameter.numel() * (dtype or parameter.dtype).itemsize
 
 
-class Units:
-    """The FSDP2 units of a model, and what has to be patched into them to see whole gradients.
-
-    TraceError if this PyTorch's FSDP2 is built differently from what is known here.
-    """
+class FsdpUnits:
+    """FSDP2 units of a model, patched to expose whole gradients. TraceError if the FSDP2 of this PyTorch has another
+    structure."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.all: list[Unit] = []
+        self.all: list[FsdpUnit] = []
         try:
             for name, module in model.named_modules():
                 if _is_sharded(module):
                     groups = module._get_fsdp_state()._fsdp_param_groups
-                    self.all += [Unit(group, name) for group in groups if self._is_new(group)]
+                    self.all += [FsdpUnit(group, name) for group in groups if self._is_new(group)]
             for unit in self.all:
-                _ = (
-                    [(shard.sharded_param, shard._module_info) for shard in unit.shards],
-                    unit.group.is_unsharded,
-                )
+                _ = ([(shard.sharded_param, shard._module_info) for shard in unit.shards], unit.group.is_unsharded)
                 _ = [getattr(unit.group, step) for step in FSDP_STEPS]
         except AttributeError as error:
-            found = f"FSDP2 of PyTorch {torch.__version__} has changed ({error})"
-            raise TraceError(found, "capture", "FSDP2 as in PyTorch 2.13") from error
+            change = f"FSDP2 of PyTorch {torch.__version__} has changed ({error})"
+            raise TraceError(change, "capture", "FSDP2 as in PyTorch 2.13") from error
 
     def _is_new(self, group: Any) -> bool:
         return all(unit.group is not group for unit in self.all)
 
-    def unit_of(self, parameter: nn.Parameter) -> Unit | None:
-        """The unit of a (sharded) parameter; None for one that FSDP leaves alone."""
+    def unit_of(self, parameter: nn.Parameter) -> FsdpUnit | None:
+        """Return the unit of a (sharded) parameter; None for one that FSDP does not manage."""
         for unit in self.all:
             if any(shard.sharded_param is parameter for shard in unit.shards):
                 return unit
@@ -204,27 +191,22 @@ class Units:
     def patch(
         self,
         pause: Callable[[], contextlib.AbstractContextManager[None]],
-        hook: Callable[
-            [nn.Parameter, Callable[[torch.Tensor], torch.Tensor]], Callable[[torch.Tensor], None]
-        ],
+        hook: Callable[[nn.Parameter, Callable[[torch.Tensor], torch.Tensor]], Callable[[torch.Tensor], None]],
     ) -> Callable[[], None]:
-        """Let the units pause the clock while they see to the network, and hook the whole parameters.
-
-        `hook(sharded parameter, gradient)` gives the function to call with the whole parameter when its
-        gradient is complete; `gradient(parameter)` is that gradient with what earlier micro-batches left.
-        Returns what undoes it.
-        """
+        """Pause the clock while units communicate, and hook the whole parameters; return the function that undoes it.
+        `hook(sharded parameter, gradient)` returns the function to call with the whole parameter when its gradient is
+        complete; `gradient(parameter)` is that gradient, including earlier micro-batches."""
         handles: list[Any] = []
 
-        def watch(unit: Unit, step: str) -> None:
+        def watch(unit: FsdpUnit, step: str) -> None:
             original = getattr(unit.group, step)
 
-            def patched(*arguments: Any, **named: Any) -> Any:
+            def patched(*arguments: Any, **keywords: Any) -> Any:
                 closed = not unit.group.is_unsharded
                 with pause():
                     if step == "post_backward":
                         unit.scattered += unit.reduces
-                    result = original(*arguments, **named)
+                    result = original(*arguments, **keywords)
                     if step == "wait_for_unshard":
                         unit.gathered += closed and unit.group.is_unsharded
                         self._hook_whole(unit, hook, handles)
@@ -248,9 +230,7 @@ class Units:
         return undo
 
     @staticmethod
-    def _hook_whole(
-        unit: Unit, hook: Callable[..., Callable[[torch.Tensor], None]], handles: list[Any]
-    ) -> None:
+    def _hook_whole(unit: FsdpUnit, hook: Callable[..., Callable[[torch.Tensor], None]], handles: list[Any]) -> None:
         for shard in unit.shards:
             whole = shard.unsharded_param
             has_gradient = shard.sharded_param.requires_grad and shard.sharded_param.numel() > 0

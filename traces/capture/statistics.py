@@ -1,7 +1,7 @@
-"""What is kept of a gradient: three figures per 256 elements and, if wanted, the gradient itself.
+"""Gradient statistics: three figures per chunk of 256 elements and, optionally, the gradient itself.
 
-The figures are computed where the gradient is, so that a few numbers rather than the gradient leave the device,
-and they leave it after the step: nothing here makes the device wait, except keeping whole gradients.
+The figures are computed on the gradient's device, so that only a few numbers leave it, after the step: nothing here
+makes the device wait, except storing whole gradients.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ import torch
 
 from gradwire.traces.trace import CHUNK_ELEMENTS
 
-CACHED_ROWS = 1024  # runs of 256 elements that a processor's cache holds: a MiB of float32; our choice [measured]
+CACHED_ROWS = 1024  # chunks that fit in a processor's cache: a MiB of float32; our choice [measured]
 _HALF = (torch.float16, torch.bfloat16)
 
 
 def summarise(gradient: torch.Tensor) -> torch.Tensor:
-    """Mean |g|, max |g| and root of the mean g**2, [3, ceil(numel / 256)] on the gradient's device, over runs of
-    256 elements in row-major order (whatever the order in memory, as with channels-last).
+    """Return mean |g|, max |g| and root of the mean g**2 per chunk, [3, ceil(numel / 256)] on the gradient's device.
 
-    Half precision is computed in float32, other types in their own. The squares are those of g / max |g|, so
-    that neither a gradient of 1e-30 nor one of 1e30 is lost in them.
+    Chunks are 256 elements in row-major order (whatever the order in memory, as with channels-last). Half precision is
+    computed in float32, other types in their own. The squares are those of g / max |g|, so that gradients of 1e-30 or
+    1e30 are not lost.
     """
     if gradient.is_sparse:
         gradient = gradient.to_dense()
     flat = gradient.detach().reshape(-1)
     whole = flat.numel() // CHUNK_ELEMENTS * CHUNK_ELEMENTS
     rows = flat[:whole].view(-1, CHUNK_ELEMENTS)
-    # Six passes over a gradient of 100 MB each wait for memory on a processor, those over a MiB of it do not.
-    at_once = CACHED_ROWS * torch.get_num_threads()  # which share them
-    parts = [*(rows.split(at_once) if rows.device.type == "cpu" else [rows]), flat[whole:].view(1, -1)]
+    # On a processor, six passes over 100 MB are bound by memory; passes over a MiB stay in the cache.
+    block = CACHED_ROWS * torch.get_num_threads()  # shared by the threads
+    parts = [*(rows.split(block) if rows.device.type == "cpu" else [rows]), flat[whole:].view(1, -1)]
     return torch.cat([_figures(part) for part in parts if part.numel()], dim=1)
 
 
@@ -46,13 +46,13 @@ def _figures(rows: torch.Tensor) -> torch.Tensor:
     return torch.stack([mean, largest, root])
 
 
-def no_figures(numel: int) -> torch.Tensor:
-    """The figures of a gradient that never came: zeros."""
+def zero_figures(numel: int) -> torch.Tensor:
+    """Return the figures of a missing gradient: zeros."""
     return torch.zeros((3, -(-numel // CHUNK_ELEMENTS)))
 
 
 def on_host(gradient: torch.Tensor) -> np.ndarray:
-    """The gradient as NumPy array; bfloat16, which NumPy does not know, as float32."""
+    """Return the gradient as NumPy array; bfloat16, which NumPy does not have, as float32."""
     if gradient.is_sparse:
         gradient = gradient.to_dense()
     gradient = gradient.detach()
@@ -62,10 +62,8 @@ def on_host(gradient: torch.Tensor) -> np.ndarray:
 
 
 class RawFolder:
-    """Raw gradients on their way into a trace: files by step and parameter, until the trace numbers them.
-
-    `folder` must exist; what is in it is the caller's to remove.
-    """
+    """Temporary files of raw gradients by step and parameter, until the trace numbers them. `folder` must exist; the
+    caller removes its content."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -78,21 +76,21 @@ class RawFolder:
         np.save(self._file(step, parameter), values, allow_pickle=False)
 
     def drop(self, step: int) -> None:
-        """Remove what was kept of a step that is not recorded after all."""
+        """Remove the gradients of a step that was not recorded after all."""
         for file in self._folder.glob(f"{step}-*.npy"):
             file.unlink()
 
     def arrange(self, steps: dict[int, int], tensors: dict[int, int], shapes: dict[int, torch.Size]) -> Path:
-        """Name files as `gradwire.traces.storage` wants them, given the iteration of each step and the tensor of each
-        parameter, and return their folder. A gradient that never came is zeros of its shape in `shapes`.
-        """
-        from gradwire.traces.storage import RAW, raw_folder
+        """Rename the files as `gradwire.traces.storage.writer` expects, and return their folder. Arguments: the
+        iteration of each step, the tensor of each parameter, the shape of each parameter. A missing gradient becomes
+        zeros of its shape."""
+        from gradwire.traces.storage.writer import RAW, raw_folder
 
         for step, iteration in steps.items():
-            place = raw_folder(self._folder, iteration)
-            place.mkdir(parents=True)
+            folder = raw_folder(self._folder, iteration)
+            folder.mkdir(parents=True)
             for parameter, tensor in tensors.items():
-                target = place / f"{tensor:05d}.npy"
+                target = folder / f"{tensor:05d}.npy"
                 file = self._file(step, parameter)
                 if file.exists():
                     file.rename(target)

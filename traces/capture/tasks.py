@@ -1,16 +1,16 @@
-"""What a built-in model learns from which data: batches as tensors, and the loss.
+"""Training tasks of the built-in models: batches as tensors, and the loss.
 
     images   pictures scaled to [-2, 2], enlarged or reduced bilinearly to squares; cross entropy with their
              labels, plus the auxiliary classifiers' at the weight the model names
     next     spans of a text; cross entropy of each token given those before it
-    masked   spans of a text in which 15 % of the tokens are to be found: of these 80 % are hidden, 10 % are
+    masked   spans of a text in which 15 % of the tokens are predicted: of these 80 % are hidden, 10 % are
              replaced at random and 10 % stay (Devlin et al., 2019)
     pairs    a span of text as the source and the span after it as the target, with label smoothing 0.1 as in
-             Vaswani et al. (2017); that spans are translated into their continuation is our choice, for want
-             of a parallel text
+             Vaswani et al. (2017); translating spans into their continuation is our choice, for want of a
+             parallel text
 
-The last number of a vocabulary is never a token of the text in "masked", where it hides one, and in "pairs",
-where it begins the target. Needs torch.
+The last number of a vocabulary is never a token of the text in "masked", where it hides one, and in "pairs", where it
+begins the target. Needs torch.
 """
 
 from __future__ import annotations
@@ -30,18 +30,16 @@ from gradwire.traces.datasets.images import ImageDataset, batches, load_images, 
 from gradwire.traces.datasets.text import TextDataset, load_text, synthetic_text
 from gradwire.traces.models import ModelKind
 
-SYNTHETIC = "synthetic"  # the value of --data that asks for made-up data
+SYNTHETIC = "synthetic"  # value of --data for random data
 MASKED_SHARE, HIDDEN, REPLACED = 0.15, 0.8, 0.1
 
-Batch = tuple[tuple[Tensor, ...], Tensor]  # what the model is called with; what it should have answered
+Batch = tuple[tuple[Tensor, ...], Tensor]  # inputs and targets of the model
 
 
 @dataclass(frozen=True)
 class Task:
-    """A data set bound to a model's shape: `outputs` classes or tokens, `size` pixels or tokens.
-
-    `manifest` says in a trace where the data came from.
-    """
+    """Data set bound to a model's shape: `outputs` classes or tokens, `size` pixels or tokens. `manifest` describes the
+    origin of the data in a trace."""
 
     kind: str
     dataset: ImageDataset | TextDataset
@@ -50,7 +48,7 @@ class Task:
     manifest: Json = field(default_factory=dict)
 
     def batches(self, batch: int, seed: int, device: torch.device) -> Iterator[Batch]:
-        """Endless batches on `device`, the same for the same seed."""
+        """Yield endless batches on `device`, the same for the same seed."""
         if isinstance(self.dataset, ImageDataset):
             for pictures, labels in batches(self.dataset, batch, seed, self.size):
                 yield (_images(pictures, self.size, device),), torch.from_numpy(labels).to(device)
@@ -62,7 +60,7 @@ class Task:
             yield tuple(_to(part, device) for part in inputs), _to(targets, device)
 
     def loss(self, model: nn.Module, inputs: tuple[Tensor, ...], targets: Tensor) -> Tensor:
-        """The loss of one batch; the only call of `model` in a step."""
+        """Return the loss of one batch, with the only call of `model` in a step."""
         outputs = model(*inputs)
         if isinstance(outputs, tuple):
             main, *auxiliary = outputs
@@ -71,9 +69,7 @@ class Task:
         smoothing = 0.1 if self.kind == "pairs" else 0.0
         return cross_entropy(outputs.flatten(0, -2), targets.flatten(), label_smoothing=smoothing)
 
-    def _of_text(
-        self, spans: np.ndarray, chance: np.random.Generator
-    ) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+    def _of_text(self, spans: np.ndarray, chance: np.random.Generator) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
         if self.kind == "next":
             return (spans[:, :-1],), spans[:, 1:]
         special = self.outputs - 1
@@ -94,20 +90,18 @@ class Task:
 
 
 def make_task(kind: ModelKind, data: str | Path, size: int, tokens: str, seed: int) -> Task:
-    """The task of a model on `data`: a folder or file, or the word "synthetic" for made-up data.
-
-    (A folder of that name is `./synthetic`.) TraceError if the data cannot be read or do not fit the model.
-    """
-    made_up = str(data) == SYNTHETIC
+    """Return the task of a model on `data`: a folder or file, or the word "synthetic" for random data. (A folder of
+    that name is `./synthetic`.) TraceError if the data cannot be read or do not fit the model."""
+    is_synthetic = str(data) == SYNTHETIC
     if kind.task == "images":
-        images = synthetic_images(kind.outputs, size, seed) if made_up else load_images(data)
+        images = synthetic_images(kind.outputs, size, seed) if is_synthetic else load_images(data)
         if images.classes < 2:
             raise TraceError(f"{images.classes} class", images.name, "at least two classes of pictures")
-        described: Json = {"classes": images.classes, "images": len(images), "image_size": size}
-        return Task(kind.task, images, images.classes, size, {**_origin(images, images.layout), **described})
+        description: Json = {"classes": images.classes, "images": len(images), "image_size": size}
+        return Task(kind.task, images, images.classes, size, {**_origin(images, images.layout), **description})
     vocabulary = kind.outputs - (kind.task != "next")
-    text = synthetic_text(vocabulary, seed) if made_up else load_text(data, tokens, vocabulary)
-    described = {
+    text = synthetic_text(vocabulary, seed) if is_synthetic else load_text(data, tokens, vocabulary)
+    description = {
         "sequence": size,
         "vocabulary": kind.outputs,
         "tokens": text.tokens,
@@ -115,7 +109,7 @@ def make_task(kind: ModelKind, data: str | Path, size: int, tokens: str, seed: i
         "text_tokens": len(text),
         "unknown_share": round(text.unknown, 6),
     }
-    return Task(kind.task, text, kind.outputs, size, {**_origin(text, "text"), **described})
+    return Task(kind.task, text, kind.outputs, size, {**_origin(text, "text"), **description})
 
 
 def _origin(dataset: ImageDataset | TextDataset, layout: str) -> Json:

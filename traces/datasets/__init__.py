@@ -1,1 +1,1 @@
-"""Data sets that a capture trains on: pictures (`images`) and text (`text`), read from where the user has them."""
+"""Data sets for captures: pictures (`images`) and text (`text`), read from the user's folders."""

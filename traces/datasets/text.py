@@ -1,16 +1,15 @@
-"""Plain text that a capture trains a language model on.
+"""Plain text for capturing the training of language models.
 
-A text is one file, or a folder whose `*.txt` files are read in alphabetical order. It becomes numbers in one
-of three ways:
+A text is one file, or a folder whose `*.txt` files are read in alphabetical order. It is tokenised in one of three
+ways:
 
     byte   256 tokens, whatever the encoding
     char   the characters that occur (UTF-8), most frequent first
     word   words, punctuation marks and line ends, most frequent first; those beyond the model's vocabulary
            become one token, number 0
 
-The published vocabularies of GPT-2 and BERT are files of their own that gradwire does not have. With "word"
-the tokens are as unevenly frequent as theirs, which is what shapes the gradient of an embedding. Without
-torch.
+gradwire does not have the published vocabularies of GPT-2 and BERT. With "word" the tokens are as unevenly frequent as
+theirs, which shapes the gradient of an embedding. This module does not need torch.
 """
 
 from __future__ import annotations
@@ -34,10 +33,8 @@ _WORD = re.compile(r"\w+|[^\w\s]|\n")
 
 @dataclass(frozen=True)
 class TextDataset:
-    """A text as token numbers int32 [length], all below `distinct`; the rest goes into a trace's manifest.
-
-    `unknown` is the share of the text that the vocabulary had no place for.
-    """
+    """Text as token numbers int32 [length], all below `distinct`; the rest goes into a trace's manifest. `unknown` is
+    the share of the text outside of the vocabulary."""
 
     name: str
     tokens: str
@@ -49,15 +46,12 @@ class TextDataset:
         return len(self.ids)
 
     def batches(self, size: int, length: int, seed: int) -> Iterator[np.ndarray]:
-        """Endless int64 [size, length]: spans of the text from seeded random places. TraceError if it is
-        shorter.
-        """
+        """Yield endless int64 [size, length]: spans of the text from seeded random positions. TraceError if it is
+        shorter."""
         if size < 1:
             raise TraceError(f"batch {size}", self.name, "at least 1")
         if len(self.ids) < length:
-            raise TraceError(
-                f"{len(self.ids)} tokens", self.name, f"at least {length}, the length of one sample"
-            )
+            raise TraceError(f"{len(self.ids)} tokens", self.name, f"at least {length}, the length of one sample")
         generator = np.random.default_rng(seed)
         while True:
             starts = generator.integers(0, len(self.ids) - length + 1, size)
@@ -65,7 +59,7 @@ class TextDataset:
 
 
 def load_text(source: str | Path, tokens: str, vocabulary: int) -> TextDataset:
-    """The text in `source` as at most `vocabulary` different tokens; TraceError says what was looked for."""
+    """Load the text in `source` as at most `vocabulary` different tokens; TraceError names the expected files."""
     source = Path(source)
     if tokens not in get_args(Tokens):
         raise TraceError(f"tokens {tokens!r}", "capture", " or ".join(get_args(Tokens)))
@@ -78,19 +72,17 @@ def load_text(source: str | Path, tokens: str, vocabulary: int) -> TextDataset:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise TraceError(
-            f"is not UTF-8 (byte {error.start})", str(source), "UTF-8 text, or bytes as tokens"
-        ) from None
+        raise TraceError(f"is not UTF-8 (byte {error.start})", str(source), "UTF-8 text, or bytes as tokens") from None
     return _numbered(name, tokens, list(text) if tokens == "char" else _WORD.findall(text), vocabulary)
 
 
-def find_text(source: str | Path) -> list[Path]:
-    """The files of a text, unread. TraceError says what was looked for."""
-    place = Path(source)
-    if os.path.isdir(source):  # where a name is too long, Path's own raises
-        files = sorted(path for path in place.rglob("*.txt") if path.is_file())
+def text_files(source: str | Path) -> list[Path]:
+    """Return the files of a text, unread; TraceError names the expected files."""
+    root = Path(source)
+    if os.path.isdir(source):  # unlike Path.is_dir, no error for too long names
+        files = sorted(path for path in root.rglob("*.txt") if path.is_file())
     elif os.path.isfile(source):
-        files = [place]
+        files = [root]
     else:
         raise TraceError("no such text", str(source), _EXPECTED)
     if not files:
@@ -99,14 +91,14 @@ def find_text(source: str | Path) -> list[Path]:
 
 
 def synthetic_text(vocabulary: int, seed: int, length: int = 1_000_000) -> TextDataset:
-    """Random tokens, all equally likely: gradients of no meaning, for measuring times without data."""
+    """Return random tokens, all equally likely, for measuring times without data: the gradients are meaningless."""
     ids = np.random.default_rng(seed).integers(0, vocabulary, length, dtype=np.int32)
     return TextDataset("synthetic", "synthetic", ids, vocabulary)
 
 
 def _read(source: Path) -> bytes:
     try:
-        data = b"\n".join(file.read_bytes() for file in find_text(source))
+        data = b"\n".join(file.read_bytes() for file in text_files(source))
     except OSError as error:
         raise TraceError(f"cannot be read ({error})", str(source), _EXPECTED) from error
     if not data:
@@ -115,11 +107,11 @@ def _read(source: Path) -> bytes:
 
 
 def _numbered(name: str, tokens: str, pieces: list[str], vocabulary: int) -> TextDataset:
-    """`pieces` by frequency from 1 on (ties by the alphabet), what does not fit as 0."""
+    """Return `pieces` numbered by frequency from 1 on (ties alphabetically), and 0 beyond the vocabulary."""
     if not pieces:
         raise TraceError("holds no words", name, "text")
     counts = Counter(pieces)
     order = sorted(counts, key=lambda piece: (-counts[piece], piece))[: vocabulary - 1]
-    number = {piece: place for place, piece in enumerate(order, start=1)}
+    number = {piece: rank for rank, piece in enumerate(order, start=1)}
     ids = np.fromiter((number.get(piece, 0) for piece in pieces), np.int32, len(pieces))
     return TextDataset(name, tokens, ids, len(order) + 1, float((ids == 0).mean()))

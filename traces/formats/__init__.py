@@ -1,13 +1,13 @@
-"""Traces from and to other tools' formats.
+"""Import and export of traces in other tools' formats.
 
-`kinds` has a file for each format, which names the module here that reads or writes it; `convert` is what people call.
+`kinds` has a class per format, which names the module here that reads or writes it; `convert` has the entry points.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gradwire.scenarios.lazily import names_from
+from gradwire.scenarios.lazily import lazy_getattr
 
 if TYPE_CHECKING:
     from gradwire.traces.formats.base import exporters, importers
@@ -15,6 +15,4 @@ if TYPE_CHECKING:
 
 __all__ = ["export_trace", "exporters", "import_trace", "importers"]
 
-__getattr__ = names_from(
-    __name__, {"base": ("importers", "exporters"), "convert": ("import_trace", "export_trace")}
-)
+__getattr__ = lazy_getattr(__name__, {"base": ("importers", "exporters"), "convert": ("import_trace", "export_trace")})

@@ -1,13 +1,13 @@
-"""What a format is: a class that says what it can do, and names the module that does it.
+"""Contract of a trace format: a class with its abilities and the name of the module that implements it.
 
 The module has
 
-    recognise(path, head) -> bool       whether a file with this name and these first bytes may be of the format
-    read(path, options) -> Draft        with `recognise`: what the file says (see `gradwire.traces.formats.draft`)
+    recognise(path, head) -> bool       True if a file with this name and these first bytes may be of the format
+    read(path, options) -> Draft        with `recognise`: the content (see `gradwire.traces.formats.draft`)
     write(trace, out, options) -> list[Path]    the new files
 
-Readers take a file as it is: they name and count what they leave out, and raise TraceError rather than guess.
-Writers say in their docstring what of a trace their format cannot hold.
+Readers name and count what they leave out, and raise TraceError rather than guess. Writers state in their docstring
+what their format cannot hold.
 """
 
 from __future__ import annotations
@@ -19,62 +19,62 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, ClassVar
 
-from gradwire.scenarios.components import components
+from gradwire.scenarios.loading.registry import components
 
 if TYPE_CHECKING:
     from gradwire.traces.formats.source import Progress
 
 
 class Format:
-    """Derive from it, and set what is declared here."""
+    """Base class of trace formats; set the attributes declared here."""
 
     kind: ClassVar[str]
-    """How people call it."""
+    """Name for users."""
     title: ClassVar[str]
-    """What it is, for people."""
+    """Description for users."""
     module: ClassVar[str]
-    """Where `recognise`, `read` and `write` are."""
+    """Module with `recognise`, `read` and `write`."""
     reads: ClassVar[bool] = True
-    """Whether the module has `recognise` and `read`."""
+    """True if the module has `recognise` and `read`."""
     writes: ClassVar[bool] = False
-    """Whether the module has `write`."""
+    """True if the module has `write`."""
     ranks: ClassVar[bool] = False
-    """Whether the graphs of all ranks can be had: from a file for each, or worked out from one rank's."""
+    """True if it gives the graphs of all ranks, from one file each or computed from one rank's."""
     offered: ClassVar[int] = 0
-    """A file is offered to those with smaller numbers first: to those that know their own from what is like it."""
+    """Order in which formats are tried, smaller numbers first: the more specific ones."""
 
     @classmethod
     def code(cls) -> ModuleType:
-        """The module."""
+        """Import and return the module."""
         return importlib.import_module(cls.module)
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """`dtype` is that of gradients of which a file gives only bytes. `ranks`: the graphs of all ranks are wanted."""
+    """Options of readers: `dtype` of gradients given in bytes only; `ranks` to read the graphs of all ranks."""
 
     dtype: str = "float32"
     progress: Progress | None = None
     ranks: bool = False
     repair: bool = False
-    """Leave out control dependencies that close circles in a graph."""
+    """Leave out control dependencies that close cycles in a graph."""
     notes: Counter[str] = field(default_factory=Counter)
-    """What was mended or ignored in the file's bytes, counted by readers."""
+    """Repaired or ignored parts of the file, counted by readers."""
 
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """`iterations` are indices into the trace, `ranks` how many workers the job is written for."""
+    """Options of writers: `iterations` are indices into the trace, `ranks` the number of workers of the job."""
 
     iterations: Sequence[int]
     ranks: int = 1
 
 
 def importers() -> list[str]:
-    """Names of the formats that can be read."""
-    return [kind for kind, each in components("trace_format").items() if each.reads]
+    """Return the names of the formats that can be read."""
+    return [kind for kind, component in components("trace_format").items() if component.reads]
 
 
 def exporters() -> list[str]:
-    """Names of the formats that can be written."""
-    return [kind for kind, each in components("trace_format").items() if each.writes]
+    """Return the names of the formats that can be written."""
+    return [kind for kind, component in components("trace_format").items() if component.writes]

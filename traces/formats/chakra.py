@@ -1,25 +1,22 @@
-"""Chakra execution traces, `.et`: what ASTRA-sim runs (github.com/mlcommons/chakra, schema/protobuf/et_def.proto).
+"""Chakra execution traces, `.et`, as run by ASTRA-sim (github.com/mlcommons/chakra, schema/protobuf/et_def.proto).
 
-A file is one rank's graph: a GlobalMetadata message, then one Node per operation, each with its length before
-it. Nodes compute (with a duration in microseconds), communicate, or load and store memory, and depend on each
-other by id.
+A file is one rank's graph: a GlobalMetadata message, then one Node per operation, each preceded by its length. Nodes
+compute (with a duration in microseconds), communicate, or load and store memory, and depend on each other by id.
 
-Reading schedules the graph once, on one rank with a network that takes no time: one compute node runs at a
-time on the GPU and one on the CPU (as in ASTRA-sim), in the order in which their dependencies are met, of
-several the one with the smallest id. A gradient is an all-reduce or reduce-scatter of more than a few bytes;
-it is ready when all that it depends on is done. A collective whose nearest compute node is part of a forward
-pass (its name holds FWD) or of an input gradient (BWD_IG) carries activations and is left out, as are all
-other communication and memory nodes. Names decide what is forward; where no node is named so, all computing
-before the first gradient is ready is, for two thirds, backward (our choice). A graph without marks of
-iterations is one iteration.
+Reading schedules the graph once, on one rank with a network that takes no time: one compute node runs at a time on the
+GPU and one on the CPU (as in ASTRA-sim), in the order in which their dependencies are met, of several the one with the
+smallest id. A gradient is an all-reduce or reduce-scatter of more than a few bytes; it is ready when all its
+dependencies are done. A collective whose nearest compute node is part of a forward pass (its name holds FWD) or of an
+input gradient (BWD_IG) carries activations and is left out, as are all other communication and memory nodes. Names
+identify the forward pass; without such names, two thirds of the computing before the first gradient is ready count as
+backward (our choice). A graph without marks of iterations is one iteration.
 
-Writing makes a chain of compute nodes per iteration: forward by layer, then backward from one gradient's
-readiness to the next, then the optimiser, which waits for every collective. What the format cannot hold:
-magnitudes, losses, pauses in the forward pass, times finer than a microsecond (boundaries are rounded, so
-errors do not add up). `comm_priority` carries the priority of the tensor's layer in 8 groups of about equal
-bytes (`layer_priorities`), as 8 for the front group down to 1: ASTRA-sim serves larger numbers first, with
-"scheduling-policy": "EXPLICIT". Attributes that begin with "gradwire_" name layer, tensor and dtype; others
-ignore them.
+Writing makes a chain of compute nodes per iteration: forward by layer, then backward from one gradient's readiness to
+the next, then the optimizer, which waits for every collective. The format cannot hold magnitudes, losses, pauses in the
+forward pass, or times finer than a microsecond (boundaries are rounded, so errors do not add up). `comm_priority`
+carries the priority of the tensor's layer in 8 groups of about equal bytes (`layer_priorities`), as 8 for the front
+group down to 1: ASTRA-sim serves larger numbers first, with "scheduling-policy": "EXPLICIT". Attributes that begin with
+"gradwire_" name layer, tensor and dtype; other tools ignore them.
 """
 
 from __future__ import annotations
@@ -32,11 +29,11 @@ import numpy as np
 
 from gradwire.scenarios.errors import TraceError
 from gradwire.traces.formats import protobuf as pb
-from gradwire.traces.formats.chakra_graph import COMM_COLL, COMP, Graph, Node, build
-from gradwire.traces.formats.chakra_repair import chain_streams, cut_circles
+from gradwire.traces.formats.chakra_graphs.graph import COMM_COLL, COMP, ChakraGraph, ChakraNode, fill_draft
+from gradwire.traces.formats.chakra_graphs.repair import chain_streams, cut_cycles
 from gradwire.traces.formats.draft import PS_PER_US, Draft
 from gradwire.traces.formats.sink import write_files
-from gradwire.traces.formats.source import Source, opened
+from gradwire.traces.formats.source import Source, open_source
 
 if TYPE_CHECKING:
     from gradwire.traces.formats.base import ReadOptions, WriteOptions
@@ -44,7 +41,7 @@ if TYPE_CHECKING:
 
 ALL_REDUCE = 0
 PRIORITIES = 8
-SCHEMA = "0.0.4"  # the version that ASTRA-sim's own generators write
+SCHEMA = "0.0.4"  # version written by ASTRA-sim's generators
 _NODE_TYPES = {
     0: "INVALID_NODE",
     1: "METADATA_NODE",
@@ -55,12 +52,13 @@ _NODE_TYPES = {
     6: "COMM_RECV_NODE",
     7: "COMM_COLL_NODE",
 }
-# Field numbers of AttributeProto's values, by how their bytes are to be taken.
+# Field numbers of AttributeProto's values, by encoding.
 _PLAIN, _SIGNED, _ZIGZAG, _FIXED, _SFIXED, _REAL = {11, 13, 27}, {7, 9}, {15, 17}, {19, 21}, {23, 25}, {3, 5}
 _STRING, _BOOL_LIST = 29, 28
 
 
 def recognise(path: Path, head: bytes) -> bool:
+    """Return True for the suffix .et, or if the first message parses as one of Chakra's."""
     if path.name.removesuffix(".gz").endswith(".et"):
         return True
     try:
@@ -74,27 +72,27 @@ def recognise(path: Path, head: bytes) -> bool:
 
 
 def read(path: Path, options: ReadOptions) -> Draft:
-    """The draft of one rank's graph. TraceError for messages that are cut off or no nodes, and for circles."""
+    """Return the draft of one rank's graph; TraceError for truncated or foreign messages, and for cycles."""
     draft = Draft("chakra")
-    graph = Graph()
-    with opened(path, options.progress, options.notes) as source:
+    graph = ChakraGraph()
+    with open_source(path, options.progress, options.notes) as source:
         for number, data in enumerate(pb.messages(source)):
             read_message(data, number, source, graph, draft)
     if not len(graph.ids):
-        raise TraceError("has no node in it", str(path), "a Chakra execution trace")
+        raise TraceError("has no nodes", str(path), "a Chakra execution trace")
     if options.repair:
-        cut_circles(graph, str(path), draft.doubtful)
+        cut_cycles(graph, str(path), draft.doubtful)
     chain_streams(graph, draft.doubtful)
-    build(graph, draft, str(path), options.dtype)
+    fill_draft(graph, draft, str(path), options.dtype)
     if options.ranks:
-        from gradwire.traces.formats.chakra_ranks import read_graphs
+        from gradwire.traces.formats.chakra_graphs.ranks import read_graphs
 
         draft.graphs = read_graphs(path, options, draft)
     return draft
 
 
-def read_message(data: bytes, number: int, source: Source, graph: Graph, draft: Draft) -> None:
-    """Add a message of a file to a graph: a node, or, first, what the file is. TraceError if it is neither."""
+def read_message(data: bytes, number: int, source: Source, graph: ChakraGraph, draft: Draft) -> None:
+    """Add a message of a file to a graph: a node, or first the metadata; TraceError if it is neither."""
     where = f"{source.where}, message {number + 1}"
     try:
         parsed = list(pb.fields(data))
@@ -106,11 +104,11 @@ def read_message(data: bytes, number: int, source: Source, graph: Graph, draft: 
             draft.understood["GlobalMetadata"] += 1
             return
         node = _node(parsed, draft)
-        new = graph.add(node)
+        is_new = graph.add(node)
     except (ValueError, UnicodeDecodeError) as error:
-        raise TraceError(f"is no Chakra node ({error})", where, "a message of et_def.proto") from error
-    if not new:
-        raise TraceError(f"node {node.id} for the second time", where, "each id once")
+        raise TraceError(f"not a Chakra node ({error})", where, "a message of et_def.proto") from error
+    if not is_new:
+        raise TraceError(f"duplicate node id {node.id}", where, "each id once")
     name = _NODE_TYPES.get(node.type, f"node type {node.type}")
     if node.type in (COMP, COMM_COLL):
         draft.understood[name] += 1
@@ -118,8 +116,8 @@ def read_message(data: bytes, number: int, source: Source, graph: Graph, draft: 
         draft.skipped[name] += 1
 
 
-def _node(parsed: list[pb.Field], draft: Draft) -> Node:
-    node = Node()
+def _node(parsed: list[pb.Field], draft: Draft) -> ChakraNode:
+    node = ChakraNode()
     for number, wire, value in parsed:
         if number in (4, 5):
             (node.control if number == 4 else node.deps).extend(pb.numbers(wire, value))
@@ -133,7 +131,7 @@ def _node(parsed: list[pb.Field], draft: Draft) -> Node:
                 draft.skipped[f"attribute {name[:40]} of a type that is not used here"] += 1
             else:
                 node.attributes[name] = content
-        elif number not in (6, 8, 9):  # its start in the recorded run, its inputs and outputs
+        elif number not in (6, 8, 9):  # start time, inputs and outputs
             draft.skipped[f"field {number} of a node"] += 1
         if number in (1, 3, 4, 5, 7) and wire not in (pb.VARINT, pb.BYTES):
             raise ValueError(f"field {number} has wire type {wire}")
@@ -141,7 +139,7 @@ def _node(parsed: list[pb.Field], draft: Draft) -> Node:
 
 
 def _attribute(data: bytes) -> tuple[str, Any]:
-    """(name, value) of an AttributeProto; None for the value if it is a list of anything but truths."""
+    """Return (name, value) of an AttributeProto; the value is None if it is a list of anything but booleans."""
     name = ""
     content: Any = None
     for number, wire, value in pb.fields(data):
@@ -166,22 +164,18 @@ def _attribute(data: bytes) -> tuple[str, Any]:
 
 
 def write(trace: Trace, out: Path, options: WriteOptions) -> list[Path]:
-    """`out`.RANK.et for each of `options.ranks`: data parallel workers, one all-reduce per tensor.
-
-    Worker w replays the chosen iterations of the trace's rank w mod their number, as in a simulated job.
-    """
+    """Write `out`.RANK.et for each of `options.ranks`: data parallel workers, one all-reduce per tensor. Worker w
+    replays the chosen iterations of the trace's rank w mod their number, as in a simulated job."""
     ranks = sorted({trace.iterations[i].rank for i in options.iterations})
     by_rank = {
         rank: b"".join(
-            _graph(
-                trace, [trace.iterations[i] for i in options.iterations if trace.iterations[i].rank == rank]
-            )
+            _graph(trace, [trace.iterations[i] for i in options.iterations if trace.iterations[i].rank == rank])
         )
         for rank in ranks
     }
     lengths = {len([i for i in options.iterations if trace.iterations[i].rank == rank]) for rank in ranks}
     if len(lengths) > 1:
-        raise TraceError("the ranks have different numbers of iterations", trace.name, "as many of each rank")
+        raise TraceError("the ranks have different numbers of iterations", trace.name, "equally many per rank")
     return write_files(
         {
             out.with_name(f"{out.name}.{worker}.et"): by_rank[ranks[worker % len(ranks)]]
@@ -191,59 +185,59 @@ def write(trace: Trace, out: Path, options: WriteOptions) -> list[Path]:
 
 
 def _graph(trace: Trace, iterations: list[Iteration]) -> Iterator[bytes]:
-    from gradwire.traces.messages import layer_priorities
+    from gradwire.traces.tagging import layer_priorities
 
-    about = pb.put(1, "gradwire_trace") + pb.put(_STRING, trace.name)
-    yield pb.put_message(pb.put(1, SCHEMA) + pb.put(2, about))
+    metadata = pb.put(1, "gradwire_trace") + pb.put(_STRING, trace.name)
+    yield pb.put_message(pb.put(1, SCHEMA) + pb.put(2, metadata))
     priorities = PRIORITIES - layer_priorities(trace, range(PRIORITIES))
-    ident = 0
-    before: list[int] = []
-    for place, iteration in enumerate(iterations):
-        mark = _int("gradwire_iteration", place)
+    node_id = 0
+    deps: list[int] = []
+    for number, iteration in enumerate(iterations):
+        mark = _int("gradwire_iteration", number)
         clock, collectives = 0, []
         for layer, name in enumerate(trace.layers):
             moment = max(_micros(int(iteration.forward_end_ps[: layer + 1].max())), clock)
-            shape = mark + _int("gradwire_layer", layer) + _text("gradwire_layer_name", name)
-            yield _compute(ident, f"COMP_NODE_{name}_FWD", moment - clock, before, shape)
-            clock, before, ident = moment, [ident], ident + 1
+            attributes_of_layer = mark + _int("gradwire_layer", layer) + _text("gradwire_layer_name", name)
+            yield _compute(node_id, f"COMP_NODE_{name}_FWD", moment - clock, deps, attributes_of_layer)
+            clock, deps, node_id = moment, [node_id], node_id + 1
         order = np.lexsort((-np.arange(len(trace.tensors)), iteration.ready_ps))
         for index in order.tolist():
             tensor = trace.tensors[index]
             moment = max(_micros(int(iteration.ready_ps[index])), clock)
             if moment > clock:
-                yield _compute(ident, f"COMP_NODE_{tensor.name}_BWD_WG", moment - clock, before, mark)
-                clock, before, ident = moment, [ident], ident + 1
-            told = mark + _int("gradwire_layer", tensor.layer) + _int("gradwire_tensor", index)
-            told += _text("gradwire_tensor_name", tensor.name) + _text("gradwire_dtype", tensor.dtype)
-            told += _text("gradwire_shape", "x".join(map(str, tensor.shape)))
-            yield _all_reduce(ident, tensor.name, tensor.bytes, int(priorities[index]), before, told)
-            collectives.append(ident)
-            ident += 1
+                yield _compute(node_id, f"COMP_NODE_{tensor.name}_BWD_WG", moment - clock, deps, mark)
+                clock, deps, node_id = moment, [node_id], node_id + 1
+            attributes = mark + _int("gradwire_layer", tensor.layer) + _int("gradwire_tensor", index)
+            attributes += _text("gradwire_tensor_name", tensor.name) + _text("gradwire_dtype", tensor.dtype)
+            attributes += _text("gradwire_shape", "x".join(map(str, tensor.shape)))
+            yield _all_reduce(node_id, tensor.name, tensor.bytes, int(priorities[index]), deps, attributes)
+            collectives.append(node_id)
+            node_id += 1
         moment = max(_micros(iteration.backward_end_ps), clock)
         if moment > clock:
-            yield _compute(ident, "COMP_NODE_BWD_END", moment - clock, before, mark)
-            clock, before, ident = moment, [ident], ident + 1
-        spent = _micros(iteration.optimizer_ps)
-        yield _compute(ident, "COMP_NODE_OPTIMIZER", spent, [*before, *collectives], mark)
-        before, ident = [ident], ident + 1
+            yield _compute(node_id, "COMP_NODE_BWD_END", moment - clock, deps, mark)
+            clock, deps, node_id = moment, [node_id], node_id + 1
+        duration = _micros(iteration.optimizer_ps)
+        yield _compute(node_id, "COMP_NODE_OPTIMIZER", duration, [*deps, *collectives], mark)
+        deps, node_id = [node_id], node_id + 1
 
 
 def _micros(picoseconds: int) -> int:
     return (picoseconds + PS_PER_US // 2) // PS_PER_US
 
 
-def _compute(ident: int, name: str, micros: int, deps: list[int], more: bytes) -> bytes:
-    return _put_node(ident, name, COMP, deps, pb.put(7, micros) + _bool("is_cpu_op", False) + more)
+def _compute(node_id: int, name: str, micros: int, deps: list[int], attributes: bytes) -> bytes:
+    return _put_node(node_id, name, COMP, deps, pb.put(7, micros) + _bool("is_cpu_op", False) + attributes)
 
 
-def _all_reduce(ident: int, name: str, size: int, priority: int, deps: list[int], more: bytes) -> bytes:
-    told = _bool("is_cpu_op", False) + _int("comm_type", ALL_REDUCE) + _int("comm_size", size)
-    told += pb.put(10, pb.put(1, "comm_priority") + pb.put(11, priority))  # uint32
-    return _put_node(ident, f"COMM_COLL_NODE_{name}_ALLREDUCE", COMM_COLL, deps, told + more)
+def _all_reduce(node_id: int, name: str, size: int, priority: int, deps: list[int], attributes: bytes) -> bytes:
+    encoded = _bool("is_cpu_op", False) + _int("comm_type", ALL_REDUCE) + _int("comm_size", size)
+    encoded += pb.put(10, pb.put(1, "comm_priority") + pb.put(11, priority))  # uint32
+    return _put_node(node_id, f"COMM_COLL_NODE_{name}_ALLREDUCE", COMM_COLL, deps, encoded + attributes)
 
 
-def _put_node(ident: int, name: str, kind: int, deps: list[int], more: bytes) -> bytes:
-    data = pb.put(1, ident) + pb.put(2, name) + pb.put(3, kind) + pb.put_packed(5, deps) + more
+def _put_node(node_id: int, name: str, kind: int, deps: list[int], attributes: bytes) -> bytes:
+    data = pb.put(1, node_id) + pb.put(2, name) + pb.put(3, kind) + pb.put_packed(5, deps) + attributes
     return pb.put_message(data)
 
 

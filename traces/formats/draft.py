@@ -1,8 +1,8 @@
-"""What a foreign file says about a job, before gradient magnitudes are added: the common form of all importers.
+"""Drafts: the common form of all importers, a job as a foreign file describes it, without gradient magnitudes.
 
-An importer fills a `Draft`; `finish` turns it into a Trace. What an importer did not understand or left out on
-purpose goes into `Draft.skipped` under a name that a person can look for in the file; it stands in the
-trace's manifest and is printed by `gradwire trace import`.
+An importer fills a `Draft`; `draft_to_trace` turns it into a Trace. Parts that an importer did not understand or left
+out on purpose are counted in `Draft.skipped` by a name that can be found in the file; the counts go into the trace's
+manifest and are printed by `gradwire trace import`.
 """
 
 from __future__ import annotations
@@ -19,39 +19,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.scenarios.errors import TraceError, shorten
-from gradwire.traces.formats.magnitudes import Model
-from gradwire.traces.graphs import Graphs
+from gradwire.traces.formats.magnitudes import MagnitudeModel
 from gradwire.traces.parts import ELEMENT_BYTES, Communication
-from gradwire.traces.room import refuse_beyond
-from gradwire.traces.trace import (
-    CHUNK_ELEMENTS,
-    Halves,
-    Iteration,
-    TensorInfo,
-    Trace,
-    scale_exponents,
-    to_halves,
-)
+from gradwire.traces.rank_graphs import RankGraphs
+from gradwire.traces.storage.memory_limits import refuse_beyond
+from gradwire.traces.trace import CHUNK_ELEMENTS, Float16s, Iteration, TensorInfo, Trace, scale_exponents, to_float16
 
 PS_PER_NS, PS_PER_US, PS_PER_MS = 10**3, 10**6, 10**9
-LONGEST_PS = 2**62  # 53 days; beyond it int64 picoseconds overflow
-PHASE = "imported"  # the one phase of an imported trace: other formats do not say how far training was
-MOST_ELEMENTS = 2**40  # a trillion parameters: 4 billion runs, more than fit into memory
-MOST_NAMES = 200  # of what was left out
-KEPT_BYTES, DRAWN_BYTES = 4, 64  # of one chunk: in the trace, and while its tensor is drawn [measured]
+MAX_TIME_PS = 2**62  # 53 days; beyond it int64 picoseconds overflow
+PHASE = "imported"  # only phase of an imported trace: other formats do not record the progress of training
+MAX_ELEMENTS = 2**40  # a trillion parameters: 4 billion chunks, more than fit into memory
+MAX_NAMES = 200  # names of skipped parts
+KEPT_BYTES, DRAWN_BYTES = 4, 64  # per chunk: in the trace, and while its tensor is drawn [measured]
 SAMPLED_CHUNKS = 4_000_000  # magnitudes are drawn for the first iterations up to this many chunks; our choice
 
 
 @dataclass(frozen=True)
 class Gradient:
-    """One tensor that is exchanged; `shape` is empty where only the number of elements is known."""
+    """One exchanged tensor; `shape` is empty if only the number of elements is known."""
 
     name: str
     numel: int
     dtype: str
     layer: int
     shape: tuple[int, ...] = ()
-    mean: float | None = None  # mean |g|, where the file says it
+    mean: float | None = None  # mean |g|, if the file has it
     group: str = "data"
 
 
@@ -68,48 +60,46 @@ class Timing:
     rank: int = 0
     loss: float = math.nan  # none of the formats knows the loss
     phase: str = PHASE
-    asked: Sequence[int] = ()  # when each communication is called
+    asked: Sequence[int] = ()  # time of each communication's call
 
 
 @dataclass
 class Draft:
-    """A job as a foreign file tells it. `how` says which of its times are measured and which are estimated."""
+    """Job as described by a foreign file. `how` states which of its times are measured and which are estimated."""
 
     format: str
     layers: list[str] = field(default_factory=list)
     gradients: list[Gradient] = field(default_factory=list)
     iterations: list[Timing] = field(default_factory=list)
     communications: list[Communication] = field(default_factory=list)
-    graphs: Graphs | None = None
+    graphs: RankGraphs | None = None
     timing: str = "imported"
     how: str = ""
     groups: list[dict[str, Any]] = field(default_factory=list)
     understood: Counter[str] = field(default_factory=Counter)
     skipped: Counter[str] = field(default_factory=Counter)
-    doubtful: Counter[str] = field(default_factory=Counter)  # records that cannot be believed: clipped or left out
-    advice: str = "at least one gradient tensor or collective"  # for a file without any
-    about: dict[str, Any] = field(default_factory=dict)  # what else the manifest should say, e.g. the GPU
+    doubtful: Counter[str] = field(default_factory=Counter)  # implausible records, clipped or left out
+    advice: str = "at least one gradient tensor or collective"  # expectation named for a file without gradients
+    about: dict[str, Any] = field(default_factory=dict)  # other manifest entries, e.g. the GPU
 
 
 def gradient_of_bytes(
     name: str, size: int, dtype: str, layer: int, skipped: Counter[str], group: str = "data"
 ) -> Gradient:
-    """A gradient of which the file gives only bytes; a last partial element counts as a whole one, noted."""
+    """Return a gradient given in bytes only; a last partial element counts as a whole one and is noted."""
     width = ELEMENT_BYTES[dtype]
     if size % width:
         skipped[f"bytes beyond whole {dtype} elements, rounded up"] += 1
     return Gradient(name, -(-size // width), dtype, layer, group=group)
 
 
-def serial(
+def serial_timing(
     forward: Sequence[int], backward: Sequence[int], layer_of: Sequence[int], *, before: int = 0
 ) -> Timing:
-    """Times of layers that run one after the other: forward in order after `before`, then backward in reverse.
-
-    `forward` and `backward` are picoseconds per layer, `layer_of` the layer of each gradient, which is ready
-    when its layer's backward ends.
-    """
-    # In Python's own integers: a damaged file may hold times that overflow any other.
+    """Return the times of layers that run one after the other: forward in order after `before`, then backward in
+    reverse. `forward` and `backward` are picoseconds per layer, `layer_of` the layer of each gradient, which is ready
+    when its layer's backward ends."""
+    # Python integers: a damaged file may hold times that overflow int64.
     ends = list(accumulate(forward, initial=before))
     done = list(accumulate(reversed(backward), initial=ends[-1]))[:0:-1]
     return Timing(
@@ -120,15 +110,12 @@ def serial(
     )
 
 
-def spread_forward(
+def estimate_forward(
     layer_ready: Sequence[int], begin: int, forward_end: int, start: int = 0
 ) -> tuple[list[int], list[int]]:
-    """(start, end) of each layer's forward pass where a file has only the whole one, `start` to `forward_end`.
-
-    Each layer gets the share of the forward pass that it has of the backward pass: the time between its
-    gradient's readiness and that of the layer behind it, or `begin` for the last (our choice). Layers are in
-    forward order.
-    """
+    """Return (start, end) of each layer's forward pass, given only the whole one, `start` to `forward_end`. Each layer
+    gets its share of the backward pass: the time between its gradient's readiness and that of the layer behind it, or
+    `begin` for the last (our choice). Layers are in forward order."""
     latest, shares = begin, []
     for ready in reversed(layer_ready):
         shares.append(max(ready - latest, 0))
@@ -143,34 +130,32 @@ def spread_forward(
     return edges[:-1], edges[1:]
 
 
-def finish(draft: Draft, source: Path, name: str, model: Model, seed: int) -> Trace:
-    """The Trace of a draft, with magnitudes drawn from `model`.
-
-    TraceError if the file held no gradient or no iteration, or times that cannot be.
-    """
+def draft_to_trace(draft: Draft, source: Path, name: str, model: MagnitudeModel, seed: int) -> Trace:
+    """Return the Trace of a draft, with magnitudes drawn from `model`. TraceError if the file held no gradient, no
+    iteration, or impossible times."""
     where = str(source)
     if not draft.gradients:
-        left = _listing(draft.doubtful + draft.skipped)
-        raise TraceError(f"no gradient in it{left}", where, draft.advice)
+        skipped = _listing(draft.doubtful + draft.skipped)
+        raise TraceError(f"no gradients{skipped}", where, draft.advice)
     if not draft.iterations:
-        left = _listing(draft.doubtful + draft.skipped)
-        raise TraceError(f"no complete iteration in it{left}", where, "at least one")
+        skipped = _listing(draft.doubtful + draft.skipped)
+        raise TraceError(f"no complete iteration{skipped}", where, "at least one")
     for timing in draft.iterations:
-        if max(*timing.ready, *timing.forward_end, timing.backward_end + timing.optimizer) > LONGEST_PS:
+        if max(*timing.ready, *timing.forward_end, timing.backward_end + timing.optimizer) > MAX_TIME_PS:
             raise TraceError("an iteration of more than 50 days", where, "times of one iteration")
         if not 0 <= timing.step < 2**62 or not 0 <= timing.rank < 2**31:
             numbers = f"step {shorten(timing.step)} of rank {shorten(timing.rank)}"
             raise TraceError(numbers, where, "numbers from 0")
     elements = sum(gradient.numel for gradient in draft.gradients)
-    if elements > MOST_ELEMENTS:
-        raise TraceError(f"{elements} elements", where, f"at most {MOST_ELEMENTS}")
+    if elements > MAX_ELEMENTS:
+        raise TraceError(f"{elements} elements", where, f"at most {MAX_ELEMENTS}")
     sizes = np.array([gradient.numel for gradient in draft.gradients])
-    runs = -(-sizes // CHUNK_ELEMENTS)
-    chunks = int(runs.sum())
+    chunks_per_tensor = -(-sizes // CHUNK_ELEMENTS)
+    chunks = int(chunks_per_tensor.sum())
     sampled = list(range(max(1, min(len(draft.iterations), SAMPLED_CHUNKS // max(chunks, 1)))))
     sampled = _one_per_rank(draft.iterations, sampled)
-    wanted = len(sampled) * (KEPT_BYTES * chunks + DRAWN_BYTES * int(runs.max()))
-    refuse_beyond(wanted, f"a trace of {elements} elements", where)
+    needed = len(sampled) * (KEPT_BYTES * chunks + DRAWN_BYTES * int(chunks_per_tensor.max()))
+    refuse_beyond(needed, f"a trace of {elements} elements", where)
     means, largest, exponents = _magnitudes(draft, model, sizes, len(sampled), chunks, seed)
     tensors = [
         TensorInfo(g.name, g.shape or (g.numel,), g.numel, g.dtype, g.layer, exponent, g.group)
@@ -188,14 +173,14 @@ def finish(draft: Draft, source: Path, name: str, model: Model, seed: int) -> Tr
             communications=draft.communications,
             graphs=draft.graphs,
         )
-    except TraceError as error:  # times that no training has
+    except TraceError as error:  # impossible times
         raise TraceError(error.what, f"{where}: {error.where}", error.expected) from None
 
 
 def _magnitudes(
-    draft: Draft, model: Model, sizes: NDArray[np.int64], iterations: int, chunks: int, seed: int
-) -> tuple[Halves, Halves, list[int]]:
-    """(mean |g|, max |g|, scale exponents), as a Trace holds them, of every tensor."""
+    draft: Draft, model: MagnitudeModel, sizes: NDArray[np.int64], iterations: int, chunks: int, seed: int
+) -> tuple[Float16s, Float16s, list[int]]:
+    """Return (mean |g|, max |g|, scale exponents) of every tensor, as a Trace holds them."""
     depths = np.array([g.layer for g in draft.gradients]) / max(len(draft.layers) - 1, 1)
     means, largest = (np.empty((iterations, chunks), dtype=np.float16) for _ in range(2))
     exponents: list[int] = []
@@ -203,14 +188,14 @@ def _magnitudes(
     for mean, top in model.draw(sizes, depths, iterations, seed, [g.mean for g in draft.gradients]):
         exponent = int(scale_exponents(np.array([top.max()]))[0])
         until = at + mean.shape[1]
-        means[:, at:until], largest[:, at:until] = to_halves(mean, exponent), to_halves(top, exponent)
+        means[:, at:until], largest[:, at:until] = to_float16(mean, exponent), to_float16(top, exponent)
         exponents.append(exponent)
         at = until
     return means, largest, exponents
 
 
 def _one_per_rank(iterations: Sequence[Timing], sampled: list[int]) -> list[int]:
-    """`sampled`, and the first iteration of every phase and rank that would have none."""
+    """Return `sampled` extended by the first iteration of every phase and rank without one."""
     known = {(iterations[i].phase, iterations[i].rank) for i in sampled}
     for index, timing in enumerate(iterations):
         if (timing.phase, timing.rank) not in known:
@@ -236,7 +221,7 @@ def _iteration(index: int, timing: Timing) -> Iteration:
     )
 
 
-def _manifest(draft: Draft, source: Path, name: str, model: Model, seed: int) -> dict[str, Any]:
+def _manifest(draft: Draft, source: Path, name: str, model: MagnitudeModel, seed: int) -> dict[str, Any]:
     return {
         **draft.about,
         "name": name,
@@ -247,25 +232,25 @@ def _manifest(draft: Draft, source: Path, name: str, model: Model, seed: int) ->
         "source": {
             "format": draft.format,
             "file": source.name,
-            "understood": _told(draft.understood),
-            "skipped": _told(draft.skipped),
-            **({"doubtful": _told(draft.doubtful)} if draft.doubtful else {}),
+            "understood": _printable_counts(draft.understood),
+            "skipped": _printable_counts(draft.skipped),
+            **({"doubtful": _printable_counts(draft.doubtful)} if draft.doubtful else {}),
         },
     }
 
 
-def _told(counts: Counter[str]) -> dict[str, int]:
-    """Counts by name, for a manifest and a terminal: printable, sorted, the rarest of very many together."""
-    told: Counter[str] = Counter()
+def _printable_counts(counts: Counter[str]) -> dict[str, int]:
+    """Return printable, sorted counts by name; the rarest of very many are merged."""
+    totals: Counter[str] = Counter()
     for name, count in counts.items():
-        told["".join(c if c.isprintable() else "?" for c in name)] += count
-    rare = told.most_common()[MOST_NAMES:]
-    for name, count in rare:
-        del told[name]
-        told["other things"] += count
-    return dict(sorted(item for item in told.items() if item[1]))
+        totals["".join(c if c.isprintable() else "?" for c in name)] += count
+    rarest = totals.most_common()[MAX_NAMES:]
+    for name, count in rarest:
+        del totals[name]
+        totals["other things"] += count
+    return dict(sorted(item for item in totals.items() if item[1]))
 
 
 def _listing(skipped: Counter[str]) -> str:
-    most = [f"{count} x {what}" for what, count in skipped.most_common(5) if count]
-    return f" (left out: {', '.join(most)})" if most else ""
+    largest = [f"{count} x {what}" for what, count in skipped.most_common(5) if count]
+    return f" (left out: {', '.join(largest)})" if largest else ""

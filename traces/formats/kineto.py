@@ -1,24 +1,24 @@
 """PyTorch profiler output: Kineto's Chrome trace JSON, plain or gzipped, of one process.
 
-What is taken as a gradient is, in this order of preference,
+Gradients are, in this order of preference,
 
-1. `parameters`: one per `torch::autograd::AccumulateGrad` with a shape (recorded with record_shapes=True);
-   where DDP buckets were recorded as well, they become the trace's groups;
-2. `collectives`: one per reduce-scatter (FSDP, ZeRO) or else all-reduce (DDP buckets) of each iteration, with
-   the element count that NCCL kernels and `record_param_comms` carry since PyTorch 2.2, or the shape of
-   `c10d::allreduce_` (`gradwire.traces.formats.profile.collectives` tells them from other collectives).
+1. `parameters`: one per `torch::autograd::AccumulateGrad` with a shape (recorded with record_shapes=True); DDP buckets,
+   if recorded as well, become the trace's groups;
+2. `collectives`: one per reduce-scatter (FSDP, ZeRO) or else all-reduce (DDP buckets) of each iteration, with the
+   element count that NCCL kernels and `record_param_comms` carry since PyTorch 2.2, or the shape of `c10d::allreduce_`
+   (`gradwire.traces.formats.profile.collectives` separates them from other collectives).
 
-When a gradient was ready: on an accelerator, at the end of the last kernel of the compute stream that had been
-launched when the collective (or the accumulation) was called, which is what the communication stream waits
-for; on a CPU, at the call itself. So waiting for other ranks or for earlier collectives is not counted as
-computing. Launches are matched to kernels by correlation id; without launches in the file a collective counts
-as called when its kernel starts. Where other kernels have launches, one without that begins before them has been
-launched before the recording began: it is of no recorded iteration, left out and counted.
+On an accelerator a gradient is ready at the end of the last kernel of the compute stream launched before the call of
+the collective (or the accumulation), which is what the communication stream waits for; on a CPU, at the call itself. So
+waiting for other ranks or for earlier collectives does not count as computing. Launches are matched to kernels by
+correlation id; without launches in the file a collective counts as called when its kernel starts. If other kernels have
+launches, one without that begins before them was launched before the recording began: it belongs to no recorded
+iteration, and is left out and counted.
 
 The model of a step is in `gradwire.traces.formats.profile`: `events` sorts events into `records`, `timeline` checks
-kernels against their launch and their stream, `backward` and `iterations` find passes, updates and iterations,
-`times` their times. With gradient accumulation a gradient is ready in the last micro-batch. Where in the forward pass
-each gradient's layers ran is not recorded: see `spread_forward`.
+kernels against their launch and their stream, `backward` and `iterations` find passes, updates and iterations, `times`
+their times. With gradient accumulation a gradient is ready in the last micro-batch. The forward times of single layers
+are not recorded: see `spread_forward`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradwire.traces.formats.draft import Draft
-from gradwire.traces.formats.json_events import events
-from gradwire.traces.formats.profile.build import build
+from gradwire.traces.formats.profile.build import fill_draft
 from gradwire.traces.formats.profile.events import describe_groups, sort_event
+from gradwire.traces.formats.profile.json_events import events
 from gradwire.traces.formats.profile.records import Records
-from gradwire.traces.formats.source import opened
+from gradwire.traces.formats.source import open_source
 
 if TYPE_CHECKING:
     from gradwire.traces.formats.base import ReadOptions
@@ -41,29 +41,28 @@ ADVICE = "training profiled with record_shapes=True, or under DDP or FSDP with N
 
 
 def recognise(path: Path, head: bytes) -> bool:
-    # A letter or a ' behind the bracket is of other things: "[rank0 ~ rank7]" of AICB's tables, a Python dict.
+    # A letter or a ' after the bracket means other formats: "[rank0 ~ rank7]" of AICB's tables, a Python dict.
+    """Return True if the file begins like a JSON object or array of objects."""
     return re.match(rb"\s*[\[{]\s*[^\s\w']", head.removeprefix(b"\xef\xbb\xbf") + b" .") is not None
 
 
 def read(path: Path, options: ReadOptions) -> Draft:
-    """Return the draft of a profile, with its complete iterations.
-
-    TraceError for damaged files and for those of several ranks.
-    """
+    """Return the draft of a profile, with its complete iterations. TraceError for damaged files and for those of
+    several ranks."""
     draft = Draft("kineto", advice=ADVICE)
     header: dict[str, Any] = {}
     records = Records()
-    with opened(path, options.progress, options.notes) as source:
+    with open_source(path, options.progress, options.notes) as source:
         for event in events(source, header, draft.skipped):
             sort_event(event, records, draft)
     draft.about = _about(header)
     describe_groups(header, records)
-    build(records, draft, int(draft.about.get("rank", 0)), str(path))
+    fill_draft(records, draft, int(draft.about.get("rank", 0)), str(path))
     return draft
 
 
 def _about(header: dict[str, Any]) -> dict[str, Any]:
-    """What the file's header says about the machine and the job, for the manifest."""
+    """Return the machine and the job in the file's header, for the manifest."""
     about: dict[str, Any] = {}
     devices = header.get("deviceProperties")
     if isinstance(devices, list) and devices and isinstance(devices[0], dict) and "name" in devices[0]:

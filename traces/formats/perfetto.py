@@ -1,9 +1,9 @@
-"""The timeline of a trace as Chrome trace JSON, for ui.perfetto.dev and chrome://tracing; also read back.
+"""Timeline of a trace as Chrome trace JSON, for ui.perfetto.dev and chrome://tracing, with an importer.
 
-Every worker is a process with the tracks forward, backward and optimizer, an arrow-less instant per gradient
-that becomes ready, and a counter of the bytes that are ready. Iterations follow each other. The events'
-arguments hold the exact picoseconds, shapes and dtypes, since the format's own times are floating point
-microseconds; a file with those is read back as the same timeline. Magnitudes have no place in it.
+Every worker is a process with the tracks forward, backward and optimizer, an arrow-less instant per gradient that
+becomes ready, and a counter of the bytes that are ready. Iterations follow each other. The events' arguments hold the
+exact picoseconds, shapes and dtypes, since the format's times are floating point microseconds; a file with those is
+read back as the same timeline. The format cannot hold magnitudes.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradwire.scenarios.errors import TraceError
-from gradwire.traces.formats.draft import LONGEST_PS, PS_PER_US, Draft, Gradient, Timing
-from gradwire.traces.formats.json_events import events
+from gradwire.traces.formats.draft import MAX_TIME_PS, PS_PER_US, Draft, Gradient, Timing
+from gradwire.traces.formats.profile.json_events import events
 from gradwire.traces.formats.sink import write_files
-from gradwire.traces.formats.source import opened
+from gradwire.traces.formats.source import open_source
 from gradwire.traces.parts import ELEMENT_BYTES
 
 if TYPE_CHECKING:
@@ -30,11 +30,12 @@ _MARK = "gradwire timeline"
 
 
 def recognise(path: Path, head: bytes) -> bool:
+    """Return True for JSON with gradwire's mark near the beginning."""
     return head.lstrip()[:1] == b"{" and f'"{_MARK}"'.encode() in head
 
 
 def write(trace: Trace, out: Path, options: WriteOptions) -> list[Path]:
-    """The chosen iterations, one process per rank of the trace; iterations of a rank behind each other."""
+    """Write the chosen iterations, one process per rank of the trace; iterations of a rank follow each other."""
     head = {
         "displayTimeUnit": "ms",
         "otherData": {"format": _MARK, "name": trace.name},
@@ -70,9 +71,9 @@ def _events(trace: Trace, iteration: Iteration, begin: int) -> Iterator[dict[str
         return (begin + int(moment)) / PS_PER_US
 
     def span(track: int, name: str, start: int, end: int, args: dict[str, Any]) -> dict[str, Any]:
-        lasts = (int(end) - int(start)) / PS_PER_US
-        place = {"ph": "X", "pid": iteration.rank, "tid": track, "ts": at(start), "dur": lasts}
-        return {**place, "name": name, "cat": "gradwire", "args": args}
+        duration = (int(end) - int(start)) / PS_PER_US
+        position = {"ph": "X", "pid": iteration.rank, "tid": track, "ts": at(start), "dur": duration}
+        return {**position, "name": name, "cat": "gradwire", "args": args}
 
     shared = {"iteration": iteration.index}
     for layer, name in enumerate(trace.layers):
@@ -84,13 +85,13 @@ def _events(trace: Trace, iteration: Iteration, begin: int) -> Iterator[dict[str
     for number in order:
         tensor, ready = trace.tensors[number], int(iteration.ready_ps[number])
         total += tensor.bytes
-        if ready > latest:  # what ran since the gradient before became ready
+        if ready > latest:  # ran since the previous gradient became ready
             yield span(BACKWARD, trace.layers[tensor.layer], latest, ready, shared)
             latest = ready
-        place = {"pid": iteration.rank, "ts": at(ready), "cat": "gradwire"}
+        position = {"pid": iteration.rank, "ts": at(ready), "cat": "gradwire"}
         args = {**shared, "tensor": number, "bytes": tensor.bytes, "ready_ps": ready}
-        yield {**place, "ph": "i", "s": "t", "tid": GRADIENTS, "name": tensor.name, "args": args}
-        yield {**place, "ph": "C", "name": "ready bytes", "args": {"bytes": total}}
+        yield {**position, "ph": "i", "s": "t", "tid": GRADIENTS, "name": tensor.name, "args": args}
+        yield {**position, "ph": "C", "name": "ready bytes", "args": {"bytes": total}}
     end = iteration.backward_end_ps
     closing: dict[str, Any] = {
         **shared,
@@ -103,22 +104,23 @@ def _events(trace: Trace, iteration: Iteration, begin: int) -> Iterator[dict[str
 
 
 def read(path: Path, options: ReadOptions) -> Draft:
-    """The draft of a timeline that gradwire wrote. TraceError if parts of an iteration are missing in it."""
+    """Return the draft of a timeline written by gradwire; TraceError if parts of an iteration are missing."""
     draft = Draft("perfetto", how="as in the trace that the timeline was written from")
     header: dict[str, Any] = {}
-    found: dict[int, dict[str, Any]] = {}
-    with opened(path, options.progress, options.notes) as source:
+    parts_by_iteration: dict[int, dict[str, Any]] = {}
+    with open_source(path, options.progress, options.notes) as source:
         for event in events(source, header, draft.skipped):
-            _take(event, found, draft)
+            _add_event(event, parts_by_iteration, draft)
     try:
         draft.layers = [str(name) for name in header["layers"]]
         draft.gradients = [_gradient(entry, len(draft.layers)) for entry in header["tensors"]]
         draft.iterations = [
-            _timing(found[index], len(draft.layers), len(draft.gradients)) for index in sorted(found)
+            _timing(parts_by_iteration[index], len(draft.layers), len(draft.gradients))
+            for index in sorted(parts_by_iteration)
         ]
     except (LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:
         what = f"a part of the timeline is missing or damaged ({error})"
-        raise TraceError(what, str(path), "a file that gradwire trace export wrote") from error
+        raise TraceError(what, str(path), "a file written by gradwire trace export") from error
     draft.understood["iterations"] = len(draft.iterations)
     return draft
 
@@ -131,19 +133,21 @@ def _gradient(entry: dict[str, Any], layers: int) -> Gradient:
     return gradient
 
 
-def _whole(args: dict[str, Any], *names: str) -> bool:
-    """Whether the first of `names` is there, and all that are there are integers."""
+def _has_integers(args: dict[str, Any], *names: str) -> bool:
+    """Return True if the first of `names` is present, and all that are present are integers."""
     return names[0] in args and all(isinstance(args.get(name, 0), int) for name in names)
 
 
-def _take(event: dict[str, Any], found: dict[int, dict[str, Any]], draft: Draft) -> None:
+def _add_event(event: dict[str, Any], parts_by_iteration: dict[int, dict[str, Any]], draft: Draft) -> None:
     args = event.get("args")
     if event.get("ph") in ("M", "C"):
         draft.understood["names and counters"] += 1
-    elif not isinstance(args, dict) or not _whole(args, "iteration", "layer", "tensor"):
+    elif not isinstance(args, dict) or not _has_integers(args, "iteration", "layer", "tensor"):
         draft.skipped[f"events of {event.get('cat')} that are not gradwire's"] += 1
     else:
-        parts = found.setdefault(args["iteration"], {"layers": {}, "ready": {}, "rank": event.get("pid", 0)})
+        parts = parts_by_iteration.setdefault(
+            args["iteration"], {"layers": {}, "ready": {}, "rank": event.get("pid", 0)}
+        )
         if "layer" in args:
             parts["layers"][args["layer"]] = (args.get("start_ps"), args.get("end_ps"))
             draft.understood["forward spans"] += 1
@@ -158,7 +162,7 @@ def _take(event: dict[str, Any], found: dict[int, dict[str, Any]], draft: Draft)
 
 def _timing(parts: dict[str, Any], layers: int, gradients: int) -> Timing:
     def moment(value: object) -> int:
-        if not isinstance(value, int) or not 0 <= value < LONGEST_PS:
+        if not isinstance(value, int) or not 0 <= value < MAX_TIME_PS:
             raise ValueError(f"time {value!r}")
         return value
 

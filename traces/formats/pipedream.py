@@ -6,12 +6,11 @@ One line per node, then one indented line per edge:
         activation_size=1644167168.000, parameter_size=7168.000 -- stage_id=0
         node2 -- node3
 
-(a node is all on one line). Times are milliseconds, sizes bytes. The
-graph says what depends on what, not in which order one device runs it: nodes run one at a time in topological
-order, of two that could run the one with the smaller number first (our choice; backward in reverse). A
-node's parameters are one gradient, ready when its backward ends. Activations and pipeline stages are no
-gradients and are left out, and so are sources called Input, as in PipeDream's own planner: their time is that of
-loading a batch.
+(a node is all on one line). Times are milliseconds, sizes bytes. The graph has dependencies, but no execution order:
+nodes run one at a time in topological order, of two ready ones the one with the smaller number first (our choice;
+backward in reverse). A node's parameters are one gradient, ready when its backward ends. Activations and pipeline
+stages are not gradients and are left out, and so are sources called Input, as in PipeDream's planner: their time is
+that of loading a batch.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from gradwire.scenarios.errors import TraceError
-from gradwire.traces.formats.draft import PS_PER_MS, Draft, gradient_of_bytes, serial
-from gradwire.traces.formats.source import opened
+from gradwire.traces.formats.draft import PS_PER_MS, Draft, gradient_of_bytes, serial_timing
+from gradwire.traces.formats.source import open_source
 
 if TYPE_CHECKING:
     from gradwire.traces.formats.base import ReadOptions
@@ -34,7 +33,9 @@ _FIELDS = ("forward_compute_time", "backward_compute_time", "parameter_size")
 _VALUE = re.compile(r"(\w+)\s*=\s*(\[[^\]]*\]|[^,\s]+)")
 
 
-class Node(NamedTuple):
+class PipeDreamNode(NamedTuple):
+    """One operation: times of both passes, and bytes of its parameters."""
+
     name: str
     forward_ps: int
     backward_ps: int
@@ -42,18 +43,17 @@ class Node(NamedTuple):
 
 
 def recognise(path: Path, head: bytes) -> bool:
+    """Return True if the first bytes look like a node."""
     return b" -- " in head and b"forward_compute_time" in head
 
 
 def read(path: Path, options: ReadOptions) -> Draft:
-    """The draft of a graph: one iteration, a layer per node, a gradient per node with parameters.
-
-    TraceError for numbers that are none or negative, two nodes of one name, a cycle.
-    """
+    """Return the draft of a graph: one iteration, a layer per node, a gradient per node with parameters. TraceError for
+    invalid or negative numbers, duplicate nodes, or a cycle."""
     draft = Draft("pipedream", how="compute times as measured, layers one after the other")
-    nodes: dict[str, Node] = {}
+    nodes: dict[str, PipeDreamNode] = {}
     edges: list[tuple[str, str]] = []
-    with opened(path, options.progress, options.notes) as source:
+    with open_source(path, options.progress, options.notes) as source:
         for number, line in source.lines():
             parts = [part.strip() for part in re.split(r"\s--\s", line.strip())]
             if not line.strip():
@@ -64,8 +64,8 @@ def read(path: Path, options: ReadOptions) -> Draft:
                 _add_node(nodes, parts, f"{path}, line {number}", draft.skipped)
             else:
                 draft.skipped["lines that are neither node nor edge"] += 1
-    behind = {after for _, after in edges}
-    for key in [key for key, node in nodes.items() if node.name.startswith("Input") and key not in behind]:
+    targets = {after for _, after in edges}
+    for key in [key for key, node in nodes.items() if node.name.startswith("Input") and key not in targets]:
         if not nodes[key].parameter_bytes:
             milliseconds = nodes.pop(key).forward_ps / PS_PER_MS
             draft.skipped[f"Input: loading a batch, {milliseconds:g} ms, is no computing"] += 1
@@ -75,12 +75,10 @@ def read(path: Path, options: ReadOptions) -> Draft:
     for layer, key in enumerate(order):
         if nodes[key].parameter_bytes:
             draft.gradients.append(
-                gradient_of_bytes(
-                    draft.layers[layer], nodes[key].parameter_bytes, options.dtype, layer, draft.skipped
-                )
+                gradient_of_bytes(draft.layers[layer], nodes[key].parameter_bytes, options.dtype, layer, draft.skipped)
             )
     draft.iterations = [
-        serial(
+        serial_timing(
             [nodes[key].forward_ps for key in order],
             [nodes[key].backward_ps for key in order],
             [gradient.layer for gradient in draft.gradients],
@@ -90,13 +88,13 @@ def read(path: Path, options: ReadOptions) -> Draft:
     return draft
 
 
-def _add_node(nodes: dict[str, Node], parts: list[str], where: str, skipped: Counter[str]) -> None:
+def _add_node(nodes: dict[str, PipeDreamNode], parts: list[str], where: str, skipped: Counter[str]) -> None:
     at = next(i for i, part in enumerate(parts) if "forward_compute_time" in part)
     fields = dict(_VALUE.findall(parts[at]))
     values = []
     for name in _FIELDS:
         text = fields.get(name, "")
-        if text.startswith("["):  # as activation sizes are when a node has several outputs
+        if text.startswith("["):  # sizes of a node with several outputs
             numbers = [_number(item, name, where) for item in text.strip("[]").split(";")]
             values.append(math.fsum(numbers))
         else:
@@ -107,10 +105,10 @@ def _add_node(nodes: dict[str, Node], parts: list[str], where: str, skipped: Cou
         skipped["activation_size of a node"] += 1
     key = parts[0]
     if key in nodes:
-        raise TraceError(f"node {key} for the second time", where, "each node once")
+        raise TraceError(f"duplicate node {key}", where, "each node once")
     description = " -- ".join(parts[1:at])
     forward, backward, size = values
-    nodes[key] = Node(description, round(forward * PS_PER_MS), round(backward * PS_PER_MS), round(size))
+    nodes[key] = PipeDreamNode(description, round(forward * PS_PER_MS), round(backward * PS_PER_MS), round(size))
 
 
 def _number(text: str, name: str, where: str) -> float:
@@ -124,30 +122,30 @@ def _number(text: str, name: str, where: str) -> float:
 
 
 def _topological(
-    nodes: dict[str, Node], edges: list[tuple[str, str]], where: str, skipped: Counter[str]
+    nodes: dict[str, PipeDreamNode], edges: list[tuple[str, str]], where: str, skipped: Counter[str]
 ) -> list[str]:
-    """Names of the nodes, each behind all that it depends on."""
-    following: dict[str, list[str]] = {key: [] for key in nodes}
-    waiting = dict.fromkeys(nodes, 0)
-    for before, after in set(edges):
-        if before not in nodes or after not in nodes:
+    """Return the node keys in topological order, smaller numbers first."""
+    successors: dict[str, list[str]] = {key: [] for key in nodes}
+    pending = dict.fromkeys(nodes, 0)
+    for source, target in set(edges):
+        if source not in nodes or target not in nodes:
             skipped["edges to or from a node that is not there"] += 1
             continue
-        following[before].append(after)
-        waiting[after] += 1
-    free = [(_rank(key), key) for key, count in waiting.items() if count == 0]
-    heapq.heapify(free)
+        successors[source].append(target)
+        pending[target] += 1
+    ready = [(_rank(key), key) for key, count in pending.items() if count == 0]
+    heapq.heapify(ready)
     order = []
-    while free:
-        _, key = heapq.heappop(free)
+    while ready:
+        _, key = heapq.heappop(ready)
         order.append(key)
-        for after in following[key]:
-            waiting[after] -= 1
-            if not waiting[after]:
-                heapq.heappush(free, (_rank(after), after))
+        for target in successors[key]:
+            pending[target] -= 1
+            if not pending[target]:
+                heapq.heappush(ready, (_rank(target), target))
     if len(order) < len(nodes):
-        stuck = min(key for key, count in waiting.items() if count)
-        raise TraceError(f"the nodes depend on each other in a circle ({stuck})", where, "an acyclic graph")
+        stuck = min(key for key, count in pending.items() if count)
+        raise TraceError(f"dependency cycle at node {stuck}", where, "an acyclic graph")
     return order
 
 

@@ -4,20 +4,19 @@
     2
     attention  -1  539986  ALLREDUCE  16777216  592000  ALLREDUCE  16777216  592000  NONE  0  100
 
-The first line names the parallelism, the second the number of rows. A row is a layer: name, dependency; then
-three times compute in nanoseconds, collective and bytes, for the forward pass, the input gradient and the
-weight gradient; then the time of its update. Columns are separated by any blanks; a row of HYBRID_CUSTOMIZED
-has a thirteenth, its own parallelism.
+The first line names the parallelism, the second the number of rows. A row is a layer: name, dependency; then three
+times compute in nanoseconds, collective and bytes, for the forward pass, the input gradient and the weight gradient;
+then the time of its update. Columns are separated by any blanks; a row of HYBRID_CUSTOMIZED has a thirteenth, its own
+parallelism.
 
-The gradients of data parallel training are the weight gradients' all-reduces and reduce-scatters, those of experts
-with a suffix (_EP, _DP_EP). What communicates in the other two columns is waited for in its pass: a communication of
-the trace, among the tensor-parallel group unless a suffix names another (_DP, _EP, _DP_EP), as SimAI deals them out
-[code: Workload.cc, which knows no _DP]; bytes are those of the whole buffer [code: AICB's generator]. Other weight-
-gradient collectives are left out, by kind. Backward goes from the last row to the first: of a row the input gradient,
-what communicates then, and the weight gradient; with pure data parallelism (DATA) the weight gradient comes first, as
-in Chakra's text converter. AICB's Megatron workloads have one reduce-scatter of all gradients in their first rows: it
-becomes ready at the very end, as the file says. What all ranks do, stages of a pipeline among them, is worked out by
-`gradwire.traces.formats.simai_ranks`.
+The gradients of data parallel training are the weight gradients' all-reduces and reduce-scatters, those of experts with
+a suffix (_EP, _DP_EP). Collectives of the other two columns block their pass: they are communications of the trace,
+among the tensor-parallel group unless a suffix names another (_DP, _EP, _DP_EP), as in SimAI [code: Workload.cc, which
+has no _DP]; bytes are those of the whole buffer [code: AICB's generator]. Other weight-gradient collectives are left
+out, by kind. Backward goes from the last row to the first: of a row the input gradient, its communication, and the
+weight gradient; with pure data parallelism (DATA) the weight gradient comes first, as in Chakra's text converter.
+AICB's Megatron workloads have one reduce-scatter of all gradients in their first rows, which is ready at the very end.
+The graphs of all ranks, with pipeline stages, are computed by `gradwire.traces.formats.simai_ranks`.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ import numpy as np
 
 from gradwire.scenarios.errors import TraceError
 from gradwire.traces.formats.draft import PS_PER_NS, Draft, Timing, gradient_of_bytes
-from gradwire.traces.formats.simai_ranks import Calls, Collective, Row, graphs_of
+from gradwire.traces.formats.simai_ranks import Calls, RowCollective, WorkloadRow, graphs_of
 from gradwire.traces.formats.sink import write_files
-from gradwire.traces.formats.source import opened
+from gradwire.traces.formats.source import open_source
 from gradwire.traces.parts import Communication
 
 if TYPE_CHECKING:
     from gradwire.traces.formats.base import ReadOptions, WriteOptions
-    from gradwire.traces.graphs import Graphs
+    from gradwire.traces.rank_graphs import RankGraphs
     from gradwire.traces.trace import Iteration, Trace
 
 COLUMNS = 12
@@ -49,52 +48,52 @@ PARALLELISMS = {
     "HYBRID_TRANSFORMER_FWD_IN_BCKWD", "HYBRID_DATA_MODEL", "HYBRID_MODEL_DATA", "HYBRID_CUSTOMIZED",
     "HYBRID_DLRM", "HYBRID_DLRM_ENHANCED", "DLRM", "DISTRIBUTED_INFERENCE",
 }  # fmt: skip
-_TABLE = "comm_type,"  # begins the header of AICB's other output, a table of collectives without computing
+_TABLE = "comm_type,"  # start of the header of AICB's other output, a table of collectives without compute times
 _COLLECTIVE = re.compile(r"(ALLREDUCE|ALLGATHER|REDUCESCATTER|ALLTOALL|BROADCAST)(|_TP|_DP|_EP|_DP_EP)")
 _KINDS = {
-    "ALLREDUCE": "all_reduce", "ALLGATHER": "all_gather", "REDUCESCATTER": "reduce_scatter", "ALLTOALL": "all_to_all",
+    "ALLREDUCE": "all_reduce",
+    "ALLGATHER": "all_gather",
+    "REDUCESCATTER": "reduce_scatter",
+    "ALLTOALL": "all_to_all",
     "BROADCAST": "broadcast",
-}  # fmt: skip
+}
 _GROUPS = {"_TP": "tensor", "_DP": "data", "_EP": "expert", "_DP_EP": "expert_data"}
 _OF_GRADIENTS = {"": "data", "_DP": "data", "_EP": "expert_data", "_DP_EP": "expert_data"}
 _BOTH = ("ALLREDUCEALLTOALL", "ALLTOALLALLREDUCE")
 _SIZES = {"tensor": "model_parallel_NPU_group", "expert": "ep", "pipeline": "pp"}
-"""What the header calls the dimensions."""
+"""Names of the dimensions in the header."""
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 _VALUE = re.compile(rf"({_INTEGER.pattern})(\.0*)?")
-"""Of a header: with sequence parallelism AICB divides pp_comm, and writes it with a point."""
+"""Header value: with sequence parallelism AICB divides pp_comm, and writes it with a decimal point."""
 _PASSES = ("forward", "input gradient", "weight gradient")
 TRANSFERS, NO_GRADIENT = "pipeline transfers (pp_comm)", " (of activations or parameters)"
-"""What is left out unless the graphs of all ranks are made, and counted so."""
+"""Names under which parts are counted that only the graphs of all ranks include."""
 
 
 def recognise(path: Path, head: bytes) -> bool:
+    """Return True for a header with a known parallelism and a row count, or AICB's table header."""
     lines = head.decode("utf-8", errors="replace").lstrip("\ufeff").splitlines()
     first = lines[0].split() if lines else []
-    named = bool(first) and first[0] in PARALLELISMS
-    counted = len(lines) > 1 and _INTEGER.fullmatch(lines[1].strip()) is not None
-    return (named and counted) or any(line.startswith(_TABLE) for line in lines[:2])
+    has_parallelism = bool(first) and first[0] in PARALLELISMS
+    has_count = len(lines) > 1 and _INTEGER.fullmatch(lines[1].strip()) is not None
+    return (has_parallelism and has_count) or any(line.startswith(_TABLE) for line in lines[:2])
 
 
 def read(path: Path, options: ReadOptions) -> Draft:
-    """The draft of a workload: one iteration, a layer per row.
-
-    TraceError for rows that are none and for more or fewer rows than the second line says.
-    """
+    """Return the draft of a workload: one iteration, a layer per row. TraceError for invalid rows and for more or fewer
+    rows than the second line says."""
     draft = Draft("simai")
-    rows: list[Row] = []
-    with opened(path, options.progress, options.notes) as source:
+    rows: list[WorkloadRow] = []
+    with open_source(path, options.progress, options.notes) as source:
         lines = ((number, line) for number, line in source.lines() if line.strip())
         number, first = next(lines, (1, ""))
         header = first.split()
         number, second = next(lines, (2, ""))
         if _TABLE in (first[: len(_TABLE)], second[: len(_TABLE)]):
             what = "is AICB's table of collectives, which has no compute times"
-            raise TraceError(what, str(path), "the workload for SimAI (.txt) that AICB writes as well")
+            raise TraceError(what, str(path), "the workload for SimAI (.txt) that AICB also writes")
         if not header or header[0] not in PARALLELISMS:
-            raise TraceError(
-                f"begins with {first[:60]!r}", str(path), "one of " + ", ".join(sorted(PARALLELISMS))
-            )
+            raise TraceError(f"begins with {first[:60]!r}", str(path), "one of " + ", ".join(sorted(PARALLELISMS)))
         if not second.split() or not _INTEGER.fullmatch(second.split()[0]):
             raise TraceError(f"{second[:60]!r}", f"{path}, line {number}", "the number of rows")
         expected = int(second.split()[0])
@@ -113,14 +112,15 @@ def read(path: Path, options: ReadOptions) -> Draft:
     return draft
 
 
-def _graphs(draft: Draft, rows: list[Row], data_parallel: bool, where: str) -> Graphs:
-    """The graphs of all ranks. What they play is not left out then."""
-    def calls(row: Row) -> Calls:
-        found = [
-            Collective(*each, size) if each is not None and size else None
-            for each, size in zip(map(_meant, row.collective, range(3)), row.size, strict=True)
+def _graphs(draft: Draft, rows: list[WorkloadRow], data_parallel: bool, where: str) -> RankGraphs:
+    """Return the graphs of all ranks, and count as understood what they contain."""
+
+    def calls(row: WorkloadRow) -> Calls:
+        collectives = [
+            RowCollective(*meaning, size) if meaning is not None and size else None
+            for meaning, size in zip(map(_meaning, row.collective, range(3)), row.size, strict=True)
         ]
-        return found[0], found[1], found[2]
+        return collectives[0], collectives[1], collectives[2]
 
     header: dict[str, int] = draft.about["parallelism_header"]  # type: ignore[assignment]
     graphs = graphs_of(rows, [calls(row) for row in rows], header, data_parallel, where)
@@ -130,28 +130,28 @@ def _graphs(draft: Draft, rows: list[Row], data_parallel: bool, where: str) -> G
     return graphs
 
 
-def _meant(collective: str, column: int) -> tuple[str, str] | None:
-    """(kind, dimension) of what stands in a column, 0 to 2; None for nothing, and for two collectives in one."""
-    found = _COLLECTIVE.fullmatch(collective)
-    if found is None:
+def _meaning(collective: str, column: int) -> tuple[str, str] | None:
+    """Return (kind, dimension) of the collective in a column, 0 to 2; None if there is none, or two in one."""
+    match = _COLLECTIVE.fullmatch(collective)
+    if match is None:
         return None
-    return _KINDS[found[1]], _OF_GRADIENTS.get(found[2], "tensor") if column == 2 else _GROUPS.get(found[2], "tensor")
+    return _KINDS[match[1]], _OF_GRADIENTS.get(match[2], "tensor") if column == 2 else _GROUPS.get(match[2], "tensor")
 
 
 def _header(words: list[str], skipped: Counter[str]) -> dict[str, object]:
-    """The header's "key: value" pairs, for the manifest."""
+    """Return the header's parallelism and "key: value" pairs, for the manifest."""
     pairs = {}
     for key, value in itertools.pairwise(words[1:]):
-        found = _VALUE.fullmatch(value)
-        if not _VALUE.fullmatch(key) and found:
-            pairs[key.rstrip(":")] = int(found[1])
+        match = _VALUE.fullmatch(value)
+        if not _VALUE.fullmatch(key) and match:
+            pairs[key.rstrip(":")] = int(match[1])
     if pairs.get("pp_comm"):
         skipped[TRANSFERS] += 1
     parallel = {name: pairs[key] for name, key in _SIZES.items() if pairs.get(key, 0) > 0}
     return {"parallelism": words[0], "parallelism_header": pairs, "split": parallel}
 
 
-def _row(line: str, where: str, skipped: Counter[str]) -> Row:
+def _row(line: str, where: str, skipped: Counter[str]) -> WorkloadRow:
     cells = line.split()
     if len(cells) < COLUMNS:
         raise TraceError(f"{len(cells)} columns", where, f"{COLUMNS}")
@@ -159,22 +159,18 @@ def _row(line: str, where: str, skipped: Counter[str]) -> Row:
         skipped["columns beyond the twelfth"] += len(cells) - COLUMNS
     if cells[1] != "-1":
         skipped["dependencies of single rows"] += 1
-    numbers = [_whole(cells[at], at, where) for at in (2, 4, 5, 7, 8, 10, 11)]
+    numbers = [_whole_number(cells[at], at, where) for at in (2, 4, 5, 7, 8, 10, 11)]
     collectives = (cells[3].upper(), cells[6].upper(), cells[9].upper())
     for name in collectives:
         if name not in ("NONE", *_BOTH) and not _COLLECTIVE.fullmatch(name):
-            known = f"NONE, or {', '.join(_KINDS)}, with {', '.join(_GROUPS)} or nothing behind it"
+            known = f"NONE, or {', '.join(_KINDS)}, with suffix {', '.join(_GROUPS)} or none"
             raise TraceError(f"collective {name[:40]!r}", where, known)
-    return Row(
-        cells[0],
-        (numbers[0], numbers[2], numbers[4]),
-        collectives,
-        (numbers[1], numbers[3], numbers[5]),
-        numbers[6],
+    return WorkloadRow(
+        cells[0], (numbers[0], numbers[2], numbers[4]), collectives, (numbers[1], numbers[3], numbers[5]), numbers[6]
     )
 
 
-def _whole(text: str, column: int, where: str) -> int:
+def _whole_number(text: str, column: int, where: str) -> int:
     try:
         value = float(text)  # some generators write 1e6
     except ValueError:
@@ -184,10 +180,10 @@ def _whole(text: str, column: int, where: str) -> int:
     return int(value)
 
 
-def _build(draft: Draft, rows: list[Row], dtype: str, data_parallel: bool) -> None:
+def _build(draft: Draft, rows: list[WorkloadRow], dtype: str, data_parallel: bool) -> None:
     start: list[int] = []
     end: list[int] = []
-    asked: list[int] = []
+    call_times: list[int] = []
     clock = 0
     for number, row in enumerate(rows):
         draft.layers.append(f"{number} {row.name}")
@@ -195,17 +191,17 @@ def _build(draft: Draft, rows: list[Row], dtype: str, data_parallel: bool) -> No
         start.append(clock)
         clock += row.compute[0] * PS_PER_NS
         end.append(clock)
-        asked += _called(draft, row, number, 0, clock)
+        call_times += _add_communication(draft, row, number, 0, clock)
     ready = [0] * len(rows)
     for number in range(len(rows) - 1, -1, -1):
         row = rows[number]
-        _, inputs, weights = (each * PS_PER_NS for each in row.compute)
+        _, inputs, weights = (nanoseconds * PS_PER_NS for nanoseconds in row.compute)
         ready[number] = clock + (weights if data_parallel else inputs + weights)
-        asked += _called(draft, row, number, 1, clock + inputs + (weights if data_parallel else 0))
+        call_times += _add_communication(draft, row, number, 1, clock + inputs + (weights if data_parallel else 0))
         clock += inputs + weights
     update = sum(row.update for row in rows) * PS_PER_NS
     moments = [ready[gradient.layer] for gradient in draft.gradients]
-    draft.iterations = [Timing(start, end, moments, clock, update, asked=asked)]
+    draft.iterations = [Timing(start, end, moments, clock, update, asked=call_times)]
     draft.understood["rows"] = len(rows)
     if draft.communications and not draft.gradients:
         draft.advice = (
@@ -215,14 +211,14 @@ def _build(draft: Draft, rows: list[Row], dtype: str, data_parallel: bool) -> No
     draft.how = "compute times as the workload says, rows one after the other, communication without time"
 
 
-def _gradient(draft: Draft, row: Row, number: int, dtype: str) -> None:
-    """The gradient of a row, if it has one."""
+def _gradient(draft: Draft, row: WorkloadRow, number: int, dtype: str) -> None:
+    """Add the gradient of a row, if it has one."""
     collective, size = row.collective[2], row.size[2]
     if collective == "NONE" or not size:
         _count_empty(draft, collective, 2)
         return
-    found = _COLLECTIVE.fullmatch(collective)
-    group = _OF_GRADIENTS.get(found[2]) if found and found[1] in ("ALLREDUCE", "REDUCESCATTER") else None
+    match = _COLLECTIVE.fullmatch(collective)
+    group = _OF_GRADIENTS.get(match[2]) if match and match[1] in ("ALLREDUCE", "REDUCESCATTER") else None
     if group is None:
         draft.skipped[f"{_PASSES[2]} {collective}{NO_GRADIENT}"] += 1
         return
@@ -235,17 +231,17 @@ def _count_empty(draft: Draft, collective: str, column: int) -> None:
         draft.skipped[f"{_PASSES[column]} {collective} of 0 bytes"] += 1
 
 
-def _called(draft: Draft, row: Row, number: int, column: int, clock: int) -> list[int]:
-    """Note what a row's pass waits for: when it is called, or nothing."""
+def _add_communication(draft: Draft, row: WorkloadRow, number: int, column: int, clock: int) -> list[int]:
+    """Add the communication of a row's pass, and return the list of its call times: one, or none."""
     collective, size = row.collective[column], row.size[column]
     if collective == "NONE" or not size:
         _count_empty(draft, collective, column)
         return []
-    meant = _meant(collective, column)
-    if meant is None:
+    meaning = _meaning(collective, column)
+    if meaning is None:
         draft.skipped[f"{_PASSES[column]} {collective} (two collectives in one)"] += 1
         return []
-    kind, group = meant
+    kind, group = meaning
     turn = "backward" if column else "forward"
     draft.communications.append(Communication(f"{row.name}.{number}", number, turn, kind, group, size))
     draft.understood[f"{_PASSES[column]} {collective} of {group} groups"] += 1
@@ -253,13 +249,12 @@ def _called(draft: Draft, row: Row, number: int, column: int, clock: int) -> lis
 
 
 def write(trace: Trace, out: Path, options: WriteOptions) -> list[Path]:
-    """A data parallel workload of the first chosen iteration for `options.ranks` GPUs, a row per layer.
+    """Write a data parallel workload of the first chosen iteration for `options.ranks` GPUs, a row per layer.
 
-    What the format cannot hold: single tensors of a layer (their bytes are added up), their dtype, gradients
-    that are ready in another order than back to front (a row's is ready no earlier than those behind it),
-    communications other than those of gradients,
-    pauses in the forward pass, more than one iteration, and magnitudes. Times are whole nanoseconds; SimAI
-    wants at least one for each step.
+    The format cannot hold single tensors of a layer (their bytes are added up), their dtype, gradients that are ready
+    in another order than back to front (a row's is ready no earlier than those behind it), communications other than
+    those of gradients, pauses in the forward pass, more than one iteration, and magnitudes. Times are whole
+    nanoseconds; SimAI needs at least one for each step.
     """
     iteration = trace.iterations[options.iterations[0]]
     header = (
@@ -279,33 +274,20 @@ def _rows(trace: Trace, iteration: Iteration) -> list[list[object]]:
         sizes[tensor.layer] += tensor.bytes
         ready[tensor.layer] = max(ready[tensor.layer], iteration.ready_ps[number])
     rows: list[list[object]] = []
-    # Boundaries are rounded, not durations, so that errors do not add up over many layers.
+    # Boundaries are rounded, not durations, so that errors do not add up.
     forward = [
-        max(round(int(t) / PS_PER_NS), n + 1)
-        for n, t in enumerate(np.maximum.accumulate(iteration.forward_end_ps))
+        max(round(int(t) / PS_PER_NS), n + 1) for n, t in enumerate(np.maximum.accumulate(iteration.forward_end_ps))
     ]
     update = max(round(iteration.optimizer_ps / PS_PER_NS), 0)
     clock = forward[-1]
     for layer in range(count - 1, -1, -1):
         moment = max(round(int(ready[layer]) / PS_PER_NS), clock + 2)
         if ready[layer] < 0:
-            moment = clock + 2  # a layer without gradient: its backward is part of the next one's
+            moment = clock + 2  # without gradient: its backward is part of the next layer's
         spent = forward[layer] - (forward[layer - 1] if layer else 0)
         kind = "ALLREDUCE" if sizes[layer] else "NONE"
         name = "_".join(trace.layers[layer].split()) or f"layer{layer}"
-        cells = [
-            name,
-            -1,
-            max(spent, 1),
-            "NONE",
-            0,
-            1,
-            "NONE",
-            0,
-            moment - clock - 1,
-            kind,
-            int(sizes[layer]),
-        ]
+        cells = [name, -1, max(spent, 1), "NONE", 0, 1, "NONE", 0, moment - clock - 1, kind, int(sizes[layer])]
         rows.append([*cells, update if layer == 0 else 0])
         clock = moment
     return rows[::-1]

@@ -1,24 +1,24 @@
-"""Graphs of all ranks from a SimAI workload, whose rows are those of one rank: the header says what follows for others.
+"""Graphs of all ranks from a SimAI workload, whose rows are those of one rank; the header implies those of others.
 
 AICB divides the layers of a model by the stages and writes what a rank of any stage computes and calls, the rows of a
-micro-batch `ga` times one behind the other, and in the header what a micro-batch sends to the next stage, `pp_comm`
-[code: workload_generator, SIMAI_workload]. SimAI adds a formula for stages and plays no transfer [its issues 18, 62];
-here they are played, by one forward, one backward (1F1B):
+micro-batch `ga` times in a row, and in the header the bytes that a micro-batch sends to the next stage, `pp_comm`
+[code: workload_generator, SIMAI_workload]. SimAI adds a formula for stages and simulates no transfer [its issues 18,
+62]; here transfers are simulated, by one forward, one backward (1F1B):
 
-* N ranks, `all_gpus`; of them T, `model_parallel_NPU_group`, follow one another as a tensor group, and stages are
-  outermost, as Megatron-LM numbers them [recalled]: rank n is member n mod T of its tensor group, copy
-  (n mod N/P) / T of the model, and in stage n / (N/P).
-* A stage begins with as many forward passes as there are stages behind it, goes on with a forward and a backward pass
-  by turns, and ends with the backward passes that are left (Narayanan et al., "Efficient Large-Scale Language Model
-  Training on GPU Clusters Using Megatron-LM", SC '21, without interleaving).
-* A rank sends `pp_comm` bytes to the one in its place of the next stage behind a micro-batch's forward pass, and to
-  that of the stage before behind its backward pass, and goes on; the other one waits for them.
+* N ranks, `all_gpus`; T consecutive ones, `model_parallel_NPU_group`, form a tensor group, and stages are outermost, as
+  Megatron-LM numbers them [recalled]: rank n is member n mod T of its tensor group, copy (n mod N/P) / T of the model,
+  and in stage n / (N/P).
+* A stage begins with as many forward passes as there are stages behind it, alternates forward and backward passes, and
+  ends with the remaining backward passes (Narayanan et al., "Efficient Large-Scale Language Model Training on GPU
+  Clusters Using Megatron-LM", SC '21, without interleaving).
+* After a micro-batch's forward pass a rank sends `pp_comm` bytes to its counterpart in the next stage, and after its
+  backward pass to that of the previous stage, without waiting; the receiver waits for them.
 
-Our choices: all stages have the rows of the file, an embedding and a loss among them, as the file is of any stage and
-SimAI's formula has it. What stands before the rows of the first micro-batch goes before the first forward pass and,
-backward, behind the last backward pass; what stands behind those of the last one goes behind the last forward pass,
-backward too. Collectives of weight gradients are called behind the weight gradient and not waited for; the update, all
-rows' together, waits for them. `vpp` is not heeded: AICB writes the number of layers there.
+Our choices: all stages have the rows of the file, including an embedding and a loss, as the file is of any stage and
+SimAI's formula has it. Rows before those of the first micro-batch go before the first forward pass and, backward, after
+the last backward pass; rows after those of the last one go after the last forward pass, backward too. Collectives of
+weight gradients are called after the weight gradient without waiting; the update of all rows together waits for them.
+`vpp` is ignored: AICB writes the number of layers there.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ import numpy as np
 
 from gradwire.scenarios.errors import TraceError
 from gradwire.traces.formats.draft import PS_PER_NS
-from gradwire.traces.graphs import ROLES, SEND, Call, Graphs
 from gradwire.traces.parts import group_members
-from gradwire.traces.room import refuse_beyond
+from gradwire.traces.rank_graphs import ROLES, SEND, RankCall, RankGraphs
+from gradwire.traces.storage.memory_limits import refuse_beyond
 
 NODE_BYTES = 700
-"""Memory of a node while graphs are made, measured."""
+"""Memory of a node during construction [measured]."""
 FORWARD, BACKWARD, OTHER = (ROLES.index(role) for role in ("forward", "backward", "other"))
 
 
-class Row(NamedTuple):
+class WorkloadRow(NamedTuple):
     """One line: compute in nanoseconds, collectives and bytes, each for the three passes."""
 
     name: str
@@ -49,21 +49,20 @@ class Row(NamedTuple):
     update: int
 
 
-class Collective(NamedTuple):
-    """A collective of a row: its kind, one of `gradwire.traces.parts.COLLECTIVES`, among whom, and bytes of a whole
-    buffer."""
+class RowCollective(NamedTuple):
+    """Collective of a row: kind (of `gradwire.traces.parts.COLLECTIVES`), dimension, and bytes of a whole buffer."""
 
     kind: str
     dimension: str
     nbytes: int
 
 
-Calls = tuple[Collective | None, Collective | None, Collective | None]
-"""Those of a row: of its forward pass, its input gradient and its weight gradient."""
+Calls = tuple[RowCollective | None, RowCollective | None, RowCollective | None]
+"""Collectives of a row: of its forward pass, its input gradient and its weight gradient."""
 
 
-class Shape(NamedTuple):
-    """How ranks share a model, and what a micro-batch sends from stage to stage."""
+class ParallelShape(NamedTuple):
+    """Division of a model over ranks, and the bytes that a micro-batch sends from stage to stage."""
 
     tensor: int
     expert: int
@@ -74,90 +73,86 @@ class Shape(NamedTuple):
 
     @property
     def stage_ranks(self) -> int:
-        """Of one stage."""
+        """Number of ranks of one stage."""
         return self.tensor * self.copies
 
     @classmethod
-    def of(cls, header: dict[str, int], where: str) -> Shape:
-        """That of a workload's header. TraceError where it says too little or what does not fit."""
-        said = {"ep": 1, "pp": 1, "ga": 1, "pp_comm": 0, **header}
+    def of(cls, header: dict[str, int], where: str) -> ParallelShape:
+        """Return the shape in a workload's header; TraceError if sizes are missing or do not fit."""
+        sizes = {"ep": 1, "pp": 1, "ga": 1, "pp_comm": 0, **header}
         for key in ("model_parallel_NPU_group", "all_gpus"):
-            if key not in said:
-                raise TraceError(f"does not say {key}", f"{where}, line 1", "it, as AICB writes it")
+            if key not in sizes:
+                raise TraceError(f"has no {key}", f"{where}, line 1", "its value, as written by AICB")
         tensor, expert, stages, micros, ranks = (
-            said[key] for key in ("model_parallel_NPU_group", "ep", "pp", "ga", "all_gpus")
+            sizes[key] for key in ("model_parallel_NPU_group", "ep", "pp", "ga", "all_gpus")
         )
         if min(tensor, expert, stages, micros, ranks) < 1:
             raise TraceError("a size below 1", f"{where}, line 1", "1 or more of each")
-        copies, left = divmod(ranks, tensor * stages)
-        if left or copies % expert:
+        copies, remainder = divmod(ranks, tensor * stages)
+        if remainder or copies % expert:
             what = f"{ranks} ranks in {stages} stages, {tensor} to a tensor group, {expert} to an expert group"
             raise TraceError(what, f"{where}, line 1", "sizes that divide the ranks")
-        if stages > 1 and said["pp_comm"] < 1:
-            what = f"{stages} stages, and pp_comm is {said['pp_comm']}"
+        if stages > 1 and sizes["pp_comm"] < 1:
+            what = f"{stages} stages, and pp_comm is {sizes['pp_comm']}"
             raise TraceError(what, f"{where}, line 1", "the bytes that a micro-batch sends from stage to stage")
-        return cls(tensor, expert, copies, stages, micros, said["pp_comm"])
+        return cls(tensor, expert, copies, stages, micros, sizes["pp_comm"])
 
 
-class Blocks(NamedTuple):
-    """Where the rows of micro-batches are: `length` rows for each, from `start` on."""
+class LayerBlocks(NamedTuple):
+    """Position of the micro-batches' rows: `length` rows for each, from `start` on."""
 
     start: int
     length: int
 
 
 def graphs_of(
-    rows: Sequence[Row], calls: Sequence[Calls], header: dict[str, int], data_parallel: bool, where: str
-) -> Graphs:
-    """The graphs of all ranks of a workload.
-
-    Parameters
-    ----------
-    calls : of each row. header : its "key: value" pairs.
-    data_parallel : whether the weight gradient of a row comes before its input gradient.
-
-    Raises
-    ------
-    TraceError
-        The header says too little; rows do not repeat as often as it says; there is no memory for so many nodes.
-    """
-    shape = Shape.of(header, where)
+    rows: Sequence[WorkloadRow], calls: Sequence[Calls], header: dict[str, int], data_parallel: bool, where: str
+) -> RankGraphs:
+    """Return the graphs of all ranks of a workload. `calls` are those of each row, `header` its "key: value" pairs.
+    With `data_parallel` the weight gradient of a row comes before its input gradient. TraceError if the header is
+    incomplete, rows do not repeat as often as it says, or the nodes exceed the memory."""
+    shape = ParallelShape.of(header, where)
     blocks = _blocks(rows, shape.micros, where)
     nodes = shape.stages * shape.stage_ranks * (6 * len(rows) + 4 * shape.micros)
     refuse_beyond(nodes * NODE_BYTES, f"graphs of up to {nodes} nodes", where)
-    return _Maker(rows, calls, shape, blocks, data_parallel).made()
+    return _GraphBuilder(rows, calls, shape, blocks, data_parallel).build()
 
 
-def _blocks(rows: Sequence[Row], micros: int, where: str) -> Blocks:
-    """The longest run of rows that comes `micros` times, one behind the other."""
+def _blocks(rows: Sequence[WorkloadRow], micros: int, where: str) -> LayerBlocks:
+    """Return the longest run of rows that repeats `micros` times in succession."""
     if micros == 1:
-        return Blocks(0, len(rows))
-    known: dict[Row, int] = {}
-    numbers = np.array([known.setdefault(row, len(known)) for row in rows], dtype=np.int64)
+        return LayerBlocks(0, len(rows))
+    number_of_row: dict[WorkloadRow, int] = {}
+    numbers = np.array([number_of_row.setdefault(row, len(number_of_row)) for row in rows], dtype=np.int64)
     for length in range(len(rows) // micros, 0, -1):
-        same = np.concatenate([[0], np.cumsum(numbers[:-length] == numbers[length:])])
-        wanted = (micros - 1) * length
-        found = np.flatnonzero(same[wanted:] - same[:-wanted] == wanted)
-        if len(found):
-            return Blocks(int(found[0]), length)
-    what = f"ga is {micros}, and no rows come {micros} times one behind the other"
-    raise TraceError(what, where, "the rows of every micro-batch, as AICB writes them")
+        matches = np.concatenate([[0], np.cumsum(numbers[:-length] == numbers[length:])])
+        needed = (micros - 1) * length
+        starts = np.flatnonzero(matches[needed:] - matches[:-needed] == needed)
+        if len(starts):
+            return LayerBlocks(int(starts[0]), length)
+    what = f"ga is {micros}, but no rows repeat {micros} times in succession"
+    raise TraceError(what, where, "the rows of every micro-batch, as written by AICB")
 
 
-def turns(stage: int, stages: int, micros: int) -> list[tuple[bool, int]]:
-    """What a stage does one after the other: (whether backward, number of the micro-batch)."""
-    ahead = min(stages - 1 - stage, micros)
-    found = [(False, micro) for micro in range(ahead)]
-    for micro in range(ahead, micros):
-        found += [(False, micro), (True, micro - ahead)]
-    return found + [(True, micro) for micro in range(micros - ahead, micros)]
+def pipeline_schedule(stage: int, stages: int, micros: int) -> list[tuple[bool, int]]:
+    """Return the passes of a stage in order: (True if backward, number of the micro-batch)."""
+    warmup = min(stages - 1 - stage, micros)
+    passes = [(False, micro) for micro in range(warmup)]
+    for micro in range(warmup, micros):
+        passes += [(False, micro), (True, micro - warmup)]
+    return passes + [(True, micro) for micro in range(micros - warmup, micros)]
 
 
-class _Maker:
-    """Adds nodes in an order in which they could run: all ranks of a stage go through a pass together."""
+class _GraphBuilder:
+    """Builder of graphs in an order in which nodes could run: all ranks of a stage go through a pass together."""
 
     def __init__(
-        self, rows: Sequence[Row], calls: Sequence[Calls], shape: Shape, blocks: Blocks, data_parallel: bool
+        self,
+        rows: Sequence[WorkloadRow],
+        calls: Sequence[Calls],
+        shape: ParallelShape,
+        blocks: LayerBlocks,
+        data_parallel: bool,
     ) -> None:
         self.rows, self.row_calls, self.shape = rows, calls, shape
         self.blocks, self.weights_first = blocks, data_parallel
@@ -165,48 +160,54 @@ class _Maker:
         self.names: list[str] = []
         self.columns: list[tuple[int, int, int, int]] = []  # rank, role, effort, call
         self.needs: list[list[int]] = []
-        self.calls: list[Call] = []
-        self.last: list[list[int]] = [[] for _ in range(ranks)]  # what a rank's next node needs
-        self.loose: list[list[int]] = [[] for _ in range(ranks)]  # calls that only the update waits for
-        self.sent: dict[tuple[int, bool, int], int] = {}  # the first call of what a stage waits for before a turn
+        self.calls: list[RankCall] = []
+        self.last: list[list[int]] = [[] for _ in range(ranks)]  # dependencies of a rank's next node
+        self.unawaited: list[list[int]] = [[] for _ in range(ranks)]  # calls that only the update waits for
+        self.transfers: dict[tuple[int, bool, int], int] = {}  # first call that a stage's pass waits for
         self.groups = {
             name: group_members(name, shape.tensor, shape.expert, shape.copies).tolist()
             for name in ("tensor", "expert", "data", "expert_data")
         }
 
-    def made(self) -> Graphs:
+    def build(self) -> RankGraphs:
         shape = self.shape
-        left = [turns(stage, shape.stages, shape.micros)[::-1] for stage in range(shape.stages)]
-        while any(left):
-            for stage, several in enumerate(left):
-                while several and self._may(stage, *several[-1]):
-                    self._turn(stage, *several.pop())
+        remaining = [pipeline_schedule(stage, shape.stages, shape.micros)[::-1] for stage in range(shape.stages)]
+        while any(remaining):
+            for stage, passes in enumerate(remaining):
+                while passes and self._is_ready(stage, *passes[-1]):
+                    self._add_pass(stage, *passes.pop())
         update = sum(row.update for row in self.rows) * PS_PER_NS
         for rank in range(len(self.last) if update else 0):
-            self._node("update", rank, OTHER, update, -1, [*self.last[rank], *self.loose[rank]])
+            self._node("update", rank, OTHER, update, -1, [*self.last[rank], *self.unawaited[rank]])
         rank, role, effort, call = np.array(self.columns, dtype=np.int64).T
-        return Graphs(
-            self.names, rank, np.zeros_like(rank), role, effort, call,
-            np.concatenate([[0], np.cumsum([len(each) for each in self.needs])]).astype(np.int64),
-            np.array([each for several in self.needs for each in several], dtype=np.int64), self.calls,
-        )  # fmt: skip
+        return RankGraphs(
+            self.names,
+            rank,
+            np.zeros_like(rank),
+            role,
+            effort,
+            call,
+            np.concatenate([[0], np.cumsum([len(rows) for rows in self.needs])]).astype(np.int64),
+            np.array([row for rows in self.needs for row in rows], dtype=np.int64),
+            self.calls,
+        )
 
-    def _may(self, stage: int, back: bool, micro: int) -> bool:
+    def _is_ready(self, stage: int, back: bool, micro: int) -> bool:
         end = self.shape.stages - 1 if back else 0
-        return stage == end or (stage, back, micro) in self.sent
+        return stage == end or (stage, back, micro) in self.transfers
 
-    def _turn(self, stage: int, back: bool, micro: int) -> None:
-        """A pass of a micro-batch: what it waits for, its rows, and what it sends."""
+    def _add_pass(self, stage: int, back: bool, micro: int) -> None:
+        """Add a pass of a micro-batch: its receive, its rows, and its send."""
         self._receive(stage, back, micro)
         start, length = self.blocks
         begin, last = start + micro * length, micro == self.shape.micros - 1
-        mine = range(begin, begin + length)
-        before, behind = range(start), range(start + self.shape.micros * length, len(self.rows))
+        own_rows = range(begin, begin + length)
+        before, after = range(start), range(start + self.shape.micros * length, len(self.rows))
         if back:
-            self._backward(stage, [*mine[::-1], *(before[::-1] if last else ())])
+            self._backward(stage, [*own_rows[::-1], *(before[::-1] if last else ())])
         else:
-            self._forward(stage, [*(() if micro else before), *mine, *(behind if last else ())])
-            self._backward(stage, behind[::-1] if last else ())
+            self._forward(stage, [*(() if micro else before), *own_rows, *(after if last else ())])
+            self._backward(stage, after[::-1] if last else ())
         other = stage - 1 if back else stage + 1
         if 0 <= other < self.shape.stages:
             self._send(stage, other, back, micro)
@@ -234,40 +235,40 @@ class _Maker:
         self.needs.append(sorted(needs))
         return len(self.names) - 1
 
-    def _compute(self, stage: int, name: str, role: int, spent_ns: int) -> None:
-        for rank in self._ranks(stage) if spent_ns else ():
-            self.last[rank] = [self._node(name, rank, role, spent_ns * PS_PER_NS, -1, self.last[rank])]
+    def _compute(self, stage: int, name: str, role: int, duration_ns: int) -> None:
+        for rank in self._ranks(stage) if duration_ns else ():
+            self.last[rank] = [self._node(name, rank, role, duration_ns * PS_PER_NS, -1, self.last[rank])]
 
     def _call(self, stage: int, number: int, column: int) -> None:
-        """The collective of a row's pass, in all groups of a stage that have anybody to talk to."""
-        asked = self.row_calls[number][column]
-        if asked is None:
+        """Add the collective of a row's pass, in all groups of a stage with more than one member."""
+        collective = self.row_calls[number][column]
+        if collective is None:
             return
-        begin, name = stage * self.shape.stage_ranks, f"{self.rows[number].name}.{number} {asked.kind}"
-        for group in self.groups[asked.dimension]:
+        begin, name = stage * self.shape.stage_ranks, f"{self.rows[number].name}.{number} {collective.kind}"
+        for group in self.groups[collective.dimension]:
             if len(group) == 1:
                 continue
-            members = tuple(begin + each for each in group)
-            self.calls.append(Call(asked.kind, members, asked.nbytes))
+            members = tuple(begin + member for member in group)
+            self.calls.append(RankCall(collective.kind, members, collective.nbytes))
             for rank in members:
                 node = self._node(name, rank, OTHER, 0, len(self.calls) - 1, self.last[rank])
                 if column == 2:
-                    self.loose[rank].append(node)
+                    self.unawaited[rank].append(node)
                 else:
                     self.last[rank] = [node]
 
     def _send(self, stage: int, other: int, back: bool, micro: int) -> None:
-        self.sent[other, back, micro] = len(self.calls)
+        self.transfers[other, back, micro] = len(self.calls)
         for rank in self._ranks(stage):
-            across = rank + (other - stage) * self.shape.stage_ranks
+            receiver = rank + (other - stage) * self.shape.stage_ranks
             self._node(f"send {micro} to stage {other}", rank, OTHER, 0, len(self.calls), self.last[rank])
-            self.calls.append(Call(SEND, (rank, across), self.shape.transfer))
+            self.calls.append(RankCall(SEND, (rank, receiver), self.shape.transfer))
 
     def _receive(self, stage: int, back: bool, micro: int) -> None:
-        first = self.sent.pop((stage, back, micro), None)
+        first = self.transfers.pop((stage, back, micro), None)
         if first is None:
             return
         source = stage + 1 if back else stage - 1
-        for place, rank in enumerate(self._ranks(stage)):
-            node = self._node(f"receive {micro} from stage {source}", rank, OTHER, 0, first + place, [])
+        for position, rank in enumerate(self._ranks(stage)):
+            node = self._node(f"receive {micro} from stage {source}", rank, OTHER, 0, first + position, [])
             self.last[rank] = [*self.last[rank], node]

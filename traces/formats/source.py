@@ -1,4 +1,4 @@
-"""Reading foreign files: plain or gzipped, of any size, with one clear error for whatever is wrong with them."""
+"""Reader of foreign files: plain or gzipped, of any size, with one clear error per defect."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import IO
 
 from gradwire.scenarios.errors import TraceError
-from gradwire.scenarios.files import regular
+from gradwire.scenarios.loading.files import require_regular_file
 
 Progress = Callable[[float, str], None]
-"""Called now and then while reading: the share of the file that is done, and a few words."""
+"""Callback while reading: (fraction of the file, message)."""
 
-LONGEST_LINE = 1 << 20  # bytes; a longer one is no line of a text format
+MAX_LINE_BYTES = 1 << 20  # bytes; longer lines are not text
 _BLOCK = 1 << 20
 _GZIP = b"\x1f\x8b"
-_END = re.compile(rb"\r\n|\n|\r")  # of a line: Unix, Windows, and Macs of long ago
+_END = re.compile(rb"\r\n|\n|\r")  # line ends of Unix, Windows and classic Mac OS
 
 
 class _Gunzip:
-    """Members of a gzip file, one after the other; like gzip(1) it takes zeros and counts other bytes behind them."""
+    """Reader of all members of a gzip file; like gzip(1) it accepts trailing zeros and counts other trailing bytes."""
 
     def __init__(self, raw: IO[bytes], notes: Counter[str]) -> None:
         self._raw = raw
@@ -35,7 +35,7 @@ class _Gunzip:
         self._ended = False
 
     def read(self, size: int) -> bytes:
-        """Return the next bytes, at most `size`. EOFError or zlib.error for data that are cut off or damaged."""
+        """Return the next bytes, at most `size`; EOFError or zlib.error for truncated or damaged data."""
         while not self._ended:
             if not self._input:
                 self._input = self._raw.read(_BLOCK)
@@ -65,12 +65,9 @@ class _Gunzip:
 
 
 class Source:
-    """A file opened for reading; gzip is recognised by its first bytes, whatever the file is called.
-
-    UTF-16 and UTF-32 with a byte-order mark are read as UTF-8. `notes` counts what was mended or ignored.
-    `read` raises TraceError where gzip says that the data are damaged or end too early. What cannot be opened,
-    and a file without a byte in it, is refused by `opened`.
-    """
+    """File opened for reading; gzip is recognised by its first bytes, whatever the file is called. UTF-16 and UTF-32
+    with a byte-order mark are read as UTF-8. `notes` counts repaired or ignored parts. `read` raises TraceError for
+    damaged or truncated gzip data. `open_source` refuses files that cannot be opened or are empty."""
 
     def __init__(
         self, path: Path, raw: IO[bytes], progress: Progress | None, notes: Counter[str] | None = None
@@ -84,7 +81,7 @@ class Source:
         zipped = raw.read(2) == _GZIP
         raw.seek(0)
         self._plain: IO[bytes] | _Gunzip = _Gunzip(raw, self.notes) if zipped else raw
-        self._begin: bytes | None = None  # read to see the encoding, not yet handed out
+        self._begin: bytes | None = None  # read to detect the encoding, not yet returned
         self._decoder: codecs.IncrementalDecoder | None = None
 
     def read(self, size: int = _BLOCK) -> bytes:
@@ -124,17 +121,18 @@ class Source:
         return data
 
     def lines(self) -> Iterator[tuple[int, str]]:
-        """(number from 1, text without its end) of each line. TraceError for what is no UTF-8, with line and byte."""
+        """Yield (number from 1, text without line end) of each line; TraceError for invalid UTF-8, with line
+        and byte."""
         rest, number = b"", 0
         while block := self.read():
             text = rest + block
-            half = text.endswith(b"\r")  # perhaps of \r\n
-            *whole, rest = _END.split(text[:-1] if half else text)
-            rest += b"\r" * half
+            is_split = text.endswith(b"\r")  # perhaps the first half of \r\n
+            *whole, rest = _END.split(text[:-1] if is_split else text)
+            rest += b"\r" * is_split
             for line in whole:
                 number += 1
                 yield number, self._text(line, number)
-            if len(rest) > LONGEST_LINE:
+            if len(rest) > MAX_LINE_BYTES:
                 raise TraceError(f"line {number + 1} is longer than a MiB", self.where, "a text file")
         if rest:
             yield number + 1, self._text(rest.removesuffix(b"\r"), number + 1)
@@ -147,7 +145,7 @@ class Source:
 
 
 def _wide_encoding(begin: bytes) -> str:
-    """Return the encoding that a byte-order mark before an ASCII character names, "" if there is none."""
+    """Return the encoding named by a byte-order mark before an ASCII character, else ""."""
     if begin[:4] == b"\xff\xfe\0\0" or begin[:4] == b"\0\0\xfe\xff":
         return "utf-32"
     is_little = begin[:2] == b"\xff\xfe" and begin[3:4] == b"\0"
@@ -156,41 +154,37 @@ def _wide_encoding(begin: bytes) -> str:
 
 
 def not_utf8(where: str, data: bytes, error: UnicodeDecodeError) -> TraceError:
-    """What to raise for text that is no UTF-8: which byte it is, counted from 1, and how to make it some."""
-    at = error.start + (len(data) - len(error.object))  # the mark of the encoding is not in what was decoded
+    """Return the error for invalid UTF-8, with the byte, counted from 1, and a conversion command."""
+    at = error.start + (len(data) - len(error.object))  # the byte-order mark was not decoded
     return TraceError(
-        f"byte {at + 1} (0x{data[at]:02x}) is no UTF-8", where, "text in UTF-8, as `iconv -t UTF-8` makes it"
+        f"byte {at + 1} (0x{data[at]:02x}) is not UTF-8", where, "text in UTF-8, as made by `iconv -t UTF-8`"
     )
 
 
 def first_line(head: bytes) -> str:
-    """The first line of a file that begins with `head`, which may end within a character; for telling formats."""
+    """Return the first line of a file that begins with `head`, which may end within a character."""
     return _END.split(head, maxsplit=1)[0].decode("utf-8", errors="replace").removeprefix("\ufeff")
 
 
 @contextmanager
-def opened(
-    path: Path, progress: Progress | None = None, notes: Counter[str] | None = None
-) -> Iterator[Source]:
-    """Yield `path` as a Source that counts in `notes`.
-
-    TraceError if it is missing, a directory, unreadable, empty or damaged gzip."""
+def open_source(path: Path, progress: Progress | None = None, notes: Counter[str] | None = None) -> Iterator[Source]:
+    """Yield `path` as a Source that counts in `notes`; TraceError if it is missing, unreadable or empty."""
     try:
-        with regular(path).open("rb") as raw:
+        with require_regular_file(path).open("rb") as raw:
             source = Source(path, raw, progress, notes)
             if not path.stat().st_size:
-                raise TraceError("is empty", str(path), "a file with something in it")
+                raise TraceError("is empty", str(path), "a file with content")
             yield source
     except OSError as error:
         raise TraceError(f"cannot be read ({error.strerror or error})", str(path), "a file") from error
 
 
 def head(path: Path, size: int = 4096) -> bytes:
-    """The first bytes of a file, unzipped, for telling its format. TraceError as `opened`, or if all is empty."""
-    with opened(path) as source:
+    """Return the first bytes of a file, unzipped; TraceError as `open_source`, or if it holds only blanks."""
+    with open_source(path) as source:
         begin = io.BytesIO()
         while begin.tell() < size and (block := source.read(size - begin.tell())):
             begin.write(block)
     if not begin.getvalue().strip():
-        raise TraceError("is empty", str(path), "a file with something in it")
+        raise TraceError("is empty", str(path), "a file with content")
     return begin.getvalue()

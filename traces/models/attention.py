@@ -1,7 +1,7 @@
-"""Multi-head attention and the feed-forward layer that the Transformer, BERT and GPT-2 share.
+"""Multi-head attention and the feed-forward layer of the Transformer, BERT and GPT-2.
 
-Every projection is a linear layer of its own, so that a trace times each and knows when its gradient is
-ready. (torch's MultiheadAttention holds them as bare parameters.)
+Every projection is a linear layer of its own, so that a trace has its times and the moment its gradient is ready.
+(torch's MultiheadAttention holds them as bare parameters.)
 """
 
 from __future__ import annotations
@@ -11,20 +11,18 @@ from torch.nn.functional import scaled_dot_product_attention
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
-    """[N, length, width] to [N, heads, length, width / heads]."""
+    """Reshape [N, length, width] to [N, heads, length, width / heads]."""
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
 def join_heads(x: Tensor) -> Tensor:
-    """The inverse of `split_heads`."""
+    """Undo `split_heads`."""
     return x.transpose(1, 2).flatten(2)
 
 
 class Attention(nn.Module):
-    """Attention of `x` [N, length, width] to `memory` [N, other length, width], or to itself.
-
-    With `causal`, position i sees positions 0 to i only.
-    """
+    """Attention of `x` [N, length, width] to `memory` [N, other length, width], or to itself. With `causal`, position i
+    attends to positions 0 to i only."""
 
     def __init__(self, width: int, heads: int, dropout: float, causal: bool = False) -> None:
         super().__init__()
@@ -47,3 +45,21 @@ class Attention(nn.Module):
 def feed_forward(width: int, hidden: int, activation: nn.Module) -> nn.Sequential:
     """Two linear layers with `activation` between them."""
     return nn.Sequential(nn.Linear(width, hidden), activation, nn.Linear(hidden, width))
+
+
+class EncoderLayer(nn.Module):
+    """Attention to itself and a feed-forward layer, each with a residual sum and layer norm."""
+
+    def __init__(
+        self, width: int, heads: int, hidden: int, dropout: float, activation: nn.Module, epsilon: float = 1e-5
+    ) -> None:
+        super().__init__()
+        self.attention = Attention(width, heads, dropout)
+        self.norm1 = nn.LayerNorm(width, eps=epsilon)
+        self.feed_forward = feed_forward(width, hidden, activation)
+        self.norm2 = nn.LayerNorm(width, eps=epsilon)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm1(x + self.dropout(self.attention(x)))
+        return self.norm2(x + self.dropout(self.feed_forward(x)))

@@ -1,12 +1,12 @@
-"""BERT-base in plain PyTorch, with the head that predicts hidden tokens.
+"""BERT-base in plain PyTorch, with the masked-token head.
 
-Parameters with the published vocabulary of 30,522, checked in the tests: 109,514,298, those of the model
-"BertForMaskedLM" of Hugging Face; the paper rounds to 110 M. The head for "next sentence" (592,130 more)
-is left out, as plain text has no marked sentences.
+Parameters with the published vocabulary of 30,522, checked in the tests: 109,514,298, as in Hugging Face's
+"BertForMaskedLM"; the paper rounds to 110 M. The head for "next sentence" (592,130 more) is left out, as plain text has
+no marked sentences.
 
-Source: Devlin et al., "BERT" (2019): 12 layers, width 768, 12 heads, 3072 hidden units, layer norm after
-each residual sum, learned positions (512), GELU, dropout 0.1, normal initialisation of deviation 0.02. The
-output matrix is the embedding.
+Source: Devlin et al., "BERT" (2019): 12 layers, width 768, 12 heads, 3072 hidden units, layer norm after each residual
+sum, learned positions (512), GELU, dropout 0.1, normal initialisation of deviation 0.02. The output matrix is the
+embedding.
 """
 
 from __future__ import annotations
@@ -14,37 +14,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from gradwire.traces.models.attention import Attention, feed_forward
+from gradwire.traces.models.attention import EncoderLayer
 
 EPSILON = 1e-12  # of the layer norms, as published
 
 
-class Layer(nn.Module):
-    """Attention and feed-forward, each with a residual sum and layer norm."""
-
-    def __init__(self, width: int, heads: int, dropout: float) -> None:
-        super().__init__()
-        self.attention = Attention(width, heads, dropout)
-        self.norm1 = nn.LayerNorm(width, eps=EPSILON)
-        self.feed_forward = feed_forward(width, 4 * width, nn.GELU())
-        self.norm2 = nn.LayerNorm(width, eps=EPSILON)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.norm1(x + self.dropout(self.attention(x)))
-        return self.norm2(x + self.dropout(self.feed_forward(x)))
-
-
 class BERT(nn.Module):
-    """Tokens int64 [N, length] to logits [N, length, vocabulary] of the true token at each place.
-
-    `chosen` bool [N, length] restricts the head to those places; the logits are then [chosen, vocabulary].
-    All tokens are of segment 0.
-    """
+    """Tokens int64 [N, length] to logits [N, length, vocabulary] of the true token at each position. `chosen` bool [N,
+    length] restricts the head to those positions; the logits are then [chosen, vocabulary]. All tokens are of segment
+    0."""
 
     def __init__(
         self,
-        vocabulary: int,
+        vocabulary: int = 30_522,
         width: int = 768,
         heads: int = 12,
         layers: int = 12,
@@ -56,7 +38,9 @@ class BERT(nn.Module):
         self.position = nn.Embedding(length, width)
         self.segment = nn.Embedding(2, width)
         self.norm = nn.LayerNorm(width, eps=EPSILON)
-        self.layers = nn.ModuleList(Layer(width, heads, dropout) for _ in range(layers))
+        self.layers = nn.ModuleList(
+            EncoderLayer(width, heads, 4 * width, dropout, nn.GELU(), EPSILON) for _ in range(layers)
+        )
         self.transform = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width, eps=EPSILON))
         self.head = nn.Linear(width, vocabulary)
         self.dropout = nn.Dropout(dropout)
@@ -68,15 +52,13 @@ class BERT(nn.Module):
         self.head.weight = self.embedding.weight
 
     def forward(self, tokens: Tensor, chosen: Tensor | None = None) -> Tensor:
-        places = torch.arange(tokens.shape[1], device=tokens.device)
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
         segments = torch.zeros_like(tokens)
-        y = self.embedding(tokens) + self.position(places) + self.segment(segments)
+        y = self.embedding(tokens) + self.position(positions) + self.segment(segments)
         y = self.dropout(self.norm(y))
         for layer in self.layers:
             y = layer(y)
         return self.head(self.transform(y if chosen is None else y[chosen]))
 
 
-def bert_base(vocabulary: int = 30_522) -> nn.Module:
-    """BERT-base for masked tokens: 109,514,298 parameters with 30,522 tokens."""
-    return BERT(vocabulary)
+bert_base = BERT  # 109,514,298 parameters with 30,522 tokens

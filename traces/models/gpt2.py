@@ -1,18 +1,18 @@
 """GPT-2 (small) in plain PyTorch, and a very small one for characters.
 
-Parameters with the published vocabulary of 50,257, checked in the tests: 124,439,808; those of the small one, two
-layers of width 128 (our choice), with 128 characters: 445,952.
+Parameters with the published vocabulary of 50,257, checked in the tests: 124,439,808; of the small one, two layers of
+width 128 (our choice), with 128 characters: 445,952.
 
-Source: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), and the released code:
-12 layers, width 768, 12 heads, learned positions (1024), layer norm before attention and feed-forward and
-once at the end, tanh-approximated GELU, one linear layer for queries, keys and values, dropout 0.1, normal
-initialisation of deviation 0.02, smaller by sqrt(2 layers) where a residual sum follows. The output matrix is
-the embedding.
+Source: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), and the released code: 12 layers,
+width 768, 12 heads, learned positions (1024), layer norm before attention and feed-forward and once at the end,
+tanh-approximated GELU, one linear layer for queries, keys and values, dropout 0.1, normal initialisation of deviation
+0.02, smaller by sqrt(2 layers) before a residual sum. The output matrix is the embedding.
 """
 
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from gradwire.traces.models.attention import feed_forward, join_heads, split_hea
 
 
 class CausalAttention(nn.Module):
-    """Attention of each place [N, length, width] to itself and those before it, with one fused projection."""
+    """Attention of each position of [N, length, width] to itself and earlier ones, with one fused projection."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class CausalAttention(nn.Module):
         return self.output(join_heads(y))
 
 
-class Block(nn.Module):
+class DecoderBlock(nn.Module):
     """Layer norm before attention and before feed-forward, each added to its input."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
@@ -58,7 +58,7 @@ class GPT2(nn.Module):
 
     def __init__(
         self,
-        vocabulary: int,
+        vocabulary: int = 50_257,
         width: int = 768,
         heads: int = 12,
         layers: int = 12,
@@ -68,7 +68,7 @@ class GPT2(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width)
         self.position = nn.Embedding(length, width)
-        self.blocks = nn.ModuleList(Block(width, heads, dropout) for _ in range(layers))
+        self.blocks = nn.ModuleList(DecoderBlock(width, heads, dropout) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
         self.dropout = nn.Dropout(dropout)
@@ -81,18 +81,13 @@ class GPT2(nn.Module):
         self.head.weight = self.embedding.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
-        places = torch.arange(tokens.shape[1], device=tokens.device)
-        y = self.dropout(self.embedding(tokens) + self.position(places))
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        y = self.dropout(self.embedding(tokens) + self.position(positions))
         for block in self.blocks:
             y = block(y)
         return self.head(self.norm(y))
 
 
-def gpt2_small(vocabulary: int = 50_257) -> nn.Module:
-    """GPT-2 small: 124,439,808 parameters with 50,257 tokens."""
-    return GPT2(vocabulary)
-
-
-def char_gpt(vocabulary: int = 128) -> nn.Module:
-    """A small model of characters, two layers of width 128 without dropout: 445,952 parameters with 128 of them."""
-    return GPT2(vocabulary, width=128, heads=4, layers=2, length=256, dropout=0.0)
+# Models by name; parameters with the default vocabulary, 50,257 or 128.
+gpt2_small = GPT2  # 124,439,808
+char_gpt = partial(GPT2, width=128, heads=4, layers=2, length=256, dropout=0.0)  # for characters: 445,952

@@ -15,6 +15,8 @@ auxiliary classifiers, they return a tuple of logits [N, classes], the main ones
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, max_pool2d
@@ -56,7 +58,7 @@ class Branches(nn.Module):
 
 
 def _inception(inputs: int, c1: int, r3: int, c3: int, r5: int, c5: int, pool: int) -> Branches:
-    """A block of GoogLeNet: `c1`, `c3`, `c5`, `pool` channels out of its branches, `r3`, `r5` in between."""
+    """Return a GoogLeNet block with branch outputs `c1`, `c3`, `c5`, `pool` and reductions `r3`, `r5`."""
     return Branches(
         Conv(inputs, c1, 1),
         nn.Sequential(Conv(inputs, r3, 1), Conv(r3, c3, 3, padding=1)),
@@ -79,16 +81,19 @@ class GoogLeNetAux(nn.Module):
 
 
 class GoogLeNet(nn.Module):
-    """Nine inception blocks; the auxiliary classifiers sit behind the third and the sixth."""
+    """Nine inception blocks, with auxiliary classifiers after the third and the sixth."""
 
     aux_weight = 0.3
 
-    def __init__(self, classes: int, aux: bool) -> None:
+    def __init__(self, classes: int = 1000, aux: bool = True) -> None:
         super().__init__()
         self.stem = nn.Sequential(
-            Conv(3, 64, 7, stride=2, padding=3), nn.MaxPool2d(3, 2, ceil_mode=True),
-            Conv(64, 64, 1), Conv(64, 192, 3, padding=1), nn.MaxPool2d(3, 2, ceil_mode=True),
-        )  # fmt: skip
+            Conv(3, 64, 7, stride=2, padding=3),
+            nn.MaxPool2d(3, 2, ceil_mode=True),
+            Conv(64, 64, 1),
+            Conv(64, 192, 3, padding=1),
+            nn.MaxPool2d(3, 2, ceil_mode=True),
+        )
         self.stage3 = nn.Sequential(
             _inception(192, 64, 96, 128, 16, 32, 32),
             _inception(256, 128, 128, 192, 32, 96, 64),
@@ -100,12 +105,9 @@ class GoogLeNet(nn.Module):
             _inception(512, 128, 128, 256, 24, 64, 64),
             _inception(512, 112, 144, 288, 32, 64, 64),
         )
-        self.stage4c = nn.Sequential(
-            _inception(528, 256, 160, 320, 32, 128, 128), nn.MaxPool2d(2, 2, ceil_mode=True)
-        )
+        self.stage4c = nn.Sequential(_inception(528, 256, 160, 320, 32, 128, 128), nn.MaxPool2d(2, 2, ceil_mode=True))
         self.stage5 = nn.Sequential(
-            _inception(832, 256, 160, 320, 32, 128, 128),
-            _inception(832, 384, 192, 384, 48, 128, 128),
+            _inception(832, 256, 160, 320, 32, 128, 128), _inception(832, 384, 192, 384, 48, 128, 128)
         )
         self.dropout = nn.Dropout(0.2)
         self.fc = nn.Linear(1024, classes)
@@ -126,7 +128,7 @@ class GoogLeNet(nn.Module):
 # Inception-v3 -----------------------------------------------------------------------------------------------
 
 
-def _pooled(inputs: int, outputs: int) -> nn.Sequential:
+def _pool_branch(inputs: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(nn.AvgPool2d(3, stride=1, padding=1), Conv(inputs, outputs, 1))
 
 
@@ -136,7 +138,7 @@ def _block_a(inputs: int, pool: int) -> Branches:
         Conv(inputs, 64, 1),
         nn.Sequential(Conv(inputs, 48, 1), Conv(48, 64, 5, padding=2)),
         nn.Sequential(Conv(inputs, 64, 1), Conv(64, 96, 3, padding=1), Conv(96, 96, 3, padding=1)),
-        _pooled(inputs, pool),
+        _pool_branch(inputs, pool),
     )
 
 
@@ -149,11 +151,11 @@ def _block_b(inputs: int) -> Branches:
     )
 
 
-def _across(inputs: int, outputs: int) -> Conv:
+def _conv1x7(inputs: int, outputs: int) -> Conv:
     return Conv(inputs, outputs, (1, 7), padding=(0, 3))
 
 
-def _down(inputs: int, outputs: int) -> Conv:
+def _conv7x1(inputs: int, outputs: int) -> Conv:
     return Conv(inputs, outputs, (7, 1), padding=(3, 0))
 
 
@@ -161,48 +163,41 @@ def _block_c(inputs: int, width: int) -> Branches:
     """17x17: 7x7 convolutions as 1x7 and 7x1."""
     return Branches(
         Conv(inputs, 192, 1),
-        nn.Sequential(Conv(inputs, width, 1), _across(width, width), _down(width, 192)),
+        nn.Sequential(Conv(inputs, width, 1), _conv1x7(width, width), _conv7x1(width, 192)),
         nn.Sequential(
-            Conv(inputs, width, 1), _down(width, width), _across(width, width),
-            _down(width, width), _across(width, 192),
+            Conv(inputs, width, 1),
+            *(_conv7x1(width, width), _conv1x7(width, width), _conv7x1(width, width), _conv1x7(width, 192)),
         ),
-        _pooled(inputs, 192),
-    )  # fmt: skip
+        _pool_branch(inputs, 192),
+    )
 
 
 def _block_d(inputs: int) -> Branches:
     """17x17 to 8x8."""
     return Branches(
         nn.Sequential(Conv(inputs, 192, 1), Conv(192, 320, 3, stride=2)),
-        nn.Sequential(
-            Conv(inputs, 192, 1), _across(192, 192), _down(192, 192), Conv(192, 192, 3, stride=2),
-        ),
+        nn.Sequential(Conv(inputs, 192, 1), _conv1x7(192, 192), _conv7x1(192, 192), Conv(192, 192, 3, stride=2)),
         nn.MaxPool2d(3, stride=2),
-    )  # fmt: skip
+    )
 
 
 def _block_e(inputs: int) -> Branches:
     """8x8: 3x3 convolutions split into 1x3 beside 3x1."""
 
     def split(channels: int) -> Branches:
-        return Branches(
-            Conv(channels, 384, (1, 3), padding=(0, 1)), Conv(channels, 384, (3, 1), padding=(1, 0))
-        )
+        return Branches(Conv(channels, 384, (1, 3), padding=(0, 1)), Conv(channels, 384, (3, 1), padding=(1, 0)))
 
     return Branches(
         Conv(inputs, 320, 1),
         nn.Sequential(Conv(inputs, 384, 1), split(384)),
         nn.Sequential(Conv(inputs, 448, 1), Conv(448, 384, 3, padding=1), split(384)),
-        _pooled(inputs, 192),
+        _pool_branch(inputs, 192),
     )
 
 
 class InceptionAux(nn.Module):
-    """Auxiliary classifier of Inception-v3, on its 17x17 maps.
-
-    Small pictures have smaller maps (3x3 at 75 pixels), for which the pooling and the 5x5 convolution of the
-    paper are too large: those are enlarged to the 17x17 that both were made for (our choice).
-    """
+    """Auxiliary classifier of Inception-v3, on its 17x17 maps. Small pictures have smaller maps (3x3 at 75 pixels), too
+    small for the paper's pooling and 5x5 convolution: they are enlarged to 17x17 (our choice)."""
 
     def __init__(self, inputs: int, classes: int) -> None:
         super().__init__()
@@ -218,18 +213,24 @@ class InceptionAux(nn.Module):
 
 
 class InceptionV3(nn.Module):
-    """Eleven inception blocks; the auxiliary classifier sits behind the eighth."""
+    """Eleven inception blocks, with an auxiliary classifier after the eighth."""
 
     aux_weight = 0.4
 
-    def __init__(self, classes: int, aux: bool) -> None:
+    def __init__(self, classes: int = 1000, aux: bool = True) -> None:
         super().__init__()
         self.stem1 = nn.Sequential(Conv(3, 32, 3, stride=2), Conv(32, 32, 3), Conv(32, 64, 3, padding=1))
         self.stem2 = nn.Sequential(Conv(64, 80, 1), Conv(80, 192, 3))
         self.blocks1 = nn.Sequential(
-            _block_a(192, 32), _block_a(256, 64), _block_a(288, 64), _block_b(288),
-            _block_c(768, 128), _block_c(768, 160), _block_c(768, 160), _block_c(768, 192),
-        )  # fmt: skip
+            _block_a(192, 32),
+            _block_a(256, 64),
+            _block_a(288, 64),
+            _block_b(288),
+            _block_c(768, 128),
+            _block_c(768, 160),
+            _block_c(768, 160),
+            _block_c(768, 192),
+        )
         self.blocks2 = nn.Sequential(_block_d(768), _block_e(1280), _block_e(2048))
         self.dropout = nn.Dropout(0.5)
         self.fc = nn.Linear(2048, classes)
@@ -246,21 +247,8 @@ class InceptionV3(nn.Module):
         return logits
 
 
-def googlenet(classes: int = 1000) -> nn.Module:
-    """GoogLeNet as it is trained: 13,004,888 parameters with 1000 classes."""
-    return GoogLeNet(classes, aux=True)
-
-
-def googlenet_plain(classes: int = 1000) -> nn.Module:
-    """GoogLeNet without auxiliary classifiers: 6,624,904 parameters with 1000 classes."""
-    return GoogLeNet(classes, aux=False)
-
-
-def inception_v3(classes: int = 1000) -> nn.Module:
-    """Inception-v3 as it is trained: 27,161,264 parameters with 1000 classes."""
-    return InceptionV3(classes, aux=True)
-
-
-def inception_v3_plain(classes: int = 1000) -> nn.Module:
-    """Inception-v3 without auxiliary classifier: 23,834,568 parameters with 1000 classes."""
-    return InceptionV3(classes, aux=False)
+# Models by name; parameters with 1000 classes.
+googlenet = GoogLeNet  # 13,004,888, as trained
+googlenet_plain = partial(GoogLeNet, aux=False)  # 6,624,904
+inception_v3 = InceptionV3  # 27,161,264, as trained
+inception_v3_plain = partial(InceptionV3, aux=False)  # 23,834,568

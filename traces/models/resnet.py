@@ -1,22 +1,22 @@
 """Residual networks in plain PyTorch: ResNet-18 and -50 for large pictures, ResNet-8, -20 and -110 for CIFAR.
 
-Why the models are written out here: a trace is only worth as much as the knowledge of what was trained, and
-torchvision is a large dependency for a few well-known architectures. Parameters, checked in the tests:
-ResNet-18 11,689,512 and ResNet-50 25,557,032 with 1000 classes, as torchvision has them; ResNet-20 269,722
-and ResNet-110 1,727,962 with 10 (0.27 M and 1.7 M in the paper).
+They are written out here because torchvision is a large dependency for a few well-known architectures. Parameters,
+checked in the tests: ResNet-18 11,689,512 and ResNet-50 25,557,032 with 1000 classes, as in torchvision; ResNet-20
+269,722 and ResNet-110 1,727,962 with 10 (0.27 M and 1.7 M in the paper).
 
-Source: He et al., "Deep Residual Learning for Image Recognition" (2016). The stride of a bottleneck is on
-its 3x3 convolution, as most frameworks have it ("v1.5"). The CIFAR networks have shortcuts without
-parameters (option A of the paper: every second pixel, new channels zero). Initialisation is He's normal with
-fan-out. In the large networks the last batch norm of a block starts with weight zero, as in Goyal et al., "Accurate,
-Large Minibatch SGD" (2017) [recalled]; not in the CIFAR ones, where a channel that is zero on both ways would never
-learn: a rectifier passes nothing back from there. `resnet20_v2` starts from other values (see there).
+Source: He et al., "Deep Residual Learning for Image Recognition" (2016). The stride of a bottleneck is on its 3x3
+convolution, as in most frameworks ("v1.5"). The CIFAR networks have shortcuts without parameters (option A of the
+paper: every second pixel, new channels zero). Initialisation is He's normal with fan-out. In the large networks the
+last batch norm of a block starts with weight zero, as in Goyal et al., "Accurate, Large Minibatch SGD" (2017)
+[recalled]; not in the CIFAR ones, where a channel that is zero on both branches would never learn, as ReLU passes no
+gradient there. `PreactivatedResNet` has its own initialisation.
 
-All take images [N, 3, H, W] of any H and W (at least 32; 8 for the CIFAR ones) and return logits
-[N, classes].
+All take images [N, 3, H, W] of any H and W (at least 32; 8 for the CIFAR ones) and return logits [N, classes].
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -71,7 +71,7 @@ class Bottleneck(nn.Module):
 
 
 def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
-    """The identity where shapes agree, else a strided 1x1 projection with batch norm."""
+    """Return the identity where shapes agree, else a strided 1x1 projection with batch norm."""
     if stride == 1 and inputs == outputs:
         return nn.Identity()
     return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), nn.BatchNorm2d(outputs))
@@ -80,7 +80,7 @@ def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
 class ResNet(nn.Module):
     """A residual network with the ImageNet stem (7x7 stride 2, 3x3 max pool stride 2) and four stages."""
 
-    def __init__(self, block: type[BasicBlock] | type[Bottleneck], blocks: list[int], classes: int) -> None:
+    def __init__(self, block: type[BasicBlock] | type[Bottleneck], blocks: list[int], classes: int = 1000) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
@@ -100,7 +100,7 @@ class ResNet(nn.Module):
         initialise(self)
         for module in self.modules():
             # Each block starts as its shortcut. Without this, momentum SGD at batch 32 overshoots in its
-            # first steps (loss 2.3 -> 11 by step 13 with ResNet-50, learning rate 0.01, seen on CIFAR-10).
+            # first steps (loss 2.3 -> 11 by step 13 with ResNet-50, learning rate 0.01, on CIFAR-10).
             if isinstance(module, BasicBlock):
                 nn.init.zeros_(module.bn2.weight)
             elif isinstance(module, Bottleneck):
@@ -134,7 +134,7 @@ class CifarBlock(nn.Module):
 
 
 def _three_stages(block: type[CifarBlock] | type[PreactivatedBlock], blocks: int) -> nn.Sequential:
-    """Stages of 16, 32 and 64 channels, the second and third of which begin by halving pictures."""
+    """Return stages of 16, 32 and 64 channels; the second and third begin by halving the resolution."""
     stages: list[nn.Module] = []
     inputs = 16
     for width in (16, 32, 64):
@@ -147,9 +147,9 @@ def _three_stages(block: type[CifarBlock] | type[PreactivatedBlock], blocks: int
 
 
 class CifarResNet(nn.Module):
-    """A residual network with a 3x3 stem and three stages of `blocks` blocks: 6 blocks + 2 weight layers."""
+    """Residual network with a 3x3 stem and three stages of `blocks` blocks: 6 blocks + 2 weight layers."""
 
-    def __init__(self, blocks: int, classes: int) -> None:
+    def __init__(self, blocks: int, classes: int = 10) -> None:
         super().__init__()
         self.conv1 = _conv3(3, 16)
         self.bn1 = nn.BatchNorm2d(16)
@@ -164,11 +164,11 @@ class CifarResNet(nn.Module):
 
 
 class PreactivatedBlock(nn.Module):
-    """Two 3x3 convolutions, normalised and rectified before each, and a shortcut around them without parameters."""
+    """Two 3x3 convolutions, each after batch norm and ReLU, and a shortcut without parameters."""
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
-        self.bn1 = _shifting_norm(inputs)
+        self.bn1 = _shift_only_norm(inputs)
         self.conv1 = _conv3(inputs, width, stride)
         self.bn2 = nn.BatchNorm2d(width)
         self.conv2 = _conv3(width, width)
@@ -185,29 +185,38 @@ class PreactivatedBlock(nn.Module):
         return y + shortcut
 
 
-def _shifting_norm(channels: int) -> nn.BatchNorm2d:
-    """A batch norm with a shift and no scale."""
+def _shift_only_norm(channels: int) -> nn.BatchNorm2d:
+    """Return a batch norm with a shift and no scale."""
     norm = nn.BatchNorm2d(channels, eps=1e-3)
     del norm.weight
-    # Ones that are not learned: on a GPU, torch 2.11 has no gradient for a batch norm with a shift and no weight.
+    # Constant ones: on a GPU, torch 2.11 has no gradient for a batch norm with a shift and no weight.
     norm.register_buffer("weight", torch.ones(channels), persistent=False)
     return norm
 
 
 class PreactivatedResNet(nn.Module):
-    """A residual network with a 3x3 stem and three stages of `blocks` blocks, normalised before convolutions."""
+    """Pre-activation residual network with a 3x3 stem and three stages of `blocks` blocks.
 
-    def __init__(self, blocks: int, classes: int) -> None:
+    Activations are normalised before convolutions (He et al., "Identity Mappings in Deep Residual Networks", 2016). The
+    details are those of `resnet20_v2` of tf_cnn_benchmarks (tensorflow/benchmarks, `models/resnet_model.py` and
+    `convnet_builder.py`), the base of GRACE's benchmark, whose published results have its sizes: no norm begins with
+    zero; norms at the beginning of a block and the last one only shift, with an epsilon of 0.001; new channels of a
+    shortcut are half before and half behind; convolutions start with deviations of 1 / sqrt(fan-in). There it has 11
+    outputs for 10 classes. Two details differ: there, a convolution with a stride of two adds all its zeros below and
+    to the right, and the running statistics of shift-only norms move by a thousandth per step, not by a tenth.
+    """
+
+    def __init__(self, blocks: int, classes: int = 10) -> None:
         super().__init__()
         self.conv1 = _conv3(3, 16)
         self.bn1 = nn.BatchNorm2d(16)
         self.stages = _three_stages(PreactivatedBlock, blocks)
-        self.bn2 = _shifting_norm(64)
+        self.bn2 = _shift_only_norm(64)
         self.fc = nn.Linear(64, classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
-                _within_two_deviations(module.weight, module.weight[0].numel() ** -0.5 / DEVIATION_WITHIN_TWO)
-        _within_two_deviations(self.fc.weight, 64**-0.5)
+                _init_truncated_normal(module.weight, module.weight[0].numel() ** -0.5 / _TRUNCATED_DEVIATION)
+        _init_truncated_normal(self.fc.weight, 64**-0.5)
         nn.init.zeros_(self.fc.bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -216,50 +225,19 @@ class PreactivatedResNet(nn.Module):
         return self.fc(y)
 
 
-DEVIATION_WITHIN_TWO = 0.87962566
-"""Of a standard normal distribution that is cut at -2 and 2."""
+_TRUNCATED_DEVIATION = 0.87962566
+"""Standard deviation of a standard normal distribution truncated at -2 and 2."""
 
 
-def _within_two_deviations(weight: Tensor, deviation: float) -> None:
-    """Normal values of that deviation, drawn again where they are beyond two of it."""
+def _init_truncated_normal(weight: Tensor, deviation: float) -> None:
+    """Initialise with normal values of that deviation, truncated at two deviations."""
     nn.init.trunc_normal_(weight, std=deviation, a=-2 * deviation, b=2 * deviation)
 
 
-def resnet18(classes: int = 1000) -> nn.Module:
-    """ResNet-18: 11,689,512 parameters with 1000 classes."""
-    return ResNet(BasicBlock, [2, 2, 2, 2], classes)
-
-
-def resnet50(classes: int = 1000) -> nn.Module:
-    """ResNet-50: 25,557,032 parameters with 1000 classes, 23,528,522 with 10."""
-    return ResNet(Bottleneck, [3, 4, 6, 3], classes)
-
-
-def resnet8(classes: int = 10) -> nn.Module:
-    """A residual network for CIFAR with one block a stage: 75,290 parameters with 10 classes."""
-    return CifarResNet(1, classes)
-
-
-def resnet20(classes: int = 10) -> nn.Module:
-    """ResNet-20 for CIFAR: 269,722 parameters with 10 classes."""
-    return CifarResNet(3, classes)
-
-
-def resnet20_v2(classes: int = 10) -> nn.Module:
-    """ResNet-20 "v2" for CIFAR as TensorFlow's benchmarks have it: 269,402 parameters with 10 classes, 269,467 with 11.
-
-    Activations are normalised before convolutions (He et al., "Identity Mappings in Deep Residual Networks", 2016).
-    The details are those of `resnet20_v2` of tf_cnn_benchmarks (tensorflow/benchmarks, `models/resnet_model.py` and
-    `convnet_builder.py`), from which GRACE's benchmark was made, and whose bytes its published results have: no norm
-    begins with zero; norms at the beginning of a block and the last one only shift, with an epsilon of 0.001; new
-    channels of a shortcut are half before and half behind; convolutions start with deviations of 1 / sqrt(fan-in).
-    There it has 11 outputs for 10 classes. Not taken over: a convolution with a stride of two adds all its zeros below
-    and to the right there, and the statistics that norms of the shifting kind judge with move by a thousandth a step,
-    not by a tenth.
-    """
-    return PreactivatedResNet(3, classes)
-
-
-def resnet110(classes: int = 10) -> nn.Module:
-    """ResNet-110 for CIFAR: 1,727,962 parameters with 10 classes."""
-    return CifarResNet(18, classes)
+# Models by name; parameters with the default number of classes, 1000 or 10.
+resnet18 = partial(ResNet, BasicBlock, [2, 2, 2, 2])  # 11,689,512
+resnet50 = partial(ResNet, Bottleneck, [3, 4, 6, 3])  # 25,557,032; 23,528,522 with 10 classes
+resnet8 = partial(CifarResNet, 1)  # 75,290
+resnet20 = partial(CifarResNet, 3)  # 269,722
+resnet20_v2 = partial(PreactivatedResNet, 3)  # 269,402; 269,467 with 11 classes
+resnet110 = partial(CifarResNet, 18)  # 1,727,962

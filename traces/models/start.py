@@ -1,4 +1,4 @@
-"""The values that convolutional networks start from."""
+"""Initialisation of convolutional networks."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from torch import nn
 
 
 def initialise(model: nn.Module, fan: Literal["fan_in", "fan_out"] = "fan_out") -> None:
-    """He's normal for convolutions, normal of deviation 0.01 for linear layers, biases zero.
+    """Initialise convolutions by He's normal, linear layers by a normal of deviation 0.01, biases by zero.
 
-    "fan_out" keeps the size of gradients on their way back and leaves that of activations to batch norm;
-    "fan_in" keeps the size of activations, for networks without (in VGG-16 "fan_out" would shrink them
-    thirteenfold on their way, and it hardly learns).
+    "fan_out" keeps the size of gradients through the backward pass and leaves that of activations to batch norm;
+    "fan_in" keeps the size of activations, for networks without batch norm (in VGG-16 "fan_out" would shrink them
+    thirteenfold, and it hardly learns).
     """
     for module in model.modules():
         if isinstance(module, nn.Conv2d):

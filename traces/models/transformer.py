@@ -16,30 +16,15 @@ import math
 import torch
 from torch import Tensor, nn
 
-from gradwire.traces.models.attention import Attention, feed_forward
+from gradwire.traces.models.attention import Attention, EncoderLayer, feed_forward
 
 
 def positions(length: int, width: int, device: torch.device) -> Tensor:
-    """Sines and cosines of section 3.5, float32 [length, width]: even columns sines, odd ones cosines."""
-    place = torch.arange(length, dtype=torch.float32, device=device)[:, None]
+    """Return the position encoding of section 3.5, float32 [length, width]: sines in even columns, cosines in
+    odd ones."""
+    position = torch.arange(length, dtype=torch.float32, device=device)[:, None]
     rate = torch.exp(torch.arange(0, width, 2, device=device) * (-math.log(10_000.0) / width))
-    return torch.stack([torch.sin(place * rate), torch.cos(place * rate)], dim=-1).flatten(1)
-
-
-class EncoderLayer(nn.Module):
-    """Attention to itself and a feed-forward layer, each with a residual sum and layer norm."""
-
-    def __init__(self, width: int, heads: int, hidden: int, dropout: float) -> None:
-        super().__init__()
-        self.attention = Attention(width, heads, dropout)
-        self.norm1 = nn.LayerNorm(width)
-        self.feed_forward = feed_forward(width, hidden, nn.ReLU())
-        self.norm2 = nn.LayerNorm(width)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.norm1(x + self.dropout(self.attention(x)))
-        return self.norm2(x + self.dropout(self.feed_forward(x)))
+    return torch.stack([torch.sin(position * rate), torch.cos(position * rate)], dim=-1).flatten(1)
 
 
 class DecoderLayer(nn.Module):
@@ -62,13 +47,11 @@ class DecoderLayer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Source int64 [N, S] and target int64 [N, T] to logits [N, T, vocabulary] of the token after each of
-    the target.
-    """
+    """Source int64 [N, S] and target int64 [N, T] to logits [N, T, vocabulary] of the token after each target token."""
 
     def __init__(
         self,
-        vocabulary: int,
+        vocabulary: int = 37_000,
         width: int = 512,
         heads: int = 8,
         hidden: int = 2048,
@@ -77,7 +60,7 @@ class Transformer(nn.Module):
     ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width)
-        self.encoder = nn.ModuleList(EncoderLayer(width, heads, hidden, dropout) for _ in range(layers))
+        self.encoder = nn.ModuleList(EncoderLayer(width, heads, hidden, dropout, nn.ReLU()) for _ in range(layers))
         self.decoder = nn.ModuleList(DecoderLayer(width, heads, hidden, dropout) for _ in range(layers))
         self.head = nn.Linear(width, vocabulary, bias=False)
         self.dropout = nn.Dropout(dropout)
@@ -103,6 +86,4 @@ class Transformer(nn.Module):
         return self.head(y)
 
 
-def transformer_base(vocabulary: int = 37_000) -> nn.Module:
-    """Transformer-base: 63,082,496 parameters with 37,000 tokens."""
-    return Transformer(vocabulary)
+transformer_base = Transformer  # 63,082,496 parameters with 37,000 tokens

@@ -1,1 +1,1 @@
-"""Reducers, one file each: what is sent instead of a gradient, and what is made of what arrives of it."""
+"""Reducers, one file each: encoding of gradients to send, and decoding of what arrived."""

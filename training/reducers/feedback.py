@@ -1,4 +1,4 @@
-"""Error feedback and momentum correction: what a worker did not send is not forgotten, around any reducer."""
+"""Error feedback and momentum correction around any reducer: what a worker did not send is not forgotten."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, SerializeAsAny, model_validator
 
-from gradwire.scenarios.schema.base import Flag, refuse
-from gradwire.training.encoded import Encoded
+from gradwire.scenarios.schema.base import Flag, single_mistake
+from gradwire.training.exchange.encoded_tensors import Encoded
 from gradwire.training.reducers.base import Reducer
-from gradwire.training.reducers.state import State, finite, flat
+from gradwire.training.reducers.state import State, flat, zero_nonfinite
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from gradwire.traces.trace import TensorInfo
-    from gradwire.training.rows import Rows, Whole
+    from gradwire.training.backward.flat_gradients import EncodedModels, FlatGradients
 
 
-class Around(Reducer):
-    """Base of what is wrapped around another reducer, whose every word it passes on."""
+class ReducerWrapper(Reducer):
+    """Base of wrappers around another reducer; passes on all calls."""
 
     reducer: SerializeAsAny[Reducer]
-    """What is wrapped."""
+    """The wrapped reducer."""
 
     @property
     def kind(self) -> str:
-        """That of what is wrapped."""
+        """The kind of the wrapped reducer."""
         return self.reducer.kind
 
     @property
@@ -55,7 +55,7 @@ class Around(Reducer):
     def without_momentum(self) -> str:
         return self.reducer.without_momentum()
 
-    def settle_whole(self, sent: Tensor, rows: Rows) -> None:
+    def settle_whole(self, sent: Tensor, rows: FlatGradients) -> None:
         self.reducer.settle_whole(sent, rows)
 
     def covered(self, encoded: Encoded, info: TensorInfo, arrived: Tensor) -> Tensor:
@@ -86,57 +86,52 @@ class Around(Reducer):
         self.reducer.settle(sent, info, state)
 
 
-class ErrorFeedback(Around):
-    """What was not sent is added to the next gradient (Stich et al., NeurIPS '18; Karimireddy et al., ICML '19).
-
-    A worker encodes x = g + e, and keeps e = x - (what was sent of it). In all steps together, what was sent and what
-    is kept is the sum of the gradients. What is no finite number is not kept.
-    """
+class ErrorFeedback(ReducerWrapper):
+    """Adds what was not sent to the next gradient (Stich et al., NeurIPS '18; Karimireddy et al., ICML '19). A worker
+    encodes x = g + e, and keeps e = x - (what was sent of it). Over all steps, what was sent plus what is kept is the
+    sum of the gradients. Values that are not finite are not kept."""
 
     decay: Annotated[float, Field(gt=0, le=1, strict=True)] = 1.0
-    """Factor on what was kept, below 1 to forget what is old."""
+    """Factor on what was kept; below 1 it forgets old errors."""
 
     @model_validator(mode="after")
     def _once(self) -> ErrorFeedback:
         if why := self.reducer.without_feedback():
-            raise refuse("reducer", f"{self.reducer.kind} {why}", None, "no error feedback around it")
+            raise single_mistake("reducer", f"{self.reducer.kind} {why}", None, "no error feedback around it")
         return self
 
     def without_feedback(self) -> str:
-        return "has error feedback around it already"
+        return "already has error feedback"
 
     def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
         return self.reducer.compress(self._corrected(flat(tensor, info), state.values), info, state)
 
-    def whole(self, gradients: Tensor, rows: Rows) -> Whole:
+    def whole(self, gradients: Tensor, rows: FlatGradients) -> EncodedModels:
         return self.reducer.whole(self._corrected(gradients, rows.values), rows)
 
     def settle(self, sent: Tensor, info: TensorInfo, state: State) -> None:
         self._keep(sent, state.values)
         super().settle(sent, info, state)
 
-    def settle_whole(self, sent: Tensor, rows: Rows) -> None:
+    def settle_whole(self, sent: Tensor, rows: FlatGradients) -> None:
         self._keep(sent, rows.values)
         super().settle_whole(sent, rows)
 
     def _corrected(self, gradient: Tensor, remembered: dict[str, Tensor]) -> Tensor:
-        """x."""
+        """Return x."""
         if (residual := remembered.get("residual")) is not None:
             gradient = gradient + self.decay * residual
         remembered["corrected"] = gradient
         return gradient
 
     def _keep(self, sent: Tensor, remembered: dict[str, Tensor]) -> None:
-        remembered["residual"] = finite(remembered.pop("corrected") - sent)
+        remembered["residual"] = zero_nonfinite(remembered.pop("corrected") - sent)
 
 
-class MomentumCorrection(Around):
-    """Momentum before the reduction instead of in the optimiser (Lin et al., ICLR '18, section 3.1).
-
-    A worker encodes u = m u + g. Around error feedback, what is kept has its momentum in it; with `masking` the
-    momentum of sent elements is cleared (section 3.3). The optimiser must have no momentum of its own. What is no
-    finite number is not kept.
-    """
+class MomentumCorrection(ReducerWrapper):
+    """Applies momentum before the reduction instead of in the optimiser (Lin et al., ICLR '18, section 3.1). A worker
+    encodes u = m u + g. Around error feedback, the error contains momentum; with `masking` the momentum of sent
+    elements is cleared (section 3.3). The optimiser must have no momentum. Values that are not finite are not kept."""
 
     momentum: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.9
     """m."""
@@ -146,28 +141,28 @@ class MomentumCorrection(Around):
     @model_validator(mode="after")
     def _once(self) -> MomentumCorrection:
         if why := self.reducer.without_momentum():
-            raise refuse("reducer", f"{self.reducer.kind} {why}", None, "no momentum correction around it")
+            raise single_mistake("reducer", f"{self.reducer.kind} {why}", None, "no momentum correction around it")
         return self
 
     def without_momentum(self) -> str:
-        return "has momentum correction around it already"
+        return "already has momentum correction"
 
     def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
-        return self.reducer.compress(self._moved(flat(tensor, info), state.values), info, state)
+        return self.reducer.compress(self._with_momentum(flat(tensor, info), state.values), info, state)
 
-    def whole(self, gradients: Tensor, rows: Rows) -> Whole:
-        return self.reducer.whole(self._moved(gradients, rows.values), rows)
+    def whole(self, gradients: Tensor, rows: FlatGradients) -> EncodedModels:
+        return self.reducer.whole(self._with_momentum(gradients, rows.values), rows)
 
     def settle(self, sent: Tensor, info: TensorInfo, state: State) -> None:
         self._mask(sent, state.values)
         super().settle(sent, info, state)
 
-    def settle_whole(self, sent: Tensor, rows: Rows) -> None:
+    def settle_whole(self, sent: Tensor, rows: FlatGradients) -> None:
         self._mask(sent, rows.values)
         super().settle_whole(sent, rows)
 
-    def _moved(self, gradient: Tensor, remembered: dict[str, Tensor]) -> Tensor:
-        """u."""
+    def _with_momentum(self, gradient: Tensor, remembered: dict[str, Tensor]) -> Tensor:
+        """Return u."""
         if (momentum := remembered.get("momentum")) is not None:
             gradient = gradient + self.momentum * momentum
         remembered["momentum"] = gradient
@@ -175,4 +170,4 @@ class MomentumCorrection(Around):
 
     def _mask(self, sent: Tensor, remembered: dict[str, Tensor]) -> None:
         momentum = remembered["momentum"]
-        remembered["momentum"] = finite(momentum * (sent == 0) if self.masking else momentum)
+        remembered["momentum"] = zero_nonfinite(momentum * (sent == 0) if self.masking else momentum)

@@ -1,4 +1,4 @@
-"""Parameters that several reducers have."""
+"""Parameters shared by several reducers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ Ratio = Annotated[float, Field(gt=0, le=1, strict=True)]
 """A share of elements, above 0, at most 1."""
 
 
-def kept(ratio: float, numel: int) -> int:
-    """How many of `numel` elements a share of them is: rounded down, at least one of any."""
+def share_count(ratio: float, numel: int) -> int:
+    """Return a share of `numel` elements as a number: rounded down, at least one if there are any."""
     return min(numel, max(1, int(numel * ratio)))

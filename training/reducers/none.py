@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from gradwire.training.encoded import Encoded
-from gradwire.training.reducers.base import Reducer, masked
+from gradwire.training.backward.flat_gradients import EncodedModels
+from gradwire.training.exchange.encoded_tensors import Encoded
+from gradwire.training.reducers.base import Reducer, mask_missing
 from gradwire.training.reducers.state import State, flat
-from gradwire.training.rows import Whole
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from gradwire.traces.trace import TensorInfo
-    from gradwire.training.rows import Rows
+    from gradwire.training.backward.flat_gradients import FlatGradients
 
 
 class Dense(Reducer):
@@ -29,14 +29,12 @@ class Dense(Reducer):
 
     def decode(self, encoded: Encoded, info: TensorInfo, arrived: Tensor | None = None) -> Tensor:
         (values,) = encoded.fields
-        return values.clone() if arrived is None else masked(values, encoded, arrived)
+        return values.clone() if arrived is None else mask_missing(values, encoded, arrived)
 
     @property
     def in_rows(self) -> bool:
         return True
 
-    def whole(self, gradients: Tensor, rows: Rows) -> Whole:
+    def whole(self, gradients: Tensor, rows: FlatGradients) -> EncodedModels:
         workers, numel = gradients.shape
-        return Whole(
-            gradients, [gradients.element_size() * numel] * workers, gradients.element_size() * numel
-        )
+        return EncodedModels(gradients, [gradients.element_size() * numel] * workers, gradients.element_size() * numel)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from gradwire.scenarios.schema.base import Flag
-from gradwire.training.encoded import Encoded
-from gradwire.training.reducers.base import Reducer, masked
+from gradwire.training.exchange.encoded_tensors import Encoded
+from gradwire.training.reducers.base import Reducer, mask_missing
 from gradwire.training.reducers.state import State, flat
 
 if TYPE_CHECKING:
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class PowerSGD(Reducer):
-    """One step of power iteration a step: the gradient matrix M, n rows by m columns, as P Q^T of rank r.
+    """One power iteration per step: the gradient matrix M, n rows by m columns, as P Q^T of rank r.
 
     Workers send P = M Q, and agree on its mean, whose columns are then made orthonormal; they send Q = M^T P, and agree
-    on its mean (algorithm 1 of the paper). The last step's Q is where the next one starts. Both are linear in M, so it
-    fits an all-reduce. A tensor is a matrix of its first dimension by the rest; vectors go as they are, and so does
-    what would be no smaller. A unit is a row of P or Q; a row that is lost is zero in the mean of that worker.
+    on its mean (algorithm 1 of the paper). The next step starts from this Q. Both are linear in M, so it fits an
+    all-reduce. A tensor is a matrix of its first dimension by the rest; vectors are sent as they are, and so are
+    tensors that would not get smaller. A unit is a row of P or Q; a lost row is zero in the mean of that worker.
     """
 
     rounds: ClassVar[int] = 2
@@ -38,7 +38,7 @@ class PowerSGD(Reducer):
     """Start from the Q of the last step; without it from a random one."""
 
     def low_rank(self, info: TensorInfo) -> bool:
-        """Whether a tensor is sent as a product."""
+        """Return True if a tensor is sent as a product."""
         rows, columns = _sides(info)
         return len(info.shape) > 1 and (rows + columns) * self.rank < rows * columns
 
@@ -69,13 +69,13 @@ class PowerSGD(Reducer):
         q, p = mean.view(-1, self.rank), state.values.pop("p")
         if bool(q.isfinite().all()):
             state.values["q"] = q
-        else:  # nothing that starts from it would ever be finite again
+        else:  # every later step would be infinite or NaN
             state.values.pop("q", None)
         return (p @ q.T).reshape(-1)
 
     def decode(self, encoded: Encoded, info: TensorInfo, arrived: Tensor | None = None) -> Tensor:
         (rows,) = encoded.fields
-        return masked(rows.reshape(-1), encoded, arrived, self.elements(encoded))
+        return mask_missing(rows.reshape(-1), encoded, arrived, self.elements(encoded))
 
     def elements(self, encoded: Encoded) -> int:
         return encoded.fields[0][:1].numel() or 1
@@ -85,7 +85,7 @@ class PowerSGD(Reducer):
 
 
 def orthonormal(matrix: Tensor) -> Tensor:
-    """The columns of a matrix made orthonormal one after the other (Gram-Schmidt, twice for float32)."""
+    """Return the columns of a matrix made orthonormal one after the other (Gram-Schmidt, twice for float32)."""
     import torch
 
     columns: list[Tensor] = []

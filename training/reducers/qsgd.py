@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from gradwire.training.encoded import Encoded
-from gradwire.training.reducers.base import Reducer, grouped, masked
+from gradwire.training.exchange.encoded_tensors import Encoded
+from gradwire.training.reducers.base import Reducer, group_units, mask_missing
 from gradwire.training.reducers.state import State, flat
 
 if TYPE_CHECKING:
@@ -30,15 +30,15 @@ class QSGD(Reducer):
 
     kind: Literal["qsgd"] = "qsgd"
     levels: Annotated[int, Field(ge=1, le=127, strict=True)] = 127
-    """Levels s between 0 and the norm; 127 are what a signed byte has."""
+    """Levels s between 0 and the norm; 127 is the limit of a signed byte."""
     bucket: Annotated[int, Field(ge=1, le=1 << 16, strict=True)] = 128
-    """Elements with one norm; a tensor that is shorter is one bucket."""
+    """Elements with one norm; a shorter tensor is one bucket."""
 
     def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
         import torch
 
         values = flat(tensor, info)
-        rows = grouped(values, min(self.bucket, max(len(values), 1)))
+        rows = group_units(values, min(self.bucket, max(len(values), 1)))
         norms = rows.norm(dim=1, keepdim=True)
         scaled = rows.abs() * (self.levels / norms.clamp(min=torch.finfo(torch.float32).tiny))
         draws = torch.rand(rows.shape, generator=state.own(rows.device), device=rows.device)
@@ -48,7 +48,7 @@ class QSGD(Reducer):
     def decode(self, encoded: Encoded, info: TensorInfo, arrived: Tensor | None = None) -> Tensor:
         norms, levels = encoded.fields
         values = (levels.float() * (norms / self.levels)).view(-1)[: info.numel]
-        return masked(values, encoded, arrived, levels.shape[1])
+        return mask_missing(values, encoded, arrived, levels.shape[1])
 
     def elements(self, encoded: Encoded) -> int:
         return encoded.fields[1].shape[1]

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import model_validator
 
-from gradwire.scenarios.schema.base import Flag, refuse
-from gradwire.training.encoded import Encoded
-from gradwire.training.reducers.base import Reducer, grouped, masked
+from gradwire.scenarios.schema.base import Flag, single_mistake
+from gradwire.training.exchange.encoded_tensors import Encoded
+from gradwire.training.reducers.base import Reducer, group_units, mask_missing
 from gradwire.training.reducers.state import State, flat
 
 if TYPE_CHECKING:
@@ -21,34 +21,34 @@ class SignSGD(Reducer):
     """The sign of each element in one bit; zero counts as plus.
 
     With `scale = "mean"` signs are multiplied by the mean magnitude of the tensor, the head of every packet, which
-    makes them a contraction as error feedback wants it (EF-signSGD). With `scale = "none"` they are plus and minus
-    one, as in signSGD, whose learning rate is smaller by as much. A unit is a byte of eight elements. A bit cannot say
-    that an element is no number: without a scale one more unit says so of the tensor, all of which is NaN then.
+    makes them a contraction as error feedback needs it (EF-signSGD). With `scale = "none"` they are plus and minus one,
+    as in signSGD, whose learning rate is accordingly smaller. A unit is a byte of eight elements. A bit cannot
+    represent NaN: without a scale one extra unit marks the tensor, all of which is NaN then.
 
-    The mean of the workers' signs is what everybody gets, or with `vote` what most of them say, plus or minus one again
-    (algorithm 3 of the paper), which comes back as one bit an element. A tie is plus, as zero is where it is encoded;
-    and so is what no worker's vote has arrived of.
+    The result is the mean of the workers' signs, or with `vote` their majority, plus or minus one again (algorithm 3 of
+    the paper), which comes back as one bit per element. A tie is plus, as zero is when encoded; and so is an element
+    for which no vote has arrived.
     """
 
     places: ClassVar[Literal["fixed", "sent"]] = "fixed"
 
     kind: Literal["signsgd"] = "signsgd"
     scale: Literal["mean", "none"] = "mean"
-    """What signs are multiplied by."""
+    """Factor on the signs."""
     vote: Flag = False
     """Take the majority's sign instead of the mean of signs; with `scale = "none"`."""
 
     @model_validator(mode="after")
     def _of_signs_alone(self) -> SignSGD:
         if self.vote and self.scale != "none":
-            raise refuse("vote", "is of signs alone, and these have a scale", self.scale, 'scale = "none"')
+            raise single_mistake("vote", "needs signs without a scale", self.scale, 'scale = "none"')
         return self
 
     def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
         import torch
 
         values = flat(tensor, info)
-        bits = grouped((values >= 0).float(), 8).to(torch.uint8)
+        bits = group_units((values >= 0).float(), 8).to(torch.uint8)
         shifts = torch.arange(8, dtype=torch.uint8, device=values.device)
         signs = (bits << shifts).sum(dim=1, dtype=torch.uint8)
         if self.scale == "mean":
@@ -63,7 +63,7 @@ class SignSGD(Reducer):
         values = ((packed[:, None] >> shifts) & 1).float().view(-1)[: info.numel] * 2 - 1
         if encoded.head:
             values = values * encoded.head[0]
-        values = masked(values, encoded, arrived, 8)
+        values = mask_missing(values, encoded, arrived, 8)
         one_more = len(packed) > -(-info.numel // 8) and (arrived is None or bool(arrived[-1]))
         return torch.full_like(values, torch.nan) if one_more else values
 

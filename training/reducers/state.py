@@ -1,4 +1,4 @@
-"""What a reducer remembers of one worker's tensor, and the random numbers that belong to it."""
+"""A reducer's state for one worker's tensor, and its random numbers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class State:
-    """What is remembered of one worker's tensor between steps.
+    """State of one worker's tensor between steps.
 
-    seed, worker, tensor : what its random draws hang on, besides the step.
-    workers : how many there are.
-    step : how many steps are behind it.
+    seed, worker, tensor : determine its random draws, with the step.
+    workers : their number.
+    step : steps done.
     values : tensors by name, such as a residual.
     """
 
@@ -32,19 +32,17 @@ class State:
     values: dict[str, Tensor] = field(default_factory=dict)
 
     def own(self, device: Any = "cpu") -> Generator:
-        """Random numbers of this worker's tensor in this step, and of nobody else."""
+        """Return the random generator of this worker's tensor in this step."""
         return _generator(device, self.seed, self.step, self.tensor, self.worker + 1)
 
     def shared(self, device: Any = "cpu") -> Generator:
-        """Random numbers of this tensor in this step that all workers and the server draw alike."""
+        """Return the random generator of this tensor in this step that all workers and the server share."""
         return _generator(device, self.seed, self.step, self.tensor, 0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, for a checkpoint."""
         return {"step": self.step, "values": {name: value.clone() for name, value in self.values.items()}}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
         self.step = int(saved["step"])
         self.values = {name: value.clone() for name, value in saved["values"].items()}
 
@@ -52,30 +50,28 @@ class State:
 def _generator(device: Any, *numbers: int) -> Generator:
     import torch
 
-    words = b"".join(int(each).to_bytes(8, "little", signed=True) for each in numbers)
+    words = b"".join(int(number).to_bytes(8, "little", signed=True) for number in numbers)
     generator = torch.Generator(device=device)
     generator.manual_seed(zlib.crc32(words) << 32 | zlib.crc32(words, 1))
     return generator
 
 
 def flat(tensor: Tensor, info: TensorInfo | None = None) -> Tensor:
-    """A tensor as one run of float32 values.
+    """Return a tensor as flat float32 values.
 
-    info : what it should be, if it should be something.
+    info : of the expected tensor, if known.
 
-    Raises
-    ------
-    ScenarioError
-        It has other than as many elements, or complex ones, half of which would be lost.
+    Raises ScenarioError if it has another number of elements, or complex ones, half of which would be lost.
     """
     where = f"gradient of {info.name}" if info is not None else "gradient"
     if info is not None and tensor.numel() != info.numel:
         raise ScenarioError(f"has {tensor.numel()} elements", where, f"{info.numel}")
     if tensor.is_complex():
-        raise ScenarioError(f"has elements of {tensor.dtype}", where, "real ones, such as torch.view_as_real has")
+        raise ScenarioError(f"has elements of {tensor.dtype}", where, "real ones, such as those of torch.view_as_real")
     return tensor.detach().reshape(-1).float()
 
 
-def finite(remembered: Tensor) -> Tensor:
-    """What is remembered for the next step, with zero for what is no finite number, which would be in all that come."""
+def zero_nonfinite(remembered: Tensor) -> Tensor:
+    """Return what is kept for the next step, with zero for values that are not finite, which would spread to all later
+    steps."""
     return remembered.nan_to_num(0.0, 0.0, 0.0)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from gradwire.training.encoded import Encoded
-from gradwire.training.reducers.base import Reducer, grouped, masked
+from gradwire.training.exchange.encoded_tensors import Encoded
+from gradwire.training.reducers.base import Reducer, group_units, mask_missing
 from gradwire.training.reducers.state import State, flat
 
 if TYPE_CHECKING:
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class TernGrad(Reducer):
-    """Each element as a sign or zero in two bits, at random and without bias, and the largest magnitude as scale.
+    """Each element as a sign or zero in two bits, at random and unbiased, and the largest magnitude as scale.
 
-    Elements beyond `clip` standard deviations are cut first (section 4 of the paper: 2.5), which bounds the scale. The
-    deviation is that from the mean, and what is cut is the distance from zero: little is left of elements that are
-    nearly alike; where all are alike nothing is cut. An element x then becomes sign(x) with the probability |x| /
+    Elements beyond `clip` standard deviations are clipped first (section 4 of the paper: 2.5), which bounds the scale.
+    The deviation is that from the mean, but clipping limits the distance from zero: little is left of elements that are
+    nearly alike; if all are alike nothing is clipped. An element x then becomes sign(x) with the probability |x| /
     scale. A unit is a byte of four elements; the scale is the head of every packet.
     """
 
@@ -29,20 +29,20 @@ class TernGrad(Reducer):
 
     kind: Literal["terngrad"] = "terngrad"
     clip: Annotated[float, Field(ge=0, le=100, strict=True)] = 2.5
-    """Standard deviations at which elements are cut; 0 cuts none."""
+    """Standard deviations at which elements are clipped; 0: no clipping."""
 
     def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
         import torch
 
         values = flat(tensor, info)
         if self.clip and len(values) > 1:
-            most, (least, largest) = float(values.std(correction=0)) * self.clip, values.aminmax()
-            if most and bool(least != largest):  # of those that are all alike the deviation is zero, or rounding
-                values = values.clamp(-most, most)
+            limit, (smallest, largest) = float(values.std(correction=0)) * self.clip, values.aminmax()
+            if limit and bool(smallest != largest):  # the deviation of equal values is zero, or rounding error
+                values = values.clamp(-limit, limit)
         scale = values.abs().max().view(1) if len(values) else values.new_zeros(1)
         draws = torch.rand(values.shape, generator=state.own(values.device), device=values.device)
         signs = values.sign() * (draws * scale < values.abs())
-        codes = grouped(signs + 1, 4).to(torch.uint8)  # 0, 1, 2 for -1, 0, 1
+        codes = group_units(signs + 1, 4).to(torch.uint8)  # 0, 1, 2 for -1, 0, 1
         shifts = torch.tensor([0, 2, 4, 6], dtype=torch.uint8, device=values.device)
         return Encoded(((codes << shifts).sum(dim=1, dtype=torch.uint8),), (scale,))
 
@@ -53,7 +53,7 @@ class TernGrad(Reducer):
         shifts = torch.tensor([0, 2, 4, 6], dtype=torch.uint8, device=packed.device)
         signs = ((packed[:, None] >> shifts) & 3).float().view(-1)[: info.numel] - 1
         values = signs * encoded.head[0]
-        return masked(values, encoded, arrived, 4)
+        return mask_missing(values, encoded, arrived, 4)
 
     def elements(self, encoded: Encoded) -> int:
         return 4

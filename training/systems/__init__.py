@@ -1,4 +1,4 @@
-"""Systems, one file each: how workers and servers keep their parameters together, where it is not one mean gradient.
+"""Systems, one file each: ways to keep the parameters of workers and servers together other than one mean gradient.
 
-A system is a table of a scenario, `training.system`; what carries it out is in `gradwire.training.served`.
+A system is a table of a scenario, `training.system`; its trainer is in `gradwire.training.parameter_server`.
 """

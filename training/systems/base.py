@@ -1,44 +1,39 @@
-"""The base of what a scenario says of a system: who trains by it, and what it goes together with."""
+"""The base of training systems."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from gradwire.scenarios.schema.base import Table
+from gradwire.scenarios.schema.base import ScenarioTable
 
 if TYPE_CHECKING:
     from gradwire.training.data import Images, Text
-    from gradwire.training.network import Network
+    from gradwire.training.networks.builtin_networks import Network
     from gradwire.training.recipe import Recipe
     from gradwire.training.reducers.base import Reducer
     from gradwire.training.trainer import Trainer
 
 
-class System(Table):
+class System(ScenarioTable):
     """Base of all systems. A subclass has a literal `kind` and overrides `trainer`."""
 
     reduces: ClassVar[bool] = False
-    """Whether gradients go through a reducer on their way."""
+    """True if gradients pass through a reducer."""
     together: ClassVar[bool] = True
-    """Whether all workers push together; else each does when it is ready."""
+    """True if all workers push together; else each pushes when it is ready."""
     traced: ClassVar[bool] = False
-    """Whether it sends a message for each tensor, so that a trace of the model can say when each is ready."""
+    """True if it sends one message per tensor, so that a trace of the model can give the times."""
     descends: ClassVar[bool] = False
-    """Whether it updates parameters by a stochastic gradient descent of its own, instead of the optimiser's."""
+    """True if it updates parameters by its own stochastic gradient descent instead of the optimiser's."""
     if TYPE_CHECKING:
 
         @property
         def kind(self) -> str:
-            """By which it is chosen."""
+            """The name in scenarios."""
 
     def trainer(
         self, model: object, data: Images | Text, recipe: Recipe, reducer: Reducer, network: Network
     ) -> Trainer:
-        """The trainer of a model, a torch module.
-
-        Raises
-        ------
-        ValueError
-            What is asked does not go together; the message says what would.
-        """
+        """Return the trainer of a model, a torch module. Raises ValueError if the arguments do not go together; the
+        message says what would."""
         raise NotImplementedError

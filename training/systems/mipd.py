@@ -1,4 +1,4 @@
-"""MIPD: what matters is sent in few bits to an asynchronous server (Zhang and Wang, IEEE TPDS 33(11), 2022)."""
+"""MIPD: significant gradients in few bits, sent to an asynchronous server (Zhang and Wang, IEEE TPDS 33(11), 2022)."""
 
 from __future__ import annotations
 
@@ -6,30 +6,31 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from gradwire.scenarios.schema.base import Count, Flag, Natural, refuse
-from gradwire.scenarios.schema.effect_conditions import Needs
+from gradwire.scenarios.schema.base import Count, Flag, Natural, single_mistake
+from gradwire.scenarios.schema.effect_conditions import Precondition
 from gradwire.scenarios.units import Fraction
 from gradwire.training.reducers.fields import Ratio
-from gradwire.training.systems.asynchronous import Unsynchronised
+from gradwire.training.systems.asynchronous import AsynchronousSystem
 
 if TYPE_CHECKING:
     from gradwire.training.trainer import Trainer
 
 
-IN_HALVES = Needs(lambda at: at.table.update == "half", "all parameters are updated per push", 'update = "half"')
+IN_HALVES = Precondition(lambda at: at.table.update == "half", "all parameters are updated per push", 'update = "half"')
 
 
-class MIPD(Unsynchronised):
-    """An asynchronous server is sent the gradients that matter, in few bits, and updates half of the parameters a push.
+class MIPD(AsynchronousSystem):
+    """An asynchronous server receives the significant gradients, in few bits, and updates half of the parameters per
+    push.
 
     [abstract] says that significance is that of model interpretability, that ratios adapt layer by layer, that codes
-    follow the gradients' distribution, that the server makes up for dropped gradients by exponential smoothing, and
-    that it updates half of the parameters per step. How is our choice, key by key.
+    follow the gradients' distribution, that the server compensates for dropped gradients by exponential smoothing, and
+    that it updates half of the parameters per step. The details are our choice, key by key.
 
-    A worker sends the elements of greatest significance, whose places go along whenever they are worked out anew.
-    For an element of which nothing has arrived since its last update, the server takes the exponentially smoothed
-    gradient of before, once for each push, and lets that fade. Halves are made of blocks: those that matter most, and
-    the rest; what belongs to the half that is not updated adds up. A worker pulls the half that its push has updated.
+    A worker sends the elements of greatest significance, with their positions whenever these are recomputed. For an
+    element of which nothing has arrived since its last update, the server takes the exponentially smoothed gradient,
+    once for each push, and lets it fade. Halves are made of blocks: the most significant ones, and the rest; gradients
+    of the half that is not updated accumulate. A worker pulls the half that its push has updated.
     """
 
     kind: Literal["mipd"] = "mipd"
@@ -37,11 +38,11 @@ class MIPD(Unsynchronised):
     ratio: Ratio = 0.3
     """Share of the elements of large tensors that is sent."""
     significance: Literal["taylor", "fisher", "magnitude"] = "taylor"
-    """What makes a parameter w with gradient g matter: |w g|, g^2, or |g|."""
+    """Significance of a parameter w with gradient g: |w g|, g^2, or |g|."""
     decay: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.5
-    """What is left of an older significance when a new one is worked out."""
+    """Weight of the old significance when a new one is computed."""
     refresh: Count = 20
-    """Turns of a worker after which it works significance out anew."""
+    """Turns of a worker after which it recomputes significance."""
     gamma: Annotated[float, Field(ge=0, le=4, strict=True)] = 0.5
     """A tensor's share is proportional to the sum of its significance to this power; 0: all alike."""
     floor: Fraction = 0.05
@@ -49,35 +50,38 @@ class MIPD(Unsynchronised):
     ceiling: Ratio = 1.0
     """Greatest share of a tensor."""
     small: Natural = 1024
-    """Tensors of at most so many elements are sent in full: they cost little, and a parameter that begins as zero, as
-    many of normalisations do, would never matter by |w g|."""
+    """Tensors of at most this many elements are sent in full: they cost little, and parameters that begin as zero, as
+    many of normalisations do, would never be significant by |w g|."""
     warmup: Natural = 20
-    """Turns of a worker until which everything is sent, so that no layer starves that begins to learn late."""
+    """Turns of a worker in which everything is sent, so that no layer starves that begins to learn late."""
     bits: Annotated[int, Field(ge=0, le=8, strict=True)] = 4
-    """Of a value; 0: float32."""
+    """Bits of a value; 0: float32."""
     smoothing: Annotated[
         Ratio,
-        Needs(lambda at: at.table.compensate or at.table.update == "half", "nothing goes by the smoothed gradient",
-              'compensate = true, or update = "half"'),
+        Precondition(
+            lambda at: at.table.compensate or at.table.update == "half",
+            "the smoothed gradient is not used",
+            'compensate = true, or update = "half"',
+        ),
     ] = 0.4
     """Weight of a new gradient in the smoothed one."""
     compensate: Flag = True
-    """Whether the smoothed gradient stands in for what was dropped."""
+    """Use the smoothed gradient in place of what was dropped."""
     update: Literal["half", "all"] = "half"
-    """What of the parameters is updated, and pulled, per push."""
+    """Part of the parameters that is updated, and pulled, per push."""
     rotation: Annotated[int, Field(ge=2, le=1000, strict=True), IN_HALVES] = 2
-    """Of so many turns of a worker, one is for the half that matters less."""
+    """One in this many turns of a worker is for the less significant half."""
     block: Annotated[Count, IN_HALVES] = 256
     """Elements of a block of a half."""
 
     @model_validator(mode="after")
     def _between(self) -> MIPD:
         if self.floor > self.ceiling:
-            raise refuse("floor", "is above the ceiling", self.floor, f"at most {self.ceiling:g}")
+            raise single_mistake("floor", "is above the ceiling", self.floor, f"at most {self.ceiling:g}")
         return self
 
     def trainer(self, model: Any, data: Any, recipe: Any, reducer: Any, network: Any) -> Trainer:
-        from gradwire.training.served.mipd import Interpretable, Mipd
+        from gradwire.training.parameter_server.mipd_trainer import MipdRules, MipdTrainer
 
-        rules = Interpretable(**self.model_dump(exclude={"kind", "staleness", "computing", "rate", "server_rate"}))
-        return Mipd(model, data, recipe, rules, network, staleness=self.staleness, pace=self.pace())
+        rules = MipdRules(**self.model_dump(exclude={"kind", "staleness", "computing", "rate", "server_rate"}))
+        return MipdTrainer(model, data, recipe, rules, network, staleness=self.staleness, pace=self.pace())

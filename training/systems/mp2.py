@@ -14,36 +14,34 @@ if TYPE_CHECKING:
 
 
 UNPREDICTED = ("hold", "none")
-"""What `predictor` is where no file is needed."""
+"""Values of `predictor` that need no file."""
 
 
 class MP2(System):
     """Workers push an eighth of their parameters, and the server predicts the others.
 
     [abstract] says that a subset is pushed and the rest predicted by a network of convolution, channel attention and
-    max pooling, trained beforehand on parameters of normal trainings. Our choice is how: blocks of 32 consecutive
-    parameters, of which four are pushed, other ones in each of eight steps, drawn from a seed that everybody has, so
-    that no places are sent; the network sees what was pushed, how long each other one has not been, the block before,
-    how each moved when it was pushed last, and the type of layer, normalised tensor by tensor. Biases and what belongs
-    to normalisations are pushed as they are, every time.
+    max pooling, trained beforehand on parameters of ordinary training runs. The details are our choice: blocks of 32
+    consecutive parameters, of which four are pushed, different ones in each of eight steps, drawn from a shared seed,
+    so that no positions are sent. The network sees what was pushed, the age of each other parameter, the previous
+    block, each last pushed movement, and the type of layer, normalised tensor by tensor. Biases and parameters of
+    normalisations are pushed as they are, every time.
     """
-
 
     kind: Literal["mp2"] = "mp2"
     descends = True
     predictor: Annotated[str, Field(min_length=1)] = "bundled"
-    """bundled, from trainings of ResNet-8; several, from those of ResNet-8, a VGG and an LSTM; a file that
-    `gradwire predictor mp2` wrote; hold: everything moves as it did when it was pushed last; none: what is not pushed
+    """bundled, from training runs of ResNet-8; several, from those of ResNet-8, a VGG and an LSTM; a file that
+    `gradwire predictor mp2` wrote; hold: every parameter moves as when it was last pushed; none: what is not pushed
     stays."""
     full_every: Count = 50
     """Steps after which everything is pushed."""
     tolerance: Annotated[float, Field(gt=0, le=1e6, strict=True)] = 1.0
-    """Error of predictions, relative to what is predicted, beyond which everything is pushed: some of what is pushed is
-    held out to measure it."""
+    """Relative prediction error above which everything is pushed; it is measured on pushed values that are held out."""
     pull: Literal["full", "pushed"] = "full"
     """What comes back: all parameters, or the averages of what was pushed, and workers predict by themselves."""
 
     def trainer(self, model: Any, data: Any, recipe: Any, reducer: Any, network: Any) -> Trainer:
-        from gradwire.training.served.mp2 import Mp2Trainer, Predicted
+        from gradwire.training.parameter_server.mp2_trainer import Mp2Rules, Mp2Trainer
 
-        return Mp2Trainer(model, data, recipe, Predicted(**self.model_dump(exclude={"kind"})), network)
+        return Mp2Trainer(model, data, recipe, Mp2Rules(**self.model_dump(exclude={"kind"})), network)

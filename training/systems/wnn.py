@@ -1,4 +1,4 @@
-"""Weight nowcasting: parameters jump to where they are expected to be, each predicted by itself; MP2's baseline."""
+"""Weight nowcasting: parameters jump to their predicted values, each predicted by itself; MP2's baseline."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ if TYPE_CHECKING:
 
 
 class WNN(System):
-    """Plain data-parallel training, in which every fifth epoch ends with a jump to where parameters are expected to be.
-
+    """Plain data-parallel training in which every fifth epoch ends with a jump of the parameters to predicted values.
     Each parameter is predicted by itself, from its last five values and their four differences, by separate networks
-    for convolutions, matrices and biases; what belongs to normalisations is left alone [code].
-    """
+    for convolutions, matrices and biases; parameters of normalisations are left alone [code]."""
 
     reduces: ClassVar[bool] = True
     traced: ClassVar[bool] = True
@@ -30,6 +28,6 @@ class WNN(System):
     """Steps between two of the five values; an epoch if 0."""
 
     def trainer(self, model: Any, data: Any, recipe: Any, reducer: Any, network: Any) -> Trainer:
-        from gradwire.training.served.wnn import WnnTrainer
+        from gradwire.training.parameter_server.wnn_trainer import WnnTrainer
 
         return WnnTrainer(model, data, recipe, reducer, network, predictor=self.predictor, period=self.period)

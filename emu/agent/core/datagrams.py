@@ -1,14 +1,13 @@
 """Many datagrams per system call, each with its own TOS byte: sendmmsg(2) and recvmmsg(2).
 
-Everything that a call needs is laid out once (`gradwire.emu.system.sockets`), in arenas of plain bytes at fixed places;
-per datagram only numbers are written.
+The structures of a call are laid out once (`gradwire.emu.system.sockets`), in arenas of bytes at fixed addresses; only
+numbers are written per datagram.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from gradwire.components.compiled import njit
 from gradwire.emu.agent.core.layout import (
     I_CONTROL,
     I_DATA,
@@ -43,6 +42,7 @@ from gradwire.emu.native.calls import (
     sendmmsg,
     words_at,
 )
+from gradwire.jit.compiled import njit
 
 MESSAGE_WORDS, VECTOR_WORDS = 8, 4
 MESSAGE_BYTES, CONTROL_BYTES, NAME_BYTES = 64, 24, 16
@@ -54,8 +54,12 @@ LENGTH_AT, ADDRESS_AT = 56, 4
 
 @njit
 def add(U, file, name, tos, first, second, payload, length, fill):
-    """One datagram: a header of two words, and `length` bytes from the address `payload` on, or `fill` zeros. `name` is
-    the address of a sockaddr_in that stays until `flush`. 1 where that failed, which it had to do first."""
+    """Add a datagram: a header of two words, and `length` bytes from address `payload` or `fill` zeros.
+
+    `name` is the address of a sockaddr_in that must stay valid until `flush`. A full arena is flushed first; returns 1
+    if
+    that fails.
+    """
     if U[O_COUNT] == U[O_SLOTS] and flush(U):
         return 1
     slot = U[O_COUNT]
@@ -77,7 +81,7 @@ def add(U, file, name, tos, first, second, payload, length, fill):
 
 @njit
 def flush(U):
-    """Hand everything to the kernel. 1: it refuses (O_ERRNO), or a socket stayed full for O_WAIT_MS."""
+    """Send all datagrams; return 1 on an error (O_ERRNO) or if a socket stays full for O_WAIT_MS."""
     files, first, count = words_at(U[O_FILES]), 0, U[O_COUNT]
     U[O_COUNT] = 0
     while first < count:
@@ -102,13 +106,13 @@ def flush(U):
 
 @njit
 def becomes_writable(U, file):
-    """Whether a socket has room again in time."""
+    """Return True if a socket becomes writable within O_WAIT_MS."""
     return has_room(U, file, U[O_WAIT_MS])
 
 
 @njit
 def has_room(U, file, wait_ms):
-    """Whether a socket has room, or has it in time."""
+    """Return True if a socket is, or becomes, writable within `wait_ms`."""
     asked = words_at(U[O_POLL])
     asked[0] = file | POLLOUT << 32
     return np.int64(poll(np.uintp(U[O_POLL]), np.uint64(1), np.int32(wait_ms))) > 0
@@ -116,7 +120,7 @@ def has_room(U, file, wait_ms):
 
 @njit
 def receive(N, file):
-    """Take the datagrams that are there, without waiting: how many, -1: the kernel refuses (I_ERRNO)."""
+    """Receive the available datagrams without waiting; return their number, or -1 on an error (I_ERRNO)."""
     got = np.int64(
         recvmmsg(np.int32(file), np.uintp(N[I_MESSAGES]), np.uint32(N[I_SLOTS]), np.int32(MSG_DONTWAIT), np.uintp(0))
     )
@@ -131,29 +135,29 @@ def receive(N, file):
 
 @njit
 def data_of(N, slot):
-    """Where the bytes of a datagram are."""
+    """Return the address of a datagram's bytes."""
     return N[I_DATA] + slot * N[I_ROOM]
 
 
 @njit
 def length_of(N, slot):
-    """Its bytes."""
+    """Return the length of a datagram in bytes."""
     return half(N[I_MESSAGES] + slot * MESSAGE_BYTES + LENGTH_AT)
 
 
 @njit
 def name_of(N, slot):
-    """Where the socket address that it came from is."""
+    """Return the address of a datagram's source sockaddr_in."""
     return N[I_NAMES] + slot * NAME_BYTES
 
 
 @njit
 def address_of(N, slot):
-    """The IPv4 address that it came from, in network order."""
+    """Return the IPv4 source address of a datagram in network order."""
     return half(N[I_NAMES] + slot * NAME_BYTES + ADDRESS_AT)
 
 
 @njit
 def tos_at(N, slot):
-    """Where the TOS byte is that it came with."""
+    """Return the address of a datagram's TOS byte."""
     return N[I_CONTROL] + slot * CONTROL_ROOM + TOS_AT

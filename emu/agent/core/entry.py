@@ -1,24 +1,24 @@
-"""What Python calls: the functions that are compiled, each with everything that it needs."""
+"""Entry points of the compiled agent for Python."""
 
 from __future__ import annotations
 
-from gradwire.components.compiled import njit
-from gradwire.emu.agent.core import datagrams, loop, turns
+from gradwire.emu.agent.core import datagrams, loop, nic_schedule
 from gradwire.emu.agent.core.layout import W_BROKEN
 from gradwire.emu.native.calls import words_at
+from gradwire.jit.compiled import njit
 
 RUN, DUE, BEGIN, HEARD, SERVE, TOOK = range(6)
-"""What `enter` does: run the loop; call the timers that are due; a flow has something to send, or has news; send what
-can be sent; control packets of so many bytes take their time on the line."""
+"""Commands of `enter`: run the loop; fire due timers; start a flow; update a flow; send what is due; account for
+control packets of `argument` bytes."""
 
 _run, _due = loop.run, loop.due
-_begin, _heard, _serve, _took = turns.begin, turns.heard, turns.serve, turns.took
+_begin, _heard, _serve, _took = nic_schedule.begin, nic_schedule.heard, nic_schedule.serve, nic_schedule.took
 _add, _flush, _receive = datagrams.add, datagrams.flush, datagrams.receive
 
 
 @njit("int64(int64, int64, int64)")
 def enter(address, what, argument):
-    """Do something with the words of an agent; W_BROKEN of it."""
+    """Run a command on the words of an agent; return W_BROKEN."""
     A = words_at(address)
     if what == RUN:
         _run(A)
@@ -37,19 +37,19 @@ def enter(address, what, argument):
 
 @njit("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64)")
 def add(address, file, name, tos, first, second, payload, length, fill):
-    """`gradwire.emu.agent.core.datagrams.add`, of the arena at an address."""
+    """Call `gradwire.emu.agent.core.datagrams.add` on the arena at an address."""
     return _add(words_at(address), file, name, tos, first, second, payload, length, fill)
 
 
 @njit("int64(int64)")
 def flush(address):
-    """The same of `flush`."""
+    """Call `gradwire.emu.agent.core.datagrams.flush` on the arena at an address."""
     return _flush(words_at(address))
 
 
 @njit("int64(int64, int64)")
 def receive(address, file):
-    """The same of `receive`."""
+    """Call `gradwire.emu.agent.core.datagrams.receive` on the arena at an address."""
     return _receive(words_at(address), file)
 
 

@@ -1,12 +1,10 @@
-"""The loop of an agent: `gradwire.emu.agent.loop` says what it does; this is how.
+"""Compiled loop of an agent (see `gradwire.emu.agent.loop`).
 
-Timers that are due go first, of those set so far; then whatever can be read or written; then it waits for the next.
+Due timers fire first, of those set so far; then files are read or written; then it waits for the next event.
 """
 
 from __future__ import annotations
 
-from gradwire.components.compiled import njit
-from gradwire.emu.agent.core.arriving import read_answers, read_data
 from gradwire.emu.agent.core.layout import (
     ASK_FILE,
     ASK_IDLE,
@@ -43,8 +41,9 @@ from gradwire.emu.agent.core.layout import (
     W_TURN,
     W_WAKE,
 )
+from gradwire.emu.agent.core.nic_schedule import has_left, serve, went_off
+from gradwire.emu.agent.core.receiving import read_answers, read_data
 from gradwire.emu.agent.core.timers import ask, clock, first_timer, note_late, pop
-from gradwire.emu.agent.core.turns import has_left, serve, went_off
 from gradwire.emu.native.calls import (
     EVENT_BYTES,
     EVENT_FILE,
@@ -57,16 +56,17 @@ from gradwire.emu.native.calls import (
     wait,
     words_at,
 )
-from gradwire.emu.system.turns import AT_ONCE_NS
+from gradwire.emu.system.rt_scheduling import AT_ONCE_NS
+from gradwire.jit.compiled import njit
 
 EPOLLOUT = 4
 IDLE_NS = 5_000_000
-"""So long nothing has to be due before work is done that could wait; our choice."""
+"""Time until the next timer that allows deferred work; our choice."""
 
 
 @njit
 def run(A):
-    """Call timers and files until somebody stops it, something is broken, or a signal has come."""
+    """Serve timers and files until a stop, an error, or a signal."""
     while A[W_RUNNING] and A[W_BROKEN] == 0:
         waiting = due(A)
         if A[W_RUNNING] == 0 or A[W_BROKEN]:
@@ -89,8 +89,8 @@ def run(A):
 
 @njit
 def share(A):
-    """Let the others have a turn where this one's has been long enough; the time, where turns are shared. Without this
-    all others are late by as long as one has work at hand, such as the messages of an iteration that begins."""
+    """Yield to other processes if this one's turn has been long enough; return the time if turns are shared. Otherwise
+    they would be late by as long as this one has work, such as the messages of an iteration that begins."""
     if A[W_SHARE] == 0:
         return 0
     now = monotonic_ns(A[W_SPEC])
@@ -102,7 +102,7 @@ def share(A):
 
 @njit
 def sleep(A):
-    """Wait until files can be read or written, or a timer goes off: how many events there are."""
+    """Wait until a file is ready or a timer fires; return the number of events."""
     began = share(A)
     ready = wait(A[W_EPOLL], A[W_EVENTS], EVENTS, -1)
     if began:
@@ -114,8 +114,8 @@ def sleep(A):
 
 @njit
 def look(A):
-    """What can be read or written now, where more timers are due: how many events there are. Under virtual time
-    reading the clock takes a nanosecond, so that who goes round without end gets somewhere, which this may."""
+    """Poll the files while more timers are due; return the number of events. In virtual time reading the clock takes a
+    nanosecond, so that an endless loop, which is possible here, makes progress."""
     if A[W_STILL]:
         monotonic_ns(A[W_SPEC])
     return wait(A[W_EPOLL], A[W_EVENTS], EVENTS, 0)
@@ -123,7 +123,7 @@ def look(A):
 
 @njit
 def happened(A, file, events):
-    """A file can be read or written."""
+    """Serve a file that is ready."""
     kind = words_at(A[W_FILES])[file] if file < A[W_FILES_ROOM] else 0
     if kind == FILE_TIMER:
         return
@@ -141,7 +141,7 @@ def happened(A, file, events):
 
 @njit
 def wait_for_more(A):
-    """Until files can be read or written, or a timer is due: how many events there are."""
+    """Wait until a file is ready or a timer is due, doing deferred work; return the number of events."""
     while A[W_IDLE] and earliest(A) >= clock(A) + IDLE_NS:
         ready = wait(A[W_EPOLL], A[W_EVENTS], EVENTS, 0)
         if ready:
@@ -154,13 +154,13 @@ def wait_for_more(A):
 
 @njit
 def earliest(A):
-    """When the next timer is due, NEVER: there is none."""
+    """Return the due time of the next timer, or NEVER."""
     return min(first_timer(A), A[W_PYTHON_TIME])
 
 
 @njit
 def due(A):
-    """Call the timers that are due, of those set so far. True if some are due that were set meanwhile."""
+    """Fire the due timers of those set so far; return True if timers set meanwhile are due."""
     last, now = A[W_SET], clock(A)
     while True:
         time = first_timer(A)
@@ -194,7 +194,7 @@ def due(A):
 
 @njit
 def go_off(A, time):
-    """The first timer of the heap goes off."""
+    """Fire the first timer of the heap."""
     H = words_at(A[W_HEAP])
     ahead, what = H[1] & 1, H[2]
     pop(H, A[W_HEAP_COUNT])

@@ -1,12 +1,11 @@
-"""The timers of compiled code, and the clock: a heap of (time, number, what), as Python's own are.
+"""The timers of compiled code, and the clock: a heap of (time, number, index of the flow).
 
-Numbers are given in the order of setting, here and in Python alike, so that equal times go off in that order wherever
-they were set. A timer that is given up stays until it comes to the front, where nobody knows its number any more.
+Numbers follow the order of setting, here and in Python alike, so that equal times fire in that order wherever they were
+set. A cancelled timer stays until it reaches the front, where its number no longer matches.
 """
 
 from __future__ import annotations
 
-from gradwire.components.compiled import njit
 from gradwire.emu.agent.core.layout import (
     ASK_ROOM,
     BROKEN_ASKED,
@@ -34,17 +33,18 @@ from gradwire.emu.agent.core.layout import (
     W_WAKE,
 )
 from gradwire.emu.native.calls import invoke, monotonic_ns, words_at
+from gradwire.jit.compiled import njit
 
 
 @njit
 def memory(A):
-    """All records, by index."""
+    """Return all records, by index."""
     return words_at(A[W_ORIGIN])
 
 
 @njit
 def ask(A, what, first, second, third, fourth):
-    """Ask Python for something rare (ASK_*): what it answers."""
+    """Request a rare operation from Python (ASK_*); return its result."""
     found = invoke(A[W_CALL], (what, first, second, third, fourth))
     if found == RAISED:
         A[W_BROKEN] = BROKEN_ASKED
@@ -54,14 +54,14 @@ def ask(A, what, first, second, third, fourth):
 
 @njit
 def raised(A, which):
-    """A function of a transport (L_*) has raised an exception."""
+    """Record that a function of a transport (L_*) has raised an exception."""
     A[W_ERRNO] = which
     A[W_BROKEN] = BROKEN_RULES
 
 
 @njit
 def clock(A):
-    """Nanoseconds since the beginning."""
+    """Return nanoseconds since the beginning."""
     if A[W_STILL]:
         return A[W_SEEN] - A[W_BEGINNING]
     return monotonic_ns(A[W_SPEC]) - A[W_BEGINNING]
@@ -69,19 +69,19 @@ def clock(A):
 
 @njit
 def scheduled(A):
-    """When that which is being called was due; the present, if it is no timer."""
+    """Return the due time of the current call; the present if it is not a timer."""
     return min(A[W_CALLED], clock(A))
 
 
 @njit
 def before(H, i, j):
-    """Whether the entry at i of a heap goes before that at j: by its first word, then by its second."""
+    """Return True if the heap entry at i precedes that at j, by its first word, then by its second."""
     return H[i] < H[j] or (H[i] == H[j] and H[i + 1] < H[j + 1])
 
 
 @njit
 def swap(H, i, j):
-    """Let two entries of a heap change their places."""
+    """Swap two entries of a heap."""
     for word in range(TIMER_WORDS):
         kept = H[i + word]
         H[i + word] = H[j + word]
@@ -90,7 +90,7 @@ def swap(H, i, j):
 
 @njit
 def push(H, count, first, second, third):
-    """Put an entry into a heap that has `count` of them."""
+    """Push an entry onto a heap of `count` entries."""
     i = count
     H[i * TIMER_WORDS] = first
     H[i * TIMER_WORDS + 1] = second
@@ -105,7 +105,7 @@ def push(H, count, first, second, third):
 
 @njit
 def pop(H, count):
-    """Take the first entry off a heap that has `count` of them."""
+    """Remove the first entry of a heap of `count` entries."""
     last = count - 1
     swap(H, 0, last * TIMER_WORDS)
     i = 0
@@ -123,7 +123,7 @@ def pop(H, count):
 
 @njit
 def set_timer_of(A, time_ns, what):
-    """Set a timer for a flow, or for the NIC (0). Returns its number."""
+    """Set a timer for a flow, or for the NIC (0); return its number."""
     if A[W_HEAP_COUNT] == A[W_HEAP_ROOM]:
         ask(A, ASK_ROOM, 0, 0, 0, 0)
         if A[W_BROKEN]:
@@ -138,7 +138,7 @@ def set_timer_of(A, time_ns, what):
 
 @njit
 def first_timer(A):
-    """Rid the front of the heap of timers that have been given up. When the first one is due, NEVER: there is none."""
+    """Remove cancelled timers from the front of the heap; return the due time of the first one, or NEVER."""
     M = memory(A)
     H = words_at(A[W_HEAP])
     while A[W_HEAP_COUNT]:
@@ -152,7 +152,7 @@ def first_timer(A):
 
 @njit
 def note_late(A, late_ns):
-    """Write down by how much a timer was late."""
+    """Record the lateness of a timer."""
     if A[W_LATE_COUNT] == A[W_LATE_ROOM]:
         ask(A, ASK_ROOM, 0, 0, 0, 0)
         if A[W_BROKEN]:

@@ -14,13 +14,13 @@ import pytest
 from analysis_cases import iterations, messages, ports, small_result
 from typer.testing import CliRunner
 
-import gradwire.analysis.plots
+import gradwire.analysis.comparison.plots
 from gradwire import cli
-from gradwire.analysis.compare import compare
-from gradwire.analysis.report import _fastest
-from gradwire.analysis.tables import headings
+from gradwire.analysis.comparison.compare import compare
+from gradwire.analysis.comparison.markdown_report import _fastest
+from gradwire.analysis.comparison.tables import headings
+from gradwire.result_store.result import Result
 from gradwire.scenarios.errors import ResultError
-from gradwire.scenarios.result import Result
 
 
 def broken() -> Result:
@@ -52,11 +52,11 @@ def test_the_printed_table(capsys: pytest.CaptureFixture[str]):
     assert cells(text, "against the first") == ["-", "-25.0 %"]
     assert cells(text, "of iterations") == ["all of 0-1"] * 2
     assert cells(text, "samples") == ["4", "4"]
-    assert cells(text, "iteration time, max of n") == ["300 ps (n = 4)", "200 ps (n = 4)"]
+    assert cells(text, "iteration time, max") == ["300 ps (4 samples)", "200 ps (4 samples)"]
     assert cells(text, "share of the iteration") == ["70.0 %", "60.0 %"]
     assert cells(text, "push completion, p50") == ["20 ps"] * 2
     lines = [line.split("|")[0].strip() for line in text.splitlines()]
-    assert lines[lines.index("push completion, p50") + 1] == "max of n"
+    assert lines[lines.index("push completion, p50") + 1] == "max"
     assert cells(text, "drops: selective") == ["5", "5"]
     assert cells(text, "drops: evicted") == ["2", "2"]
     assert cells(text, "drops: link down") == ["7", "7"]
@@ -68,7 +68,7 @@ def test_the_printed_table(capsys: pytest.CaptureFixture[str]):
     assert cells(text, "worst loss of a message") == ["3.00 %", "3.00 %"]
     assert cells(text, "lost / allowed bytes") == ["30 / 40", "30 / 40"]
     assert cells(text, "simulated per second") == ["5.00 M", "5.00 M"]
-    assert cells(text, "messages not delivered yet") == ["1", "1"]
+    assert cells(text, "messages not delivered") == ["1", "1"]
     assert "of them simulated" not in text
 
 
@@ -120,6 +120,8 @@ def test_headings_tell_runs_apart():
     assert names(small_result(), other) == ["case: Policy", "other: Fast"]
     two_jobs = small_result(messages(job=["a", "a", "b", "b", "b"]), iterations(job=["a", "a", "b", "b"]))
     assert names(two_jobs) == ["Policy, a", "Policy, b"]
+
+
 def png_size(path: Path) -> tuple[int, int]:
     data = path.read_bytes()
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
@@ -169,7 +171,10 @@ def test_the_report_states_figures_of_the_results(own_directory: Path):
     text = (compare([small_result(), faster()]).write("out") / "report.md").read_text()
     assert "The shortest mean iteration is that of Fast, 150 ps: 25.0 % less than Policy." in text
     assert "Policy: 200 ps per iteration, 60 ps of it computing and 140 ps (70.0 %) waiting" in text
-    assert "19 packets were dropped, most of them at b->c 68.4 %, a->b 31.6 %; 4 were trimmed to their headers, 3 were sent again" in text
+    assert (
+        "19 packets were dropped, most of them at b->c 68.4 %, a->b 31.6 %; 4 were trimmed to their headers, 3 were retransmitted"
+        in text
+    )
     assert "No message of 8 was delivered with more loss than its bound." in text
     for name in ("iteration_time.png", "completion_time.png", "comparison.json"):
         assert name in text
@@ -187,7 +192,7 @@ def test_nothing_is_left_when_drawing_fails(own_directory: Path, monkeypatch: py
     def fail(*_: Any) -> None:
         raise OSError("no space")
 
-    monkeypatch.setattr(gradwire.analysis.figures, "save_all", fail)
+    monkeypatch.setattr(gradwire.analysis.figure_files, "save_all", fail)
     with pytest.raises(ResultError, match="no space"):
         compare([small_result()]).write("out")
     assert list(own_directory.iterdir()) == []
@@ -222,9 +227,7 @@ def test_a_loss_without_any_allowance_is_valid_json(own_directory: Path):
     json.loads((folder / "comparison.json").read_text(), parse_constant=pytest.fail)
 
 
-@pytest.mark.parametrize(
-    "doctor", [broken, lambda: small_result(messages(received_bytes=[900, 950, 970, 1000, 0]))]
-)
+@pytest.mark.parametrize("doctor", [broken, lambda: small_result(messages(received_bytes=[900, 950, 970, 1000, 0]))])
 def test_the_command_fails_on_a_doctored_result(doctor: Any, own_directory: Path):
     doctor().write("doctored")
     small_result().write("sound")

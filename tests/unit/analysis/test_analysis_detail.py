@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gradwire.analysis.detail import detail, detail_rows
+from gradwire.analysis.comparison.detailed_metrics import detail_rows, detailed_metrics
 from gradwire.analysis.links import bundles, busiest_upstream
-from gradwire.scenarios.result import TABLES, Result
+from gradwire.result_store.result import TABLES, Result
 from tests.support.analysis_cases import messages
 
 
@@ -37,9 +37,7 @@ def _two_racks(**engine: Any) -> Result:
     drops.append({**drops[1], "packet": -1})  # an acknowledgement
     sizes = {"h0->leaf0": 14, "h1->leaf0": 10, "h2->leaf1": 1, "leaf0->spine0": 9, "leaf0->spine1": 5, "leaf0->h0": 10,
              "spine0->leaf1": 4, "spine1->leaf1": 7, "leaf1->h2": 11}  # fmt: skip
-    ports = [
-        {**dict.fromkeys(TABLES["ports"], 0), "port": port, "bytes": size} for port, size in sizes.items()
-    ]
+    ports = [{**dict.fromkeys(TABLES["ports"], 0), "port": port, "bytes": size} for port, size in sizes.items()]
     missing = [{"message": 0, "packet": 9, "packets": 1, "offset": 900, "bytes": 100}]
     tables = {"messages": rows, "drops": drops, "ports": ports, "missing": missing}
     return Result.build({"name": "r", "engine": engine}, {name: _table(name, each) for name, each in tables.items()})
@@ -67,7 +65,7 @@ def test_useful_share_is_unknown_on_the_testbed():
 
 def test_details_by_hand():
     """Of `analysis_cases`: messages 2 and 4 met time-outs, 2 is the slowest push; the pull is the slowest of all."""
-    found = detail(Result.build({"name": "r"}, {"messages": messages()}), "j")
+    found = detailed_metrics(Result.build({"name": "r"}, {"messages": messages()}), "j")
     assert dict(found.again) == {"push": pytest.approx(3 / 30), "pull": 0.0}
     assert (found.timed_out, found.messages, found.timeouts) == (2, 5, 3)
     assert found.tail_timed_out == 0.0
@@ -78,7 +76,7 @@ def test_details_by_hand():
 def test_a_tail_of_time_outs():
     """The slowest message met one; by class; and it can be printed."""
     table = messages(timeouts=[0, 0, 0, 1, 0], priority=[0, 0, 3, 3, 0])
-    found = detail(Result.build({"name": "r"}, {"messages": table}), "j")
+    found = detailed_metrics(Result.build({"name": "r"}, {"messages": table}), "j")
     assert found.tail_timed_out == 1.0
     assert {each: times.max_ps for each, times in found.by_class.items()} == {0: 20, 3: 40}
     cells = {row.label: row.cells for row in detail_rows([found])}
@@ -87,6 +85,8 @@ def test_a_tail_of_time_outs():
 
 def test_unknown_time_outs_are_said_to_be():
     """A kernel does not tell."""
-    found = detail(Result.build({"name": "r"}, {"messages": messages(timeouts=[-1] * 5, released_ps=[-1] * 5)}), "j")
+    found = detailed_metrics(
+        Result.build({"name": "r"}, {"messages": messages(timeouts=[-1] * 5, released_ps=[-1] * 5)}), "j"
+    )
     assert (found.timed_out, found.timeouts, found.from_release.count) == (-1, -1, 0)
     assert {row.label: row.cells for row in detail_rows([found])}["messages with a time-out"] == ["-"]

@@ -12,9 +12,9 @@ import pytest
 from analysis_cases import small_result
 
 import gradwire
-from gradwire.analysis.compare import compare, flat_row
-from gradwire.scenarios.load import build_scenario, list_library, load_scenario
-from gradwire.scenarios.result import TABLES
+from gradwire.analysis.comparison.compare import compare, flat_row
+from gradwire.result_store.result import TABLES
+from gradwire.scenarios.loading.load import build_scenario, list_library, load_scenario
 
 ROOT = Path(gradwire.__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -45,7 +45,11 @@ def test_every_key_is_explained():
 
 def test_nothing_is_explained_that_does_not_exist():
     reference = load_reference()
-    known = {(model.__name__, name) for _, model in (*reference.SECTIONS, *reference.SWEEP_SECTIONS) for name in model.model_fields}
+    known = {
+        (model.__name__, name)
+        for _, model in (*reference.SECTIONS, *reference.SWEEP_SECTIONS)
+        for name in model.model_fields
+    }
     assert {*reference.MORE, *reference.VALUES} <= known
 
 
@@ -65,7 +69,9 @@ def test_every_column_of_a_comparison_is_described():
     assert not missing
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "scenario.md", DOCS / "telemetry.md", DOCS / "fidelity.md", DOCS / "testbed.md"])
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", DOCS / "scenario.md", DOCS / "telemetry.md", DOCS / "fidelity.md", DOCS / "testbed.md"]
+)
 def test_scenarios_in_the_documentation_are_valid(page: Path):
     blocks = re.findall(r"```toml\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     assert blocks
@@ -73,7 +79,13 @@ def test_scenarios_in_the_documentation_are_valid(page: Path):
         assert build_scenario(tomllib.loads(block)).variants()
 
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "sim" / "README.md", ROOT / "emu" / "README.md", *sorted(DOCS.glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "sim" / "README.md",
+    ROOT / "emu" / "README.md",
+    *sorted(DOCS.glob("*.md")),
+]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: f"{path.parent.name}/{path.name}")

@@ -10,13 +10,13 @@ import pytest
 from analysis_cases import messages, ports, small_result
 from test_analysis_compare import cells
 
-from gradwire.analysis.compare import compare, result_folders
+from gradwire.analysis.comparison.compare import compare, result_folders
+from gradwire.analysis.comparison.plots import retransmissions
+from gradwire.analysis.comparison.tables import headings, network_rows
 from gradwire.analysis.metrics import measure
-from gradwire.analysis.plots import packets_again
-from gradwire.analysis.tables import headings, network_rows
-from gradwire.analysis.telemetry import describe, series
-from gradwire.analysis.telemetry_show import grids, print_telemetry
-from gradwire.scenarios.result import Result
+from gradwire.analysis.telemetry.telemetry import describe, series
+from gradwire.analysis.telemetry.telemetry_tables import grids, print_telemetry
+from gradwire.result_store.result import Result
 
 ENGINE = {
     "kind": "emulation", "clock": "virtual", "switch": "red", "kernel": "6.1", "substitutions": [], "valid": True,
@@ -71,8 +71,10 @@ def test_the_report_says_what_it_ran_on(tmp_path: Path):
     comparison = compare([small_result(), noisy])
     text = (comparison.write(tmp_path / "out") / "report.md").read_text(encoding="utf-8")
     assert "700 ps simulated." in text
-    assert "700 ps on real sockets (virtual clock, switches red, Linux 6.1), not as the scenario says: no netem." in text
-    assert "not valid**, the machine has disturbed the run: a timer was late." in text
+    assert (
+        "700 ps on real sockets (virtual clock, switches red, Linux 6.1), not as the scenario says: no netem." in text
+    )
+    assert "not valid**, the machine disturbed the run: a timer was late." in text
     assert "cover 700 ps of the run only" in text
     assert comparison.cut_short == ["case p, at 700 ps of the run"]
 
@@ -85,7 +87,7 @@ def test_what_nobody_counted_is_not_none():
     assert rows["drops: tail"] == ["-", "3"]
     assert rows["CE marks"] == ["-", "30"]
     assert "packets trimmed" not in {row.label for row in network_rows([found])}
-    assert packets_again([found]) is not None  # packets were sent again
+    assert retransmissions([found]) is not None  # packets were sent again
     partly = emulated(ports=ports() | {"drops_tail": [3, -1]})
     assert measure(partly)[0].drops_tail == -1
     assert measure(partly)[0].drops_selective == 5
@@ -110,7 +112,7 @@ def test_unknown_queues_and_marks_are_no_numbers(capsys: pytest.CaptureFixture[s
     assert [entry["port"] for entry in found["ports"]] == ["a->b", "b->c"]  # by packets, since queues are unknown
     assert cells(text, "a->b") == ["30", "-"]
     assert [(entry["marked"], entry["lost"]) for entry in found["layers"]] == [(None, None)] * 2
-    assert "Lost: 19 packets, which the switches have counted and not all listed." in text
+    assert "Lost: 19 packets counted by the switches; not all are listed." in text
     assert describe(emulated("tcp"), ["a->b"])["drops_not_listed"] == 6
     assert describe(emulated(drops=lost(2)))["drops_not_listed"] == 0
     assert "output.delays" not in text and "packet_log" not in text and "--pcap" in text

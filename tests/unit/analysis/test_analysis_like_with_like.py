@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from analysis_cases import iterations, messages, small_result
 
-from gradwire.analysis.compare import compare
-from gradwire.analysis.measured import Span
+from gradwire.analysis.comparison.compare import compare
+from gradwire.analysis.comparison.markdown_report import report
+from gradwire.analysis.comparison.tables import TableRow
+from gradwire.analysis.measurement_window import IterationSpan
 from gradwire.analysis.metrics import measure
-from gradwire.analysis.report import report
-from gradwire.analysis.tables import Row
-from gradwire.scenarios.result import Result
+from gradwire.result_store.result import Result
 
 
 def run_of(times: list[int], workers: int = 1, job: str = "j") -> dict[str, list[Any]]:
@@ -45,14 +45,14 @@ def two_jobs(vision: int, text: int, **summary: str) -> Result:
     return small_result(messages(job=["vision"] * 3 + ["text"] * 2), times, **summary)
 
 
-def row(rows: list[Row], label: str) -> list[str]:
+def row(rows: list[TableRow], label: str) -> list[str]:
     (found,) = (each.cells for each in rows if each.label.strip() == label)
     return found
 
 
 def test_the_steady_state_is_without_the_first_and_the_last_iteration():
     found = measure(small_result(iteration_columns=run_of([50, 100, 120, 140, 900], workers=2)))[0]
-    assert found.steady == Span(1, 3, 5)
+    assert found.steady == IterationSpan(1, 3, 5)
     assert (found.iteration.count, found.iteration.mean_ps, found.iteration.max_ps) == (6, 120, 140)
     assert (found.exposed.mean_ps, found.exposed_share) == (110, pytest.approx(110 / 120))
 
@@ -61,22 +61,22 @@ def test_the_steady_state_is_without_the_first_and_the_last_iteration():
     ("count", "words"), [(0, "none"), (1, "all of 0"), (2, "all of 0-1"), (3, "1 of 0-2"), (5, "1-3 of 0-4")]
 )
 def test_a_figure_says_which_iterations_it_is_of(count: int, words: str):
-    assert str(Span.steady(count)) == words
+    assert str(IterationSpan.steady(count)) == words
 
 
 @pytest.mark.parametrize(("samples", "p99"), [(99, None), (100, 99), (101, 100)])
 def test_there_is_a_p99_from_a_hundred_values_on(samples: int, p99: int | None):
     found = measure(small_result(iteration_columns=run_of([1, *range(1, samples + 1), 999])))[0]
     assert (found.iteration.count, found.iteration.p99_ps) == (samples, p99)
-    words = "iteration time, " + ("max of n" if p99 is None else "p99")
+    words = "iteration time, " + ("max" if p99 is None else "p99")
     (table,) = compare([small_result(iteration_columns=run_of([1, *range(1, samples + 1), 999]))]).tables
-    assert row(table.rows, words) == ["99 ps (n = 99)" if p99 is None else f"{p99} ps"]
+    assert row(table.rows, words) == ["99 ps (99 samples)" if p99 is None else f"{p99} ps"]
 
 
 def test_where_one_run_has_too_few_values_all_show_their_largest():
     many, few = (small_result(iteration_columns=run_of([1, *[7] * n, 9])) for n in (100, 3))
     (table,) = compare([many, few]).tables
-    assert row(table.rows, "iteration time, max of n") == ["7 ps (n = 100)", "7 ps (n = 3)"]
+    assert row(table.rows, "iteration time, max") == ["7 ps (100 samples)", "7 ps (3 samples)"]
 
 
 def test_a_job_is_held_against_the_same_job():
@@ -111,7 +111,7 @@ def test_a_job_beside_traffic_is_not_charged_with_its_drops():
     (jobs, network) = compare([small_result(kinds)]).tables
     assert jobs.names == network.names == ["Policy"]
     assert "jobs and traffic together" in network.title
-    assert row(jobs.rows, "packets sent again") == ["1"]
+    assert row(jobs.rows, "retransmissions") == ["1"]
 
 
 def test_the_report_holds_jobs_and_networks_apart(tmp_path: Path):
@@ -123,8 +123,6 @@ def test_the_report_holds_jobs_and_networks_apart(tmp_path: Path):
     assert text.count("| drops: tail |") == 1
     lines = list(csv.DictReader((tmp_path / "out" / "comparison.csv").open()))
     assert [(line["first_iteration"], line["last_iteration"]) for line in lines] == [("0", "1")] * 4
-
-
 
 
 def test_messages_are_those_of_the_steady_state_as_well():

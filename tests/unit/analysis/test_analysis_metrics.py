@@ -9,7 +9,7 @@ import pytest
 from analysis_cases import iterations, messages, ports, small_result
 
 from gradwire.analysis.metrics import DROPS, measure, percentile
-from gradwire.scenarios.result import CAUSES, TABLES, Result
+from gradwire.result_store.result import CAUSES, TABLES, Result
 
 
 def test_iteration_time_and_exposed_communication():

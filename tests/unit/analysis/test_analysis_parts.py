@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from gradwire.analysis.compare import compare
-from gradwire.scenarios import blocks, kept
-from gradwire.scenarios.load import load_scenario
-from gradwire.scenarios.result import Result
+from gradwire.analysis.comparison.compare import compare
+from gradwire.result_store import lazy_table, row_blocks
+from gradwire.result_store.result import Result
+from gradwire.scenarios.loading.load import load_scenario
 from gradwire.sim.simulate import simulate
 
 
@@ -31,8 +31,8 @@ def test_figures_are_those_of_the_whole_tables(
 ) -> None:
     scenario = load_scenario(name, policy=policy, set=changes)
     whole = told(Result.read(simulate(scenario).write(tmp_path / "whole")))
-    monkeypatch.setattr(blocks, "ROWS", 300)
-    monkeypatch.setattr(kept, "GROUP", 177)
+    monkeypatch.setattr(row_blocks, "ROWS", 300)
+    monkeypatch.setattr(lazy_table, "GROUP", 177)
     result = simulate(scenario)
     assert result.kept("messages").num_rows > 1000
     assert told(result) == whole

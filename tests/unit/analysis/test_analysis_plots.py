@@ -13,10 +13,10 @@ from test_analysis_like_with_like import run_of, two_jobs
 from typer.testing import CliRunner
 
 from gradwire import cli
-from gradwire.analysis.compare import compare
-from gradwire.analysis.plots import completion_time, iteration_time, look, packets_again
-from gradwire.analysis.tables import whole_networks
-from gradwire.scenarios.result import Result
+from gradwire.analysis.comparison.compare import compare
+from gradwire.analysis.comparison.plots import completion_time, iteration_time, line_style, retransmissions
+from gradwire.analysis.comparison.tables import whole_networks
+from gradwire.result_store.result import Result
 
 
 def runs_of(*results: Result) -> list[Any]:
@@ -39,7 +39,7 @@ def inside(figure: Figure) -> None:
 
 
 def test_no_two_of_many_curves_look_alike():
-    looks = [(each["color"], str(each["linestyle"])) for each in map(look, range(56))]
+    looks = [(each["color"], str(each["linestyle"])) for each in map(line_style, range(56))]
     assert len(set(looks)) == 56
 
 
@@ -55,7 +55,7 @@ def test_the_legend_names_the_curves_of_all_panels():
 def test_nothing_is_clipped(count: int):
     results = [small_result(label=f"a policy with a long name, {number}") for number in range(count)]
     runs = runs_of(*results)
-    for figure in (iteration_time(runs), completion_time(runs), packets_again([entry for _, entry in runs])):
+    for figure in (iteration_time(runs), completion_time(runs), retransmissions([entry for _, entry in runs])):
         assert figure is not None
         inside(figure)
         assert figure.get_figwidth() == 7.16
@@ -101,7 +101,7 @@ def test_bars_are_of_the_steady_state_and_dots_of_every_iteration():
 
 def test_drops_of_a_network_are_drawn_once():
     metrics = compare([two_jobs(1, 2), two_jobs(3, 4, policy="b", label="B")]).metrics
-    figure = packets_again(whole_networks(metrics))
+    figure = retransmissions(whole_networks(metrics))
     assert figure is not None
     assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == ["Policy", "B"]
     tail = figure.axes[0].patches[0]
@@ -130,7 +130,7 @@ def test_an_unknown_format_is_refused_before_anything_runs(own_directory: Path):
     for command in (["compare", "demo"], ["run", "demo"], ["demo"]):
         done = CliRunner().invoke(cli.app, [*command, "--plots", "gif", "--out", "out"])
         assert done.exit_code == 2
-        assert "--plots gif: is no format of plots" in done.output and "png, pdf, svg" in done.output
+        assert "--plots gif: is not a format of plots" in done.output and "png, pdf, svg" in done.output
         assert not Path("out").exists()
     done = CliRunner().invoke(cli.app, ["run", "demo", "--plots", "pdf"])
     assert done.exit_code == 2 and "--out" in done.output

@@ -10,10 +10,10 @@ from analysis_cases import small_result
 from typer.testing import CliRunner
 
 from gradwire import cli
-from gradwire.analysis.compare import compare
-from gradwire.scenarios.load import list_library, load_scenario
-from gradwire.scenarios.record import scenario_text
-from gradwire.scenarios.result import Result
+from gradwire.analysis.comparison.compare import compare
+from gradwire.result_store.provenance import scenario_text
+from gradwire.result_store.result import Result
+from gradwire.scenarios.loading.load import list_library, load_scenario
 
 STAR = 'topology = { kind = "star", hosts = 8 }\n[link]\nrate = "10Gbps"\n'
 JOB = '[[job]]\nname = "j"\ntrace = "resnet50"\nworkers = 4\n'
@@ -61,8 +61,16 @@ def test_a_default_written_out_is_no_difference():
 
 def test_what_is_not_known_is_said():
     first, second = small_result(), run_with(STAR + JOB)
-    assert compare([first, second]).differences[0].startswith("Policy [1] holds no scenario: whether the others differ")
-    assert compare([second, first]).differences[0].startswith("Policy [2] holds no scenario: whether there is more")
+    assert (
+        compare([first, second])
+        .differences[0]
+        .startswith("Policy [1] holds no scenario: differences other than policy")
+    )
+    assert (
+        compare([second, first])
+        .differences[0]
+        .startswith("Policy [2] holds no scenario: differences other than policy")
+    )
     assert compare([first]).differences == compare([first, first]).differences == []
 
 
@@ -75,18 +83,18 @@ def test_what_differs_alike_is_said_once():
 def test_a_trace_of_other_content_is_said_beside_the_rest():
     other = run_with(STAR.replace("10Gbps", "40Gbps") + JOB, "Other", trace_hash="1" * 16)
     (sentence,) = compare([run_with(STAR + JOB), other]).differences
-    assert "links" in sentence and sentence.endswith("a trace of the same name has another content")
+    assert "links" in sentence and sentence.endswith("a trace of the same name has different content")
 
 
 def test_a_trace_of_the_same_name_may_be_another_one():
     comparison = compare([run_with(STAR + JOB), run_with(STAR + JOB, "Other", trace_hash="1" * 16)])
-    assert comparison.differences[0].endswith("a trace of the same name has another content")
+    assert comparison.differences[0].endswith("a trace of the same name has different content")
 
 
 def test_a_file_may_be_another_one():
     inputs = [{"topology.file": digit * 64} for digit in "12"]
     comparison = compare([run_with(STAR + JOB, inputs=inputs[0]), run_with(STAR + JOB, "Other", inputs=inputs[1])])
-    assert comparison.differences[0].endswith("the file of topology.file has another content")
+    assert comparison.differences[0].endswith("the file of topology.file has different content")
 
 
 @pytest.mark.parametrize("name", ["demo", "dlcp-ablation", "shared"])
@@ -99,18 +107,23 @@ def test_policies_of_the_library_do_not_differ_in_more(name: str):
 def test_an_override_does_not_pretend_to_change_a_result(own_directory: Path):
     small_result().write("one")
     Path("case.toml").write_text(
-        'name = "case"\n' + STAR + '[[traffic]]\nname = "web"\nkind = "incast"\nfan_in = 2\nsize = "1kB"\nrounds = 2\nperiod = "1ms"\n'
+        'name = "case"\n'
+        + STAR
+        + '[[traffic]]\nname = "web"\nkind = "incast"\nfan_in = 2\nsize = "1kB"\nrounds = 2\nperiod = "1ms"\n'
     )
     done = CliRunner().invoke(cli.app, ["compare", "one", "case.toml", "--set", "seed=3"])
     assert done.exit_code == 0, done.output
-    assert "note: one: has been run already: seed=3 changes nothing in it" in done.stderr
+    assert "note: one: is a finished run: seed=3 has no effect on it" in done.stderr
     plain = CliRunner().invoke(cli.app, ["compare", "one", "case.toml"])
     assert "has been run already" not in plain.stderr
 
 
 def test_of_tables_with_one_name_the_keys_that_differ_are_said() -> None:
     web = '[[traffic]]\nname = "web"\nkind = "poisson"\nload = 0.6\n'
-    first, other = run_with(STAR + web + 'transport = "ltp"\n'), STAR + web + 'transport = { kind = "ltp", deadline = 9.0 }\n'
+    first, other = (
+        run_with(STAR + web + 'transport = "ltp"\n'),
+        STAR + web + 'transport = { kind = "ltp", deadline = 9.0 }\n',
+    )
     (sentence,) = compare([first, run_with(other + "droppable = true\n", "Other")]).differences
     words = "traffic (web: transport {kind ltp, deadline 9.0}, not ltp; web: droppable True, not none)"
     assert sentence == f"Other differs from Policy in more than policy: {words}"

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sim_cases import MS, US, Ideal, make_trace, ps_job, ring_job, scenario
 
-from gradwire.analysis.breakdown import CAUSES, PARTS, breakdown
-from gradwire.analysis.messages_time import Traffic
-from gradwire.analysis.ran import ran
+from gradwire.analysis.breakdown.breakdown import CAUSES, PARTS, breakdown
+from gradwire.analysis.breakdown.message_breakdown import TrafficBreakdown
+from gradwire.analysis.breakdown.result_context import result_context
+from gradwire.result_store.result import Result
 from gradwire.scenarios.errors import ResultError
-from gradwire.scenarios.result import Result
 from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.sim.simulate import simulate
 from gradwire.traces.trace import Trace
@@ -60,8 +60,10 @@ def only(parts: dict[str, int]) -> dict[str, int]:
 def test_sharing_is_with_all_that_were_on_their_way() -> None:
     """The rule, message by message over all others, against the search for those that matter."""
     trace = make_trace([[40_000], [90_000, 3000]])
-    result = simulate(scenario(ps_job(3, 2, iterations=4, exchange={"kind": "parameter_server", "partition": "20kB"}), **LINK), trace)
-    traffic = Traffic(ran(result, trace))
+    result = simulate(
+        scenario(ps_job(3, 2, iterations=4, exchange={"kind": "parameter_server", "partition": "20kB"}), **LINK), trace
+    )
+    traffic = TrafficBreakdown(result_context(result, trace))
     rows = traffic.ran.columns
     each = list(zip(*(
         values.tolist() for values in (
@@ -147,10 +149,7 @@ def test_a_lost_packet_is_a_time_out() -> None:
     push = result.messages.to_pylist()[0]
     assert (push["timeouts"], push["retransmitted"], result.drops.num_rows) == (1, 1, 1)
     parts = parts_of(result, trace)
-    assert only(parts[0, 0]) == {
-        "serialisation": alone(1, 2),
-        "timeouts": push["end_ps"] - push["start_ps"] - alone(1),
-    }
+    assert only(parts[0, 0]) == {"serialisation": alone(1, 2), "timeouts": push["end_ps"] - push["start_ps"] - alone(1)}
     assert parts[0, 0]["timeouts"] == MS
 
 
@@ -186,7 +185,9 @@ def test_what_the_scheduler_holds_back() -> None:
     """Credit for one: of two partitions that are ready at once, the second goes when the first is there."""
     elements, trace = 25_000, make_trace([[50_000]])
     job = ps_job(1, exchange={"partition": "100000B"}, order="layer", credit=1)
-    result = simulate(scenario(job, hosts=2, **LINK, host={"software_latency": "2us"}), trace, fabric=Ideal(latency=3 * US))
+    result = simulate(
+        scenario(job, hosts=2, **LINK, host={"software_latency": "2us"}), trace, fabric=Ideal(latency=3 * US)
+    )
     takes = elements * 4 * 80 + 3 * US
     first, second = (row for row in result.messages.to_pylist() if row["kind"] == "push")
     assert second["released_ps"] == first["end_ps"] + SOFT
@@ -240,7 +241,9 @@ def test_parts_add_up_whatever_is_run(data: st.DataObject) -> None:
             }  # fmt: skip
         job = ps_job(workers, servers, exchange=exchange, **common)
     tables = scenario(job, hosts=8, **LINK, seed=draw(st.integers(1, 9)))
-    result = simulate(tables, trace, fabric=Ideal(rate=draw(st.sampled_from((10**10, 10**11))), priorities=draw(st.booleans())))
+    result = simulate(
+        tables, trace, fabric=Ideal(rate=draw(st.sampled_from((10**10, 10**11))), priorities=draw(st.booleans()))
+    )
     parts = parts_of(result, trace)
     assert len(parts) == workers * common["iterations"]
     assert all(each["timeouts"] == each["retransmission"] == 0 for each in parts.values())
@@ -283,16 +286,18 @@ def test_results_that_cannot_be_taken_apart_say_why(tmp_path: Path) -> None:
         breakdown(emulated, trace)
     with pytest.raises(ResultError, match="does not hold its scenario"):
         breakdown(replace(result, scenario=""))
-    with pytest.raises(ResultError, match="case' of job job0 is another one"):
+    with pytest.raises(ResultError, match="case' of job job0 is not the one of the run"):
         breakdown(result, make_trace([[25_000], [101]]))
     asked = replace(result, scenario=result.scenario.replace('trace = "case"', 'trace = "case"\nphase = "early"'))
-    with pytest.raises(ResultError, match="case' of job job0 is another one"):  # and not that it has no such phase
+    with pytest.raises(
+        ResultError, match="case' of job job0 is not the one of the run"
+    ):  # and not that it has no such phase
         breakdown(asked, make_trace([[25_000], [100]], phases=("late",)))
     result.write(tmp_path / "r")
-    with pytest.raises(ResultError, match=r"r: cannot be made again: .*case: no such trace"):
-        ran(tmp_path / "r")
+    with pytest.raises(ResultError, match=r"r: its scenario cannot be resolved again: .*case: no such trace"):
+        result_context(tmp_path / "r")
     with pytest.raises(ResultError, match="no such directory"):
-        ran(tmp_path / "nothing")
+        result_context(tmp_path / "nothing")
     assert breakdown(tmp_path / "r", trace).rows == breakdown(result, trace).rows
 
 

@@ -12,32 +12,32 @@ from typing import Any
 
 import pytest
 
-from gradwire.analysis import sources
-from gradwire.analysis.claims import SETS, claims_of
-from gradwire.analysis.claims.claim import Claim, Expect, Setting, gain, ratio, saved
-from gradwire.analysis.claims.draw import picture
-from gradwire.analysis.claims.judge import (
+from gradwire.analysis import source_digests
+from gradwire.result_store.result import Result
+from gradwire.scenarios.errors import ResultError, ScenarioError
+from gradwire.scenarios.loading.load import load_tables
+from gradwire.studies.reproduce import SETS, claims_of
+from gradwire.studies.reproduce.claim import Claim, Expect, Setting, gain, ratio, saved
+from gradwire.studies.reproduce.claims.lee import MODELS, SETTINGS, speed_up
+from gradwire.studies.reproduce.claims_page import as_dict, basis_text, html_page, published_words
+from gradwire.studies.reproduce.lost_magnitude import lost_magnitude
+from gradwire.studies.reproduce.measures import MEASURE_LABELS, WHY_ABSENT
+from gradwire.studies.reproduce.plots.claim_plots import claim_figure
+from gradwire.studies.reproduce.policies import POLICIES, apply_policy
+from gradwire.studies.reproduce.run_plan import all_runs, runs_of_claim
+from gradwire.studies.reproduce.run_store import RunStore
+from gradwire.studies.reproduce.verdicts import (
     CONDITION,
     NOT_SHOWN,
     OPEN,
     SHOWN,
     UNRESOLVED,
     Judgement,
-    Spread,
+    SeedRange,
     judge,
 )
-from gradwire.analysis.claims.lee import MODELS, SETTINGS, speed_up
-from gradwire.analysis.claims.magnitude import lost_magnitude
-from gradwire.analysis.claims.measures import WHY_ABSENT, WORDS
-from gradwire.analysis.claims.page import as_dict, ground_words, html_page, published_words
-from gradwire.analysis.claims.plan import all_runs, planned
-from gradwire.analysis.claims.policies import POLICIES, laid_over
-from gradwire.analysis.claims.store import Store
-from gradwire.experiment.replay import Timetable
-from gradwire.scenarios.errors import ResultError, ScenarioError
-from gradwire.scenarios.load import load_tables
-from gradwire.scenarios.result import Result
 from gradwire.traces.trace import load_trace
+from gradwire.workload.replay import Timetable
 from tests.support.analysis_cases import messages, small_result
 
 DATA = {"pictures": "synthetic", "text": "synthetic"}
@@ -60,11 +60,9 @@ def _p99(high: float, condition: str = "", blame: tuple[str, str] | None = None)
 def _judged(*expects: Expect, tail: float = 0.0) -> Judgement:
     """DLCP takes 2, 3 and 4 us by seed, DCTCP always 10 us: ratios of 0.2, 0.3 and 0.4."""
     claim = _claim(*expects)
-    runs = planned(claim, 3, False)
+    runs = runs_of_claim(claim, 3, False)
     values = {("dlcp", seed): (seed + 1) * 1e6 for seed in (1, 2, 3)}
-    figures = {
-        run.key: {"p99": values.get((run.policy, run.seed), 10e6), "tail_timed_out": tail} for run in runs
-    }
+    figures = {run.key: {"p99": values.get((run.policy, run.seed), 10e6), "tail_timed_out": tail} for run in runs}
     return judge(claim, runs, figures)
 
 
@@ -80,7 +78,7 @@ def test_a_verdict_is_that_of_the_medians() -> None:
 def test_time_outs_are_named_where_they_are_the_reason() -> None:
     """From half of the slowest messages on."""
     blame = ("small", "dctcp-10ms")
-    words = "Time-outs, not volume: most of the slowest messages of DCTCP, RTOmin 10 ms met one."
+    words = "Time-outs, not volume: most of the slowest messages of DCTCP, RTOmin 10 ms had one."
     assert words in _judged(_p99(0.5, blame=blame), tail=0.75).reason
     assert "Time-outs" not in _judged(_p99(0.5, blame=blame), tail=0.4).reason
 
@@ -88,7 +86,7 @@ def test_time_outs_are_named_where_they_are_the_reason() -> None:
 def test_what_was_not_run_is_not_judged() -> None:
     """A missing run leaves a claim open; what needs a setting of a full run is left out of a quick one."""
     claim = _claim(_p99(0.5))
-    runs = planned(claim, 3, False)
+    runs = runs_of_claim(claim, 3, False)
     assert judge(claim, runs, {runs[0].key: {"p99": 1.0}}).verdict == OPEN
     needs_large = Expect("never", lambda at: 1 / 0, ("large",), low=1.0)
     assert [each.expect.text for each in _judged(_p99(0.3), needs_large).findings] == ["p99 over DCTCP's"]
@@ -98,7 +96,7 @@ def _judged_magnitude(have: set[int], *others: Expect) -> Judgement:
     """Runs of all seeds are there, those of some with a magnitude of 0.5."""
     expect = Expect("magnitude of what was lost", lambda at: at("small", "dlcp", "magnitude"), ("small",), high=0.6)
     claim = _claim(expect, *others)
-    runs = planned(claim, 3, False)
+    runs = runs_of_claim(claim, 3, False)
     return judge(claim, runs, {
         run.key: {"p99": 1e6, **({"magnitude": 0.5} if run.seed in have else {})} for run in runs
     })  # fmt: skip
@@ -128,27 +126,31 @@ def test_every_measure_of_a_claim_has_a_reason_for_its_absence() -> None:
         "worst", "broken", "accuracy", "loss", "lost", "worst_lost", "apart", "apart_max", "step_bytes", "pulled",
         "traffic", "encode", "server", "steps_to", "to",
     }  # fmt: skip
-    others = {name for name in WORDS if not name.endswith("Gbps")} - always
+    others = {name for name in MEASURE_LABELS if not name.endswith("Gbps")} - always
     assert others == set(WHY_ABSENT)
 
 
 def test_gains_by_hand() -> None:
     """10 against 8: a quarter faster, a fifth saved."""
     figures = {("x", "a", "m"): 8.0, ("x", "b", "m"): 10.0}
-    at: Callable[[str, str, str], float] = lambda *where: figures[where]  # noqa: E731
+    at: Callable[[str, str, str], float] = lambda *where: figures[where]
     assert gain("x", "a", "b", "m")(at) == 0.25
     assert saved("x", "a", "b", "m")(at) == pytest.approx(0.2)
-    assert Spread((0.1, 0.3, 0.2)).text("share") == "20.0 % (10.0 % to 30.0 %)"
+    assert SeedRange((0.1, 0.3, 0.2)).text("share") == "20.0 % (10.0 % to 30.0 %)"
 
 
 def test_a_run_is_made_once_whoever_wants_it() -> None:
     """Equal runs have equal keys, whatever the claim calls them; seeds, policies and traces make others."""
     first, second = _claim(_p99(1)), _claim(_p99(2), policies=("dlcp", "swift"))
-    runs = [planned(each, 2, True) for each in (first, second)]
+    runs = [runs_of_claim(each, 2, True) for each in (first, second)]
     assert [len(each) for each in runs] == [8, 8]
     assert len(all_runs(runs)) == 12
     jobs = [
-        planned(Claim("T", "", "", "", (Setting("s", "paper-144", ("dlcp",), {"job": {"trace": trace}}),), (), "p99"), 1, False)
+        runs_of_claim(
+            Claim("T", "", "", "", (Setting("s", "paper-144", ("dlcp",), {"job": {"trace": trace}}),), (), "p99"),
+            1,
+            False,
+        )
         for trace in ("resnet50", "vgg16")
     ]
     assert len(all_runs(jobs)) == 2
@@ -158,8 +160,8 @@ def test_a_run_is_made_once_whoever_wants_it() -> None:
 def test_every_claim_can_be_run(name: str) -> None:
     """All scenarios are valid, and what is expected of a claim asks for settings and policies that it runs."""
     for claim in claims_of(name):
-        runs = planned(claim, 1, True, DATA)
-        figures = {run.key: dict.fromkeys(WORDS, 1.0) for run in runs}
+        runs = runs_of_claim(claim, 1, True, DATA)
+        figures = {run.key: dict.fromkeys(MEASURE_LABELS, 1.0) for run in runs}
         found = judge(claim, runs, figures)
         assert found.verdict != OPEN and len(found.findings) == len(claim.expects)
         assert len({setting.name for setting in claim.settings}) == len(claim.settings)
@@ -177,7 +179,7 @@ def test_baselines_of_the_tcp_family_come_with_both_time_outs() -> None:
 def test_an_arm_takes_one_thing_away() -> None:
     """Without selective drop packets are tagged all the same."""
     tables = load_tables("demo")
-    whole, arm = (laid_over(tables, POLICIES[key]) for key in ("dlcp-chosen", "dlcp-chosen-no-drop"))
+    whole, arm = (apply_policy(tables, POLICIES[key]) for key in ("dlcp-chosen", "dlcp-chosen-no-drop"))
     assert arm["job"] == whole["job"]
     assert {key for key in whole["switch"] if whole["switch"][key] != arm["switch"][key]} == {"selective_drop"}
 
@@ -193,7 +195,7 @@ def test_unknown_claims_are_refused() -> None:
 
 def test_a_damaged_result_is_run_again(tmp_path: Path) -> None:
     """What cannot be read counts as not there, and makes room."""
-    store = Store(tmp_path)
+    store = RunStore(tmp_path)
     assert store.figures("a") is None
     small_result().write(store.place("a"))
     found = store.figures("a")
@@ -207,7 +209,7 @@ def test_a_result_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     measured: list[Path] = []
     read = Result.read
     monkeypatch.setattr(Result, "read", lambda place: (measured.append(place), read(place))[1])
-    store, place = Store(tmp_path), Store(tmp_path).place("a")
+    store, place = RunStore(tmp_path), RunStore(tmp_path).place("a")
     small_result().write(place)
     found = store.figures("a")
     assert store.figures("a") == found and len(measured) == 1
@@ -216,7 +218,7 @@ def test_a_result_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     kept.write_bytes(kept.read_bytes()[:-9])
     assert store.figures("a") == store.figures("a") == found and len(measured) == 2
 
-    monkeypatch.setattr(sources, "measuring", lambda: "another")
+    monkeypatch.setattr(source_digests, "measuring_digest", lambda: "another")
     assert store.figures("a") == found and len(measured) == 3
 
     os.utime(place / "messages.parquet", ns=(1, 1))
@@ -262,9 +264,9 @@ def _toml(job: dict[str, Any]) -> str:
 
 def test_a_reproduction_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second time only what is gone is simulated; page, picture and values are written each time."""
-    from gradwire import reproduce as door
+    from gradwire.studies.reproduce import runner as door
 
-    monkeypatch.setattr("gradwire.analysis.claims.claims_of", lambda name, chosen: [_claim(_p99(9.0))])
+    monkeypatch.setattr("gradwire.studies.reproduce.claims_of", lambda name, chosen: [_claim(_p99(9.0))])
     made: list[Path] = []
     simulated = door._simulated
     monkeypatch.setattr(door, "_simulated", lambda scenario, place: (made.append(place), simulated(scenario, place))[1])
@@ -279,7 +281,7 @@ def test_a_reproduction_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     """Nothing of it is touched."""
-    from gradwire.reproduce import reproduce
+    from gradwire.studies.reproduce.runner import reproduce
 
     (tmp_path / "mine").write_text("mine")
     with pytest.raises(ResultError, match="does not hold a reproduction"):
@@ -303,9 +305,9 @@ def test_titles_of_a_row_of_panels_stay_apart() -> None:
     names = [f"VGG-16, {nodes} nodes of a dragonfly" for nodes in (16, 64, 128, 256)]
     settings = tuple(Setting(name, "incast-mix", ("dlcp", "ndp"), BURST) for name in names)
     claim = Claim("T1", "[ours]", "It is fast.", "twice as fast", settings, (), "p99")
-    runs = planned(claim, 1, False)
+    runs = runs_of_claim(claim, 1, False)
     judged = judge(claim, runs, {run.key: {"p99": 1.66e12 if run.policy == "ndp" else 2e9} for run in runs})
-    figure = picture(judged)
+    figure = claim_figure(judged)
     assert figure is not None
     figure.draw_without_rendering()
     boxes = [panel.title.get_window_extent() for panel in figure.axes]
@@ -317,8 +319,8 @@ def test_titles_of_a_row_of_panels_stay_apart() -> None:
 def test_panels_keep_their_width_beside_long_names_of_policies() -> None:
     """Two columns whose rows are of other policies: they are named once a row, and nothing is beyond the picture."""
     (claim,) = (each for each in claims_of("lee", ["E1"]))
-    runs = planned(claim, 1, True)
-    figure = picture(judge(claim, runs, {run.key: {"iteration": 1.66e12} for run in runs}))
+    runs = runs_of_claim(claim, 1, True)
+    figure = claim_figure(judge(claim, runs, {run.key: {"iteration": 1.66e12} for run in runs}))
     assert figure is not None
     figure.draw_without_rendering()
     for panel in figure.axes:
@@ -330,9 +332,12 @@ def test_panels_keep_their_width_beside_long_names_of_policies() -> None:
 
 def test_what_figures_rest_on_is_said() -> None:
     """Traces, what trainings computed on, and which claims are goals of this project."""
-    assert ground_words({"traces": ["a", "b"], "device": "cuda"}) == "Replayed traces: a, b. Trainings computed on: cuda."
-    assert ground_words({"traces": ["a"], "device": ""}) == "Replayed trace: a."
-    assert ground_words({"traces": [], "device": ""}) == "No trace is replayed."
+    assert (
+        basis_text({"traces": ["a", "b"], "device": "cuda"})
+        == "Replayed traces: a, b. Training runs computed on: cuda."
+    )
+    assert basis_text({"traces": ["a"], "device": ""}) == "Replayed trace: a."
+    assert basis_text({"traces": [], "device": ""}) == "No trace is replayed."
     (ours,) = claims_of("dlcp", ["S10"])
     (published,) = claims_of("dlcp", ["S4"])
     assert published_words(ours) == "loss <= p for every message [ours]"

@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from gradwire.analysis.claims import LEARNED, claims_of
-from gradwire.analysis.claims.arms import ARMS, EVEN, policy_of, seeded
-from gradwire.analysis.claims.claim import Claim, Expect, Setting, difference
-from gradwire.analysis.claims.draw import picture
-from gradwire.analysis.claims.draw_effects import effects_picture
-from gradwire.analysis.claims.effects import effects_of
-from gradwire.analysis.claims.intervals import half_width, interval
-from gradwire.analysis.claims.judge import CONDITION, NOT_SHOWN, SHOWN, UNRESOLVED, Judgement, Spread, judge
-from gradwire.analysis.claims.page import as_dict, html_page
-from gradwire.analysis.claims.plan import all_runs, planned
-from gradwire.analysis.claims.policies import POLICIES
-from gradwire.analysis.claims.store import Store
+from gradwire.analysis.confidence_intervals import confidence_interval, half_width
+from gradwire.result_store.training_result import CHECKPOINT, TrainingResult
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.scenarios.learned import CHECKPOINT, Learned
+from gradwire.studies.reproduce import TRAINING_SETS, claims_of
+from gradwire.studies.reproduce.claim import Claim, Expect, Setting, difference
+from gradwire.studies.reproduce.claims_page import as_dict, html_page
+from gradwire.studies.reproduce.effects import effects_of
+from gradwire.studies.reproduce.plots.claim_plots import claim_figure
+from gradwire.studies.reproduce.plots.effect_plots import effects_figure
+from gradwire.studies.reproduce.policies import POLICIES
+from gradwire.studies.reproduce.run_plan import all_runs, runs_of_claim
+from gradwire.studies.reproduce.run_store import RunStore
+from gradwire.studies.reproduce.variants import EVEN, VARIANTS, policy_of, with_seed
+from gradwire.studies.reproduce.verdicts import CONDITION, NOT_SHOWN, SHOWN, UNRESOLVED, Judgement, SeedRange, judge
 
 TINY = {
     "training": {
@@ -40,14 +40,16 @@ def _claim(*expects: Expect, arms: tuple[str, ...] = ("lossless", "p0.1", "p0.3"
 
 
 def _less(arm: str, low: float | None = None, high: float | None = None) -> Expect:
-    return Expect(f"{arm} less", difference("tiny", arm, "lossless"), ("tiny",), low, high, "points", arm, interval=True)
+    return Expect(
+        f"{arm} less", difference("tiny", arm, "lossless"), ("tiny",), low, high, "points", arm, interval=True
+    )
 
 
 def _judged(*expects: Expect, arms: tuple[str, ...] = ("lossless", "p0.1", "p0.3")) -> Judgement:
     """Without loss 0.50, 0.60 and 0.55 by seed; with 10 % a hundredth less, two, and three; with 30 % ten less and one
     hundredth more or less."""
     claim = _claim(*expects, arms=arms)
-    runs = planned(claim, 3, False)
+    runs = runs_of_claim(claim, 3, False)
     clean = {1: 0.50, 2: 0.60, 3: 0.55}
     less = {"lossless": [0, 0, 0], "p0.1": [0.01, 0.02, 0.03], "p0.3": [0.10, 0.11, 0.09]}
     figures = {
@@ -59,11 +61,13 @@ def _judged(*expects: Expect, arms: tuple[str, ...] = ("lossless", "p0.1", "p0.3
 def test_intervals_by_hand() -> None:
     """1, 2, 3: deviation 1, by the square root of three, times 4.303 for two degrees of freedom."""
     assert half_width([1.0, 2.0, 3.0]) == pytest.approx(4.303 / math.sqrt(3))
-    assert interval([1.0, 2.0, 3.0]) == pytest.approx((2 - 2.4843, 2 + 2.4843), abs=1e-3)
-    assert interval([5.0, 5.0]) == (5.0, 5.0) and half_width([7.0]) == math.inf
+    assert confidence_interval([1.0, 2.0, 3.0]) == pytest.approx((2 - 2.4843, 2 + 2.4843), abs=1e-3)
+    assert confidence_interval([5.0, 5.0]) == (5.0, 5.0) and half_width([7.0]) == math.inf
     assert half_width([0.0, 1.0] * 20) == pytest.approx(2.042 * math.sqrt(10 / 39) / math.sqrt(40))
-    assert Spread((-0.01, -0.02, -0.03)).interval_text("points") == "-2.00 ± 2.48 points"
-    assert Spread((0.5, 0.6)).interval_text("share") == "55.0 ± 63.5 %" and "one seed" in Spread((0.5,)).interval_text("share")
+    assert SeedRange((-0.01, -0.02, -0.03)).interval_text("points") == "-2.00 ± 2.48 points"
+    assert SeedRange((0.5, 0.6)).interval_text("share") == "55.0 ± 63.5 %" and "one seed" in SeedRange(
+        (0.5,)
+    ).interval_text("share")
 
 
 def test_half_an_interval_covers_what_it_says() -> None:
@@ -71,7 +75,7 @@ def test_half_an_interval_covers_what_it_says() -> None:
     import numpy as np
 
     draws = np.random.default_rng(1).normal(size=(2000, 5))
-    held = sum(low <= 0 <= high for low, high in map(interval, draws.tolist()))
+    held = sum(low <= 0 <= high for low, high in map(confidence_interval, draws.tolist()))
     assert 0.935 < held / 2000 < 0.965
 
 
@@ -81,8 +85,10 @@ def test_verdicts_are_those_of_intervals() -> None:
     assert _judged(_less("p0.3", high=-0.05)).verdict == SHOWN
     assert _judged(_less("p0.3", low=-0.05)).verdict == NOT_SHOWN
     alone = _judged(_less("p0.1", low=-0.03))
-    assert alone.verdict == UNRESOLVED and alone.findings[0].holds is None, "the limit is within, though the mean is above"
-    assert alone.reason == "Unresolved: p0.1 (-2.00 ± 2.48 points, >= -3.00 points wanted)."
+    assert alone.verdict == UNRESOLVED and alone.findings[0].holds is None, (
+        "the limit is within, though the mean is above"
+    )
+    assert alone.reason == "Unresolved: p0.1 (-2.00 ± 2.48 points; expected >= -3.00 points)."
     mixed = _judged(_less("p0.1", low=-0.03), _less("p0.3", high=-0.05))
     assert mixed.verdict == CONDITION and mixed.reason.startswith("It holds for: p0.3. Unresolved: p0.1")
     assert _judged(_less("p0.1", low=-0.03), _less("p0.3", low=-0.05)).verdict == NOT_SHOWN
@@ -102,8 +108,8 @@ def test_panels_of_effects_stay_apart() -> None:
     arms = ("lossless", "exactly", "tail")
     settings = tuple(Setting(name, "train-tiny", arms, TINY, baseline="lossless") for name in names)
     claim = Claim("T9", "[ours]", "It is harmless.", "nothing", settings, (), "accuracy")
-    runs = planned(claim, 2, False)
-    figure = effects_picture(judge(claim, runs, {run.key: {"accuracy": 0.5 - 0.01 * run.seed} for run in runs}))
+    runs = runs_of_claim(claim, 2, False)
+    figure = effects_figure(judge(claim, runs, {run.key: {"accuracy": 0.5 - 0.01 * run.seed} for run in runs}))
     assert figure is not None
     figure.draw_without_rendering()
     shown = [panel for panel in figure.axes if panel.get_visible()]
@@ -112,15 +118,20 @@ def test_panels_of_effects_stay_apart() -> None:
     texts += [panel.xaxis.label for panel in shown if panel.get_xlabel()] + figure.texts
     boxes = [text.get_window_extent() for text in texts]
     for number, box in enumerate(boxes):
-        assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 and figure.bbox.y0 <= box.y0 and box.y1 <= figure.bbox.y1
+        assert (
+            figure.bbox.x0 <= box.x0
+            and box.x1 <= figure.bbox.x1
+            and figure.bbox.y0 <= box.y0
+            and box.y1 <= figure.bbox.y1
+        )
         assert not any(box.overlaps(other) for other in boxes[:number])
 
 
 def test_names_of_two_lines_stay_apart() -> None:
     """Those of arms one below the other, where each is too long for one line."""
     claim = next(each for each in claims_of("loop") if each.id == "L6")
-    runs = planned(claim, 2, False, {"pictures": "synthetic"})
-    figure = effects_picture(judge(claim, runs, {run.key: {"accuracy": 0.5 - 0.01 * run.seed} for run in runs}))
+    runs = runs_of_claim(claim, 2, False, {"pictures": "synthetic"})
+    figure = effects_figure(judge(claim, runs, {run.key: {"accuracy": 0.5 - 0.01 * run.seed} for run in runs}))
     assert figure is not None
     figure.draw_without_rendering()
     names = [label for panel in figure.axes for label in panel.get_yticklabels()]
@@ -134,18 +145,20 @@ def test_pages_and_values_hold_effects() -> None:
     page = html_page("Title", [judged], [None], "gradwire reproduce tolerance", 3)
     assert "-2.00 ± 2.48 points" in page and "95 % intervals" in page and "minimum time-outs" not in page
     assert page.count("<td>unresolved</td>") == 2, "the expectation, and the effect of 10 %"
-    assert page.count("<td>resolved</td>") == 1 and "<th>from zero</th>" in page
+    assert page.count("<td>resolved</td>") == 1 and "<th>differs from zero</th>" in page
     (entry,) = json.loads(json.dumps(as_dict([judged])))["claims"]
     assert [each["resolved"] for each in entry["effects"]] == [False, True]
     assert entry["effects"][1]["changes"] == pytest.approx([-0.1, -0.11, -0.09])
 
 
 def test_curves_where_arms_lie_on_an_axis_and_rows_where_not() -> None:
-    curve = picture(_judged())
+    curve = claim_figure(_judged())
     assert curve is not None and [axes.get_xlabel() for axes in curve.axes] == ["packets lost, %"]
     line = curve.axes[0].lines[0]
-    assert list(line.get_xdata()) == pytest.approx([0, 10, 30]) and list(line.get_ydata()) == pytest.approx([0, -2, -10])
-    rows = picture(_judged(arms=("lossless", "front", "tail")))
+    assert list(line.get_xdata()) == pytest.approx([0, 10, 30]) and list(line.get_ydata()) == pytest.approx(
+        [0, -2, -10]
+    )
+    rows = claim_figure(_judged(arms=("lossless", "front", "tail")))
     assert rows is not None and [each.get_text() for each in rows.axes[0].get_yticklabels()] == [
         "50 %, front half of the layers", "20 %, always the last ones",
     ]  # fmt: skip
@@ -153,54 +166,54 @@ def test_curves_where_arms_lie_on_an_axis_and_rows_where_not() -> None:
 
 def test_seeds_pair_what_is_not_compared() -> None:
     """The same seed has the same model, order of data and losses in every arm; another seed has others."""
-    runs = {(run.policy, run.seed): run.scenario.training for run in planned(_claim(), 2, False)}
+    runs = {(run.policy, run.seed): run.scenario.training for run in runs_of_claim(_claim(), 2, False)}
     for seed in (1, 2):
         assert {(t.model_seed, t.data_seed) for (_, s), t in runs.items() if s == seed} == {(seed, seed)}
         assert {t.network.seed for (arm, s), t in runs.items() if s == seed and arm != "lossless"} == {seed}
     tables: dict[str, Any] = {"training": {"network": "ideal"}}
-    assert seeded(tables, 3)["training"]["network"] == "ideal" and "model_seed" not in tables["training"]
+    assert with_seed(tables, 3)["training"]["network"] == "ideal" and "model_seed" not in tables["training"]
 
 
 def test_data_are_asked_for() -> None:
-    with pytest.raises(ScenarioError, match=r"tiny.*learns from pictures.*--pictures"):
-        planned(_claim(data="pictures"), 1, False)
-    (run, *_) = planned(_claim(data="pictures"), 1, False, {"pictures": "./cifar10"})
+    with pytest.raises(ScenarioError, match=r"tiny.*requires data: pictures.*--pictures"):
+        runs_of_claim(_claim(data="pictures"), 1, False)
+    (run, *_) = runs_of_claim(_claim(data="pictures"), 1, False, {"pictures": "./cifar10"})
     assert run.scenario.training.data == "./cifar10"
 
 
 def test_trainings_are_shared_and_known_by_what_they_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Arms without loss are the same run for all claims of both sets; a simulator's sources do not count."""
     data = {"pictures": "synthetic", "text": "synthetic"}
-    plans = [planned(claim, 2, False, data) for name in LEARNED for claim in claims_of(name)]
+    plans = [runs_of_claim(claim, 2, False, data) for name in TRAINING_SETS for claim in claims_of(name)]
     clean = {run.key for plan in plans for run in plan if run.policy == "lossless" and "ResNet-8" in run.setting}
     assert len(clean) == 2, "one for each seed"
     assert len(all_runs(plans)) < sum(map(len, plans))
-    before = [run.key for run in planned(_claim(), 1, False)]
-    monkeypatch.setattr("gradwire.analysis.claims.plan.engine", lambda: "other")
-    assert [run.key for run in planned(_claim(), 1, False)] == before
-    monkeypatch.setattr("gradwire.analysis.claims.plan.EDITIONS", {"vgg16": 7})
-    without = [run.key for run in planned(_claim(), 1, False)]
+    before = [run.key for run in runs_of_claim(_claim(), 1, False)]
+    monkeypatch.setattr("gradwire.studies.reproduce.run_plan.engine_digest", lambda: "other")
+    assert [run.key for run in runs_of_claim(_claim(), 1, False)] == before
+    monkeypatch.setattr("gradwire.studies.reproduce.run_plan.MODEL_VERSIONS", {"vgg16": 7})
+    without = [run.key for run in runs_of_claim(_claim(), 1, False)]
     assert not set(before) & set(without), "that of its own model counts"
-    monkeypatch.setattr("gradwire.analysis.claims.plan.EDITIONS", {})
-    assert [run.key for run in planned(_claim(), 1, False)] == without, "that of another does not"
-    monkeypatch.setattr("gradwire.analysis.claims.plan.EDITION", -1)
-    assert not set(without) & {run.key for run in planned(_claim(), 1, False)}
+    monkeypatch.setattr("gradwire.studies.reproduce.run_plan.MODEL_VERSIONS", {})
+    assert [run.key for run in runs_of_claim(_claim(), 1, False)] == without, "that of another does not"
+    monkeypatch.setattr("gradwire.studies.reproduce.run_plan.TRAINING_VERSION", -1)
+    assert not set(without) & {run.key for run in runs_of_claim(_claim(), 1, False)}
 
 
 def test_arms_are_no_policies() -> None:
-    assert not set(ARMS) & set(POLICIES)
+    assert not set(VARIANTS) & set(POLICIES)
     assert policy_of("dlcp").label == "DLCP" and policy_of("p0.1").label == "10 % lost"
 
 
 def test_arms_of_a_ring_lose_as_much_in_all() -> None:
     """5 % of all packets, wherever they are lost."""
     torch = pytest.importorskip("torch")
-    from gradwire.training.network import Random
-    from gradwire.training.ring import RingLayout
+    from gradwire.training.exchange.ring_allreduce import RingLayout
+    from gradwire.training.networks.builtin_networks import Random
     from tests.support.training_cases import pushed_round
 
     layout = RingLayout((16_000,), ((0,),), 8, 4)
-    for key, arm in ARMS.items():
+    for key, arm in VARIANTS.items():
         if "exchange" in arm.job and "network" in arm.set.get("training", {}):
             rule = dict(arm.set["training"]["network"])  # type: ignore[index]
             mask = Random(**rule).carry(pushed_round(layout)).hops.masks[0]
@@ -209,7 +222,7 @@ def test_arms_of_a_ring_lose_as_much_in_all() -> None:
 
 
 def _train(run: Any, place: Path) -> None:
-    from gradwire.learn import train
+    from gradwire.studies.training.run import train
 
     train(run.scenario, place)
 
@@ -217,10 +230,10 @@ def _train(run: Any, place: Path) -> None:
 def test_trainings_are_kept_and_gone_on_with(tmp_path: Path) -> None:
     """One that is over gives figures, and its checkpoint goes; one that is not is left alone."""
     pytest.importorskip("torch")
-    store, (run, *_) = Store(tmp_path), planned(_claim(), 1, False)
+    store, (run, *_) = RunStore(tmp_path), runs_of_claim(_claim(), 1, False)
     _train(run, store.place(run.key))
     place = store.place(run.key)
-    whole = Learned.read(place)
+    whole = TrainingResult.read(place)
     half = replace(whole, summary={**whole.summary, "steps_done": 2})
     half.write(place, (place / "scenario.toml").read_text())
     assert store.figures(run.key) is None and (place / CHECKPOINT).exists()
@@ -238,9 +251,11 @@ def test_a_reproduction_of_trainings(tmp_path: Path, monkeypatch: pytest.MonkeyP
     pytest.importorskip("torch")
     import shutil
 
-    from gradwire import reproduce as door
+    from gradwire.studies.reproduce import runner as door
 
-    monkeypatch.setattr("gradwire.analysis.claims.claims_of", lambda name, chosen: [_claim(_less("p0.3", low=-1.0), data="pictures")])
+    monkeypatch.setattr(
+        "gradwire.studies.reproduce.claims_of", lambda name, chosen: [_claim(_less("p0.3", low=-1.0), data="pictures")]
+    )
     made: list[Path] = []
     trained = door._trained
     monkeypatch.setattr(door, "_trained", lambda scenario, place: (made.append(place), trained(scenario, place))[1])

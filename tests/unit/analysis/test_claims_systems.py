@@ -10,37 +10,40 @@ from typing import Any
 
 import pytest
 
-from gradwire.analysis.claims import claims_of
-from gradwire.analysis.claims.claim import Claim, Setting
-from gradwire.analysis.claims.costs import costs, passed
-from gradwire.analysis.claims.draw import picture
-from gradwire.analysis.claims.effects import effects_of
-from gradwire.analysis.claims.judge import NOT_SHOWN, SHOWN, judge, value_text
-from gradwire.analysis.claims.measures import RATES, TIMES, WORDS
-from gradwire.analysis.claims.page import as_dict, html_page, unit_of
-from gradwire.analysis.claims.plan import all_runs, planned
-from gradwire.analysis.claims.systems import SYSTEMS, faster, saved_or_not
-from gradwire.scenarios.learned import PRICES, Learned
+from gradwire.result_store.training_result import PRICES, TrainingResult
+from gradwire.studies.reproduce import claims_of
+from gradwire.studies.reproduce.claim import Claim, Setting
+from gradwire.studies.reproduce.claims_page import as_dict, html_page, unit_of
+from gradwire.studies.reproduce.costs import costs, first_crossing
+from gradwire.studies.reproduce.effects import effects_of
+from gradwire.studies.reproduce.measures import MEASURE_LABELS, RATES, TIMES
+from gradwire.studies.reproduce.plots.claim_plots import claim_figure
+from gradwire.studies.reproduce.run_plan import all_runs, runs_of_claim
+from gradwire.studies.reproduce.system_settings import SYSTEMS, faster, saved_or_not
+from gradwire.studies.reproduce.verdicts import NOT_SHOWN, SHOWN, judge, value_text
 
 DATA = {"pictures": "synthetic"}
 MS = 10**9
 
 
-def learned(accuracies: dict[int, float], clock: int = 0, pulled: int = 600) -> Learned:
+def learned(accuracies: dict[int, float], clock: int = 0, pulled: int = 600) -> TrainingResult:
     """Four steps of two workers that push 100 bytes each in a step; encoding takes 8 ms of all, the server 4."""
     steps = [
-        {"step": n, "sent_bytes": 200, "pulled_bytes": pulled, "clock_ps": (n + 1) * clock, "lost": 0.0} for n in range(4)
+        {"step": n, "sent_bytes": 200, "pulled_bytes": pulled, "clock_ps": (n + 1) * clock, "lost": 0.0}
+        for n in range(4)
     ]
     scores = [{"step": n, "accuracy": a, "clock_ps": n * clock} for n, a in accuracies.items()]
-    return Learned({"workers": 2, "encode_cpu_s": 0.008, "server_cpu_s": 0.004}, {"steps": steps, "scores": scores})
+    return TrainingResult(
+        {"workers": 2, "encode_cpu_s": 0.008, "server_cpu_s": 0.004}, {"steps": steps, "scores": scores}
+    )
 
 
 def test_where_a_curve_comes_to_a_height_by_hand() -> None:
     """Up from 0.1 to 0.3 in ten, down, and up again: the first time counts, in straight lines."""
     curve = [(0.0, 0.1), (10.0, 0.3), (20.0, 0.2), (30.0, 0.5)]
-    assert passed(curve, 0.2) == pytest.approx(5) and passed(curve, 0.3) == pytest.approx(10)
-    assert passed(curve, 0.4) == pytest.approx(20 + 10 * 2 / 3)
-    assert passed(curve, 0.6) == inf and passed(curve, 0.1) == 0 and passed([], 0.1) == inf
+    assert first_crossing(curve, 0.2) == pytest.approx(5) and first_crossing(curve, 0.3) == pytest.approx(10)
+    assert first_crossing(curve, 0.4) == pytest.approx(20 + 10 * 2 / 3)
+    assert first_crossing(curve, 0.6) == inf and first_crossing(curve, 0.1) == 0 and first_crossing([], 0.1) == inf
 
 
 def test_costs_by_hand() -> None:
@@ -52,7 +55,9 @@ def test_costs_by_hand() -> None:
     assert found["steps_to"] == pytest.approx(2) and found["to"] == pytest.approx(2 * MS) and found["clock"] == MS
     assert found["to_10Gbps"] == pytest.approx(10 * MS) and found["worked_10Gbps"] == pytest.approx(14 * MS)
     assert (found["accuracy@4"], found["clock@4"]) == (0.5, 4 * MS)
-    assert set(found) - {"accuracy@4", "clock@4"} <= set(WORDS) and "to" not in costs(learned({4: 0.5}), 0.3, {})
+    assert set(found) - {"accuracy@4", "clock@4"} <= set(MEASURE_LABELS) and "to" not in costs(
+        learned({4: 0.5}), 0.3, {}
+    )
     assert "steps_to" not in costs(learned({4: 0.5}), 0.0, {"1Gbps": 1})
 
 
@@ -81,7 +86,7 @@ def _judged(accuracy: float, step: int) -> Any:
     """Dense comes to 0.3 after 2 of 4 steps of 10 ms at 1 Gbps and 1 ms else; the other one has another accuracy at the end
     and steps of another time at 1 Gbps, and of as long ones else."""
     claim = _claim()
-    runs, figures = planned(claim, 2, False), {}
+    runs, figures = runs_of_claim(claim, 2, False), {}
     for run in runs:
         dense = run.policy == "dense"
         prices = {rate: (10 if dense else step) * MS if rate == "1Gbps" else MS for rate in RATES}
@@ -108,7 +113,7 @@ def test_effects_are_of_accuracy_and_curves_of_time() -> None:
     judged = _judged(0.4, 5)
     (effect,) = effects_of(judged)
     assert effect.change.mean == pytest.approx(-0.1)
-    figure = picture(judged)
+    figure = claim_figure(judged)
     assert figure is not None and len(figure.axes) == 4
     dense, other, _ = figure.axes[0].lines
     assert list(dense.get_xdata()) == pytest.approx([0, 40]) and list(dense.get_ydata()) == pytest.approx([10, 50])
@@ -117,20 +122,32 @@ def test_effects_are_of_accuracy_and_curves_of_time() -> None:
 
 
 def test_every_measure_has_its_unit() -> None:
-    assert set(TIMES) <= set(WORDS) and {unit_of(each) for each in WORDS} <= {"time", "count", "ratio", "share"}
+    assert set(TIMES) <= set(MEASURE_LABELS) and {unit_of(each) for each in MEASURE_LABELS} <= {
+        "time",
+        "count",
+        "ratio",
+        "share",
+    }
     assert unit_of("to_10Gbps") == "time" and unit_of("traffic") == "count"
 
 
 def test_systems_share_what_they_are_beside() -> None:
     """Dense training and reducers are trained once for all three sets; target and rates are no part of a training."""
-    quick = {name: all_runs([planned(each, 3, False, DATA) for each in claims_of(name)]) for name in ("mp2", "mipd", "slimdp")}
+    quick = {
+        name: all_runs([runs_of_claim(each, 3, False, DATA) for each in claims_of(name)])
+        for name in ("mp2", "mipd", "slimdp")
+    }
     keys = [{run.key for run in runs if run.setting == SYSTEMS} for runs in quick.values()]
     assert len(keys[0] & keys[1] & keys[2]) == 3 * 6, "six arms, three seeds"
-    assert all(run.scenario.training.steps is None or run.scenario.training.steps <= 60 for runs in quick.values() for run in runs)
+    assert all(
+        run.scenario.training.steps is None or run.scenario.training.steps <= 60
+        for runs in quick.values()
+        for run in runs
+    )
     for name, runs in quick.items():
-        full = all_runs([planned(each, 3, True, DATA) for each in claims_of(name)])
+        full = all_runs([runs_of_claim(each, 3, True, DATA) for each in claims_of(name)])
         assert len(full) > len(runs) and any(run.scenario.training.epochs == 20 for run in full)
-    (one, *_), (other, *_) = planned(_claim(), 1, False), planned(_claim(), 1, False)
+    (one, *_), (other, *_) = runs_of_claim(_claim(), 1, False), runs_of_claim(_claim(), 1, False)
     assert one.key == other.key and one.rates == RATES and one.target == 0.3
 
 
@@ -140,19 +157,19 @@ def test_costs_are_those_of_whoever_asks_for_them() -> None:
     (setting,) = claim.settings
     plain = replace(claim, settings=(replace(setting, rates=(), target=0.0),))
     for order in ((claim, plain), (plain, claim)):
-        runs = all_runs([planned(each, 1, False) for each in order])
+        runs = all_runs([runs_of_claim(each, 1, False) for each in order])
         assert len(runs) == 2 and all(run.rates == RATES and run.target == 0.3 for run in runs)
 
 
 def test_the_loop_is_over_the_simulator() -> None:
     """Every arm; bounds that DLCP has are of pushes alone but in a ring, where one may be of one half of the hops only. What
     DCTCP learns with small packets is trained once for three settings."""
-    runs = all_runs([planned(each, 2, False, DATA) for each in claims_of("loop")])
+    runs = all_runs([runs_of_claim(each, 2, False, DATA) for each in claims_of("loop")])
     assert len(runs) == 2 * (4 + 3 + 3 + 2 + 11 + 4 + 7 + 6)
     halves = {run.policy: (run.scenario.job[0].push_bound, run.scenario.job[0].pull_bound) for run in runs}
     assert (halves["ring-switches-scatter"], halves["ring-switches-gather"]) == ((0.2, 0.0), (0.0, 0.2))
     assert (halves["ring-lossless"], halves["ring-switches"]) == ((0.0, 0.0), (0.2, 0.2))
-    for run in all_runs([planned(each, 2, True, DATA) for each in claims_of("loop")]):
+    for run in all_runs([runs_of_claim(each, 2, True, DATA) for each in claims_of("loop")]):
         assert run.scenario.training.network == "simulated"
         assert bool(run.target) is not ("40 steps" in run.setting)
         assert run.scenario.training.spread is ("spread" in run.policy)
@@ -161,11 +178,13 @@ def test_the_loop_is_over_the_simulator() -> None:
 
 
 def test_workers_that_come_one_by_one_differ_by_transport_and_tags() -> None:
-    runs = {run.policy: run.scenario for run in planned(claims_of("loop")[-1], 1, False, DATA)}
+    runs = {run.policy: run.scenario for run in runs_of_claim(claims_of("loop")[-1], 1, False, DATA)}
     assert len(runs) == 6
     for kind in ("asynchronous", "mipd"):
         dctcp, dlcp, flat = (runs[f"{kind}-{key}"] for key in ("dctcp", "dlcp", "flat"))
-        assert {each.training.system.kind for each in (dctcp, dlcp, flat)} == {kind} and not dctcp.training.system.together
+        assert {each.training.system.kind for each in (dctcp, dlcp, flat)} == {
+            kind
+        } and not dctcp.training.system.together
         assert [each.transport.kind for each in (dctcp, dlcp, flat)] == ["dctcp", "dlcp", "dlcp"]
         assert [each.job[0].tagging.layer_priority for each in (dctcp, dlcp, flat)] == [False, True, False]
         assert dlcp.job[0].tagging.magnitude and flat.job[0].tagging.magnitude
@@ -176,7 +195,7 @@ def test_workers_that_come_one_by_one_differ_by_transport_and_tags() -> None:
 def test_orders_of_eager_stop_differ_in_nothing_else() -> None:
     """Arms of a place, of one seed: the same scenario but for the key."""
     claim = next(each for each in claims_of("loop") if each.id == "L6")
-    runs = {run.policy: run for run in planned(claim, 1, False, DATA)}
+    runs = {run.policy: run for run in runs_of_claim(claim, 1, False, DATA)}
     for end in ("", "-deep", "-deep-fifth", "-path-fifth", "-tags"):
         found = []
         for order in ("rotating", "sequential", *(() if end else ("random",))):
@@ -197,28 +216,35 @@ def test_arms_that_lose_nothing_learn_what_the_baseline_does() -> None:
     Packets of 512 bytes have an expectation of their own behind that of the others."""
     claims = {each.id: each for each in claims_of("loop")}
     claim, figures = claims["L2"], {}
-    for run in planned(claims["L2"], 1, False, DATA):
+    for run in runs_of_claim(claims["L2"], 1, False, DATA):
         found = {"clock": 10.0 * MS, "accuracy": 0.3}
         if run.policy == "dctcp-kept-2ms":
             found["clock"] = 9.0 * MS
         if "2 epochs" in run.setting:
-            found |= {"steps_to": 90.0, "to": 900.0 * MS if run.policy.startswith("dctcp-2ms") else 405.0 * MS, "accuracy@100": 0.3, "clock@100": 1000.0 * MS}
+            found |= {
+                "steps_to": 90.0,
+                "to": 900.0 * MS if run.policy.startswith("dctcp-2ms") else 405.0 * MS,
+                "accuracy@100": 0.3,
+                "clock@100": 1000.0 * MS,
+            }
         figures[run.key] = found
-    judged = judge(claim, planned(claim, 1, False, DATA), figures)
+    judged = judge(claim, runs_of_claim(claim, 1, False, DATA), figures)
     assert [each.spread.median for each in judged.findings] == pytest.approx([0.55, 0.55, 0.55, 0.5])
-    figure = picture(judged)
+    figure = claim_figure(judged)
     assert figure is not None
     ends = {line.get_label(): line.get_xdata()[-1] for line in figure.axes[0].lines if len(line.get_xdata()) == 2}
-    assert ends["DCTCP, connections kept, RTOmin 2 ms"] == pytest.approx(900) and ends["DCTCP, RTOmin 2 ms"] == pytest.approx(1000)
+    assert ends["DCTCP, connections kept, RTOmin 2 ms"] == pytest.approx(900) and ends[
+        "DCTCP, RTOmin 2 ms"
+    ] == pytest.approx(1000)
 
 
 def test_legends_are_within_their_part_of_a_picture() -> None:
     """Names are long where packets are small: a row for each setting, and nothing of a legend beyond its row."""
     claim, figures = next(each for each in claims_of("loop") if each.id == "L1"), {}
-    for run in planned(claim, 1, False, DATA):
+    for run in runs_of_claim(claim, 1, False, DATA):
         found = {"accuracy": 0.3, "clock": 10.0 * MS, "steps_to": 90.0, "to": 900.0 * MS}
         figures[run.key] = found | {"accuracy@100": 0.3, "clock@100": 1000.0 * MS}
-    figure = picture(judge(claim, planned(claim, 1, False, DATA), figures))
+    figure = claim_figure(judge(claim, runs_of_claim(claim, 1, False, DATA), figures))
     assert figure is not None and len(figure.subfigs) == 2
     figure.set_dpi(120)  # as it is written
     figure.canvas.draw()
@@ -234,8 +260,8 @@ def test_costs_are_kept_and_a_stopped_reproduction_goes_on(tmp_path: Path, monke
     pytest.importorskip("torch")
     import shutil
 
-    from gradwire import pricing
-    from gradwire import reproduce as door
+    from gradwire.studies.reproduce import runner as door
+    from gradwire.studies.training import step_time_model
 
     setting = Setting(
         "tiny", "train-tiny", ("dense", "slimdp"), {
@@ -244,16 +270,18 @@ def test_costs_are_kept_and_a_stopped_reproduction_goes_on(tmp_path: Path, monke
         }, baseline="dense", target=0.01, rates=("1Gbps",), computing="5ms",
     )  # fmt: skip
     claim = Claim("T", "[ours]", "s", "p", (setting,), (), "accuracy")
-    monkeypatch.setattr("gradwire.analysis.claims.claims_of", lambda name, chosen: [claim])
+    monkeypatch.setattr("gradwire.studies.reproduce.claims_of", lambda name, chosen: [claim])
     asked: list[tuple[float, float]] = []
     monkeypatch.setattr(
-        pricing, "step_times",
+        step_time_model, "synchronous_step_times",
         lambda scenario, pushed, pulled, rates, computing: (asked.append((pushed, pulled)), dict.fromkeys(rates, 7 * MS))[1],
     )  # fmt: skip
     (first,) = door.reproduce("mp2", tmp_path / "out", seeds=1)
     assert len(asked) == 2 and (4 * 75_290, 4 * 75_290) in asked
     figures = first.figures["tiny", "slimdp", 1]
-    assert figures["step_1Gbps"] == 7 * MS and figures["steps_to"] == 0 and figures["encode"] > 0 and figures["server"] > 0
+    assert (
+        figures["step_1Gbps"] == 7 * MS and figures["steps_to"] == 0 and figures["encode"] > 0 and figures["server"] > 0
+    )
     kept = sorted((tmp_path / "out" / "runs").glob(f"*/{PRICES}"))
     assert len(kept) == 2 and json.loads(kept[0].read_text()) == {"5ms": {"1Gbps": 7 * MS}}
     shutil.rmtree(kept[0].parent)

@@ -13,14 +13,14 @@ from warm import Warm
 
 pytest.importorskip("torch")
 
-from gradwire import efforts as door
-from gradwire import reproduce as reproductions
-from gradwire.analysis.claims import claims_of
-from gradwire.analysis.claims.claim import Claim, Setting
-from gradwire.analysis.claims.plan import all_runs, planned
-from gradwire.analysis.claims.store import Store
-from gradwire.efforts import Effort, efforts, held_out, steps_of
-from gradwire.scenarios.learned import Learned
+from gradwire.result_store.training_result import TrainingResult
+from gradwire.studies.reproduce import claims_of
+from gradwire.studies.reproduce import runner as reproductions
+from gradwire.studies.reproduce.claim import Claim, Setting
+from gradwire.studies.reproduce.run_plan import all_runs, runs_of_claim
+from gradwire.studies.reproduce.run_store import RunStore
+from gradwire.studies.training import cost_estimate as door
+from gradwire.studies.training.cost_estimate import TrainingCost, estimate_costs, held_out_samples, steps_of
 from tests.support.reproduction_cases import interrupted
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -40,17 +40,17 @@ CLAIM = Claim("T", "[ours]", "s", "p", (_steps("long", 9, True), _steps("short",
 
 def test_an_effort_by_hand() -> None:
     """9 steps of 2 s; looks after 4, 8 and 9 at 200 pictures of 10 ms each; 5 s for rates."""
-    (run, *_) = planned(CLAIM, 1, True)
-    assert steps_of(run) == 9 and held_out(run.scenario.training) == 200
-    assert Effort(2.0, 0.01, 5.0).of(run) == pytest.approx(9 * 2 + 3 * 200 * 0.01 + 5)
+    (run, *_) = runs_of_claim(CLAIM, 1, True)
+    assert steps_of(run) == 9 and held_out_samples(run.scenario.training) == 200
+    assert TrainingCost(2.0, 0.01, 5.0).of(run) == pytest.approx(9 * 2 + 3 * 200 * 0.01 + 5)
 
 
 def test_steps_of_epochs() -> None:
     """Of 50,000 pictures, 8 workers with 16 each: 390 steps an epoch; spans of a text of known length."""
     found = {}
     data = {"pictures": "synthetic", "text": __file__}
-    for run in planned(claims_of("tolerance", ["S6"])[0], 1, True, data):
-        found[run.setting] = steps_of(run), held_out(run.scenario.training)
+    for run in runs_of_claim(claims_of("tolerance", ["S6"])[0], 1, True, data):
+        found[run.setting] = steps_of(run), held_out_samples(run.scenario.training)
     assert found["ResNet-20, 50,000 pictures, 20 epochs"] == (7800, 10_000)
     assert found["ResNet-8, 10,000 pictures, 3 epochs"] == (234, 10_000)
     assert found["LSTM of characters, 3,000 steps"] == (3000, Path(__file__).stat().st_size // 10 // 32)
@@ -59,18 +59,18 @@ def test_steps_of_epochs() -> None:
 def test_each_kind_is_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seeds and lengths are one kind, arms are others; simulations are not timed; a longer training of a kind takes longer."""
     timed: list[Any] = []
-    monkeypatch.setattr(door, "_timed", lambda run, read: (timed.append(run), Effort(1.0, 0.0, 0.0))[1])
-    runs = planned(CLAIM, 3, True)
-    found = efforts(runs, lambda share, words: None)
+    monkeypatch.setattr(door, "_time_steps", lambda run, read: (timed.append(run), TrainingCost(1.0, 0.0, 0.0))[1])
+    runs = runs_of_claim(CLAIM, 3, True)
+    found = estimate_costs(runs, lambda share, words: None)
     assert sorted({run.policy for run in timed}) == ["lossless", "p0.3"] and len(timed) == 2
     assert {(run.setting, found[run.key]) for run in runs} == {("long", 9.0), ("short", 6.0)}
-    assert efforts(planned(claims_of("dlcp", ["S2"])[0], 1, False), lambda share, words: None) == {}
+    assert estimate_costs(runs_of_claim(claims_of("dlcp", ["S2"])[0], 1, False), lambda share, words: None) == {}
 
 
 def test_a_listing_touches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before, in between and after; what is begun counts by its steps, what is damaged as nothing, and stays."""
-    monkeypatch.setattr("gradwire.analysis.claims.claims_of", lambda name, chosen: [CLAIM])
-    monkeypatch.setattr(door, "_timed", lambda run, read: Effort(1.0, 0.0, 0.0))
+    monkeypatch.setattr("gradwire.studies.reproduce.claims_of", lambda name, chosen: [CLAIM])
+    monkeypatch.setattr(door, "_time_steps", lambda run, read: TrainingCost(1.0, 0.0, 0.0))
     asked: Any = {"full": True, "seeds": 1}
     out = tmp_path / "out"
     before = reproductions.listing("tolerance", out, **asked)
@@ -78,8 +78,10 @@ def test_a_listing_touches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("long", 2, 0, 9, 18.0), ("short", 2, 0, 6, 12.0),
     ]  # fmt: skip
     reproductions.reproduce("tolerance", out, seeds=1)
-    store, runs = Store(out), all_runs([planned(CLAIM, 1, True)])
-    begun, done = (next(run for run in runs if run.setting == name and run.policy == "p0.3") for name in ("long", "short"))
+    store, runs = RunStore(out), all_runs([runs_of_claim(CLAIM, 1, True)])
+    begun, done = (
+        next(run for run in runs if run.setting == name and run.policy == "p0.3") for name in ("long", "short")
+    )
     with pytest.raises(KeyboardInterrupt), interrupted(after=5):
         reproductions._one(begun, store)
     (store.place(done.key) / "training.json").write_text("no")
@@ -102,21 +104,23 @@ def test_what_is_timed_are_steps_as_they_are_made(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(Trainer, "step", slow(step))
     monkeypatch.setattr(Trainer, "score", slow(score))
-    monkeypatch.setattr("gradwire.efforts.time.process_time", lambda: now[0])
-    runs = planned(CLAIM, 1, False)
-    assert set(efforts(runs, lambda share, words: None).values()) == {6 * 1.0 + 2 * 200 * 1.0 / 200}
+    monkeypatch.setattr("gradwire.studies.training.cost_estimate.time.process_time", lambda: now[0])
+    runs = runs_of_claim(CLAIM, 1, False)
+    assert set(estimate_costs(runs, lambda share, words: None).values()) == {6 * 1.0 + 2 * 200 * 1.0 / 200}
 
 
 def test_the_short_ones_are_made_first_in_a_full_reproduction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the rest is told by what they take, not by how many there are."""
-    monkeypatch.setattr("gradwire.analysis.claims.claims_of", lambda name, chosen: [CLAIM])
-    monkeypatch.setattr(door, "_timed", lambda run, read: Effort(1.0, 0.0, 0.0))
+    monkeypatch.setattr("gradwire.studies.reproduce.claims_of", lambda name, chosen: [CLAIM])
+    monkeypatch.setattr(door, "_time_steps", lambda run, read: TrainingCost(1.0, 0.0, 0.0))
     made, heard = [], []
     one = reproductions._one
     monkeypatch.setattr(reproductions, "_one", lambda run, store: (made.append(run.setting), one(run, store))[1])
-    reproductions.reproduce("tolerance", tmp_path / "out", full=True, seeds=1, told=lambda share, words: heard.append((share, words)))
+    reproductions.reproduce(
+        "tolerance", tmp_path / "out", full=True, seeds=1, told=lambda share, words: heard.append((share, words))
+    )
     assert made == ["short", "short", "long", "long"]
-    shares = [share for share, words in heard if "runs" in words]
+    shares = [share for share, words in heard if "runs" in words and "timing" not in words]
     assert shares == pytest.approx([0, 6 / 30, 12 / 30, 21 / 30, 1])
 
 
@@ -133,17 +137,26 @@ def test_it_goes_on_where_it_was_stopped(tmp_path: Path, at: str, code: int, who
     out = tmp_path / "out"
     stopped = _command(out, at=at, after=2 * 2 + 6 + 4)
     assert stopped.returncode == code and "Traceback" not in stopped.stderr, stopped.stderr
-    kept = {path.parent.name: Learned.read(path.parent).summary["steps_done"] for path in out.rglob("training.json")}
+    kept = {
+        path.parent.name: TrainingResult.read(path.parent).summary["steps_done"] for path in out.rglob("training.json")
+    }
     assert sorted(kept.values()) == [4, 6], "one is over, one has a checkpoint"
     rows = json.loads(_command(out, "--list", "--json").stdout)
-    assert (rows["runs"], rows["kept"]) == (2, 1) and 0 < rows["left_s"] and [row["begun"] for row in rows["settings"]] == [1]
+    assert (
+        (rows["runs"], rows["kept"]) == (2, 1)
+        and 0 < rows["left_s"]
+        and [row["begun"] for row in rows["settings"]] == [1]
+    )
     over = next(out / "runs" / key / "steps.parquet" for key, steps in kept.items() if steps == 6)
     before = over.stat().st_mtime_ns
     done = _command(out, at="SIGKILL", after=2 + 2)
     assert done.returncode == 0, f"no more than two steps that are timed, and two that were left: {done.stderr}"
     assert over.stat().st_mtime_ns == before
     figures = json.loads((out / "claims.json").read_text())
-    assert len(figures["claims"][0]["measures"]) == 2 and figures["claims"][0]["measures"] == whole["claims"][0]["measures"]
+    assert (
+        len(figures["claims"][0]["measures"]) == 2
+        and figures["claims"][0]["measures"] == whole["claims"][0]["measures"]
+    )
 
 
 @pytest.fixture(scope="module")

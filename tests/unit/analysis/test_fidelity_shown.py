@@ -16,16 +16,16 @@ from star_cases import star_scenario
 from typer.testing import CliRunner
 
 from gradwire import cli
-from gradwire.analysis.fidelity import agreement
-from gradwire.analysis.fidelity_plot import draw_fidelity
-from gradwire.analysis.fidelity_show import MOST_PORTS, compare_runs, grids, write
-from gradwire.analysis.plots import logarithmic
-from gradwire.cli import testbed as testbed_cli
-from gradwire.emu.control.supervise import EmulationInterrupted
-from gradwire.emu.switches.base import TestbedError
+from gradwire.analysis.comparison.plots import logarithmic
+from gradwire.analysis.fidelity.fidelity import agreement
+from gradwire.analysis.fidelity.fidelity_plot import draw_fidelity
+from gradwire.analysis.fidelity.fidelity_report import MOST_PORTS, compare_runs, fidelity_grids, write_report
+from gradwire.cli.commands import testbed as testbed_cli
+from gradwire.emu.control.supervisor import EmulationInterrupted
+from gradwire.emu.switches.backend_kind import TestbedError
+from gradwire.result_store.result import TABLES, Result
 from gradwire.scenarios.errors import ResultError
-from gradwire.scenarios.load import build_scenario
-from gradwire.scenarios.result import TABLES, Result
+from gradwire.scenarios.loading.load import build_scenario
 from gradwire.scenarios.schema.fidelity import Fidelity
 from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.sim.simulate import simulate
@@ -40,7 +40,7 @@ def test_what_is_printed_and_written(tmp_path, capsys):
     later(1.5)(changed)
     emu = result(changed)
     shown = compare_runs([SIM], [emu], Fidelity())
-    write(shown, tmp_path / "out")
+    write_report(shown, tmp_path / "out")
     printed = capsys.readouterr().out
     assert not shown.passed and shown.lines[-1] == "case: FAILED, 5 of 8 figures within their tolerances"
     line = next(line for line in printed.splitlines() if line.startswith("completion, mean of train, push"))
@@ -57,7 +57,7 @@ def test_what_is_printed_and_written(tmp_path, capsys):
     assert Result.read(tmp_path / "out" / "results" / "emulated").messages.equals(emu.messages)
     assert (tmp_path / "out" / "fidelity.png").read_bytes()[:4] == b"\x89PNG"
     with pytest.raises(ResultError, match="exists already"):
-        write(shown, tmp_path / "out")
+        write_report(shown, tmp_path / "out")
 
 
 def test_quiet_prints_nothing(capsys):
@@ -75,13 +75,16 @@ def test_the_tolerances_are_the_scenarios():
 
 def test_the_ports_that_differ_most_are_shown():
     changed = tables()
-    ports = {name: [0] * 20 for name in TABLES["ports"]} | {"port": [f"s0->h{i}" for i in range(20)], "marks": [100] * 20}
+    ports = {name: [0] * 20 for name in TABLES["ports"]} | {
+        "port": [f"s0->h{i}" for i in range(20)],
+        "marks": [100] * 20,
+    }
     changed["ports"] = ports
     other = deepcopy(changed)
     other["ports"]["marks"] = [100 + i for i in range(20)]
     found = agreement(result(changed), result(other), Fidelity(marks="off"))
-    table = grids(found)[1]
-    assert table.title == f"ports, the {MOST_PORTS} largest differences of 20"
+    table = fidelity_grids(found)[1]
+    assert table.title == f"ports: the {MOST_PORTS} largest differences of 20"
     assert [row[0] for row in table.rows] == [f"marks of s0->h{i}" for i in range(19, 11, -1)]
 
 
@@ -124,7 +127,7 @@ def test_one_seed_that_delivers_has_no_interval(capsys):
 
 
 @pytest.mark.parametrize("simulated, emulated, words", [
-    ([], [], "0 simulated and 0 emulated"), ([SIM, SIM], [SIM], "2 simulated and 1 emulated"), ([SIM, SIM], [SIM, SIM], "seeds are no different ones"),
+    ([], [], "0 simulated and 0 emulated"), ([SIM, SIM], [SIM], "2 simulated and 1 emulated"), ([SIM, SIM], [SIM, SIM], "seeds are not distinct"),
 ])  # fmt: skip
 def test_runs_that_are_no_pairs_are_refused(simulated, emulated, words):
     with pytest.raises(ResultError, match=words):
@@ -133,14 +136,19 @@ def test_runs_that_are_no_pairs_are_refused(simulated, emulated, words):
 
 def test_iterations_of_several_seeds_are_drawn_over_each_other(tmp_path, monkeypatch):
     drawn: list[Figure] = []
-    monkeypatch.setattr("gradwire.analysis.fidelity_plot.save_figure", lambda figure, *_, **__: drawn.append(figure))
+    monkeypatch.setattr(
+        "gradwire.analysis.fidelity.fidelity_plot.save_figure", lambda figure, *_, **__: drawn.append(figure)
+    )
     runs = [result(seed=seed) for seed in (1, 2)]
     for simulated in (runs, runs[:1]):
         shown = compare_runs(simulated, simulated, Fidelity(), quiet=True)
         draw_fidelity(shown.found, shown.simulated, shown.emulated, tmp_path / "picture.png")
     panels = [next(each for each in figure.axes if "iterations" in each.get_title(loc="left")) for figure in drawn]
     assert [panel.lines[0].get_xdata().tolist() for panel in panels] == [[0, 1, 2]] * 2
-    assert [panel.get_title(loc="left").split("(")[1] for panel in panels] == ["band: all workers and seeds)", "band: all workers)"]
+    assert [panel.get_title(loc="left").split("(")[1] for panel in panels] == [
+        "band: all workers and seeds)",
+        "band: all workers)",
+    ]
 
 
 def test_a_scenarios_table(tmp_path):
@@ -177,7 +185,15 @@ def command(tmp_path, monkeypatch):
         "traffic": [{"kind": "incast", "name": "in", "size": "20kB", "fan_in": 2, "receiver": "h0"}],
     }  # fmt: skip
 
-    def run(*arguments: str, engine: dict[str, Any] | None = None, rate: str = "1Gbps", interrupted=False, late=None, stop=KeyboardInterrupt, **fidelity: Any):
+    def run(
+        *arguments: str,
+        engine: dict[str, Any] | None = None,
+        rate: str = "1Gbps",
+        interrupted=False,
+        late=None,
+        stop=KeyboardInterrupt,
+        **fidelity: Any,
+    ):
         def emulate(scenario, trace, request, heard):
             if engine is None:
                 raise KeyboardInterrupt
@@ -187,14 +203,24 @@ def command(tmp_path, monkeypatch):
             slower = build_scenario({**tables, "link": {"rate": rate, "latency": "10us"}, "seed": scenario.seed})
             found = simulate(slower)
             of = {"scenario_hash": scenario.digest()}
-            about = {"kind": "emulation", "clock": "wall", "switch": "bpf", "kernel": "6", "substitutions": [], **engine}
+            about = {
+                "kind": "emulation",
+                "clock": "wall",
+                "switch": "bpf",
+                "kernel": "6",
+                "substitutions": [],
+                **engine,
+            }
             made = Result(**{**vars(found), "summary": {**found.summary, **of, "engine": about}})
             if interrupted:
                 raise EmulationInterrupted(made)
             return made
 
         monkeypatch.setattr(testbed_cli, "emulate", emulate)
-        monkeypatch.setattr("gradwire.scenarios.load.load_scenario", lambda *a, **b: build_scenario({**tables, "fidelity": fidelity}))
+        monkeypatch.setattr(
+            "gradwire.scenarios.loading.load.load_scenario",
+            lambda *a, **b: build_scenario({**tables, "fidelity": fidelity}),
+        )
         return CliRunner().invoke(cli.app, ["fidelity", "case", *arguments])
 
     return run
@@ -228,19 +254,28 @@ def test_the_command_shakes_the_simulation_as_often_as_is_asked_for(command):
 def test_the_command_runs_both_worlds_with_as_many_seeds_as_are_asked_for(command, tmp_path):
     done = command("--out", str(tmp_path / "out"), engine=VALID, seeds=3, rate="900Mbps", completion_mean=0.2)
     assert "seed by seed" in done.stdout and "mean difference" in done.stdout
-    folders = {str(path.relative_to(tmp_path / "out" / "results")) for path in (tmp_path / "out").rglob("iterations.parquet")}
-    assert folders == {f"seed-{seed}/{world}/iterations.parquet" for seed in (1, 2, 3) for world in ("simulated", "emulated")}
+    folders = {
+        str(path.relative_to(tmp_path / "out" / "results")) for path in (tmp_path / "out").rglob("iterations.parquet")
+    }
+    assert folders == {
+        f"seed-{seed}/{world}/iterations.parquet" for seed in (1, 2, 3) for world in ("simulated", "emulated")
+    }
     data = json.loads((tmp_path / "out" / "fidelity.json").read_text())
     assert [row["seed"] for row in data["seeds"]] == [1, 2, 3] and data["messages"] == 6
     found = data["mean_difference"]
     half = f"± {100 * (found['high'] - found['mean']):.2f}"
     assert found["low"] < found["mean"] < found["high"] and found["seeds"] == 3 and half in done.stdout
-    assert all(row["difference"] == pytest.approx(row["emu"] / row["sim"] - 1) and row["difference"] > 0.02 for row in data["seeds"])
+    assert all(
+        row["difference"] == pytest.approx(row["emu"] / row["sim"] - 1) and row["difference"] > 0.02
+        for row in data["seeds"]
+    )
     mean = next(each for each in data["measures"] if each["what"] == "completion_mean")
     assert mean["sim"] == pytest.approx(sum(row["sim"] for row in data["seeds"]) / 3)
 
 
-@pytest.mark.parametrize("stop, code", [(KeyboardInterrupt, 130), (TestbedError("the runner is gone", "testbed", usage=False), 1)])
+@pytest.mark.parametrize(
+    "stop, code", [(KeyboardInterrupt, 130), (TestbedError("the runner is gone", "testbed", usage=False), 1)]
+)
 def test_a_command_that_ends_before_its_time_keeps_the_seeds_that_were_done(stop, code, command, tmp_path):
     done = command("--out", str(tmp_path / "out"), engine=VALID, seeds=2, late=2, stop=stop)
     assert done.exit_code == code and "not compared" in done.stderr
@@ -251,7 +286,9 @@ def test_a_command_that_ends_before_its_time_keeps_the_seeds_that_were_done(stop
     ]  # fmt: skip
 
 
-def test_a_command_that_is_interrupted_while_it_simulates_keeps_the_seeds_that_were_done(command, tmp_path, monkeypatch):
+def test_a_command_that_is_interrupted_while_it_simulates_keeps_the_seeds_that_were_done(
+    command, tmp_path, monkeypatch
+):
     def interrupted(scenario):
         if scenario.seed == 3:
             raise KeyboardInterrupt
@@ -261,7 +298,10 @@ def test_a_command_that_is_interrupted_while_it_simulates_keeps_the_seeds_that_w
     done = command("--out", str(tmp_path / "out"), engine=VALID, seeds=4)
     assert done.exit_code == 130 and "not compared" in done.stderr
     results = tmp_path / "out" / "results"
-    assert sorted(str(each.relative_to(results)) for each in results.glob("*/*")) == ["seed-1/simulated", "seed-2/simulated"]
+    assert sorted(str(each.relative_to(results)) for each in results.glob("*/*")) == [
+        "seed-1/simulated",
+        "seed-2/simulated",
+    ]
 
 
 def test_an_interrupted_command_compares_nothing_and_keeps_the_simulation(command, tmp_path):

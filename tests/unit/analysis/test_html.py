@@ -22,16 +22,16 @@ from typer.testing import CliRunner
 
 import gradwire
 from gradwire import cli
-from gradwire.analysis.html.charts import rounded
-from gradwire.analysis.html.document import page
-from gradwire.analysis.html.given import report
-from gradwire.analysis.html.lanes import lanes_of, usual_iteration
-from gradwire.analysis.html.pieces import Section, code, data, prose
-from gradwire.analysis.ran import Ran
-from gradwire.analysis.sweeps.outcome import Sweep
-from gradwire.analysis.tail import later
+from gradwire.analysis.breakdown.result_context import ResultContext
+from gradwire.analysis.report.charts import rounded
+from gradwire.analysis.report.document import html_page
+from gradwire.analysis.report.html_elements import PageSection, code, data, prose
+from gradwire.analysis.report.lanes import lanes_of, typical_iteration
+from gradwire.analysis.tail_distribution import tail
 from gradwire.scenarios.errors import ResultError
 from gradwire.sim.simulate import simulate
+from gradwire.studies.report.report_inputs import report
+from gradwire.studies.sweep.outcome import Sweep
 
 LINK = {"link": {"rate": "100Gbps", "latency": "1us"}}
 VOID = {"meta", "link", "br", "img", "hr"}
@@ -71,21 +71,21 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def lossy() -> tuple[Ran, Any]:
+def lossy() -> tuple[ResultContext, Any]:
     """Three workers and a server over a cable that loses packets, with samples of queues."""
     fault = [{"kind": "gray_loss", "between": ["h0", "s0"], "at": "0s", "loss": 0.05}]
     tables: dict[str, Any] = {"transport": {"kind": "dctcp", "payload": "1000B"}, "output": {"queue_samples": "500ns"}}
     trace = make_trace([[25_000], [100, 500_000]], optimizer=MS // 10)
     table = scenario(ps_job(3, iterations=5), hosts=4, fault=fault, **tables, **LINK)
     result = simulate(table, trace)
-    return Ran(result, trace, "case"), result
+    return ResultContext(result, trace, "case"), result
 
 
 def summed(values: list[int]) -> list[int]:
     return np.cumsum(values).tolist()
 
 
-def test_every_message_of_an_iteration_is_there_once(lossy: tuple[Ran, Any]) -> None:
+def test_every_message_of_an_iteration_is_there_once(lossy: tuple[ResultContext, Any]) -> None:
     """Begin, release, end, bytes and receiver of each, to a tick; those of other iterations if they are under way."""
     found, result = lossy
     lanes = lanes_of(found, 2)
@@ -96,7 +96,9 @@ def test_every_message_of_an_iteration_is_there_once(lossy: tuple[Ran, Any]) -> 
     wanted: Counter[Any] = Counter()
     for row in rows(result.messages):
         if row["start_ps"] <= window[1] and row["end_ps"] >= window[0]:
-            wanted[row["src"], (row["start_ps"] - start) // tick, (row["end_ps"] - start) // tick, row["bytes"], row["dst"]] += 1
+            wanted[
+                row["src"], (row["start_ps"] - start) // tick, (row["end_ps"] - start) // tick, row["bytes"], row["dst"]
+            ] += 1
     names = [host["name"] for host in lanes["hosts"]]
     drawn: Counter[Any] = Counter()
     for host in lanes["hosts"]:
@@ -111,14 +113,16 @@ def test_every_message_of_an_iteration_is_there_once(lossy: tuple[Ran, Any]) -> 
     assert drawn == wanted and sum(wanted.values()) >= sum(row["iteration"] == 2 for row in rows(result.messages))
 
 
-def test_computing_and_waiting_fill_an_iteration(lossy: tuple[Ran, Any]) -> None:
+def test_computing_and_waiting_fill_an_iteration(lossy: tuple[ResultContext, Any]) -> None:
     found, result = lossy
     lanes = lanes_of(found, 1)
     tick, waiting = lanes["tick_ps"], lanes["spans"].index("waiting")
     for worker, host in enumerate(lanes["hosts"][:2]):
         (row,) = [each for each in rows(result.iterations) if (each["iteration"], each["worker"]) == (1, worker)]
         begin, length = (np.array(summed(host["spans"]["begin"])), np.array(host["spans"]["length"]))
-        own = (begin >= (row["start_ps"] - lanes["start_ps"]) // tick) & (begin < (row["end_ps"] - lanes["start_ps"]) // tick)
+        own = (begin >= (row["start_ps"] - lanes["start_ps"]) // tick) & (
+            begin < (row["end_ps"] - lanes["start_ps"]) // tick
+        )
         waits = own & (np.array(host["spans"]["kind"]) == waiting)
         texts = {lanes["texts"][n] for n in np.array(host["spans"]["text"])[waits]}
         assert all(text.startswith("waits for ") for text in texts) and texts
@@ -126,7 +130,7 @@ def test_computing_and_waiting_fill_an_iteration(lossy: tuple[Ran, Any]) -> None
             assert abs(int(length[mine].sum()) * tick - whole) <= 2 * own.sum() * tick
 
 
-def test_drops_and_queues_are_those_of_the_time(lossy: tuple[Ran, Any]) -> None:
+def test_drops_and_queues_are_those_of_the_time(lossy: tuple[ResultContext, Any]) -> None:
     found, result = lossy
     lanes = lanes_of(found, 2)
     end = max(row["end_ps"] for row in rows(result.iterations) if row["iteration"] == 2)
@@ -147,21 +151,22 @@ def test_drops_and_queues_are_those_of_the_time(lossy: tuple[Ran, Any]) -> None:
     assert all(min(queue["at"][1:], default=0) >= 0 for queue in lanes["queues"])
 
 
-def test_a_page_has_room_for_the_first_hosts(lossy: tuple[Ran, Any]) -> None:
+def test_a_page_has_room_for_the_first_hosts(lossy: tuple[ResultContext, Any]) -> None:
     """What is left out is said, and nothing points to a host that is not there."""
     lanes = lanes_of(lossy[0], 1, most=1)
     assert [host["name"] for host in lanes["hosts"]] == ["h0"]
-    assert set(lanes["hosts"][0]["messages"]["to"]) == {-1} and "the first 1 of 4 hosts" in lanes["notes"][0]
+    assert set(lanes["hosts"][0]["messages"]["to"]) == {-1} and "shown are 1 of 4 hosts" in lanes["notes"][0]
 
 
-def test_the_usual_iteration_is_nearest_to_the_mean(lossy: tuple[Ran, Any]) -> None:
+def test_the_usual_iteration_is_nearest_to_the_mean(lossy: tuple[ResultContext, Any]) -> None:
     found, result = lossy
     means = {
-        n: np.mean([row["end_ps"] - row["start_ps"] for row in rows(result.iterations) if row["iteration"] == n]) for n in (1, 2, 3)
+        n: np.mean([row["end_ps"] - row["start_ps"] for row in rows(result.iterations) if row["iteration"] == n])
+        for n in (1, 2, 3)
     }
     middle = sum(means.values()) / 3
     assert len({abs(mean - middle) for mean in means.values()}) == 3
-    assert usual_iteration(found, "job0") == min(means, key=lambda n: (abs(means[n] - middle), n))
+    assert typical_iteration(found, "job0") == min(means, key=lambda n: (abs(means[n] - middle), n))
     with pytest.raises(ResultError, match="has no iterations 9:10"):
         lanes_of(found, 9)
 
@@ -169,20 +174,20 @@ def test_the_usual_iteration_is_nearest_to_the_mean(lossy: tuple[Ran, Any]) -> N
 def test_flows_without_a_job_are_those_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of them where they are few; else so many one after the other, which is said."""
     result = simulate(gradwire.Scenario.model_validate(SCENARIO))
-    found = Ran(result, where="flows")
+    found = ResultContext(result, where="flows")
     whole = lanes_of(found)
     assert sum(len(host["messages"]["begin"]) for host in whole["hosts"]) == result.messages.num_rows == 120
     assert whole["start_ps"] == 0 and whole["what"].startswith("flows, ")
-    monkeypatch.setattr("gradwire.analysis.html.lanes.MOST_FLOWS", 50)
+    monkeypatch.setattr("gradwire.analysis.report.lanes.MOST_FLOWS", 50)
     some = lanes_of(found)
     starts = sorted(row["start_ps"] for row in rows(result.messages))
     assert sum(len(host["messages"]["begin"]) for host in some["hosts"]) == 50
-    assert some["start_ps"] == starts[35] and some["notes"][0] == "50 of 120 flows, those in the middle of the run"
+    assert some["start_ps"] == starts[35] and some["notes"][0] == "shown are 50 of 120 flows, in the middle of the run"
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=200))
 def test_tails_say_how_many_are_as_late(values: list[int]) -> None:
-    found, shares = later(np.array(values))
+    found, shares = tail(np.array(values))
     assert found[0] == min(values) and shares[0] == 100
     for value, share in zip(found.tolist(), shares.tolist(), strict=True):
         assert share == pytest.approx(100 * sum(each >= value for each in values) / len(values))
@@ -192,14 +197,18 @@ def test_tails_say_how_many_are_as_late(values: list[int]) -> None:
 @example("</script><b>", "</pre></details><!--<script>")
 def test_no_text_breaks_out_of_its_element(words: str, other: str) -> None:
     """Whatever names are like, elements end where they should and data are what they were."""
-    section = Section(words + "</section>", other, words, [prose(other + "</p><script>"), code(words), data({"x": [words, other]})])
-    found = Page(page(other + "</title>", [section, section], words))
+    section = PageSection(
+        words + "</section>", other, words, [prose(other + "</p><script>"), code(words), data({"x": [words, other]})]
+    )
+    found = Page(html_page(other + "</title>", [section, section], words))
     assert [figure["x"] for figure in found.figures] == [[words, other]] * 2
     assert sum(tag == "script" for tag, _ in found.attributes) == 2 + 5
 
 
 def test_numbers_are_those_of_json() -> None:
-    assert rounded({"a": [1.23456789, float("inf"), float("nan"), 7, "x", None]}) == {"a": [1.23457, None, None, 7, "x", None]}
+    assert rounded({"a": [1.23456789, float("inf"), float("nan"), 7, "x", None]}) == {
+        "a": [1.23457, None, None, 7, "x", None]
+    }
 
 
 @pytest.fixture(scope="module")
@@ -218,7 +227,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def test_one_page_of_everything(folders: dict[str, Path], tmp_path: Path) -> None:
-    done = CliRunner().invoke(cli.app, ["report", *map(str, folders.values()), "--out", str(tmp_path / "all.html"), "--json"])
+    done = CliRunner().invoke(
+        cli.app, ["report", *map(str, folders.values()), "--out", str(tmp_path / "all.html"), "--json"]
+    )
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
     text = (tmp_path / "all.html").read_text(encoding="utf-8")
@@ -236,11 +247,17 @@ def test_one_page_of_everything(folders: dict[str, Path], tmp_path: Path) -> Non
 
 
 def test_a_comparison_of_several_seeds_has_its_page(tmp_path: Path) -> None:
-    text = report(page_cases.fidelity_of_seeds(tmp_path / "seeds"), out=tmp_path / "r.html", perfetto=False).path.read_text(encoding="utf-8")
+    text = report(
+        page_cases.fidelity_of_seeds(tmp_path / "seeds"), out=tmp_path / "r.html", perfetto=False
+    ).path.read_text(encoding="utf-8")
     words = " ".join(Page(text).texts)
     assert "figures within their tolerances" in words and "completion, mean of train, push" in words
     assert "2 runs of each world, with the seeds 1 and 2, whose messages are judged together." in words
-    assert "Mean completion time, seed by seed" in words and "+1.0 % ± 0.00" in words and "± is half of the 95 % interval" in words
+    assert (
+        "Mean completion time, seed by seed" in words
+        and "+1.0 % ± 0.00" in words
+        and "± is half of the 95 % interval" in words
+    )
 
 
 def test_it_asks_no_network(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -290,13 +307,13 @@ def test_objects_and_folders_make_the_same_plots(folders: dict[str, Path], tmp_p
 
 @pytest.mark.parametrize("arguments, words", [
     (["nowhere"], "nowhere: no such directory; expected a folder of gradwire run"),
-    ([""], "holds nothing that can be reported"),
+    ([""], "holds nothing to report"),
     (["run", "--iteration", "99"], "has no iteration 99"),
     (["claims/claims.json"], "is a file; expected a folder"),
     (["run", "--out", "taken.html"], "taken.html: exists already"),
     (["run", "--out", "other.html"], "other-timelines: exists already"),
     (["damaged"], "claims.json: is damaged"),
-    (["begun"], "begun: is a reproduction that has not come to its verdicts; expected gradwire reproduce"),
+    (["begun"], "begun: is an unfinished reproduction without verdicts; expected gradwire reproduce"),
 ])  # fmt: skip
 def test_what_cannot_be_reported_is_refused(
     arguments: list[str], words: str, folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -319,7 +336,7 @@ def test_what_cannot_be_reported_is_refused(
     assert sorted(tmp_path.iterdir()) == before and (tmp_path / "taken.html").read_text() == "mine"
 
 
-def test_a_run_whose_trace_is_gone_has_everything_else(lossy: tuple[Ran, Any], tmp_path: Path) -> None:
+def test_a_run_whose_trace_is_gone_has_everything_else(lossy: tuple[ResultContext, Any], tmp_path: Path) -> None:
     """It was given to `simulate`, and is no name that could be loaded: no timeline, and the reason."""
     text = report(lossy[1], out=tmp_path / "r.html").path.read_text(encoding="utf-8")
     found = Page(text)

@@ -11,15 +11,15 @@ import pyarrow
 import pyarrow.parquet as parquet
 import pytest
 
-from gradwire.analysis.claims import claims_of
-from gradwire.analysis.claims.draw import picture
-from gradwire.analysis.claims.draw_places import map_of
-from gradwire.analysis.claims.judge import judge
-from gradwire.analysis.claims.lost_packets import LostPackets, lost_figures, lost_packets
-from gradwire.analysis.claims.measures import WORDS
-from gradwire.analysis.claims.plan import planned
-from gradwire.analysis.claims.store import Store
 from gradwire.scenarios.errors import ResultError
+from gradwire.studies.reproduce import claims_of
+from gradwire.studies.reproduce.claims.lost_packets import LostPackets, lost_figures, lost_packets
+from gradwire.studies.reproduce.measures import MEASURE_LABELS
+from gradwire.studies.reproduce.plots.claim_plots import claim_figure
+from gradwire.studies.reproduce.plots.loss_maps import map_of
+from gradwire.studies.reproduce.run_plan import runs_of_claim
+from gradwire.studies.reproduce.run_store import RunStore
+from gradwire.studies.reproduce.verdicts import judge
 
 COLUMNS = ("step", "round", "way", "hop", "worker", "tensor", "packet", "packets")
 SHORT = (
@@ -29,7 +29,14 @@ SHORT = (
 RING = ('job.exchange={kind="ring"}', "job.servers=0", "job.push_bound=0.0", 'training.network={loss=0.3, way="both"}')
 
 
-def kept(folder: Path, rows: list[tuple[Any, ...]], steps: int, tensors: list[int], buckets: list[list[int]], workers: int = 2) -> Path:
+def kept(
+    folder: Path,
+    rows: list[tuple[Any, ...]],
+    steps: int,
+    tensors: list[int],
+    buckets: list[list[int]],
+    workers: int = 2,
+) -> Path:
     """Tables as a training leaves them, with packets of two values."""
     said = {
         "workers": workers, "payload": 8, "exchange": "ring" if buckets else "parameter_server",
@@ -60,7 +67,9 @@ def test_servers_by_hand(tmp_path: Path) -> None:
     assert found.matrix().ravel().tolist() == pytest.approx([5 / 12, 1 / 12])
     assert found.again() == pytest.approx(2 / 3)
     assert found.often() == pytest.approx(4 / 12), "two in both steps, and two in one of two"
-    assert found.runs() == pytest.approx((2 * 2 * 3 / 4 + 2 * 1) / 4), "pairs are 1.5 runs by chance, single ones 1; four runs"
+    assert found.runs() == pytest.approx((2 * 2 * 3 / 4 + 2 * 1) / 4), (
+        "pairs are 1.5 runs by chance, single ones 1; four runs"
+    )
     assert found.together() == pytest.approx(-1), "2 and 3 of 6, 1 and 0"
     assert found.worst() == pytest.approx(5 / 3)
 
@@ -76,7 +85,9 @@ def test_a_ring_by_hand(tmp_path: Path) -> None:
     assert found.matrix() == pytest.approx(wanted)
     figures = lost_figures(folder)
     assert figures["lost@2,3"] == pytest.approx(2 / 3) and figures["lost@0,0"] == 0 and "again_lost" not in figures
-    assert figures["worst_place"] == pytest.approx(8) and {each for each in figures if "@" not in each} <= set(WORDS)
+    assert figures["worst_place"] == pytest.approx(8) and {each for each in figures if "@" not in each} <= set(
+        MEASURE_LABELS
+    )
     again = map_of(figures)
     assert again is not None and again == pytest.approx(wanted)
 
@@ -97,7 +108,9 @@ def test_runs_and_workers_of_chance() -> None:
     common[200:] = False
     assert (LostPackets(common, ((0, 50),)).together() or 0) > 0.5, "there are steps in which nobody loses anything"
     hops = np.concatenate([lost, np.zeros_like(lost)], axis=1)
-    assert LostPackets(hops, ((0, 50),)).together() == chance.together(), "a hop in which nobody loses anything says nothing"
+    assert LostPackets(hops, ((0, 50),)).together() == chance.together(), (
+        "a hop in which nobody loses anything says nothing"
+    )
 
 
 def test_nothing_lost_and_nothing_kept(tmp_path: Path) -> None:
@@ -120,14 +133,18 @@ def test_maps_have_one_scale_and_their_own_places() -> None:
     """Of the first seed; an arm of servers has no map. The colour of all ends at the largest share of any."""
     claim = next(each for each in claims_of("loop") if each.id == "L8")
     figures = {}
-    for run in planned(claim, 2, False, {"pictures": "synthetic"}):
+    for run in runs_of_claim(claim, 2, False, {"pictures": "synthetic"}):
         hops = 14 if run.setting.startswith("ResNet-8 in a ring") else 1
         found = {"accuracy": 0.3, "runs": 1.5, "together": 0.2, "worst_place": 2.0, "lost": 0.02}
         most = 0.5 if run.policy == "ring-switches-drawn" and run.seed == 1 else 0.1
         if run.policy != "ring-lossless":
-            found |= {f"lost@{worker},{hop}": most * hop / 13 if hops > 1 else 0.9 for worker in range(8) for hop in range(hops)}
+            found |= {
+                f"lost@{worker},{hop}": most * hop / 13 if hops > 1 else 0.9
+                for worker in range(8)
+                for hop in range(hops)
+            }
         figures[run.key] = found
-    figure = picture(judge(claim, planned(claim, 2, False, {"pictures": "synthetic"}), figures))
+    figure = claim_figure(judge(claim, runs_of_claim(claim, 2, False, {"pictures": "synthetic"}), figures))
     assert figure is not None
     maps = {panel.get_title().split("\n")[0]: panel.images[0] for panel in figure.axes if panel.get_title()}
     assert list(maps) == [
@@ -148,8 +165,8 @@ def test_maps_have_one_scale_and_their_own_places() -> None:
 def test_what_a_training_keeps_is_read(tmp_path: Path, more: tuple[str, ...], shape: tuple[int, ...]) -> None:
     """As many packets as its table has, in their places; and a reproduction has the figures with the others."""
     pytest.importorskip("torch")
-    from gradwire.learn import train
-    from gradwire.scenarios.load import load_scenario
+    from gradwire.scenarios.loading.load import load_scenario
+    from gradwire.studies.training.run import train
 
     train(load_scenario("train-tiny", policy="dlcp", set=[*SHORT, *more]), tmp_path / "runs" / "key")
     found = lost_packets(tmp_path / "runs" / "key")
@@ -157,5 +174,5 @@ def test_what_a_training_keeps_is_read(tmp_path: Path, more: tuple[str, ...], sh
     assert found is not None and found.lost.shape[:3] == shape and found.lost.mean() == pytest.approx(0.3, abs=0.1)
     assert int(found.lost.sum()) == sum(row["packets"] for row in table)
     assert all(found.lost[row["step"], max(row["hop"], 0), row["worker"]].any() for row in table)
-    figures = Store(tmp_path).figures("key")
+    figures = RunStore(tmp_path).figures("key")
     assert figures is not None and {"accuracy", "again_lost", "runs", "lost@1,0"} <= set(figures)

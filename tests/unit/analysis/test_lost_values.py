@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sim_cases import make_trace, ring_job, scenario
 
-from gradwire.analysis.lost_values import lost_values
+from gradwire.analysis.training.lost_values import lost_values
 from gradwire.sim.simulate import simulate
 
 TRACE = make_trace([[3000], [40_000, 500], [90_001]])

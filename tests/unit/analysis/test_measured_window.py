@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from gradwire.analysis.detail import detail
+from gradwire.analysis.comparison.detailed_metrics import detailed_metrics
 from gradwire.analysis.flows import flow_blocks, flow_times
 from gradwire.analysis.metrics import measure
+from gradwire.result_store.result import Result
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.scenarios.load import build_scenario
-from gradwire.scenarios.result import Result
+from gradwire.scenarios.loading.load import build_scenario
 from gradwire.sim.simulate import simulate
 from tests.support.analysis_cases import iterations, messages, ports
 from tests.support.sweep_cases import SCENARIO
@@ -59,13 +59,15 @@ def test_flows_count_that_begin_in_the_window(
     found = result(window)
     job, web = measure(found)
     assert web.traffic and not job.traffic
-    assert web.completion["all"].count == len(taken) and web.completion["all"].mean_ps == (sum(taken) / len(taken) if taken else 0)
+    assert web.completion["all"].count == len(taken) and web.completion["all"].mean_ps == (
+        sum(taken) / len(taken) if taken else 0
+    )
     assert (web.under_way, web.retransmitted, web.loss.total_bytes) == (under_way, again, lost)
     everything = flow_times(found, "web")
     if taken or under_way:
         assert everything[0].count == len(taken) and everything[0].under_way == under_way
         assert sorted(everything[0].slowdowns.tolist()) == [each / 100 for each in taken]
-    assert detail(found, "web").from_ready.count == len(taken)
+    assert detailed_metrics(found, "web").from_ready.count == len(taken)
     assert (job.completion["all"].count, job.under_way, job.retransmitted) == (4, 1, 3)
 
 
@@ -91,7 +93,7 @@ def test_a_window_changes_no_run() -> None:
 @pytest.mark.parametrize(
     ("window", "more", "words"),
     [
-        ({"after": "2us", "until": "2us"}, {}, "measure.until: is not after the window's beginning"),
+        ({"after": "2us", "until": "2us"}, {}, "measure.until: is not after the start of the window"),
         ({"after": "2us"}, {"duration": "2us"}, "measure.after: is not before the end of the run"),
         ({"after": "x"}, {}, "measure.after"),
         ({"since": "2us"}, {}, "measure.since: unknown key"),
@@ -106,5 +108,5 @@ def test_windows_that_make_no_sense(window: dict[str, str], more: dict[str, Any]
 def test_a_job_alone_has_no_window() -> None:
     tables = {"name": "n", "topology": {"kind": "star", "hosts": 4}, "measure": {"after": "1us"},
               "job": [{"name": "j", "trace": "resnet50", "workers": 2, "servers": 1, "exchange": {"kind": "parameter_server"}}]}  # fmt: skip
-    with pytest.raises(ScenarioError, match="is of traffic, and there is none"):
+    with pytest.raises(ScenarioError, match="applies to traffic, but there is none"):
         build_scenario(tables)

@@ -12,12 +12,22 @@ from typer.testing import CliRunner
 
 import gradwire
 from gradwire import cli
-from gradwire.analysis.own_program import column, own_program, side_by_side
+from gradwire.analysis.user_program import load_user_program, run_column, side_by_side
+from gradwire.result_store.result import Result
 from gradwire.scenarios.errors import ResultError, ScenarioError
-from gradwire.scenarios.result import Result
-from gradwire.traces.storage import write as write_trace
+from gradwire.traces.storage.writer import write as write_trace
 
-ITERATIONS = ("job", "worker", "iteration", "start_ps", "forward_end_ps", "backward_end_ps", "end_ps", "compute_ps", "exposed_ps")
+ITERATIONS = (
+    "job",
+    "worker",
+    "iteration",
+    "start_ps",
+    "forward_end_ps",
+    "backward_end_ps",
+    "end_ps",
+    "compute_ps",
+    "exposed_ps",
+)
 TOML = """name = "mine"
 topology = { kind = "star", hosts = 4 }
 link = { rate = "50Mbps" }
@@ -42,7 +52,12 @@ def result(hosts: tuple[str, ...] = ("h2", "h0"), takes: tuple[int, ...] = (9, 4
     }  # fmt: skip
     columns = {name: values.get(name, [0] * count) for name in ITERATIONS}
     programs = {"ranks": [{"rank": rank, "host": host} for rank, host in enumerate(hosts)], "congestion": {}, **more}
-    summary = {"name": "mine", "programs": programs, "totals": {}, "engine": {"kind": "emulation", "clock": "virtual", "switch": "bpf"}}
+    summary = {
+        "name": "mine",
+        "programs": programs,
+        "totals": {},
+        "engine": {"kind": "emulation", "clock": "virtual", "switch": "bpf"},
+    }
     return Result.build(summary, {"iterations": columns}, scenario=TOML)
 
 
@@ -57,7 +72,9 @@ def folder(tmp_path: Path) -> Path:
 def test_a_page_and_a_timeline_show_its_ranks(folder: Path):
     """Where they ran, what they computed and waited for, though the scenario has no job."""
     written = gradwire.report(folder, out=folder.parent / "page.html", iteration=1)
-    (figure,) = re.findall(r'<figure class="timeline".*?<script type="application/json">(.*?)</script>', written.path.read_text())
+    (figure,) = re.findall(
+        r'<figure class="timeline".*?<script type="application/json">(.*?)</script>', written.path.read_text()
+    )
     hosts = {host["name"]: host for host in json.loads(figure)["runs"][0]["hosts"]}
     assert {name: host["role"] for name, host in hosts.items()} == {"h2": "x rank 0", "h0": "x rank 1"}
     assert all(len(host["spans"]["begin"]) == 3 for host in hosts.values())  # its iterations here begin all at once
@@ -68,7 +85,7 @@ def test_a_page_and_a_timeline_show_its_ranks(folder: Path):
 
 
 def test_ranks_become_workers_at_their_hosts_and_gradients_go_by_the_kernels_tcp(folder: Path):
-    found = own_program(folder, ["link.rate=100Mbps", "job.jitter=0.1"])
+    found = load_user_program(folder, ["link.rate=100Mbps", "job.jitter=0.1"])
     scenario = found.scenario
     (job,) = scenario.job
     assert (job.workers, job.placement.workers, job.iterations, job.jitter) == (2, ("h2", "h0"), 3, 0.1)
@@ -87,32 +104,32 @@ def test_the_hosts_congestion_control_is_the_replays(folder: Path, tmp_path: Pat
         place = tmp_path / kernels
         result(congestion={"h0": kernels, "h2": kernels}).write(place)
         write_trace(gradwire.load_trace("lstm"), place / "trace")
-        assert own_program(place).scenario.transport.kind == kind
+        assert load_user_program(place).scenario.transport.kind == kind
     result(congestion={"h0": "vegas"}).write(tmp_path / "vegas")
     write_trace(gradwire.load_trace("lstm"), tmp_path / "vegas" / "trace")
     with pytest.raises(ScenarioError, match="no congestion control 'vegas'"):
-        own_program(tmp_path / "vegas")
+        load_user_program(tmp_path / "vegas")
 
 
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (result(("h0", "h0")), "several ranks at one host"),
+        (result(("h0", "h0")), "several ranks on one host"),
         (result(("h0",)), "one rank"),
         (result(takes=()), "no iterations"),
         (result(), "no trace of its program"),
-        (Result.build({"name": "x", "totals": {}}, {}), "no program of one's own"),
+        (Result.build({"name": "x", "totals": {}}, {}), "not the Result of a user-defined program"),
     ],
 )
 def test_what_cannot_be_replayed_is_said(tmp_path: Path, made: Result, words: str):
     made.write(tmp_path / "ran")
     with pytest.raises(ResultError, match=words) as caught:
-        own_program(tmp_path / "ran")
+        load_user_program(tmp_path / "ran")
     assert str(tmp_path / "ran") in str(caught.value)
 
 
 def test_the_first_iteration_stands_apart():
-    found = column("program", result())
+    found = run_column("program", result())
     assert (found.first, found.mean, found.longest) == (9e9, 4.5e9, 9e9)
     grid, data = side_by_side(result(), result(takes=(9, 9, 9)), result(takes=(18, 4, 5)))
     assert data["replayed"]["mean"] == 9e9
@@ -124,4 +141,4 @@ def test_the_first_iteration_stands_apart():
 def test_a_program_that_ran_once_is_not_compared_over_seeds(folder: Path):
     done = CliRunner().invoke(cli.app, ["fidelity", "--from", str(folder), "--set", "fidelity.seeds=2"])
     assert done.exit_code == 2
-    assert "fidelity.seeds: has no place beside --from: the program ran once; expected 1" in done.stderr
+    assert "fidelity.seeds: cannot be combined with --from: the program ran once; expected 1" in done.stderr

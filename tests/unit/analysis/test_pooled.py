@@ -7,11 +7,11 @@ import pytest
 from fidelity_cases import SIM, STRICT, compared_result, count, later, result, tables
 from star_cases import star_scenario
 
-from gradwire.analysis.fidelity import agreement
-from gradwire.analysis.pooled import pooled
+from gradwire.analysis.comparison.pooled_runs import pooled
+from gradwire.analysis.fidelity.fidelity import agreement
+from gradwire.result_store.loss_bound_check import check_loss_invariant
+from gradwire.result_store.result import Result
 from gradwire.scenarios.errors import ResultError
-from gradwire.scenarios.result import Result
-from gradwire.scenarios.soundness import check_loss_invariant
 from gradwire.sim.simulate import simulate
 
 LOSSY = {
@@ -39,7 +39,9 @@ def test_every_message_keeps_its_time_and_what_it_lost():
     together = pooled(runs)
     assert together.messages.num_rows == sum(run.messages.num_rows for run in runs)
     assert len(set(together.messages["message"].to_pylist())) == together.messages.num_rows
-    took = [np.subtract(run.messages["end_ps"].to_numpy(), run.messages["start_ps"].to_numpy()) for run in (*runs, together)]
+    took = [
+        np.subtract(run.messages["end_ps"].to_numpy(), run.messages["start_ps"].to_numpy()) for run in (*runs, together)
+    ]
     assert took[-1].tolist() == np.concatenate(took[:-1]).tolist()
     assert sum(run.missing.num_rows for run in runs) == together.missing.num_rows > 0
     assert not check_loss_invariant(together)  # what is missing is missing of the right message
@@ -48,7 +50,9 @@ def test_every_message_keeps_its_time_and_what_it_lost():
     assert starts[first:].min() > ends[:first].max(), "the second run begins when the first one is over"
     for name in ("packets", "drops_loss", "marks"):
         assert sum(together.ports[name].to_pylist()) == sum(sum(run.ports[name].to_pylist()) for run in runs)
-    assert max(together.ports["peak_queue_bytes"].to_pylist()) == max(max(run.ports["peak_queue_bytes"].to_pylist()) for run in runs)
+    assert max(together.ports["peak_queue_bytes"].to_pylist()) == max(
+        max(run.ports["peak_queue_bytes"].to_pylist()) for run in runs
+    )
 
 
 def test_messages_without_an_end_stay_without():
@@ -88,7 +92,9 @@ def test_figures_are_of_all_messages():
     assert differences["completion_mean"] == pytest.approx(0, abs=1e-9)
     assert differences["completion_p99"] == pytest.approx(0.3, rel=0.02)
     assert differences["iteration"] == 0
-    assert next(each.note for each in found.measures if each.what == "iteration") == "12 of workers"  # six of each run
+    assert (
+        next(each.note for each in found.measures if each.what == "iteration") == "12 worker-iterations"
+    )  # six of each run
 
 
 def test_a_disturbed_run_disturbs_all():

@@ -10,12 +10,12 @@ from types import SimpleNamespace
 import pytest
 from output_cases import run
 
-from gradwire.analysis.breakdown import PARTS, WORDS
-from gradwire.analysis.claims.intervals import half_width, shown_half_width
-from gradwire.analysis.report import _losses
-from gradwire.analysis.sweeps.drawing import begin_at_zero
-from gradwire.analysis.sweeps.shown import cell_of
-from gradwire.scenarios.record import members
+from gradwire.analysis.breakdown.breakdown import PART_LABELS, PARTS
+from gradwire.analysis.comparison.markdown_report import _losses
+from gradwire.analysis.confidence_intervals import half_width, shown_half_width
+from gradwire.result_store.provenance import members
+from gradwire.studies.sweep.plots.plot_data import begin_at_zero
+from gradwire.studies.sweep.table_text import cell_of
 
 POLICIES = """
 name = "ordered"
@@ -115,10 +115,10 @@ def test_a_picture_begins_at_zero_as_the_page_does(values, bottom) -> None:
 def test_trimmed_packets_are_named() -> None:
     entry = SimpleNamespace(dropped=0, retransmitted=2014, trimmed=2014, data_packets=9)
     (line,) = _losses(None, entry, "NSCC")  # type: ignore[arg-type]
-    assert line == "NSCC: no packet was dropped; 2,014 were trimmed to their headers, 2,014 were sent again."
+    assert line == "NSCC: no packet was dropped; 2,014 were trimmed to their headers, 2,014 were retransmitted."
     entry.trimmed = entry.retransmitted = 0
-    assert [*_losses(None, entry, "DCTCP")] == ["DCTCP: no packet was dropped; 0 were sent again."]  # type: ignore[arg-type]
+    assert [*_losses(None, entry, "DCTCP")] == ["DCTCP: no packet was dropped; 0 were retransmitted."]  # type: ignore[arg-type]
 
 
 def test_parts_have_one_name() -> None:
-    assert [WORDS[part].removeprefix("waiting: ") for part in PARTS] == list(PARTS)
+    assert [PART_LABELS[part].removeprefix("waiting: ") for part in PARTS] == list(PARTS)

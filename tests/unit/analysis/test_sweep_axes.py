@@ -12,18 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwire.analysis.sweeps.axes import coordinates, expand, spaced
-from gradwire.analysis.sweeps.condition import condition
-from gradwire.analysis.sweeps.located import located
-from gradwire.analysis.sweeps.points import different, key_of, points_of, trace_digest
-from gradwire.analysis.sweeps.quantity import number_of, numbers_of
-from gradwire.analysis.sweeps.schema import Range, build_sweep, load_sweep
+from gradwire.result_store.provenance import input_digests
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.scenarios.load import list_sweeps
-from gradwire.scenarios.modules import user_module
-from gradwire.scenarios.record import input_digests
-from gradwire.scenarios.toml import write_toml
-from gradwire.traces.storage import write
+from gradwire.scenarios.loading.load import list_sweeps
+from gradwire.scenarios.loading.modules import user_module
+from gradwire.scenarios.loading.toml import write_toml
+from gradwire.studies.sweep.axes import coordinates, expand, range_values
+from gradwire.studies.sweep.condition import parse_condition
+from gradwire.studies.sweep.located_sweep import with_absolute_sweep_paths
+from gradwire.studies.sweep.points import distinct_points, key_of, points_of, trace_digest
+from gradwire.studies.sweep.quantity import number_of, numbers_of
+from gradwire.studies.sweep.schema import Range, build_sweep, load_sweep
+from gradwire.traces.storage.writer import write
 from tests.support.sweep_cases import SCENARIO, sweep_tables
 from tests.support.trace_cases import small_trace
 
@@ -64,14 +64,15 @@ def test_a_value_is_there_once() -> None:
         [axis("a", 1, 2, 1, zip="z"), axis("b", 3, 3, 3, zip="z")],
     ]  # fmt: skip
     for axes in twice:
-        with pytest.raises(ScenarioError, match=r"twice; expected each value once"):
+        with pytest.raises(ScenarioError, match=r"twice; expected distinct values"):
             rows(*axes)
 
 
 def test_ranges_by_hand() -> None:
     """Ends as they are written, equal steps or factors, units whole, whole numbers whole and none twice."""
+
     def of(low: Any, high: Any, count: int, scale: str = "linear") -> list[Any]:
-        return spaced(Range.model_validate({"from": low, "to": high, "count": count, "scale": scale}))
+        return range_values(Range.model_validate({"from": low, "to": high, "count": count, "scale": scale}))
 
     assert of(0.1, 0.5, 5) == [0.1, 0.2, 0.3, 0.4, 0.5]
     assert of("64KiB", "1MiB", 5, "log") == ["64KiB", "128KiB", "256KiB", "512KiB", "1MiB"]
@@ -82,7 +83,7 @@ def test_ranges_by_hand() -> None:
 
 @given(st.floats(0.001, 10), st.floats(1.5, 1e4), st.integers(3, 30))
 def test_a_log_range_has_one_factor(low: float, factor: float, count: int) -> None:
-    found = spaced(Range.model_validate({"from": low, "to": low * factor, "count": count, "scale": "log"}))
+    found = range_values(Range.model_validate({"from": low, "to": low * factor, "count": count, "scale": "log"}))
     steps = [math.log(two / one) for one, two in pairwise(found)]  # type: ignore[operator]
     assert steps == pytest.approx([math.log(factor) / (count - 1)] * (count - 1), rel=1e-6)
 
@@ -109,7 +110,7 @@ def test_a_longer_random_sample_begins_with_the_shorter_one() -> None:
     """And one axis draws the same whatever others there are."""
     short = rows(*RANGES, sample={"kind": "random", "count": 5})
     assert rows(*RANGES, sample={"kind": "random", "count": 9})[:5] == short
-    assert [a for a, in rows(RANGES[0], sample={"kind": "random", "count": 5})] == [a for a, _ in short]
+    assert [a for (a,) in rows(RANGES[0], sample={"kind": "random", "count": 5})] == [a for a, _ in short]
     assert rows(*RANGES, sample={"kind": "random", "count": 5, "seed": 2}) != short
 
 
@@ -117,7 +118,7 @@ def test_an_axis_applies_where_its_condition_holds() -> None:
     """Elsewhere it is left out, and what would be there several times is there once."""
     found = rows(axis("t", "dctcp", "dlcp"), axis("bound", 0.0, 0.1, when="t == dlcp"), axis("load", 1, 2))
     assert found == [("dctcp", None, 1), ("dctcp", None, 2), *(("dlcp", b, n) for b in (0.0, 0.1) for n in (1, 2))]
-    with pytest.raises(ScenarioError, match="no axis"):
+    with pytest.raises(ScenarioError, match="not an axis"):
         rows(axis("a", 1, when="b == 1"), axis("b", 1))
 
 
@@ -126,7 +127,7 @@ def test_when_and_skip_choose_points() -> None:
     assert rows(*axes, when=["a >= 2", "b >= 2"], skip="a == 3 and b == 3") == [(2, 2), (2, 3), (3, 2)]
     with pytest.raises(ScenarioError, match="no points"):
         rows(*axes, when="a > 3")
-    with pytest.raises(ScenarioError, match="neither is larger"):
+    with pytest.raises(ScenarioError, match="which have no order"):
         rows(*axes, when="a < b")
 
 
@@ -143,7 +144,7 @@ def test_when_and_skip_choose_points() -> None:
 def test_conditions(text: str, holds: bool) -> None:
     """At a load of 0.6, a buffer of 1 MiB, DLCP, and an axis that does not apply."""
     at = {"load": 0.6, "buffer": "1MiB", "transport": "dlcp", "absent": None, "flag": True}
-    assert condition(text, list(at), "here")(at) is holds
+    assert parse_condition(text, list(at), "here")(at) is holds
 
 
 @pytest.mark.parametrize(
@@ -153,12 +154,12 @@ def test_conditions(text: str, holds: bool) -> None:
 )  # fmt: skip
 def test_what_is_no_condition_is_refused(text: str) -> None:
     with pytest.raises(ScenarioError, match=r"^here: "):
-        condition(text, ["load"], "here")
+        parse_condition(text, ["load"], "here")
 
 
 def test_names_have_no_order() -> None:
-    test = condition("transport < ndp", ["transport"], "here")
-    with pytest.raises(ScenarioError, match="neither is larger"):
+    test = parse_condition("transport < ndp", ["transport"], "here")
+    with pytest.raises(ScenarioError, match="which have no order"):
         test({"transport": "dlcp"})
 
 
@@ -191,11 +192,14 @@ def test_points_are_the_scenarios_that_they_say(tmp_path: Path) -> None:
 
 def test_keys_are_of_content(tmp_path: Path) -> None:
     """What is written otherwise is the same; seeds, values and windows make others."""
+
     def keys(**changes: Any) -> list[str]:
         return [point.key for point in points_of(build_sweep(sweep_tables(**changes)), tmp_path)]
 
     first = keys()
-    assert keys(axis=sweep_tables()["axis"][::-1]) != first and set(keys(axis=sweep_tables()["axis"][::-1])) == set(first)
+    assert keys(axis=sweep_tables()["axis"][::-1]) != first and set(keys(axis=sweep_tables()["axis"][::-1])) == set(
+        first
+    )
     assert keys(name="other", description="x", measures=["marks"]) == first
     assert set(first) < set(keys(seeds=3)) and keys(seeds=[1, 2]) == first
     assert not set(first) & set(keys(set={"measure": {"after": "1us"}}))
@@ -217,7 +221,7 @@ def test_a_trace_that_was_recorded_anew_is_another_one(tmp_path: Path) -> None:
 
 def test_every_run_is_made_once_and_seeds_come_last(tmp_path: Path) -> None:
     points = points_of(build_sweep(sweep_tables(axis=[axis("a", 0.2, 0.3), axis("b", 0.5, 0.6)])), tmp_path)
-    order = different(points)  # the second axis writes over the first
+    order = distinct_points(points)  # the second axis writes over the first
     assert len(points) == 8 and len(order) == 4 and [point.seed for point in order] == [1, 1, 2, 2]
 
 
@@ -250,13 +254,15 @@ def test_a_sweep_means_the_same_from_anywhere(tmp_path: Path) -> None:
     for scenario in ("base.toml", {**SCENARIO, "load_balancing": "mine:Mine"}, "websearch"):
         tables = sweep_tables(scenario=scenario, axis=axes, set={"traffic": {"flows": 9}}, seeds=1)
         here = points_of(build_sweep(tables), folder)
-        there = points_of(build_sweep(located(tables, folder)), tmp_path)
+        there = points_of(build_sweep(with_absolute_sweep_paths(tables, folder)), tmp_path)
         assert [point.key for point in here] == [point.key for point in there]
         if scenario != "websearch":
             assert all(user_module("mine", point.scenario.folder) == folder / "mine.py" for point in there)
-            assert input_digests(there[0].scenario)["load_balancing"] == input_digests(here[0].scenario)["load_balancing"]
+            assert (
+                input_digests(there[0].scenario)["load_balancing"] == input_digests(here[0].scenario)["load_balancing"]
+            )
     library = sweep_tables(scenario="websearch")
-    assert located(library, folder) == library
+    assert with_absolute_sweep_paths(library, folder) == library
 
 
 @pytest.mark.parametrize(
@@ -266,17 +272,17 @@ def test_a_sweep_means_the_same_from_anywhere(tmp_path: Path) -> None:
         ({"axes": []}, 'axes: unknown key; expected "axis"'),
         ({"axis": [{"key": "traffic.load"}]}, "axis[0]: has no values; expected one of values, range"),
         ({"axis": [{"values": [1]}]}, "axis[0].key: is missing"),
-        ({"axis": [{"key": "a..b", "values": [1]}]}, "axis[0].key: is no path"),
-        ({"axis": [{"key": "seed", "values": [1]}]}, "axis[0].key: is no axis"),
+        ({"axis": [{"key": "a..b", "values": [1]}]}, "axis[0].key: is not a path"),
+        ({"axis": [{"key": "seed", "values": [1]}]}, "axis[0].key: cannot be an axis"),
         ({"axis": [{"key": "topology", "values": [{"kind": "star"}]}]}, "axis[0].labels: is missing"),
         ({"axis": [axis("a", 1), axis("a", 2)]}, "axis[1].name: is taken by another axis"),
-        ({"axis": [axis("seed", 1)]}, "axis[0].name: is a word of the tables"),
-        ({"axis": [{"key": "traffic.load", "range": {"from": 1, "to": "1us", "count": 2}}]}, "axis[0].range.to: is of another kind"),
+        ({"axis": [axis("seed", 1)]}, "axis[0].name: is a reserved column name"),
+        ({"axis": [{"key": "traffic.load", "range": {"from": 1, "to": "1us", "count": 2}}]}, "axis[0].range.to: has another unit"),
         ({"axis": [{"key": "traffic.load", "range": {"from": 2, "to": 1, "count": 2}}]}, "axis[0].range.to: is not above"),
         ({"axis": [{"key": "traffic.load", "range": {"from": 0, "to": 1, "count": 2, "scale": "log"}}]}, "has no logarithm"),
         ({"axis": [{"key": "traffic.load", "range": {"from": 0.1, "to": 1}}]}, "axis[0].range.count: is missing"),
-        ({"sample": {"count": 3}}, "sample: draws nothing"),
-        ({"seeds": [1, 1]}, "seeds: names none, or one twice"),
+        ({"sample": {"count": 3}}, "sample: has no effect"),
+        ({"seeds": [1, 1]}, "seeds: is empty or has duplicates"),
         ({"plot": [{"name": "p", "kind": "lines", "x": "load"}]}, "plot[0].y: is missing"),
         ({"plot": [{"name": "p", "kind": "pie"}]}, "plot[0].kind: is unknown"),
     ],
@@ -289,7 +295,7 @@ def test_what_is_wrong_with_a_file_is_said(changes: dict[str, Any], words: str) 
 
 def test_a_point_that_is_no_scenario_is_named(tmp_path: Path) -> None:
     sweep = build_sweep(sweep_tables(axis=[{"key": "traffic.load", "values": [0.2, 2.0]}]))
-    with pytest.raises(ScenarioError, match=r"small at load 2.0: is no valid scenario"):
+    with pytest.raises(ScenarioError, match=r"small at load 2.0: invalid scenario"):
         points_of(sweep, tmp_path)
     with pytest.raises(ScenarioError, match="no policy other"):
         points_of(build_sweep(sweep_tables(axis=[{"policies": ["other"]}])), tmp_path)
@@ -298,7 +304,7 @@ def test_a_point_that_is_no_scenario_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", list_sweeps())
 def test_the_library_is_valid(name: str) -> None:
-    from gradwire.analysis.sweeps.checks import check_sweep
+    from gradwire.studies.sweep.checks import check_sweep
 
     sweep, folder, _ = load_sweep(name)
     points = points_of(sweep, folder)

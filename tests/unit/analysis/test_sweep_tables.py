@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwire.analysis.figures import save_figure
-from gradwire.analysis.sweeps.drawing import Scale, is_log
-from gradwire.analysis.sweeps.kinds import front
-from gradwire.analysis.sweeps.measures import MEASURES, MOST_KEPT, Distribution, Seen, seen
-from gradwire.analysis.sweeps.plots import WIDTHS, figures
-from gradwire.analysis.sweeps.points import Point, points_of
-from gradwire.analysis.sweeps.schema import build_sweep
-from gradwire.analysis.sweeps.shown import grid_of
-from gradwire.analysis.sweeps.store import Record, Store
-from gradwire.analysis.sweeps.table import point_lines, summary_lines, table_of
+from gradwire.analysis.figure_files import save_figure
+from gradwire.studies.sweep.measures import MEASURES, MOST_VALUES, JobFigures, ValueCounts, figures_by_job
+from gradwire.studies.sweep.plots.plot_data import DisplayScale, is_log
+from gradwire.studies.sweep.plots.plot_kinds import pareto_front
+from gradwire.studies.sweep.plots.sweep_plots import WIDTHS, figures
+from gradwire.studies.sweep.point_store import PointStore, Record
+from gradwire.studies.sweep.points import Point, points_of
+from gradwire.studies.sweep.schema import build_sweep
+from gradwire.studies.sweep.sweep_tables import point_lines, summary_lines, table_of
+from gradwire.studies.sweep.table_text import grid_of
 from tests.support.analysis_cases import small_result
 from tests.support.sweep_cases import sweep_tables
 
@@ -32,9 +32,15 @@ def records_of(points: Sequence[Point]) -> dict[str, Record]:
     found = {}
     for point in points:
         value = 100 * float(point.at["load"] or 0) * point.seed
-        values = Distribution.of(np.arange(1, 11) * value * 1e6)
-        figures = {"slowdown_p99": value, "all_mean_ps": value * 1e6, "lost_share": 1 / value, "broken": 0.0, "dropped": 0.0}
-        found[point.key] = Record("done", {"web": Seen(figures, {"completion": values, "slowdown": values})})
+        values = ValueCounts.of(np.arange(1, 11) * value * 1e6)
+        figures = {
+            "slowdown_p99": value,
+            "all_mean_ps": value * 1e6,
+            "lost_share": 1 / value,
+            "broken": 0.0,
+            "dropped": 0.0,
+        }
+        found[point.key] = Record("done", {"web": JobFigures(figures, {"completion": values, "slowdown": values})})
     return found
 
 
@@ -79,19 +85,21 @@ def test_columns_have_types() -> None:
 
 def test_every_figure_is_named_in_the_list() -> None:
     """Those of a Result worked out elsewhere, and nothing else."""
-    (found,) = seen(small_result()).values()
+    (found,) = figures_by_job(small_result()).values()
     assert set(found.figures) <= set(MEASURES)
-    assert found.figures["all_mean_ps"] == 25 and found.figures["retransmitted"] == 3 and found.figures["under_way"] == 1
+    assert (
+        found.figures["all_mean_ps"] == 25 and found.figures["retransmitted"] == 3 and found.figures["under_way"] == 1
+    )
     assert found.figures["dropped"] == 19 and "all_p99_ps" not in found.figures and "slowdown_mean" not in found.figures
-    assert found.distributions["completion"] == Distribution([10, 20, 30, 40], [1, 1, 1, 1])
+    assert found.distributions["completion"] == ValueCounts([10, 20, 30, 40], [1, 1, 1, 1])
 
 
 @given(st.lists(st.integers(1, 10**12), min_size=1, max_size=3000))
 def test_a_kept_distribution_is_close(values: list[int]) -> None:
     """Ends are exact, counts add up, and a kept value stands for those below it up to the one before."""
-    found = Distribution.of(np.array(values))
+    found = ValueCounts.of(np.array(values))
     ordered = sorted(values)
-    assert sum(found.counts) == len(values) and len(found.values) <= MOST_KEPT
+    assert sum(found.counts) == len(values) and len(found.values) <= MOST_VALUES
     assert found.values[0] == pytest.approx(ordered[0]) and found.values[-1] == pytest.approx(ordered[-1])
     for value, rank in zip(found.values, np.cumsum(found.counts), strict=True):
         assert value == pytest.approx(ordered[rank - 1])
@@ -100,20 +108,20 @@ def test_a_kept_distribution_is_close(values: list[int]) -> None:
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=30))
 def test_a_front_is_what_none_is_better_than(dots: list[tuple[int, int]]) -> None:
     """Better: not larger in either, and smaller in one."""
-    best = {dots[place] for place in front(dots)}
+    best = {dots[place] for place in pareto_front(dots)}
     better = [any(o != d and o[0] <= d[0] and o[1] <= d[1] for o in dots) for d in dots]
     assert best == {dot for dot, is_worse in zip(dots, better, strict=True) if not is_worse}
 
 
 def test_records_come_back_as_they_were(tmp_path: Path) -> None:
     _, points, records = made(seeds=1)
-    store = Store(tmp_path)
+    store = PointStore(tmp_path)
     store.make()
     store.begin(points[0].key)
     counts = dict.fromkeys(("done", "failed", "running", "interrupted", "waiting"), 0)
     assert store.states([points[0].key], {}) == {**counts, "interrupted": 1}
-    code = "from gradwire.analysis.sweeps.store import Store; from pathlib import Path; import sys\n"
-    code += f"Store(Path({str(tmp_path)!r})).begin({points[0].key!r}); print(flush=True); sys.stdin.read()"
+    code = "from gradwire.studies.sweep.point_store import PointStore; from pathlib import Path; import sys\n"
+    code += f"PointStore(Path({str(tmp_path)!r})).begin({points[0].key!r}); print(flush=True); sys.stdin.read()"
     other = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert other.stdout is not None and other.stdout.readline()
     assert store.states([points[0].key], {}) == {**counts, "running": 1}
@@ -125,7 +133,15 @@ def test_records_come_back_as_they_were(tmp_path: Path) -> None:
 
 PLOTS = [
     {"name": "lines", "kind": "lines", "x": "load", "y": "slowdown_p99", "by": "buffer"},
-    {"name": "panels", "kind": "lines", "x": "buffer", "y": "all_mean_ps", "panels": "load", "columns": 2, "y_scale": "log"},
+    {
+        "name": "panels",
+        "kind": "lines",
+        "x": "buffer",
+        "y": "all_mean_ps",
+        "panels": "load",
+        "columns": 2,
+        "y_scale": "log",
+    },
     {"name": "map", "kind": "heatmap", "x": "load", "y": "buffer", "value": "slowdown_p99"},
     {"name": "cdf", "kind": "cdf", "by": "load", "where": "buffer == 1MiB"},
     {"name": "tail", "kind": "tail", "x": "slowdown", "by": "load", "panels": "buffer", "font": "serif"},
@@ -155,7 +171,11 @@ def test_plots_show_the_means(drawn: dict[str, Any]) -> None:
     image = drawn["map"].axes[0].images[0]
     assert np.allclose(image.get_array(), [[40, 80, 120]] * 2)
     left, right, last = drawn["panels"].axes
-    assert [each.get_title() for each in (left, right, last)] == ["offered load = 0.2", "offered load = 0.4", "offered load = 0.6"]
+    assert [each.get_title() for each in (left, right, last)] == [
+        "offered load = 0.2",
+        "offered load = 0.4",
+        "offered load = 0.6",
+    ]
     assert left.get_yscale() == "log" and left.get_ylabel().endswith("(us)")
 
 
@@ -198,6 +218,14 @@ def test_plots_of_half_a_sweep_show_that_half() -> None:
 
 
 def test_units_and_axes() -> None:
-    assert Scale.of([5e8, 2e9, 9e9], "time") == Scale(1e9, "ms") and Scale.of([1, 2], "") == Scale()
-    assert Scale.of([0.0], "size") == Scale(1, "B")
-    assert is_log([1, 10, 100]) and is_log(["64KiB", "256KiB", "1MiB"]) and not is_log([0.2, 0.4, 0.6]) and not is_log(["a", "b", "c"])
+    assert (
+        DisplayScale.of([5e8, 2e9, 9e9], "time") == DisplayScale(1e9, "ms")
+        and DisplayScale.of([1, 2], "") == DisplayScale()
+    )
+    assert DisplayScale.of([0.0], "size") == DisplayScale(1, "B")
+    assert (
+        is_log([1, 10, 100])
+        and is_log(["64KiB", "256KiB", "1MiB"])
+        and not is_log([0.2, 0.4, 0.6])
+        and not is_log(["a", "b", "c"])
+    )

@@ -16,14 +16,23 @@ from scapy.utils import RawPcapNgReader
 from typer.testing import CliRunner
 
 from gradwire import cli
-from gradwire.analysis.capture import checksum, host_names, write_capture
-from gradwire.analysis.pcapng import Frames, write_pcapng
-from gradwire.analysis.telemetry import chosen_ports, describe, drops, hop, layers, queues, series, waiting
-from gradwire.analysis.telemetry_plot import draw_telemetry
+from gradwire.analysis.pcap.packet_capture import checksum, host_names, write_capture
+from gradwire.analysis.pcap.pcapng import Frames, write_pcapng
+from gradwire.analysis.telemetry.telemetry import (
+    chosen_ports,
+    describe,
+    drops,
+    hop_of,
+    layers,
+    queues,
+    series,
+    waiting_times,
+)
+from gradwire.analysis.telemetry.telemetry_plot import draw_telemetry
 from gradwire.emu.wire.scapy_layer import Gradwire
+from gradwire.result_store.result import Result
 from gradwire.scenarios import wire
 from gradwire.scenarios.errors import ResultError
-from gradwire.scenarios.result import Result
 
 GBPS = 10**9
 
@@ -34,7 +43,7 @@ def result(**tables: Any) -> Result:
     every = {name: getattr(plain, name).to_pydict() for name in ("messages", "iterations", "ports")}
     summary = plain.summary | {
         "sample_period_ps": 1000,
-        "transports": {"j": {"kind": "dctcp", "payload": 100, "overhead": 66, "wire": "tcp"}}
+        "transports": {"j": {"kind": "dctcp", "payload": 100, "overhead": 66, "wire": "tcp"}},
     }
     return Result.build(summary, every | tables)
 
@@ -79,7 +88,13 @@ def test_queues_as_time_goes_by():
 def seldom(period: int | None, times: list[int], sent: list[int]) -> Result:
     """One port of 8 Gbit/s that had something to tell at these times only."""
     n = len(times)
-    table = {"time_ps": times, "port": ["a->b"] * n, "queue_bytes": [4] * n, "sent_bytes": sent, "rate_bps": [8 * GBPS] * n}
+    table = {
+        "time_ps": times,
+        "port": ["a->b"] * n,
+        "queue_bytes": [4] * n,
+        "sent_bytes": sent,
+        "rate_bps": [8 * GBPS] * n,
+    }
     made = result(samples=table)
     return Result.build(made.summary | {"sample_period_ps": period}, {"samples": table})
 
@@ -89,9 +104,9 @@ def test_the_period_is_the_scenarios_however_few_samples_there_are():
     assert found.period_ps == 1000
     assert found.queue_bytes.tolist() == [0, 0, 0, 0, 0, 0, 4, 0, 0, 4]
     assert found.utilisation.tolist() == [0, 0, 0, 0, 0, 0, 1, 0, 0, 1]
-    with pytest.raises(ResultError, match="samples that are no multiples of 4ns"):
+    with pytest.raises(ResultError, match="samples that are not at multiples of 4ns"):
         series(seldom(4000, [6000], [1]))
-    with pytest.raises(ResultError, match="does not say how far apart its samples are"):
+    with pytest.raises(ResultError, match="does not record its sampling period"):
         series(seldom(None, [6000], [1]))
 
 
@@ -108,19 +123,15 @@ def test_figures_of_ports():
         "port": "a->b", "packets": 30, "bytes": 3000, "peak_queue_bytes": 500, "mean_queue_bytes": 3.0,
         "p99_queue_bytes": 9, "mean_utilisation": 0.4, "max_utilisation": 1.0,
     }  # fmt: skip
-    assert queues(result(), ["a->b"]) == [
-        {"port": "a->b", "packets": 30, "bytes": 3000, "peak_queue_bytes": 500}
-    ]
+    assert queues(result(), ["a->b"]) == [{"port": "a->b", "packets": 30, "bytes": 3000, "peak_queue_bytes": 500}]
 
 
 def test_waiting_times():
-    by_hop = waiting(result(delays=delays()), by_hop=True)
-    assert by_hop == [
-        {"hop": "leaf->h", "packets": 100, "p50_ps": 10, "p99_ps": 20, "p999_ps": 40, "max_ps": 40}
-    ]
-    assert [entry["max_ps"] for entry in waiting(result(delays=delays()))] == [20, 40]
-    assert waiting(result(delays=delays()), ["leaf1->h9"])[0]["packets"] == 1
-    assert hop("h12.nic3->rail3") == "h.nic->rail"
+    by_hop = waiting_times(result(delays=delays()), by_hop=True)
+    assert by_hop == [{"hop": "leaf->h", "packets": 100, "p50_ps": 10, "p99_ps": 20, "p999_ps": 40, "max_ps": 40}]
+    assert [entry["max_ps"] for entry in waiting_times(result(delays=delays()))] == [20, 40]
+    assert waiting_times(result(delays=delays()), ["leaf1->h9"])[0]["packets"] == 1
+    assert hop_of("h12.nic3->rail3") == "h.nic->rail"
 
 
 def test_drops_and_layers():
@@ -179,7 +190,7 @@ def test_a_picture_has_the_format_of_its_name(name: str, begins: bytes, tmp_path
 
 @pytest.mark.parametrize("name", ["a.gif", "a", "a.txt"])
 def test_what_is_no_picture_is_refused(name: str, tmp_path: Path):
-    with pytest.raises(ResultError, match=r"is no kind of picture.*one of \.png, \.pdf, \.svg"):
+    with pytest.raises(ResultError, match=r"is not a figure format.*one of \.png, \.pdf, \.svg"):
         draw_telemetry(result(samples=sampled()), tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 
@@ -257,9 +268,7 @@ def test_tcp(tmp_path: Path):
     assert (ack[IP].src, ack[IP].dst, ack[IP].len) == ("10.0.0.3", "10.0.0.2", 52)
     assert (data[TCP].seq, data[TCP].dataofs, str(data[TCP].flags)) == (900, 8, "A")
     assert (ack[TCP].ack, str(ack[TCP].flags)) == (400, "AE")
-    assert (
-        (data[TCP].sport, data[TCP].dport) == (ack[TCP].dport, ack[TCP].sport) == (49152, wire.GRADWIRE_PORT)
-    )
+    assert (data[TCP].sport, data[TCP].dport) == (ack[TCP].dport, ack[TCP].sport) == (49152, wire.GRADWIRE_PORT)
     assert data[TCP].options == [("NOP", None), ("NOP", None), ("Timestamp", (5, 0))]
     assert [frame[IP].tos for frame in (data, marked, ack)] == [56 << 2 | 2, 56 << 2 | 3, 48 << 2 | 2]
     for frame in (data, ack):  # what scapy works out for itself is the same
@@ -284,13 +293,7 @@ def test_gradwire_over_udp(tmp_path: Path):
     assert (seen.message, seen.offset, seen.length, seen.sequence) == (1, 200, 100, 2)
     assert (seen.kind, seen.important, ack[Gradwire].kind, ack[Gradwire].important) == (0, 0, 1, 1)
     assert (ack[IP].len, ack[UDP].len) == (44, 24)  # and two bytes of padding behind
-    assert struct.unpack(">IIHIH", bytes(ack[UDP].payload)) == (
-        1,
-        0,
-        0,
-        0,
-        1 | wire.GRADWIRE_FLAGS["important"],
-    )
+    assert struct.unpack(">IIHIH", bytes(ack[UDP].payload)) == (1, 0, 0, 0, 1 | wire.GRADWIRE_FLAGS["important"])
 
 
 def test_roce_and_pauses(tmp_path: Path):
@@ -336,7 +339,7 @@ def test_nothing_is_overwritten(tmp_path: Path):
     with pytest.raises(ResultError, match="exists already"):
         captured(tmp_path / "x")
     assert (tmp_path / "x").read_text() == "mine"
-    with pytest.raises(ResultError, match="no log of packets"):
+    with pytest.raises(ResultError, match="no packet log"):
         write_capture(result(), tmp_path / "y", ["a->b"])
 
 

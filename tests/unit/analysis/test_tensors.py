@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sim_cases import MS, US, Ideal, make_trace, ps_job, ring_job, rows, scenario
 
-from gradwire.analysis.tensors import COLUMNS, longest_waits, tensors
+from gradwire.analysis.timeline.tensors import COLUMNS, longest_waits, tensors
 from gradwire.sim.simulate import simulate
 
 LINK: dict[str, Any] = {"link": {"rate": "100Gbps", "latency": "1us"}, "host": {"software_latency": "2us"}}

@@ -15,12 +15,12 @@ import pytest
 from sim_cases import MS, US, Ideal, make_trace, ps_job, ring_job, rows, scenario
 from typer.testing import CliRunner
 
-from gradwire.analysis.breakdown import breakdown
-from gradwire.analysis.tensors import tensors
-from gradwire.analysis.timeline import timeline
+from gradwire.analysis.breakdown.breakdown import breakdown
+from gradwire.analysis.timeline.tensors import tensors
+from gradwire.analysis.timeline.timeline import timeline
 from gradwire.cli import app
+from gradwire.result_store.result import Result
 from gradwire.scenarios.errors import ResultError
-from gradwire.scenarios.result import Result
 from gradwire.sim.simulate import simulate
 from gradwire.traces.trace import Trace
 
@@ -125,7 +125,9 @@ def ran(job: dict[str, Any] | None = None, *, ideal: bool = True, **tables: Any)
     return simulate(table, trace, fabric=Ideal() if ideal else None), trace
 
 
-@pytest.mark.parametrize("job", [ps_job(2, iterations=3), ring_job(3, iterations=2, bucket="4KiB")], ids=["server", "ring"])
+@pytest.mark.parametrize(
+    "job", [ps_job(2, iterations=3), ring_job(3, iterations=2, bucket="4KiB")], ids=["server", "ring"]
+)
 def test_everything_is_there_once(job: dict[str, Any], tmp_path: Path) -> None:
     result, trace = ran(job)
     written = timeline(result, tmp_path / "t.json", trace=trace)
@@ -159,7 +161,9 @@ def test_computing_and_waiting_are_those_of_the_result(tmp_path: Path) -> None:
     for row in rows(result.iterations):
         assert spent[row["worker"], row["iteration"], False] == row["compute_ps"]
         assert spent[row["worker"], row["iteration"], True] == row["exposed_ps"]
-    first = [event for event in of(events, "forward", "backward") if (event["pid"], event["args"]["iteration"]) == (1, 0)]
+    first = [
+        event for event in of(events, "forward", "backward") if (event["pid"], event["args"]["iteration"]) == (1, 0)
+    ]
     assert [(event["name"], event["begin"], event["end"]) for event in first] == [
         ("forward layer0", 0, MS), ("forward layer1", MS, 2 * MS),
         ("backward layer1", 2 * MS, 3 * MS), ("backward layer0", 3 * MS, 4 * MS),
@@ -171,7 +175,9 @@ def test_computing_and_waiting_are_those_of_the_result(tmp_path: Path) -> None:
 def test_shares_of_the_optimiser_lie_before_their_layers(tmp_path: Path) -> None:
     """Layer by layer, workers of a ring update each layer right before its forward step: a third of the bytes is in the
     first layer, 25,000 of 75,100 values. In the last iteration the whole step comes at the end besides."""
-    result, trace = ran({"workers": 3, "iterations": 3, "exchange": {"kind": "ring", "bucket": "4KiB", "forward": "layerwise"}})
+    result, trace = ran(
+        {"workers": 3, "iterations": 3, "exchange": {"kind": "ring", "bucket": "4KiB", "forward": "layerwise"}}
+    )
     timeline(result, tmp_path / "t.json", trace=trace)
     events = parsed(tmp_path / "t.json")
     assert not of(events, "computing")
@@ -180,7 +186,11 @@ def test_shares_of_the_optimiser_lie_before_their_layers(tmp_path: Path) -> None
     updates = {0: [], 1: [("optimizer layer0", first), ("optimizer layer1", step - first)]}
     updates[2] = [*updates[1], ("optimizer", step)]
     for iteration, wanted in updates.items():
-        mine = [event for event in of(events, "optimizer", "forward", "backward") if (event["pid"], event["args"]["iteration"]) == (1, iteration)]
+        mine = [
+            event
+            for event in of(events, "optimizer", "forward", "backward")
+            if (event["pid"], event["args"]["iteration"]) == (1, iteration)
+        ]
         spent: dict[str, int] = Counter()
         for event in mine:
             spent[event["name"]] += event["end"] - event["begin"]
@@ -282,7 +292,7 @@ def test_where_iterations_were_not_simulated_there_are_passes_and_messages(tmp_p
         mine = sorted((e["begin"], e["end"]) for e in spans if e["args"]["worker"] == worker)
         assert mine[0][0] == 0 and all(one[1] == other[0] for one, other in pairwise(mine))
     for told in (breakdown, tensors):
-        with pytest.raises(ResultError, match="not simulated, but are others once more"):
+        with pytest.raises(ResultError, match="not simulated but repeated from others"):
             told(meeting, trace)
 
 
@@ -291,7 +301,7 @@ def test_where_iterations_were_not_simulated_there_are_passes_and_messages(tmp_p
 
 def test_too_much_is_refused_with_a_way_out(tmp_path: Path) -> None:
     result, trace = ran()
-    with pytest.raises(ResultError, match=r"has 36 messages, and 35 are written at most; expected --iterations A:B"):
+    with pytest.raises(ResultError, match=r"has 36 messages: more than the limit of 35; expected --iterations A:B"):
         timeline(result, tmp_path / "t.json", most=35, trace=trace)
     with pytest.raises(ResultError, match=r"has no iterations 3:9; expected 0:3"):
         timeline(result, tmp_path / "t.json", iterations=(3, 9), trace=trace)
@@ -328,7 +338,7 @@ def test_the_commands(folder: Path) -> None:
     assert len(json.loads(text)["tensors"]) == 18
     code, text = call("compare", "r", "--breakdown", "--out", "c")
     assert code == 0, text
-    assert "mean iteration, in parts" in text and Path("c/breakdown.png").is_file()
+    assert "breakdown of the mean iteration" in text and Path("c/breakdown.png").is_file()
     data = json.loads(Path("c/comparison.json").read_text())["runs"][0]["breakdown"]
     assert len(data["iterations"]) == 6 and sum(data["mean_ps"]["job0"].values()) > 0
     Path("case").rename("moved")
@@ -343,8 +353,8 @@ def test_the_commands(folder: Path) -> None:
         (("timeline", "r", "--iterations", "2:1"), "--iterations: is '2:1'"),
         (("timeline", "r", "--iterations", "x"), "--iterations: is 'x'"),
         (("timeline", "r", "--out", "case"), "case: exists already"),
-        (("tensors", "r", "--out", "t.txt"), "t.txt: is no kind of table"),
-        (("tensors", "r", "--trace", "resnet20"), "is another one"),
+        (("tensors", "r", "--out", "t.txt"), "t.txt: is not a table format"),
+        (("tensors", "r", "--trace", "resnet20"), "is not the one of the run"),
         (("tensors", "nowhere"), "nowhere: no such directory"),
     ],
 )

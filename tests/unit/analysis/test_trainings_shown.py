@@ -14,10 +14,10 @@ from sim_cases import ps_job, scenario
 from typer.testing import CliRunner
 
 from gradwire import cli
-from gradwire.analysis.html.given import report
-from gradwire.analysis.learning import MEASURES, draw_learned, rows_of
-from gradwire.scenarios.learned import TRAININGS, Learned, say_order, trainings_in
-from gradwire.scenarios.toml import write_toml
+from gradwire.analysis.training.training_comparison import MEASURES, draw_training_runs, rows_of
+from gradwire.result_store.training_result import MARKER_FILE, TrainingResult, training_run_folders, write_order
+from gradwire.scenarios.loading.toml import write_toml
+from gradwire.studies.report.report_inputs import report
 
 
 @pytest.fixture
@@ -25,10 +25,13 @@ def folder(tmp_path: Path) -> Path:
     return page_cases.trainings(tmp_path / "cmp")
 
 
-def untimed(one: Learned) -> Learned:
+def untimed(one: TrainingResult) -> TrainingResult:
     """As over a network that takes no time."""
     nothing = {"time_ps": 0, "clock_ps": 0}
-    tables = {name: [{key: nothing.get(key, value) for key, value in row.items()} for row in rows] for name, rows in one.tables.items()}
+    tables = {
+        name: [{key: nothing.get(key, value) for key, value in row.items()} for row in rows]
+        for name, rows in one.tables.items()
+    }
     return replace(one, tables=tables)
 
 
@@ -45,27 +48,29 @@ def series(text: str) -> list[str]:
 
 def test_a_folder_says_in_which_order_its_trainings_are(folder: Path, tmp_path: Path) -> None:
     """That of the scenario; where it says none, and behind those that it names, in order of their names."""
-    names = lambda: [each.name for each in trainings_in(folder)]  # noqa: E731
+    names = lambda: [each.name for each in training_run_folders(folder)]
     assert names() == ["dctcp", "dlcp"]
-    say_order(folder, ["never run", "dlcp", "dctcp"])
+    write_order(folder, ["never run", "dlcp", "dctcp"])
     assert names() == ["dlcp", "dctcp"]
     shutil.copytree(folder / "dlcp", folder / "a")
     assert names() == ["dlcp", "dctcp", "a"]
-    assert (folder / TRAININGS).read_text().startswith("trainings\n"), "what it says else stays"
+    assert (folder / MARKER_FILE).read_text().startswith("trainings\n"), "what it says else stays"
     shutil.rmtree(folder / "a")
     assert series(page_of(folder, out=tmp_path / "page.html"))[:2] == ["DLCP", "DCTCP"]
 
 
-def test_the_command_keeps_the_order_of_the_scenario(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_keeps_the_order_of_the_scenario(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of all policies, whichever is trained now."""
-    done = {name: Learned.read(folder / name) for name in ("dctcp", "dlcp")}
+    done = {name: TrainingResult.read(folder / name) for name in ("dctcp", "dlcp")}
 
-    def trained(scenario: Any, out: Path, **_: Any) -> Learned:
+    def trained(scenario: Any, out: Path, **_: Any) -> TrainingResult:
         out.mkdir(exist_ok=True)
         done[scenario.policy_name].write(out, "")
         return done[scenario.policy_name]
 
-    monkeypatch.setattr("gradwire.learn.train", trained)
+    monkeypatch.setattr("gradwire.studies.training.run.train", trained)
     for names, words, found in (
         (("dlcp", "dctcp"), ["--all"], ["dlcp", "dctcp"]), (("dctcp", "dlcp"), ["--all"], ["dctcp", "dlcp"]),
         (("dlcp", "dctcp"), ["--policy", "dctcp"], ["dlcp", "dctcp"]),
@@ -75,35 +80,42 @@ def test_the_command_keeps_the_order_of_the_scenario(folder: Path, tmp_path: Pat
         file.write_text(write_toml({**scenario(ps_job(2)).as_written(), "policy": policies}))
         ran = CliRunner().invoke(cli.app, ["train", str(file), *words, "--out", str(tmp_path / "out")])
         assert ran.exit_code == 0, ran.output
-        assert [each.name for each in trainings_in(tmp_path / "out")] == found
-    assert (tmp_path / "out" / TRAININGS).read_text().count("dlcp") == 1, "written anew by each command"
+        assert [each.name for each in training_run_folders(tmp_path / "out")] == found
+    assert (tmp_path / "out" / MARKER_FILE).read_text().count("dlcp") == 1, "written anew by each command"
 
 
 def test_arguments_keep_their_order_and_sections_have_names_of_their_own(folder: Path, tmp_path: Path) -> None:
     other = page_cases.trainings(tmp_path / "second")
     twin = page_cases.trainings(tmp_path / "elsewhere" / "cmp")
     made = report(folder, other / "dlcp", other, twin, folder / "dctcp", out=tmp_path / "page.html")
-    assert made.sections == [f"cmp ({folder}) (2 trainings)", "tiny (2 trainings)", "second (2 trainings)", f"cmp ({twin}) (2 trainings)"]
+    assert made.sections == [
+        f"cmp ({folder}) (2 training runs)",
+        "tiny (2 training runs)",
+        "second (2 training runs)",
+        f"cmp ({twin}) (2 training runs)",
+    ]
     text = page_of(folder / "dlcp", twin / "dlcp", folder / "dctcp", out=tmp_path / "alike.html")
     assert series(text) == [f"DLCP ({folder / 'dlcp'})", f"DLCP ({twin / 'dlcp'})", "DCTCP"]
 
 
 def test_plots_have_the_unit_of_tables(folder: Path, tmp_path: Path) -> None:
     words, unit = next((words, unit) for column, words, unit in MEASURES if column == "sent_bytes")
-    assert words == "what all workers sent, MiB" and unit == 2**20
+    assert words == "sent by all workers, MiB" and unit == 2**20
     text = page_of(folder, out=tmp_path / "page.html")
-    assert "sent, MiB" in text and " MB" not in text
-    one = Learned.read(folder / "dlcp")
-    assert "sent MiB" in one._repr_html_() and draw_learned([one]).axes[1].get_xlabel() == words
+    assert "workers, MiB" in text and " MB" not in text
+    one = TrainingResult.read(folder / "dlcp")
+    assert "sent MiB" in one._repr_html_() and draw_training_runs([one]).axes[1].get_xlabel() == words
 
 
 def test_no_time_is_no_result(folder: Path, tmp_path: Path) -> None:
-    timed, none = Learned.read(folder / "dlcp"), untimed(Learned.read(folder / "dlcp"))
-    labels = lambda each: {row.label.strip(): row.cells for row in rows_of(each, 0.2)}  # noqa: E731
+    timed, none = TrainingResult.read(folder / "dlcp"), untimed(TrainingResult.read(folder / "dlcp"))
+    labels = lambda each: {row.label.strip(): row.cells for row in rows_of(each, 0.2)}
     assert labels([timed, none])["simulated time"] == ["6.00 ms", "none"]
     assert labels([timed, none])["per step, mean"] == ["1.00 ms", "none"]
     assert labels([timed, none])["time to accuracy 0.2"] == ["4.00 ms", "none, after 4 steps"]
     alone = labels([none])
-    assert not {"simulated time", "per step, mean"} & set(alone) and alone["time to accuracy 0.2"] == ["none, after 4 steps"]
+    assert not {"simulated time", "per step, mean"} & set(alone) and alone["time to accuracy 0.2"] == [
+        "none, after 4 steps"
+    ]
     assert "0 ps" not in page_of(none, out=tmp_path / "page.html")
     assert "simulated" in timed._repr_html_() and "simulated" not in none._repr_html_()

@@ -11,10 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from gradwire import cli, load_scenario
-from gradwire.analysis.tuning import DESIGN, Posterior, improvement, posterior, suggest
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.sim.simulate import simulate
-from gradwire.tuning import Tuned, tune
+from gradwire.studies.tune.gaussian_process import DESIGN, Posterior, improvement, posterior, suggest
+from gradwire.studies.tune.scheduler_tuning import TuningResult, tune
 
 GRID = np.array([(x, y) for x in np.linspace(0, 1, 21) for y in np.linspace(0, 1, 21)])
 
@@ -71,9 +71,11 @@ def test_no_point_is_tried_twice_and_there_is_an_end():
 
 
 def test_a_scenario_is_tuned():
-    scenario = load_scenario("schedulers", policy="bytescheduler", set=["job.trace=resnet20", "job.iterations=3", "job.compute_scale=0"])
+    scenario = load_scenario(
+        "schedulers", policy="bytescheduler", set=["job.trace=resnet20", "job.iterations=3", "job.compute_scale=0"]
+    )
     found = tune(scenario, trials=6)
-    assert isinstance(found, Tuned)
+    assert isinstance(found, TuningResult)
     assert len(found.trials) == 6
     assert (found.trials[0].partition, found.trials[0].credit) == (4_000_000, 16_000_000)
     assert found.best.iteration_ps == min(each.iteration_ps for each in found.trials)
@@ -93,9 +95,19 @@ def test_ctrl_c_keeps_what_was_tried(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ran.append(1)
         return simulate(scenario, **more)
 
-    monkeypatch.setattr("gradwire.tuning.simulate", ends)
+    monkeypatch.setattr("gradwire.studies.tune.scheduler_tuning.simulate", ends)
     settings = ["--set", "job.trace=resnet20", "--set", "job.iterations=3", "--set", "job.compute_scale=0"]
-    command = ["tune", "schedulers", "--policy", "bytescheduler", "--trials", "6", "--out", str(tmp_path / "best.toml"), *settings]
+    command = [
+        "tune",
+        "schedulers",
+        "--policy",
+        "bytescheduler",
+        "--trials",
+        "6",
+        "--out",
+        str(tmp_path / "best.toml"),
+        *settings,
+    ]
     said = CliRunner().invoke(cli.app, command)
     assert said.exit_code == 130 and said.stdout.count(" ms") == 2 and "best: " in said.stdout
     assert load_scenario(tmp_path / "best.toml").job[0].scheduler is not None

@@ -88,18 +88,14 @@ def test_what_cannot_run_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     out, err = capsys.readouterr()
     assert "agents bpf dlcp: not run: no clang" in out.splitlines()
     assert (err.count("agents bpf"), err.count("agents userspace")) == (1, 3)  # refused once, not asked again
-    monkeypatch.setattr(
-        bench, "in_own_process", answers(bpf={"refused": "no clang"}, userspace={"refused": "no TUN"})
-    )
-    with pytest.raises(GradwireError, match="nothing of this can run here: no clang; no TUN") as caught:
+    monkeypatch.setattr(bench, "in_own_process", answers(bpf={"refused": "no clang"}, userspace={"refused": "no TUN"}))
+    with pytest.raises(GradwireError, match="nothing can run here: no clang; no TUN") as caught:
         bench.bench_emu(case="agents", as_json=False)
     assert caught.value.exit_code == 2
     assert capsys.readouterr().out == ""
 
 
-def test_what_fails_is_said_after_the_rest(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_fails_is_said_after_the_rest(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(bench, "in_own_process", answers(bpf={"error": "it broke"}, userspace=DONE))
     with pytest.raises(bench.BenchmarkError, match="1 of 2 rows: agents bpf dlcp: it broke") as caught:
         bench.bench_emu(case="agents", as_json=True)
@@ -107,9 +103,7 @@ def test_what_fails_is_said_after_the_rest(
     assert [row["what"] for row in json.loads(capsys.readouterr().out)["rows"]] == ["userspace"]
 
 
-def test_the_run_of_median_time_counts(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_run_of_median_time_counts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     times = iter((3.0, 1.0, 2.0))
     monkeypatch.setattr(bench, "rows_of", lambda case: iter([{"case": case, "what": "star"}]))
     monkeypatch.setattr(bench, "in_own_process", lambda row: {**row, **DONE, "wall_s": next(times)})
@@ -122,9 +116,9 @@ def test_namespaces_that_cannot_be_made_are_a_reason(monkeypatch: pytest.MonkeyP
         "gradwire.emu.system.namespaces.private_command", lambda command: ["sh", "-c", "echo not permitted >&2; exit 1"]
     )
     row = bench.in_own_process({"case": "tun", "what": "small", "size": 10, "payload": 200})
-    assert row["refused"] == "private namespaces cannot be made (not permitted)"
+    assert row["refused"] == "private namespaces cannot be created (not permitted)"
 
 
 def test_no_kernel_for_virtual_time_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradwire.emu.uml.virtual.find_kernel", lambda: None)
+    monkeypatch.setattr("gradwire.emu.virtual_time.virtual_machine.find_kernel", lambda: None)
     assert "make uml" in run_row("virtual", "userspace", 1000, transport="dlcp")["refused"]

@@ -10,10 +10,10 @@ import pytest
 
 from gradwire.benchmarks import fabric as bench
 from gradwire.benchmarks import scale
-from gradwire.scenarios.components import components
 from gradwire.scenarios.errors import GradwireError
+from gradwire.scenarios.loading.registry import components
 
-EVERYTHING = {*bench.FEATURES, *bench.OF_THE_ENGINE, *components("load_balancing")} - {"ecmp"}
+EVERYTHING = {*bench.FEATURES, *bench.ENGINE_OPTIONS, *components("load_balancing")} - {"ecmp"}
 
 
 def rows_of(**filters: Any) -> list[tuple[Any, ...]]:
@@ -31,9 +31,7 @@ def test_without_filters_there_are_the_usual_rows() -> None:
 
 def test_others_take_turns_with_plain_dctcp() -> None:
     groups = list(bench._groups("permutation", 432, "swift", None, None))
-    assert [(row["transport"], row["feature"]) for row in groups[0]] == [("dctcp", "")] * 2 + [
-        ("swift", "")
-    ] * 2
+    assert [(row["transport"], row["feature"]) for row in groups[0]] == [("dctcp", "")] * 2 + [("swift", "")] * 2
     assert [row["threads"] for row in groups[0]] == [1, 2, 1, 2] and len(groups) == 1
     pairs = list(itertools.pairwise(rows_of(case="incast", transport="dctcp", feature="all")))[::2]
     assert [one for one, _ in pairs] == [("incast", 128, "dctcp", 1, "")] * len(pairs)
@@ -93,12 +91,12 @@ def test_rows_run(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     large = scale.run_row(128, kind, 1, 40_000)
     assert large["packet_hops"] == row["packet_hops"] and large["links"] == 384
     assert scale.line(large).count("|") == scale.HEADER.splitlines()[0].count("|")
-    assert scale.bars([large]) == []
+    assert scale.check_limits([large]) == []
 
 
 def test_features_reach_the_switch(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
-    monkeypatch.setattr("gradwire.sim.fabric.fabric.Fabric", lambda *a, **options: made.append(options))
+    monkeypatch.setattr("gradwire.sim.engine.fabric.Fabric", lambda *a, **options: made.append(options))
     network = scale_network()
     for feature in (*bench.FEATURES, "delays", "least_queue"):
         bench.make_fabric(network, "dctcp", 1, feature)
@@ -110,22 +108,15 @@ def test_features_reach_the_switch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def scale_network() -> Any:
-    from gradwire.experiment.topology import LinkSpec, star
+    from gradwire.topology import LinkSpec, star
 
     return star(4, LinkSpec(10**11, 10**6))
 
 
 def test_bars() -> None:
-    good = {
-        "hosts": 8192,
-        "transport": "dctcp",
-        "threads": 2,
-        "build_s": 2.0,
-        "peak_rss_bytes": 3e8,
-        "hops_per_s": 9e6,
-    }
-    assert "MISSED" not in " ".join(scale.bars([good]))
+    good = {"hosts": 8192, "transport": "dctcp", "threads": 2, "build_s": 2.0, "peak_rss_bytes": 3e8, "hops_per_s": 9e6}
+    assert "MISSED" not in " ".join(scale.check_limits([good]))
     for change in ({"build_s": 20.0}, {"peak_rss_bytes": 6e9}, {"hops_per_s": 7.9e6}):
-        (text,) = scale.bars([{**good, **change}])
+        (text,) = scale.check_limits([{**good, **change}])
         assert text.count("MISSED") == 1
-    assert "MISSED" not in scale.bars([{**good, "threads": 1, "hops_per_s": 5e6}])[0]
+    assert "MISSED" not in scale.check_limits([{**good, "threads": 1, "hops_per_s": 5e6}])[0]

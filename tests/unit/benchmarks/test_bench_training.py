@@ -25,8 +25,10 @@ def test_shares_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
         now[0] += 60.0 if made[name] == 1 else slow * seconds
 
     monkeypatch.setattr("gradwire.benchmarks.training.time.process_time", lambda: now[0])
-    steps = {name: (lambda n=name, s=s: step(n, s)) for name, s in (("plain", 0.1), ("workers", 0.12), ("simulated", 0.15))}
-    plain, workers, simulated = bench.measured(steps, 3, 2)
+    steps = {
+        name: (lambda n=name, s=s: step(n, s)) for name, s in (("plain", 0.1), ("workers", 0.12), ("simulated", 0.15))
+    }
+    plain, workers, simulated = bench.measure_steps(steps, 3, 2)
     assert [row["step_ms"] for row in (plain, workers, simulated)] == [100, 120, 150]
     assert plain["images_per_s"] == 1280 and (plain["of_plain"], workers["added"]) == (1, 0)
     assert (workers["of_plain"], simulated["of_plain"]) == (pytest.approx(0.833), pytest.approx(0.667))
@@ -38,16 +40,18 @@ def test_all_rows_train_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """After two steps all rows that lose nothing have the parameters of the workers' mean gradient; those over the simulator lose
     some, of packets of 4096 bytes and of 512."""
     seen = []
-    trained = bench.measured
+    trained = bench.measure_steps
 
     def one_round(steps, rounds, each):
         seen.append(steps)
         return trained(steps, 1, 1)
 
-    monkeypatch.setattr(bench, "measured", one_round)
+    monkeypatch.setattr(bench, "measure_steps", one_round)
     bench.bench_training(model="resnet8", as_json=False)
     (steps,) = seen
-    workers, at_once, simulated, small = (steps[name].__self__ for name in ("workers", "at once", "simulated", "small packets"))
+    workers, at_once, simulated, small = (
+        steps[name].__self__ for name in ("workers", "at once", "simulated", "small packets")
+    )
     assert workers.done == at_once.done == simulated.done == 2
     for mine, theirs in zip(workers.model.parameters(), at_once.model.parameters(), strict=True):
         assert torch.allclose(mine, theirs, atol=1e-5)
@@ -56,7 +60,9 @@ def test_all_rows_train_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(bench, "made", lambda model: dict.fromkeys(("plain", "workers"), lambda: sum(range(20_000))))
+    monkeypatch.setattr(
+        bench, "make_steps", lambda model: dict.fromkeys(("plain", "workers"), lambda: sum(range(20_000)))
+    )
     bench.bench_training(model="resnet20", as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert found["model"] == "resnet20" and [row["row"] for row in found["rows"]] == ["plain", "workers"]

@@ -10,11 +10,11 @@ from pathlib import Path
 import emu_agents_cases
 import pytest
 
-from gradwire.emu.agent import machine
-from gradwire.emu.native import kept
-from gradwire.emu.switches.base import TestbedError
-from gradwire.emu.transports.rules import transport_class
-from gradwire.emu.uml.virtual import kernel_or_error, run_inside
+from gradwire.emu.agent import compiled_agent
+from gradwire.emu.native import code_cache
+from gradwire.emu.switches.backend_kind import TestbedError
+from gradwire.emu.transports.simulator_rules import transport_class
+from gradwire.emu.virtual_time.virtual_machine import kernel_or_error, run_inside
 from gradwire.scenarios.cache import cache_folder
 
 RATE = 10_000_000_000
@@ -39,7 +39,9 @@ def found(tmp_path_factory: pytest.TempPathFactory):
         kernel_or_error()
     except TestbedError as error:
         pytest.skip(f"{error.what}: {error.expected}")
-    kept.make_ready(machine.works(transport_class(kind) for kind in ("dlcp", "constant_rate")))  # inside it would take minutes
+    code_cache.make_ready(
+        compiled_agent.works(transport_class(kind) for kind in ("dlcp", "constant_rate"))
+    )  # inside it would take minutes
     folder = tmp_path_factory.mktemp("virtual")
     runs = []
     for name in ("first", "second"):
@@ -48,7 +50,9 @@ def found(tmp_path_factory: pytest.TempPathFactory):
         root = Path(emu_agents_cases.ROOT)
         command = [sys.executable, emu_agents_cases.__file__, "paired", arguments]
         status = run_inside(
-            command, seed=1, limit_s=100,
+            command,
+            seed=1,
+            limit_s=100,
             environment={
                 "PYTHONPATH": os.pathsep.join([str(root), str(root / "tests/support")]),
                 "GRADWIRE_CACHE": str(cache_folder()),

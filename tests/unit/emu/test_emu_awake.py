@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gradwire.emu.system.awake import DEVICE, awake
+from gradwire.emu.system.cpu_idle import DEVICE, awake
 
 
 def holders(path: Path) -> int:

@@ -14,7 +14,7 @@ from bpf_cases import build, count_of, fast_in
 from emu_cases import ECT0, MARK, NOT_ECT, in_private, needs, star
 from port_model import PortModel
 
-from gradwire.emu.planning.plan import Plan, Queues, host_address
+from gradwire.emu.planning.plan import Queues, TestbedPlan, host_address
 
 pytestmark = needs("bpf")
 
@@ -22,7 +22,7 @@ pytestmark = needs("bpf")
 # fates
 
 
-def burst(plan: Plan, packets: list[tuple[int, int, int]]) -> dict[str, Any]:
+def burst(plan: TestbedPlan, packets: list[tuple[int, int, int]]) -> dict[str, Any]:
     """Send (size, queue, ecn) from host 0 to host 1 at once; what came, what the port says, and how long it took."""
     network = build(plan)
     sender, receiver = cases.open_udp(network, 0), cases.Receiver(cases.open_udp(network, 1))
@@ -67,10 +67,7 @@ def test_every_packet_of_a_burst_meets_the_fate_that_the_rules_give_it(
     }
     for drop in got["drops"]:
         assert drop.message == 7 and drop.port == "s0->h1"
-        assert (
-            drop.important == (packets[drop.packet][2] != NOT_ECT)
-            and drop.priority == packets[drop.packet][1]
-        )
+        assert drop.important == (packets[drop.packet][2] != NOT_ECT) and drop.priority == packets[drop.packet][1]
     port = got["port"]
     assert port.packets == len(sent) and port.bytes == size * len(sent)
     assert port.drops_tail == sum(fate.fate == "tail" for fate in fates) > 0
@@ -126,7 +123,7 @@ def test_a_packet_that_finds_one_on_the_wire_and_none_waiting_is_tested() -> Non
 
 
 def overload(
-    plan: Plan, shares: dict[int, float], rate: int, seconds: float
+    plan: TestbedPlan, shares: dict[int, float], rate: int, seconds: float
 ) -> tuple[Any, Counter[Any], dict[int, int]]:
     """Hosts 1.. send at shares of the rate, each in a queue of its own, evenly; all that the port says and what came."""
     network = build(plan)
@@ -167,7 +164,7 @@ def test_priorities_are_strict() -> None:
 # conservation
 
 
-def random_traffic(plan: Plan, seed: int, count: int) -> dict[str, Any]:
+def random_traffic(plan: TestbedPlan, seed: int, count: int) -> dict[str, Any]:
     network = build(plan)
     draw = random.Random(seed)
     opened = [cases.open_udp(network, host) for host in range(plan.host_count)]
@@ -223,7 +220,7 @@ def test_what_is_sent_comes_or_is_counted_as_lost() -> None:
 # TCP
 
 
-def tcp_transfer(plan: Plan, size: int) -> tuple[int, Any]:
+def tcp_transfer(plan: TestbedPlan, size: int) -> tuple[int, Any]:
     network = build(plan)
     with cases.inside(network.namespace(1)):
         listening = socket.create_server((host_address(1), 5000))

@@ -9,9 +9,9 @@ import pytest
 from bpf_cases import build
 from emu_cases import in_private, needs, star
 
-from gradwire.emu.planning.plan import Plan
-from gradwire.emu.switches import bpf as backend
-from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.planning.plan import TestbedPlan
+from gradwire.emu.switches.backend_kind import TestbedError
+from gradwire.emu.switches.backends import bpf_backend as backend
 from gradwire.emu.system import bpf
 from gradwire.emu.system.namespaces import run_tool
 from gradwire.scenarios import wire
@@ -24,10 +24,7 @@ pytestmark = needs("bpf")
 
 CHANGES = {
     "rate": ("tc -n n2 class change dev p1 parent 1: classid 1:1 htb rate 5mbit ceil 5mbit", "1:1"),
-    "priority": (
-        "tc -n n2 class change dev p1 parent 2: classid 2:13 htb rate 400gbit ceil 400gbit prio 1",
-        "2:13",
-    ),
+    "priority": ("tc -n n2 class change dev p1 parent 2: classid 2:13 htb rate 400gbit ceil 400gbit prio 1", "2:13"),
     "leaf": ("tc -n n2 qdisc change dev p1 parent 2:13 handle 13: bfifo limit 1000", "limit"),
     "leaf kind": ("tc -n n2 qdisc replace dev p1 parent 2:13 handle 99: pfifo limit 10", "queue 3"),
     "root": ("tc -n n2 qdisc del dev p1 root", "root"),
@@ -38,19 +35,19 @@ CHANGES = {
     "down": ("ip -n n0 link set p0 down", "not up"),
     "address": ("ip -n n0 address add 10.9.9.9/32 dev p0", "10.9.9.9"),
     "mac": ("ip -n n2 link set p1 address 02:00:00:00:99:99", "address"),
-    "neighbour": (
-        "ip -n n0 neigh replace 10.128.0.1 lladdr 02:00:00:00:00:77 dev p0 nud permanent",
-        "lladdr",
-    ),
+    "neighbour": ("ip -n n0 neigh replace 10.128.0.1 lladdr 02:00:00:00:00:77 dev p0 nud permanent", "lladdr"),
     "host route": ("ip -n n0 route add 10.0.0.9/32 via 10.128.0.1 dev p0 onlink", "10.0.0.9"),
-    "time-out": ("ip -n n0 route change 10.0.0.0/8 via 10.128.0.1 dev p0 src 10.0.0.1 onlink rto_min 70ms", "p0', ()) is missing"),
+    "time-out": (
+        "ip -n n0 route change 10.0.0.0/8 via 10.128.0.1 dev p0 src 10.0.0.1 onlink rto_min 70ms",
+        "p0', ()) is missing",
+    ),
     "switch route": ("ip -n n2 route del 10.0.0.1/32", "10.0.0.1"),
     "rule": ("ip -n n2 rule add pref 101 fwmark 1 lookup 1001", "rules"),
-    "device": ("ip -n n2 link add name other type veth peer name another", "nobody asked for"),
+    "device": ("ip -n n2 link add name other type veth peer name another", "unexpected devices"),
 }
 
 
-def changed(plan: Plan) -> dict[str, str]:
+def changed(plan: TestbedPlan) -> dict[str, str]:
     """For every change by hand: what `verify` says afterwards."""
     found = {}
     for name, (command, _) in CHANGES.items():
@@ -90,10 +87,10 @@ def test_what_a_compiler_or_the_kernel_refuses_is_said_in_one_line(tmp_path: Pat
     with pytest.raises(TestbedError, match="clang failed"):
         bpf.compile_program(tmp_path / "bad.c", cache=tmp_path)
     (tmp_path / "no.o").write_bytes(b"text")
-    with pytest.raises(ValueError, match="no object file"):
+    with pytest.raises(ValueError, match="not an object file"):
         bpf.read_object(tmp_path / "no.o")
-    endless = bpf.Section(struct.pack("<BBhi", 0x05, 0, -1, 0), ())  # jumps to itself
-    with pytest.raises(TestbedError, match="refuses the BPF program loop"):
+    endless = bpf.ProgramSection(struct.pack("<BBhi", 0x05, 0, -1, 0), ())  # jumps to itself
+    with pytest.raises(TestbedError, match="rejects the BPF program loop"):
         bpf.load(endless, {}, "loop")
 
 

@@ -9,7 +9,7 @@ import emu_cases as cases
 from bpf_cases import build, count_of
 from emu_cases import ECT0, in_private, make_plan, needs, star
 
-from gradwire.emu.planning.plan import Plan, Queues
+from gradwire.emu.planning.plan import Queues, TestbedPlan
 
 pytestmark = needs("bpf")
 
@@ -17,7 +17,7 @@ pytestmark = needs("bpf")
 # loss
 
 
-def one_way(plan: Plan, count: int) -> set[int]:
+def one_way(plan: TestbedPlan, count: int) -> set[int]:
     """Numbers of the packets from host 0 that arrive at host 1."""
     network = build(plan)
     sender, receiver = cases.open_udp(network, 0), cases.Receiver(cases.open_udp(network, 1))
@@ -44,21 +44,15 @@ def test_losses_are_drawn_from_the_seed() -> None:
 # ways
 
 
-def diamond(balancing: str, seed: int = 1) -> Plan:
+def diamond(balancing: str, seed: int = 1) -> TestbedPlan:
     """h0 - s0 - (s1 | s2) - s3 - h1."""
     cables = [(0, 2), (2, 3), (2, 4), (3, 5), (4, 5), (5, 1)]
     return make_plan(
-        2,
-        4,
-        cables,
-        rate=100_000_000,
-        balancing=balancing,
-        seed=seed,
-        queues=Queues(8, 10_000_000, None, False),
+        2, 4, cables, rate=100_000_000, balancing=balancing, seed=seed, queues=Queues(8, 10_000_000, None, False)
     )
 
 
-def spread(plan: Plan, count: int, ports: int) -> tuple[list[int], list[int]]:
+def spread(plan: TestbedPlan, count: int, ports: int) -> tuple[list[int], list[int]]:
     """Packets from `ports` source ports to host 1; how many went over each middle, and how the first port's did."""
     network = build(plan)
     receiver = cases.Receiver(cases.open_udp(network, 1))

@@ -15,15 +15,15 @@ import emu_cases as cases
 import pytest
 from emu_cases import ECT0, MARK, in_private, needs, star
 
-from gradwire.emu.planning.plan import Plan, Queues
-from gradwire.emu.switches.base import TestbedError
-from gradwire.emu.switches.bpf import BpfSwitch
+from gradwire.emu.planning.plan import Queues, TestbedPlan
+from gradwire.emu.switches.backend_kind import TestbedError
+from gradwire.emu.switches.backends.bpf_backend import BpfSwitch
 from gradwire.emu.system.capture import Capture
 
 pytestmark = needs("bpf")
 
 
-def record(plan: Plan, path: Path, count: int) -> dict[str, Any]:
+def record(plan: TestbedPlan, path: Path, count: int) -> dict[str, Any]:
     network = BpfSwitch(plan, wired=False)
     network.build()
     capture = Capture(plan, 2, path, snap=80, zero_ns=time.time_ns())
@@ -40,7 +40,13 @@ def record(plan: Plan, path: Path, count: int) -> dict[str, Any]:
     receiver.take_until_quiet()
     os.kill(capture._child, signal.SIGCONT)
     port = next(each for each in network.counts() if each.port == "s0->h1")
-    return {"missed": capture.stop(), "written": capture.written, "port": port, "again": again, "received": len(receiver.numbers)}
+    return {
+        "missed": capture.stop(),
+        "written": capture.written,
+        "port": port,
+        "again": again,
+        "received": len(receiver.numbers),
+    }
 
 
 def test_a_capture_has_what_crossed_in_both_directions(tmp_path: Path) -> None:
@@ -51,9 +57,7 @@ def test_a_capture_has_what_crossed_in_both_directions(tmp_path: Path) -> None:
     assert got["missed"] == [] and got["written"] == count + got["port"].packets
     assert "cannot write a capture" in got["again"]
     frames = list(scapy.RawPcapNgReader(str(path)))
-    names = Counter(
-        meta.ifname.decode() if isinstance(meta.ifname, bytes) else meta.ifname for _, meta in frames
-    )
+    names = Counter(meta.ifname.decode() if isinstance(meta.ifname, bytes) else meta.ifname for _, meta in frames)
     assert names == {"h0->s0": count, "s0->h1": got["port"].packets}
     marks, times = 0, {"h0->s0": [], "s0->h1": []}
     for data, meta in frames:
@@ -64,9 +68,7 @@ def test_a_capture_has_what_crossed_in_both_directions(tmp_path: Path) -> None:
     assert marks == got["port"].marks > 0
     assert all(0 <= at < 60 for several in times.values() for at in several), "seconds since zero"
     gaps = [b - a for a, b in zip(times["s0->h1"][2:], times["s0->h1"][3:], strict=False)]
-    assert sorted(gaps)[len(gaps) // 2] == pytest.approx(0.008, rel=0.2), (
-        "transmissions begin one packet's time apart"
-    )
+    assert sorted(gaps)[len(gaps) // 2] == pytest.approx(0.008, rel=0.2), "transmissions begin one packet's time apart"
 
 
 @needs("tool:tcpdump")

@@ -10,14 +10,14 @@ import pytest
 from gradwire.emu.agent.host_part import part_of
 from gradwire.emu.agent.loop import EpollLoop
 from gradwire.emu.agent.script import Script
-from gradwire.emu.planning.changes import Change, pauses_of, slowness_of
-from gradwire.emu.planning.faults import changes_of, differences
-from gradwire.emu.planning.prepare import check_scenario, make_plan
-from gradwire.experiment.resolve import resolve
-from gradwire.experiment.topology import build_network
+from gradwire.emu.planning.fault_changes import Change, pauses_of, slowness_of
+from gradwire.emu.planning.faults import changes_of, fault_departures
+from gradwire.emu.planning.planner import check_scenario, make_plan
 from gradwire.scenarios.errors import Mistake, ScenarioError
-from gradwire.scenarios.load import build_scenario
+from gradwire.scenarios.loading.load import build_scenario
 from gradwire.scenarios.schema.scenario import Scenario
+from gradwire.topology import build_network
+from gradwire.workload.resolve import resolve
 
 MS = 10**6
 TRAFFIC = [{"name": "t", "kind": "incast", "fan_in": 2, "size": "10kB"}]
@@ -32,7 +32,9 @@ def scenario_of(**more: object) -> Scenario:
 def changes(**more: object) -> tuple[Change, ...]:
     scenario = scenario_of(**more)
     mistakes: list[Mistake] = []
-    found = changes_of(scenario.fault, build_network(scenario.topology, scenario.link, scenario.link_override), mistakes)
+    found = changes_of(
+        scenario.fault, build_network(scenario.topology, scenario.link, scenario.link_override), mistakes
+    )
     assert not mistakes
     return found
 
@@ -73,13 +75,15 @@ def test_slowness_multiplies_and_pauses_are_told_apart():
 def test_a_failed_switch_cuts_all_its_cables():
     found = changes(fault=[{"kind": "switch_down", "switch": "s0", "at": "1ms"}])
     assert found == (Change(MS, tuple((port, 1.0) for port in range(8))),)
-    assert any("drops_loss" in line for line in differences(found, {}, True))
-    assert any("noticed_after" in line for line in differences(found, {(4, 0): (1, 2)}, False))
+    assert any("drops_loss" in line for line in fault_departures(found, {}, True))
+    assert any("noticed_after" in line for line in fault_departures(found, {(4, 0): (1, 2)}, False))
 
 
 def test_what_ports_cannot_do_is_refused_and_names_are_looked_up():
     with pytest.raises(ScenarioError) as caught:
-        check_scenario(scenario_of(fault=[{"kind": "link_degraded", "between": ["h0", "s0"], "rate": "1Gbps", "at": "1ms"}]))
+        check_scenario(
+            scenario_of(fault=[{"kind": "link_degraded", "between": ["h0", "s0"], "rate": "1Gbps", "at": "1ms"}])
+        )
     assert [each.path for each in caught.value.mistakes] == ["fault[0]"]
     check_scenario(scenario_of(fault=[{"kind": "host_slow", "host": "h1", "factor": 2.0, "at": "1ms"}]))
     for fault, key in (

@@ -12,9 +12,9 @@ from contents_cases import Network
 from sim_cases import MS, make_trace, ps_job, ring_job, scenario
 
 from gradwire.emu.agent.host_part import GATHER
-from gradwire.emu.agent.magnitudes import Magnitudes, prepare
+from gradwire.emu.agent.payload.magnitudes import Magnitudes, prepare
 from gradwire.emu.results.verify import verify
-from gradwire.scenarios.result import KINDS
+from gradwire.result_store.result import KINDS
 from gradwire.traces.trace import Trace, load_trace
 
 DLCP = {"kind": "dlcp", "payload": "1024B"}
@@ -61,13 +61,10 @@ def test_the_last_run_of_a_tensor_counts_its_own_elements_only(tmp_path):
     magnitudes = Magnitudes(prepare([trace], tmp_path)[0])
     for tensor, info in enumerate(trace.tensors):
         last = (info.chunks - 1) * 256
-        values = np.abs(
-            magnitudes.gradient(1, "job", 0, 2, tensor, last, info.numel - last).astype(np.float64)
-        )
+        values = np.abs(magnitudes.gradient(1, "job", 0, 2, tensor, last, info.numel - last).astype(np.float64))
         mean, largest = trace.magnitudes(2, tensor)
         assert (
-            values.mean() == pytest.approx(mean[-1], rel=1e-5)
-            and values.max() <= max(largest[-1], mean[-1]) * 1.00001
+            values.mean() == pytest.approx(mean[-1], rel=1e-5) and values.max() <= max(largest[-1], mean[-1]) * 1.00001
         )
 
 
@@ -112,15 +109,13 @@ def test_other_types_of_elements(dtype, tmp_path):
 
 def test_an_agent_imports_nothing_heavy():
     program = (
-        "import sys; import gradwire.emu.agent.contents, gradwire.emu.agent.script, gradwire.emu.agent.magnitudes;"
+        "import sys; import gradwire.emu.agent.payload.contents, gradwire.emu.agent.script, gradwire.emu.agent.payload.magnitudes;"
         "print(sorted(set(sys.modules) & "
         "{'pydantic', 'pyarrow', 'numba', 'simpy', 'torch', 'networkx', "
         "'gradwire.sim', 'gradwire.scenarios.schema.scenario', 'gradwire.analysis'}))"
     )
     root = __file__.rsplit("/tests/", 1)[0]
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "[]", done.stderr
 
 
@@ -196,10 +191,7 @@ def test_gradients_can_be_made_ahead(name, tmp_path):
             made += 1
         assert made > 3 and 100_000 <= contents.held() < 100_000 + 32_768
         send = contents.outgoing
-        contents.outgoing = lambda message, send=send, more=contents.make_ahead: (
-            send(message),
-            more(100_000),
-        )[0]
+        contents.outgoing = lambda message, send=send, more=contents.make_ahead: (send(message), more(100_000))[0]
     assert verify(net.run().evidence()) == []
     assert sum(contents.held() for contents in net.contents.values()) == 0
 
@@ -238,9 +230,7 @@ def test_a_flipped_byte_is_found(net):
     for script in net.scripts.values():
         script._send = send
     found = verify(net.run().evidence())
-    assert any("message 5 " in line and "packet 0 differs from what was sent" in line for line in found), (
-        found
-    )
+    assert any("message 5 " in line and "packet 0 differs from what was sent" in line for line in found), found
 
 
 def test_a_packet_counted_but_not_there_is_found(net):
@@ -250,7 +240,7 @@ def test_a_packet_counted_but_not_there_is_found(net):
     have[np.flatnonzero(~have)[0]] = True
     net.arrivals[message] = replace(net.arrivals[message], have=have)
     found = "\n".join(verify(net.evidence()))
-    assert "its packets say" in found and "differs from what was sent" in found
+    assert "its packets have" in found and "differs from what was sent" in found
 
 
 def test_a_packet_there_but_counted_as_lost_is_found(net):
@@ -262,14 +252,14 @@ def test_a_packet_there_but_counted_as_lost_is_found(net):
     given, size = net.arrivals[message], int(net.evidence().sizes(message)[there])
     net.arrivals[message] = replace(given, have=have, received=given.received - size, lost=given.lost + size)
     found = "\n".join(verify(net.evidence()))
-    assert "is there, though reported lost" in found and "does not carry what it should" in found
+    assert "arrived although reported lost" in found and "has wrong contents" in found
 
 
 def test_wrong_counts_of_bytes_are_found(net):
     net.run()
     message = some_lossy(net)
     net.arrivals[message] = replace(net.arrivals[message], received=net.arrivals[message].received + 1)
-    assert any("its packets say" in line for line in verify(net.evidence()))
+    assert any("its packets have" in line for line in verify(net.evidence()))
 
 
 def test_a_broken_bound_and_a_lost_important_packet_are_found(net):
@@ -279,7 +269,7 @@ def test_a_broken_bound_and_a_lost_important_packet_are_found(net):
     size = int(net.program.messages.nbytes[message])
     net.arrivals[message] = replace(net.arrivals[message], have=have, received=0, lost=size)
     found = "\n".join(verify(net.evidence()))
-    assert "bound 0." in found and "which is important" in found
+    assert "bound 0." in found and "lost important packet" in found
 
 
 def test_a_budget_that_is_broken_is_found(net):
@@ -291,7 +281,9 @@ def test_a_budget_that_is_broken_is_found(net):
     assert not verify(net.evidence())
     net.program = replace(net.program, messages=replace(rows, share=rows.bound / 100, pool=1 + rows.kind))
     found = verify(net.evidence())
-    assert found and all("and those that share its budget lost" in line for line in found if "more like this" not in line)
+    assert found and all(
+        "and those that share its budget lost" in line for line in found if "more of this kind" not in line
+    )
 
 
 def test_a_missing_contribution_is_found(net):
@@ -304,17 +296,15 @@ def test_a_missing_contribution_is_found(net):
             return add(message, carried)
 
         contents._add = without_last
-    assert any("does not carry what it should" in line for line in verify(net.run().evidence()))
+    assert any("has wrong contents" in line for line in verify(net.run().evidence()))
 
 
 def test_another_order_of_addition_is_found(tmp_path):
     net = Network(CASES["servers"], TRACE, tmp_path)
     for contents in net.contents.values():
         add = contents._add
-        contents._add = lambda message, carried, add=add: add(
-            message, carried._replace(sums=carried.sums[::-1])
-        )
-    assert any("does not carry what it should" in line for line in verify(net.run().evidence()))
+        contents._add = lambda message, carried, add=add: add(message, carried._replace(sums=carried.sums[::-1]))
+    assert any("has wrong contents" in line for line in verify(net.run().evidence()))
 
 
 def test_gradients_of_a_wrong_order_of_magnitude_are_found(net):
@@ -325,14 +315,14 @@ def test_gradients_of_a_wrong_order_of_magnitude_are_found(net):
 def test_a_gradient_of_another_place_is_found(net):
     for contents in net.contents.values():
         contents.part.carries.update({m: c._replace(first=0) for m, c in contents.part.carries.items()})
-    assert any("does not carry what it should" in line for line in verify(net.run().evidence()))
+    assert any("has wrong contents" in line for line in verify(net.run().evidence()))
 
 
 def test_messages_that_never_came_are_found_unless_the_run_was_cut(net):
     net.run()
     last = max(net.arrivals)
     del net.arrivals[last]
-    assert any(f"message {last} " in line and "has not arrived" in line for line in verify(net.evidence()))
+    assert any(f"message {last} " in line and "did not arrive" in line for line in verify(net.evidence()))
     assert verify(net.evidence(), complete=False) == []
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from emu_agents_cases import MBPS, inside, needs_namespaces, plan_of
 
-from gradwire.emu.agent.stream import Decoder, encode
-from gradwire.emu.planning.round_trips import base_round_trip_ns
+from gradwire.emu.agent.frame_stream import Decoder, encode
+from gradwire.emu.planning.base_rtt import base_round_trip_ns
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("_namespaces")
 def test_agent_that_is_killed(victim):
     found = inside("broken", how="killed", victim=victim)
     assert found["error"] == {
-        "what": "was killed by signal 9 (has memory run out?)", "where": f"agent of h{victim}", "expected": "", "usage": False,
+        "what": "was killed by signal 9 (out of memory?)", "where": f"agent of h{victim}", "expected": "", "usage": False,
     }  # fmt: skip
     assert found["took"] < 10 and found["left"] == [] and found["ended_by"] == "failure"
     assert any(f"h{victim}: no report" in problem for problem in found["problems"])
@@ -31,7 +31,7 @@ def test_agent_that_is_killed(victim):
 
 def test_agent_that_exits_says_its_last_words():
     found = inside("broken", how="exits")
-    assert found["error"]["what"] == "ended with exit status 7; its last words: something odd happened"
+    assert found["error"]["what"] == "ended with exit status 7; last line of its stderr: something odd happened"
     assert found["left"] == []
 
 
@@ -45,7 +45,7 @@ def test_agent_that_fails_names_itself_and_the_mistake():
 def test_nothing_moves():
     found = inside("broken", how="nothing arrives")
     assert found["error"]["what"] == (
-        "nothing has moved for 5.6 s; waiting for message 0 from h0 to h1, message 1 from h2 to h1"
+        "no progress for 5.6 s; waiting for message 0 from h0 to h1, message 1 from h2 to h1"
     )
     assert found["took"] > 5.6 and found["left"] == [] and found["end_ns"] == [-1, -1]
 
@@ -72,14 +72,14 @@ def test_what_had_arrived_of_a_message_that_the_duration_cuts(transport):
 @pytest.mark.beside
 def test_agent_that_does_not_get_ready():
     found = inside("broken", how="silent")
-    assert found["error"]["what"] == "waited 1.5 s for h2 to open their sockets"
+    assert found["error"]["what"] == "no answer within 1.5 s from h2, asked to open their sockets"
     assert found["left"] == []
 
 
 @pytest.mark.beside
 def test_host_that_cannot_be_reached():
     found = inside("broken", how="unreachable")
-    assert found["error"]["what"].startswith(("waited 1.5 s for h2", "cannot connect to 10.0.0."))
+    assert found["error"]["what"].startswith(("no answer within 1.5 s from h2", "cannot connect to 10.0.0."))
     assert found["left"] == []
 
 

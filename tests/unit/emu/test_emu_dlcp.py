@@ -67,7 +67,7 @@ def test_every_packet_on_the_wire(tmp_path: Path):
         assert (head.length, head.offset) == (length, 1024 * head.sequence)
         tags = send.get("important", True)
         important = tags if isinstance(tags, bool) else tags[head.sequence]
-        assert frame[IP].tos == table.tos(send["priority"], important) and head.important == important
+        assert frame[IP].tos == table.tos_byte(send["priority"], important) and head.important == important
         assert len(frame) == length + table.UDP_OVERHEAD == frame[IP].len + table.ETHERNET
         assert (frame[IP].src, frame[IP].dst) == (f"10.0.0.{send['src'] + 1}", f"10.0.0.{send['dst'] + 1}")
         assert (frame[UDP].sport, frame[UDP].dport) == (table.SOURCE_PORTS[head.message], table.GRADWIRE_PORT)
@@ -76,7 +76,7 @@ def test_every_packet_on_the_wire(tmp_path: Path):
     assert len(acks) >= len(data) - 3  # the last packet of a message is answered by Stop
     for frame in acks:
         head = frame[Gradwire]
-        assert frame[IP].tos == table.tos(0, True) and len(frame) == table.DLCP_ACK_BYTES
+        assert frame[IP].tos == table.tos_byte(0, True) and len(frame) == table.DLCP_ACK_BYTES
         assert (frame[UDP].sport, frame[UDP].dport) == (table.GRADWIRE_PORT, table.SOURCE_PORTS[head.message])
         assert (head.length, head.echo, head.trimmed) == (0, 0, 0)
     streams = [frame for frame in frames if TCP in frame and GradwireStream in frame and frame[GradwireStream].frames]
@@ -126,11 +126,11 @@ def test_without_a_side_channel_everything_is_a_datagram_as_long_as_it_is_simula
     for frame in frames:
         head = frame[Gradwire]
         if head.kind == wire.PROBE:
-            assert (len(frame), frame[IP].tos) == (table.DLCP_ACK_BYTES, table.tos(5, True))
+            assert (len(frame), frame[IP].tos) == (table.DLCP_ACK_BYTES, table.tos_byte(5, True))
             assert frame[UDP].dport == table.GRADWIRE_PORT
         elif head.kind in (wire.STOP, wire.BITMAP):
             bits = (packets + 7) // 8 if head.kind == wire.BITMAP else 0
-            assert (len(frame), frame[IP].tos) == (table.TCP_OVERHEAD + bits, table.tos(0, True))
+            assert (len(frame), frame[IP].tos) == (table.TCP_OVERHEAD + bits, table.tos_byte(0, True))
             assert head.length == bits
     kinds = Counter(frame[Gradwire].kind for frame in frames)
     assert kinds[wire.PROBE] and kinds[wire.BITMAP]
@@ -175,7 +175,7 @@ def _check_retransmissions(path, found, sends):
         tags = sends[0]["important"]
         first = tags if isinstance(tags, bool) else tags is None or tags[sequence]
         important = first or copies[sequence] > 0
-        assert frame[IP].tos == table.tos(0, important) and frame[Gradwire].important == important
+        assert frame[IP].tos == table.tos_byte(0, important) and frame[Gradwire].important == important
         copies[sequence] += 1
     assert sum(copies.values()) - len(copies) == found["retransmitted"][0]
     probes = found["sent_packets"][0] - found["retransmitted"][0] - len(copies)

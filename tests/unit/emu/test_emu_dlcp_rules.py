@@ -13,21 +13,14 @@ import pytest
 from dlcp_both import BASE, Both
 from transport_bench import US
 
-from gradwire.components import layout as at
-from gradwire.components.transports.base import ONE
-from gradwire.components.transports.dlcp_words import (
-    ANSWERED_MIDWAY,
-    MIDWAY,
-    Q_ALPHA,
-    Q_RATE,
-    QUOTA,
-    WAIT,
-)
 from gradwire.emu.agent.nic import SENT
 from gradwire.emu.transports import dlcp
 from gradwire.emu.transports.datagrams import DatagramCarrier
-from gradwire.emu.transports.rules import MUST, PULL_PROBE
+from gradwire.emu.transports.simulator_rules import MUST, PULL_PROBE
 from gradwire.emu.wire.header import ACK, BITMAP, STOP
+from gradwire.jit import layout as at
+from gradwire.protocols.transports.base import ONE
+from gradwire.protocols.transports.dlcp.layout import ANSWERED_MIDWAY, MIDWAY, Q_ALPHA, Q_RATE, QUOTA, WAIT
 from gradwire.scenarios.wire import BITMAP_PACKETS
 
 
@@ -156,8 +149,6 @@ LAST = 1 - 2**-20
 def by_delay(**more):
     settings = {"t_low": 20 * US, "t_high": 100 * US, "add_rate": 10**8, "ewma": 0.5} | more
     return Both(1000, rate_control="delay", **settings)
-
-
 
 
 def test_a_round_trip_of_just_t_low_is_not_below_it():

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from nic_bench import LINE, NS, Fake, bench, slots, start
 
-from gradwire.components.layout import PAIR_GAP, PAIR_NEXT, PAIR_USER
-from gradwire.emu.agent.nic import Group
-from gradwire.emu.agent.words import Block
+from gradwire.emu.agent.nic import FlowGroup
+from gradwire.emu.agent.shared_words import WordBlock
+from gradwire.jit.layout import PAIR_GAP, PAIR_NEXT, PAIR_USER
 
 
 def groups(*priorities, gap=0):
     """Groups of one pair, one for each class."""
-    pair = Block(PAIR_USER)
+    pair = WordBlock(PAIR_USER)
     pair.words[PAIR_GAP] = gap
-    return [Group(pair, priority) for priority in priorities]
+    return [FlowGroup(pair, priority) for priority in priorities]
 
 
 def test_the_oldest_message_of_a_group_goes_first_and_the_group_has_one_turn():

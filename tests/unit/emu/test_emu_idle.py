@@ -90,7 +90,7 @@ def test_garbage_is_collected_before_hosts_say_that_they_are_ready(monkeypatch):
     agent = Agent(*files)
     for name in ("collect", "freeze", "disable"):
         monkeypatch.setattr(f"gradwire.emu.agent.agent.gc.{name}", lambda name=name: done.append(name))
-    monkeypatch.setattr(agent, "_say", lambda *words: done.append(*words))
+    monkeypatch.setattr(agent, "_reply", lambda *words: done.append(*words))
     ready = []
     agent._carriers = {0: SimpleNamespace(connected=lambda: bool(ready))}
     agent._check_connected()

@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 from userspace_cases import MBPS, star
 
-from gradwire.emu.kernel import devices
 from gradwire.emu.planning.plan import TransportPlan
 from gradwire.emu.planning.probe import probe
-from gradwire.emu.switches.base import TestbedError
-from gradwire.emu.switches.userspace import Userspace, UserspaceSwitch
+from gradwire.emu.switches.backend_kind import TestbedError
+from gradwire.emu.switches.backends.userspace_backend import UserspaceKind, UserspaceSwitch
+from gradwire.emu.switches.linux_network import devices
+from gradwire.emu.switches.userspace_switch import host_nic, tun
 from gradwire.emu.system import kernel_tcp
-from gradwire.emu.userspace import card, tun
 from gradwire.scenarios.wire import serialisation_ps
 
 MS = 1_000_000
@@ -24,7 +24,7 @@ MEMINFO = 55
 """SO_MEMINFO [asm/socket.h]; its third word is what waits in the devices."""
 ROOMS = (768, 832)
 """What a waiting packet takes beside its payload, on two kernels."""
-missing = Userspace().missing(None, star(2))
+missing = UserspaceKind().missing(None, star(2))
 
 
 def tcp(**options):
@@ -45,10 +45,7 @@ def test_nothing_is_set_that_nobody_asked_for():
     plan = tcp()
     assert kernel_tcp.metrics(plan, MS) == {}
     assert kernel_tcp.metric_words({}) == ""
-    assert kernel_tcp.sysctls(plan, plan.ports[0], 0) == {
-        "net/ipv4/tcp_ecn": "2",
-        "net/ipv4/tcp_no_metrics_save": "1",
-    }
+    assert kernel_tcp.sysctls(plan, plan.ports[0], 0) == {"net/ipv4/tcp_ecn": "2", "net/ipv4/tcp_no_metrics_save": "1"}
     classic = kernel_tcp.sysctls(tcp(loss_recovery="classic", tcp_ecn=1), plan.ports[0], 0)
     assert classic["net/ipv4/tcp_recovery"] == classic["net/ipv4/tcp_early_retrans"] == "0"
     assert classic["net/ipv4/tcp_ecn"] == "1"
@@ -102,7 +99,7 @@ def test_one_packet_waits_whatever_cables_are_made_of(wired, monkeypatch):
 def test_what_waits_at_a_card(queue, least, most):
     """An initial window of 100 packets at 5 Mbit/s. On the wall clock a port may be two packets ahead, so that three
     wait; and one that has been let go by then may still be counted."""
-    if lacking := card.lacking(probe()):
+    if lacking := host_nic.missing_features(probe()):
         pytest.skip(f"this kernel has no {', '.join(lacking)}")
     plan = tcp(initcwnd=100, host_queue=queue)
     network = UserspaceSwitch(plan, cards=True)
@@ -130,5 +127,5 @@ def test_what_waits_at_a_card(queue, least, most):
 def test_a_route_that_is_another_is_noticed(monkeypatch):
     plan = tcp(min_rto_ns=10 * MS)
     monkeypatch.setattr(tun, "metrics_shown", lambda route: {"rto_min": 200})
-    with pytest.raises(TestbedError, match="the kernel has the routes"):
+    with pytest.raises(TestbedError, match="routes differ: the kernel has"):
         UserspaceSwitch(plan).build()

@@ -7,9 +7,9 @@ import threading
 import time
 from types import SimpleNamespace
 
-from gradwire.emu.control import supervise
+from gradwire.emu.control import supervisor
 from gradwire.emu.control.runner import PREFIX
-from gradwire.emu.uml import virtual
+from gradwire.emu.virtual_time import virtual_machine
 
 LINES = [f"{PREFIX}{number}\n".encode() for number in range(1000)]
 NUMBERS = [str(number) for number in range(1000)]
@@ -26,7 +26,7 @@ def deaf(heard: list[str]):
 def test_everything_is_read_though_nobody_can_be_told():
     heard: list[str] = []
     stream = io.BytesIO(b"".join(LINES))
-    supervise._listen(stream, SimpleNamespace(heard=deaf(heard)))
+    supervisor._listen(stream, SimpleNamespace(heard=deaf(heard)))
     assert heard == NUMBERS
     assert stream.read() == b""
 
@@ -36,7 +36,7 @@ def test_so_is_what_a_machine_prints_also_half_a_line_at_a_time(tmp_path):
     heard: list[str] = []
     log: list[str] = []
     said, ended = (tmp_path / "said").open("w+b", buffering=0), threading.Event()
-    listener = threading.Thread(target=virtual._listen, args=(said.fileno(), None, ended, deaf(heard), log))
+    listener = threading.Thread(target=virtual_machine._listen, args=(said.fileno(), None, ended, deaf(heard), log))
     listener.start()
     text = b"".join(LINES)
     with said as file:
@@ -44,7 +44,7 @@ def test_so_is_what_a_machine_prints_also_half_a_line_at_a_time(tmp_path):
             file.write(text[at : at + 1001])
             time.sleep(0.005)
         file.write(b"the kernel's own\r\nlast")
-        time.sleep(3 * virtual.HEAR_S)
+        time.sleep(3 * virtual_machine.OUTPUT_POLL_S)
         assert heard == NUMBERS and log == ["the kernel's own"]
         ended.set()
         listener.join(5)

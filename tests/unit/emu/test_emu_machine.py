@@ -15,27 +15,27 @@ import pytest
 from nic_bench import Fake, bench, start
 
 import gradwire
-from gradwire.components import engines, identity
-from gradwire.components.layout import PULL_PROBE
-from gradwire.emu.agent import machine
+from gradwire.emu.agent import compiled_agent
 from gradwire.emu.agent.core import entry
 from gradwire.emu.agent.core import layout as at
 from gradwire.emu.agent.loop import EpollLoop
-from gradwire.emu.native import kept
-from gradwire.emu.planning.ability import available
-from gradwire.emu.switches.base import TestbedError
-from gradwire.emu.transports.rules import transport_class
-from gradwire.scenarios.components import components
+from gradwire.emu.native import code_cache
+from gradwire.emu.planning.capabilities import available_transports
+from gradwire.emu.switches.backend_kind import TestbedError
+from gradwire.emu.transports.simulator_rules import transport_class
+from gradwire.jit import engine_cache, fingerprint
+from gradwire.jit.layout import PULL_PROBE
 from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.loading.registry import components
 
 ROOT = Path(gradwire.__file__).resolve().parents[1]
-RUNNING = [kind for kind in available() if not components("transport")[kind].congestion()]
+RUNNING = [kind for kind in available_transports() if not components("transport")[kind].congestion()]
 HALVED = '''
 from typing import Literal
 
-from gradwire.components.compiled import njit
-from gradwire.components.transports.constant_rate import ConstantRate
-from gradwire.components.transports.constant_rate import start as at_pace
+from gradwire.jit.compiled import njit
+from gradwire.protocols.transports.constant_rate import ConstantRate
+from gradwire.protocols.transports.constant_rate import start as at_pace
 
 HALF = {half}
 
@@ -65,16 +65,16 @@ def of_ones_own(folder, half=2, what="HALF"):
 @pytest.fixture
 def forgotten(monkeypatch):
     """Nothing is loaded, and no folder is known but that of engines."""
-    monkeypatch.setattr(kept, "_told", {})
-    monkeypatch.setattr(engines, "_private", [])
+    monkeypatch.setattr(code_cache, "_known_code", {})
+    monkeypatch.setattr(engine_cache, "_private", [])
     forget()
     yield
     forget()
 
 
 def forget():
-    machine.core.cache_clear()
-    machine.rules.cache_clear()
+    compiled_agent.core.cache_clear()
+    compiled_agent.rules.cache_clear()
 
 
 @pytest.fixture
@@ -96,13 +96,13 @@ def defined(path):
 
 
 def test_whatever_the_loop_is_compiled_from_is_in_what_it_is_known_by():
-    functions = identity.reachable([each.py_func for each in entry.FUNCTIONS.values()])
-    files = set(machine._files([]))
+    functions = fingerprint.reachable_functions([each.py_func for each in entry.FUNCTIONS.values()])
+    files = set(compiled_agent._files([]))
     assert len(functions) > 50
     for each in functions:
         assert Path(sys.modules[each.__module__].__file__) in files, f"{each.__module__}.{each.__name__}"
-    numbers = {name for each in functions for name, _ in identity.constants(each)}
-    assert {"MIN_FRAME", "SPREAD", "PULL_PROBE"} <= numbers
+    numbers = {name for each in functions for name, _ in fingerprint.constants(each)}
+    assert {"MIN_FRAME", "HASH_MULTIPLIER", "PULL_PROBE"} <= numbers
     assert numbers <= set().union(*map(defined, files)) | {"CLASSES"}
 
 
@@ -110,24 +110,24 @@ def test_whatever_the_loop_is_compiled_from_is_in_what_it_is_known_by():
 def test_whatever_a_transport_is_compiled_from_is_in_what_it_is_known_by(kind, monkeypatch):
     """Not so its table: parameters are read when it runs."""
     seen = []
-    monkeypatch.setattr(identity, "digest_of", lambda source, functions, files: seen.append(files) or "x")
+    monkeypatch.setattr(fingerprint, "digest_of", lambda source, functions, files: seen.append(files) or "x")
     owner = transport_class(kind)
-    machine._rules_work.__wrapped__(owner)
+    compiled_agent._rules_work.__wrapped__(owner)
     module = {}
-    exec(machine._source(owner), module)
-    for each in identity.reachable([module[name].py_func for name in at.RULES]):
+    exec(compiled_agent._source(owner), module)
+    for each in fingerprint.reachable_functions([module[name].py_func for name in at.RULES]):
         if each.__module__ is not None:  # else of the module that is written
             assert Path(sys.modules[each.__module__].__file__) in set(seen[0]), f"{each.__module__}.{each.__name__}"
 
 
 def test_a_number_of_ones_own_gives_machine_code_another_name(tmp_path):
     owner = of_ones_own(tmp_path / "mine")
-    before = machine._rules_work.__wrapped__(owner).identity
+    before = compiled_agent._rules_work.__wrapped__(owner).identity
     space = owner.start.py_func.__globals__
     space["HALF"] = 3
-    assert machine._rules_work.__wrapped__(owner).identity != before
+    assert compiled_agent._rules_work.__wrapped__(owner).identity != before
     space["HALF"] = 2
-    assert machine._rules_work.__wrapped__(owner).identity == before
+    assert compiled_agent._rules_work.__wrapped__(owner).identity == before
 
 
 # --- when it is made, and where it is found
@@ -136,16 +136,20 @@ def test_a_number_of_ones_own_gives_machine_code_another_name(tmp_path):
 def test_what_is_missing_is_compiled_once_and_said_before(own_cache, tmp_path):
     begun = []
     owners = [transport_class("constant_rate"), transport_class("ltp")]
-    told = kept.make_ready(machine.works(owners[:1]), lambda: begun.append(len(engines.kept_engines())))
-    assert kept.make_ready(machine.works(owners[:1]), lambda: begun.append("again")) == told
-    assert told[kept.FOLDER] == str(own_cache)
-    assert begun == [0] and len(engines.kept_engines()) == 2
-    told = kept.make_ready(machine.works([*owners, *owners]), lambda: begun.append(len(engines.kept_engines())))
+    told = code_cache.make_ready(
+        compiled_agent.works(owners[:1]), lambda: begun.append(len(engine_cache.cached_engines()))
+    )
+    assert code_cache.make_ready(compiled_agent.works(owners[:1]), lambda: begun.append("again")) == told
+    assert told[code_cache.FOLDER] == str(own_cache)
+    assert begun == [0] and len(engine_cache.cached_engines()) == 2
+    told = code_cache.make_ready(
+        compiled_agent.works([*owners, *owners]), lambda: begun.append(len(engine_cache.cached_engines()))
+    )
     assert begun == [0, 2]
-    assert {each.about["features"][0] for each in engines.kept_engines()} == {
+    assert {each.about["features"][0] for each in engine_cache.cached_engines()} == {
         "agents of the testbed", "constant_rate at agents of the testbed", "ltp at agents of the testbed",
     }  # fmt: skip
-    here = {each.identity for each in engines.kept_engines()}
+    here = {each.identity for each in engine_cache.cached_engines()}
     _loaded_without_numba(tmp_path / "elsewhere", told)
     _damaged_is_made_anew(own_cache, owners[0], here)
 
@@ -154,53 +158,60 @@ def _loaded_without_numba(elsewhere, told):
     """Where it is told, nothing is compiled, as inside of a virtual machine it would take minutes."""
     code = (
         "import json, sys\n"
-        "from gradwire.emu.agent import machine\n"
+        "from gradwire.emu.agent import compiled_agent\n"
         "from gradwire.emu.agent.loop import EpollLoop\n"
-        "from gradwire.emu.native import kept\n"
-        "from gradwire.emu.transports.rules import transport_class\n"
-        "kept.use(json.loads(sys.argv[1]))\n"
+        "from gradwire.emu.native import code_cache\n"
+        "from gradwire.emu.transports.simulator_rules import transport_class\n"
+        "code_cache.use(json.loads(sys.argv[1]))\n"
         "loop = EpollLoop()\n"
         "loop.at(loop.now(), loop.stop)\n"
         "loop.run()\n"
-        "machine.rules(transport_class('ltp'))\n"
-        "print(sorted({'numba', 'torch', 'pyarrow', 'gradwire.components.identity'} & set(sys.modules)))"
+        "compiled_agent.rules(transport_class('ltp'))\n"
+        "print(sorted({'numba', 'torch', 'pyarrow', 'gradwire.jit.fingerprint'} & set(sys.modules)))"
     )
     environment = {**os.environ, "GRADWIRE_CACHE": str(elsewhere), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code, json.dumps(told)], capture_output=True, text=True, env=environment, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(told)], capture_output=True, text=True, env=environment, timeout=60
+    )
     assert (done.stdout, done.stderr) == ("[]\n", "")
     assert not elsewhere.exists()
 
 
 def _damaged_is_made_anew(folder, owner, known):
-    (name,) = (each for each in known if (folder / each / "pull.o").exists() and machine._rules_work(owner).identity == each)
+    (name,) = (
+        each
+        for each in known
+        if (folder / each / "pull.o").exists() and compiled_agent._rules_work(owner).identity == each
+    )
     code = (folder / name / "pull.o").read_bytes()
     (folder / name / "pull.o").write_bytes(bytes([code[0] ^ 1]) + code[1:])
     forget()
-    assert set(machine.rules(owner)) == set(at.RULES)
-    assert {each.identity for each in engines.kept_engines()} == known
+    assert set(compiled_agent.rules(owner)) == set(at.RULES)
+    assert {each.identity for each in engine_cache.cached_engines()} == known
     assert (folder / name / "pull.o").read_bytes()[:1] == code[:1]
 
 
 def test_where_no_child_can_compile_this_process_does(own_cache, monkeypatch):
-    monkeypatch.setattr(engines, "compile_all", lambda works: {})
+    monkeypatch.setattr(engine_cache, "compile_all", lambda works: {})
     owner = transport_class("constant_rate")
-    functions = machine.rules(owner)
-    assert set(functions) == set(at.RULES) and engines.kept_engines() == []
+    functions = compiled_agent.rules(owner)
+    assert set(functions) == set(at.RULES) and engine_cache.cached_engines() == []
     assert functions["on_probe"](0, 0, 0, 0, 0) == 0
 
 
 @pytest.mark.parametrize(
-    ("what", "why"),
-    [("'half'", "str"), ("undefined", "undefined"), ("now.real_part", "real_part")],
+    ("what", "why"), [("'half'", "str"), ("undefined", "undefined"), ("now.real_part", "real_part")]
 )
 def test_what_cannot_be_compiled_is_one_message_with_its_place(own_cache, tmp_path, what, why):
     owner = of_ones_own(tmp_path / "mine", what=what)
     with pytest.raises(ScenarioError) as caught:
-        kept.make_ready(machine.works([owner]))
+        code_cache.make_ready(compiled_agent.works([owner]))
     said = str(caught.value)
     place = HALVED.splitlines().index("    M[f + 1] = {what}") + 1
     assert f"{tmp_path / 'mine' / 'halved.py'}:{place}: " in said and why in said, said
-    assert not any(machine._rules_work(owner).identity == each.identity for each in engines.kept_engines())
+    assert not any(
+        compiled_agent._rules_work(owner).identity == each.identity for each in engine_cache.cached_engines()
+    )
 
 
 # --- what goes wrong in it
@@ -226,7 +237,7 @@ class Saying(Fake):
 
 def test_an_exception_in_pull_says_so_and_others_go_on():
     loop, nic, log = bench()
-    with pytest.raises(TestbedError, match="the function pull of a transport has raised an exception") as caught:
+    with pytest.raises(TestbedError, match="the function pull of a transport raised an exception") as caught:
         start(nic, Raising(log, loop, 1, 1, priority=7))
     assert (caught.value.where, caught.value.exit_code) == ("transport", 1)
     start(nic, Fake(log, loop, 2, 2))  # of a better class
@@ -239,7 +250,7 @@ def test_an_exception_in_a_timer_says_so():
     flow.timer = 300_000
     nic.heard(flow)
     loop.run(200)
-    with pytest.raises(TestbedError, match="the function on_timer of a transport has raised an exception"):
+    with pytest.raises(TestbedError, match="the function on_timer of a transport raised an exception"):
         loop.run(1000)
 
 
@@ -247,7 +258,7 @@ def test_an_exception_in_a_timer_says_so():
 def test_a_packet_that_a_message_has_not_got_is_not_sent(number):
     """Its bytes would be those of somebody else."""
     loop, nic, log = bench()
-    with pytest.raises(TestbedError, match=f"a transport wanted to send packet {number}, which its message has not got"):
+    with pytest.raises(TestbedError, match=f"a transport tried to send packet {number}, beyond the end of its message"):
         start(nic, Saying(log, loop, 1, number))
     assert nic.sender.empty
 
@@ -321,8 +332,8 @@ def test_an_agent_of_real_time_priority_has_a_share(tmp_path):
         "    sys.exit(77)\n"
         "from gradwire.emu.agent.core import layout as at\n"
         "from gradwire.emu.agent.loop import EpollLoop\n"
-        "from gradwire.emu.native import kept\n"
-        "from gradwire.emu.system.turns import SHARE_NS\n"
+        "from gradwire.emu.native import code_cache\n"
+        "from gradwire.emu.system.rt_scheduling import SHARE_NS\n"
         "assert EpollLoop().words[at.W_SHARE] == SHARE_NS > 0\n"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

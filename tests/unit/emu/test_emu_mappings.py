@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from gradwire.cli import app
-from gradwire.emu.uml import mappings
-from gradwire.emu.uml.build import find_kernel
-from gradwire.emu.uml.virtual import run_inside
+from gradwire.emu.virtual_time import memory_mappings
+from gradwire.emu.virtual_time.kernel_build import find_kernel
+from gradwire.emu.virtual_time.virtual_machine import run_inside
 
 TOUCH = """
 import mmap
@@ -26,39 +26,41 @@ print("gradwire: all touched,", sum(memory[page * 4096] for page in range(pages)
 @pytest.fixture
 def limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place = tmp_path / "max_map_count"
-    monkeypatch.setattr(mappings, "LIMIT", place)
+    monkeypatch.setattr(memory_mappings, "LIMIT", place)
     return place
 
 
-@pytest.mark.parametrize(("before", "after"), [("65530\n", "1048576"), ("1048576\n", "1048576"), ("2147483642\n", "2147483642")])
+@pytest.mark.parametrize(
+    ("before", "after"), [("65530\n", "1048576"), ("1048576\n", "1048576"), ("2147483642\n", "2147483642")]
+)
 def test_the_limit_is_raised_and_never_lowered(before: str, after: str, limit: Path) -> None:
     limit.write_text(before)
-    mappings.make_room()
-    assert limit.read_text().strip() == after and mappings.too_few() == ""
+    memory_mappings.raise_limit()
+    assert limit.read_text().strip() == after and memory_mappings.advice() == ""
 
 
 def test_who_may_not_raise_it_is_told_what_to_do(limit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limit.write_text("65530\n")
     monkeypatch.setattr(Path, "write_text", lambda *_, **__: (_ for _ in ()).throw(PermissionError("no")))
-    mappings.make_room()
-    assert mappings.limit() == 65530
-    assert "65,530" in mappings.too_few() and "vm.max_map_count = 1048576" in mappings.too_few()
+    memory_mappings.raise_limit()
+    assert memory_mappings.limit() == 65530
+    assert "65,530" in memory_mappings.advice() and "vm.max_map_count = 1048576" in memory_mappings.advice()
 
 
 @pytest.mark.parametrize("content", [None, "many\n", ""])
 def test_where_nothing_is_known_nothing_is_done(content: str | None, limit: Path) -> None:
     if content is not None:
         limit.write_text(content)
-    mappings.make_room()
-    assert mappings.limit() == 0 and mappings.too_few() == ""
+    memory_mappings.raise_limit()
+    assert memory_mappings.limit() == 0 and memory_mappings.advice() == ""
     assert (limit.read_text() if limit.exists() else None) == content
 
 
 @pytest.mark.skipif(find_kernel() is None, reason="there is no virtual-time kernel (make uml)")
 def test_a_program_with_many_scattered_pages_lives() -> None:
-    if not os.access(mappings.LIMIT, os.W_OK):
+    if not os.access(memory_mappings.LIMIT, os.W_OK):
         pytest.skip("not allowed to set vm.max_map_count")
-    mappings.LIMIT.write_text("65530\n")
+    memory_mappings.LIMIT.write_text("65530\n")
     heard: list[str] = []
     words: list[str] = []
     status = run_inside([sys.executable, "-c", TOUCH], seed=1, limit_s=200, heard=heard.append, words=words)
@@ -71,7 +73,7 @@ def test_a_rank_that_is_killed_comes_with_what_to_set(
     found: str, told: bool, limit: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit.write_text(found)
-    monkeypatch.setattr("gradwire.emu.uml.virtual.make_room", lambda: None)
+    monkeypatch.setattr("gradwire.emu.virtual_time.virtual_machine.raise_limit", lambda: None)
     command = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
     done = CliRunner().invoke(app, ["exec", "four-hosts", "--clock", "virtual", "--hosts", "h0", "--", *command])
     assert done.exit_code == 1 and "was killed by SIGKILL" in done.output

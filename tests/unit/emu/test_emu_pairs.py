@@ -13,23 +13,23 @@ import numpy as np
 import pytest
 from transport_bench import GBPS, US
 
-from gradwire.components import layout as at
-from gradwire.components.draws import entropy_of
-from gradwire.components.transports.base import Context
-from gradwire.components.transports.dlcp import Dlcp
-from gradwire.components.transports.dlcp_words import H_COUNT, HOST_WORDS, PAIR_WORDS, PEER_WORDS, Q_SENDERS
 from gradwire.emu.agent.base import MessageRow
 from gradwire.emu.agent.core import layout as core
 from gradwire.emu.agent.loop import EpollLoop
-from gradwire.emu.planning.prepare import transport_plan
+from gradwire.emu.planning.planner import transport_plan
 from gradwire.emu.transports.datagrams import DatagramCarrier
 from gradwire.emu.transports.endpoint import Endpoint
 from gradwire.emu.transports.pairs import Pairs
-from gradwire.emu.transports.rules import MUST, PULL_PROBE, ReceivingEnd, Rules, SendingEnd
+from gradwire.emu.transports.simulator_rules import MUST, PULL_PROBE, ReceivingEnd, Rules, SendingEnd
 from gradwire.emu.wire.header import ACK, STOP
-from gradwire.scenarios.loss import Allowance
+from gradwire.jit import layout as at
+from gradwire.jit.counter_rng import entropy_of
+from gradwire.protocols.transports.base import Context
+from gradwire.protocols.transports.dlcp.dlcp import Dlcp
+from gradwire.protocols.transports.dlcp.layout import H_COUNT, HOST_WORDS, PAIR_WORDS, PEER_WORDS, Q_SENDERS
+from gradwire.scenarios.loss import LossAllowance
 from gradwire.testing import transport
-from gradwire.testing.oracle.flows import Flow, Protocol, Words
+from gradwire.testing.oracle.flows import Flow, Memory, Protocol
 
 PAYLOAD, BASE, SENDERS, EACH = 100, 10 * US, 3, 4
 LINE = -(-(8_000_000_000_000 << 16) // (100 * GBPS))
@@ -40,7 +40,7 @@ class Both:
     """Messages of hosts 0, 1, ... to the last one, in the simulator's words and in the sockets'."""
 
     def __init__(self, rng, **settings):
-        self.memory = Words()
+        self.memory = Memory()
         table = transport("dlcp", payload=f"{PAYLOAD}B", **settings)
         parameters = Dlcp.parameters(table.model_dump(), CONTEXT)
         protocol = Protocol(self.memory, 0, Dlcp, table, parameters)
@@ -59,7 +59,7 @@ class Both:
                 self.theirs.append(
                     Flow(
                         self.memory, protocol, number=number, src=src, dst=SENDERS, nbytes=nbytes, priority=row.priority,
-                        loss=Allowance(row.bound, row.share, row.pool), turn=row.turn, important=important, entropy=entropy, line_speed=LINE, shared=words,
+                        loss=LossAllowance(row.bound, row.share, row.pool), turn=row.turn, important=important, entropy=entropy, line_speed=LINE, shared=words,
                     )
                 )  # fmt: skip
                 self.theirs[-1].on_sender("start", 0)

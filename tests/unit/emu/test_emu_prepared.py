@@ -15,21 +15,21 @@ from userspace_cases import MBPS, star
 
 from gradwire.emu import testbed
 from gradwire.emu.agent.report import Reports
-from gradwire.emu.control import supervise
+from gradwire.emu.control import supervisor
 from gradwire.emu.control.machines import command_of
-from gradwire.emu.planning.prepare import check_rates, kernel_options
-from gradwire.emu.switches.base import TestbedError
-from gradwire.emu.switches.userspace import UserspaceSwitch
+from gradwire.emu.planning.planner import check_rates, kernel_options
+from gradwire.emu.switches.backend_kind import TestbedError
+from gradwire.emu.switches.backends.userspace_backend import UserspaceSwitch
 from gradwire.emu.system.capture import file_name
 from gradwire.emu.system.namespaces import python_path
-from gradwire.emu.system.raw import Raw
-from gradwire.emu.uml import build
-from gradwire.experiment.resolve import resolve
-from gradwire.experiment.topology.cables import LinkSpec
-from gradwire.experiment.topology.graph import from_networkx
+from gradwire.emu.system.raw_outcome import RawResults
+from gradwire.emu.virtual_time import kernel_build
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.scenarios.load import load_scenario
+from gradwire.scenarios.loading.load import load_scenario
 from gradwire.scenarios.schema.emulation import RealHost
+from gradwire.topology.cables import LinkSpec
+from gradwire.topology.kinds.graph_files import from_networkx
+from gradwire.workload.resolve import resolve
 
 # rates
 
@@ -51,7 +51,7 @@ def test_a_machine_that_keeps_no_rate_refuses_every_scenario(monkeypatch: pytest
 
     monkeypatch.setattr("gradwire.emu.planning.probe.probe", lambda: full(reachable_bps=0))
     scenario = star_scenario(job=[], traffic=[{"kind": "all_to_all", "name": "all", "size": "1kB"}])
-    with pytest.raises(ScenarioError, match="kept none of the rates"):
+    with pytest.raises(ScenarioError, match="sustained none of the rates"):
         testbed.choose_backend(scenario, resolve(scenario), "wall", "userspace")
 
 
@@ -98,7 +98,7 @@ def test_captures_stay_in_their_folder(tmp_path: Path, name: str, file: str | No
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("a\nb", "no line of text"), (" a", "no line of text"), ("x" * 101, "too long"), ("a->b", "->")],
+    [("a\nb", "not one line of text"), (" a", "not one line of text"), ("x" * 101, "too long"), ("a->b", "->")],
 )
 def test_names_of_nodes_are_lines_of_text(name: str, words: str) -> None:
     networkx = pytest.importorskip("networkx")
@@ -113,7 +113,7 @@ def test_a_capture_that_cannot_be_kept_costs_itself_alone(tmp_path: Path) -> Non
         (tmp_path / f"{name}.pcapng").write_bytes(b"x")
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "a.pcapng").mkdir()
-    raw = Raw(Reports.empty(0), captures={name: str(tmp_path / f"{name}.pcapng") for name in ("a", "b")})
+    raw = RawResults(Reports.empty(0), captures={name: str(tmp_path / f"{name}.pcapng") for name in ("a", "b")})
     (tmp_path / "a.pcapng").unlink()
     (lost,) = testbed._keep_captures(raw, tmp_path / "new")
     assert lost.startswith(f"{tmp_path}/new/a.pcapng: cannot be written: ")
@@ -138,7 +138,7 @@ def test_a_switch_that_has_been_stopped_is_named(monkeypatch: pytest.MonkeyPatch
     try:
         switch = UserspaceSwitch(star(2))
         switch.process, switch._control = sleeper.pid, SimpleNamespace(fileno=lambda: os.open(os.devnull, os.O_WRONLY))  # type: ignore[assignment]
-        monkeypatch.setattr("gradwire.emu.switches.userspace.STOPPED_S", 0.0)
+        monkeypatch.setattr("gradwire.emu.switches.backends.userspace_backend.STOPPED_S", 0.0)
         assert switch._stopped_for() == 0
         sleeper.send_signal(19)
         os.waitid(os.P_PID, sleeper.pid, os.WSTOPPED)
@@ -155,94 +155,105 @@ def test_a_switch_that_has_been_stopped_is_named(monkeypatch: pytest.MonkeyPatch
 def test_an_interpreter_finds_inside_what_it_found_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(("/opt/numpy", "", "near")))
     assert python_path(Path("/x")).split(os.pathsep) == ["/x", "/opt/numpy", os.path.abspath("near")]
-    assert supervise.python_path is python_path
+    assert supervisor.python_path is python_path
 
 
-@pytest.mark.parametrize(("path", "words"), [("/bin/true", "no User-Mode Linux kernel"), ("/nowhere", "no program"), ("/tmp", "no program")])
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [("/bin/true", "not a User-Mode Linux kernel"), ("/nowhere", "not a program"), ("/tmp", "not a program")],
+)
 def test_a_kernel_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, path: str, words: str) -> None:
     monkeypatch.setenv("GRADWIRE_UML", path)
     with pytest.raises(TestbedError, match=words) as caught:
-        build.find_kernel()
+        kernel_build.find_kernel()
     assert path in str(caught.value)
 
 
 def test_the_source_of_the_kernel_may_be_anywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(build, "TOOLS", ())
-    monkeypatch.setattr(build, "SOURCES", tmp_path)
+    monkeypatch.setattr(kernel_build, "TOOLS", ())
+    monkeypatch.setattr(kernel_build, "SOURCES", tmp_path)
     with pytest.raises(TestbedError, match="make uml SOURCE="):
-        build.find_source()
-    with pytest.raises(TestbedError, match="is no file"):
-        build.find_source(tmp_path / "linux-6.1.tar.xz")
+        kernel_build.find_source()
+    with pytest.raises(TestbedError, match="no such file"):
+        kernel_build.find_source(tmp_path / "linux-6.1.tar.xz")
     (tmp_path / "linux-6.1.tar.xz").touch()
-    assert build.find_source(tmp_path / "linux-6.1.tar.xz") == tmp_path / "linux-6.1.tar.xz"
+    assert kernel_build.find_source(tmp_path / "linux-6.1.tar.xz") == tmp_path / "linux-6.1.tar.xz"
 
 
-def test_of_several_sources_the_one_that_has_been_tried_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_of_several_sources_the_one_that_has_been_tried_is_taken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """6.12 is not taken for 6.1 because its name begins so."""
-    monkeypatch.setattr(build, "TOOLS", ())
-    monkeypatch.setattr(build, "SOURCES", tmp_path)
+    monkeypatch.setattr(kernel_build, "TOOLS", ())
+    monkeypatch.setattr(kernel_build, "SOURCES", tmp_path)
     (tmp_path / "linux-source-6.8.0").mkdir()
-    for name in ("linux-source-6.8.0/linux-source-6.8.0.tar.bz2", "linux-source-6.12.tar.xz", "linux-source-6.1.tar.xz"):
+    for name in (
+        "linux-source-6.8.0/linux-source-6.8.0.tar.bz2",
+        "linux-source-6.12.tar.xz",
+        "linux-source-6.1.tar.xz",
+    ):
         (tmp_path / name).touch()
-        assert build.find_source() == tmp_path / name
-    assert [build.version_of(path) for path in map(Path, ("linux-6.1.tar.xz", "linux-6.12.57.tar.gz", "mine.tar"))] == [
+        assert kernel_build.find_source() == tmp_path / name
+    assert [kernel_build.version_of(path) for path in map(Path, ("linux-6.1.tar.xz", "linux-6.12.57.tar.gz", "mine.tar"))] == [
         "6.1", "6.12.57", ""]  # fmt: skip
 
 
 def test_the_kernel_that_was_asked_for_last_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(build, "TOOLS", ())
+    monkeypatch.setattr(kernel_build, "TOOLS", ())
     monkeypatch.setenv("GRADWIRE_CACHE", str(tmp_path))
     monkeypatch.delenv("GRADWIRE_UML", raising=False)
-    assert build.find_kernel() is None
+    assert kernel_build.find_kernel() is None
     tarballs = {version: tmp_path / f"linux-source-{version}.tar.xz" for version in ("6.1", "6.12", "6.6")}
     (tmp_path / "uml").mkdir()
-    kernels = {version: tmp_path / "uml" / f"linux-{version}.9-{build.recipe()}" for version in ("6.1", "6.12")}
+    kernels = {version: tmp_path / "uml" / f"linux-{version}.9-{kernel_build.recipe()}" for version in ("6.1", "6.12")}
     for number, version in enumerate(kernels):
         kernels[version].touch()
         os.utime(kernels[version], ns=(number, number))
     for tarball in tarballs.values():
         tarball.touch()
-    assert build.find_kernel() == kernels["6.12"]
-    assert build.build(tarball=tarballs["6.1"]) == kernels["6.1"] == build.find_kernel()
+    assert kernel_build.find_kernel() == kernels["6.12"]
+    assert kernel_build.build(tarball=tarballs["6.1"]) == kernels["6.1"] == kernel_build.find_kernel()
     os.utime(kernels["6.1"], ns=(2, 2))  # else within a tick of the file system's clock
-    assert build.ready(tarballs["6.12"]) == kernels["6.12"] == build.find_kernel()
-    assert build.ready(tarballs["6.6"]) is None
+    assert kernel_build.existing_kernel(tarballs["6.12"]) == kernels["6.12"] == kernel_build.find_kernel()
+    assert kernel_build.existing_kernel(tarballs["6.6"]) is None
 
 
 def test_an_option_that_is_dropped_is_named_unless_the_source_has_settled_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(build, "FRAGMENT", tmp_path / "fragment")
+    monkeypatch.setattr(kernel_build, "FRAGMENT", tmp_path / "fragment")
     kconfig = tmp_path / "drivers" / "char" / "Kconfig"
     kconfig.parent.mkdir(parents=True)
     (tmp_path / "fragment").write_text("CONFIG_NET=y\nCONFIG_RANDOM_TRUST_CPU=y\n")
     (tmp_path / "config").write_text("CONFIG_NET=y\n")
     kconfig.write_text("config OTHER\n")
-    build._check_options(tmp_path / "config", tmp_path)
+    kernel_build._check_options(tmp_path / "config", tmp_path)
     kconfig.write_text("config RANDOM_TRUST_CPU\n\tbool\n")
-    with pytest.raises(TestbedError, match="not taken: CONFIG_RANDOM_TRUST_CPU=y"):
-        build._check_options(tmp_path / "config", tmp_path)
+    with pytest.raises(TestbedError, match="not accepted: CONFIG_RANDOM_TRUST_CPU=y"):
+        kernel_build._check_options(tmp_path / "config", tmp_path)
     kconfig.write_text("config OTHER\n")
     (tmp_path / "config").write_text("")
-    with pytest.raises(TestbedError, match="not taken: CONFIG_NET=y"):
-        build._check_options(tmp_path / "config", tmp_path)
+    with pytest.raises(TestbedError, match="not accepted: CONFIG_NET=y"):
+        kernel_build._check_options(tmp_path / "config", tmp_path)
 
 
 def test_a_long_build_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(build, "TELL_S", 0.05)
+    monkeypatch.setattr(kernel_build, "PROGRESS_S", 0.05)
     said: list[str] = []
     log = tmp_path / "log"
     with log.open("wb") as out:
-        build._call(["sh", "-c", "echo '  CC   main.o'; sleep 0.3"], tmp_path, out, log, said.append)
+        kernel_build._call(["sh", "-c", "echo '  CC   main.o'; sleep 0.3"], tmp_path, out, log, said.append)
         with pytest.raises(TestbedError, match="failed"):
-            build._call(["false"], tmp_path, out, log, said.append)
+            kernel_build._call(["false"], tmp_path, out, log, said.append)
     assert any(line.endswith("CC main.o") for line in said)
 
 
 @pytest.mark.parametrize(("name", "status"), [("gradwire", 130), ("mine", 1)])
 def test_a_very_early_ctrl_c(tmp_path: Path, name: str, status: int) -> None:
     """While a command is being imported; a program that imports gradwire keeps its own."""
-    (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nfor _ in range(100): pass")
+    (tmp_path / "typer.py").write_text(
+        "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nfor _ in range(100): pass"
+    )
     script = f"import sys; sys.argv = ['/bin/{name}']; sys.path.insert(0, {str(tmp_path)!r}); from gradwire import cli"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     if status == 130:
@@ -253,8 +264,8 @@ def test_a_very_early_ctrl_c(tmp_path: Path, name: str, status: int) -> None:
 
 def test_sigterm_keeps_what_there_is(tmp_path: Path) -> None:
     """As Ctrl-C does; a command ends with 143 then."""
-    script = "import sys, os, signal, time\nfrom gradwire.cli.terminal import for_people\nfrom gradwire.scenarios.interrupt import CtrlC\n"
-    script += "@for_people\ndef work():\n  with CtrlC() as c:\n    os.kill(os.getpid(), signal.SIGTERM)\n"
+    script = "import sys, os, signal, time\nfrom gradwire.cli.terminal import for_people\nfrom gradwire.scenarios.interrupt import DeferredInterrupt\n"
+    script += "@for_people\ndef work():\n  with DeferredInterrupt() as c:\n    os.kill(os.getpid(), signal.SIGTERM)\n"
     script += "    time.sleep(0.1)\n    assert c.asked\n    print('kept')\n    c.check()\nwork()\n"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (143, "kept\n", "gradwire: terminated\n")

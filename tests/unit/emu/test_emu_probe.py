@@ -20,22 +20,22 @@ from typer.testing import CliRunner
 
 from gradwire.cli import app
 from gradwire.emu.agent.nic import MAKE_UP_NS
-from gradwire.emu.kernel import queueing
-from gradwire.emu.planning import choose as choosing
+from gradwire.emu.planning import backend_choice as choosing
 from gradwire.emu.planning import probe as probing
-from gradwire.emu.planning import probe_show
-from gradwire.emu.planning.changes import Change
-from gradwire.emu.planning.choose import Choice, choose
+from gradwire.emu.planning import probe_report
+from gradwire.emu.planning.backend_choice import BackendChoice, select_backend
+from gradwire.emu.planning.fault_changes import Change
 from gradwire.emu.planning.plan import Queues
-from gradwire.emu.planning.probe import Kernel, probe, virtual_kernel
-from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.planning.probe import KernelFeatures, probe, virtual_kernel
+from gradwire.emu.switches.backend_kind import TestbedError
+from gradwire.emu.switches.linux_network import queueing
 
 QDISCS = ("htb", "bfifo", "red", "netem", "clsact", "prio")
 
 
-def full(**changes: Any) -> Kernel:
+def full(**changes: Any) -> KernelFeatures:
     """A usual kernel: it has everything."""
-    kernel = Kernel(
+    kernel = KernelFeatures(
         release="6.8", machine="x86_64", cores=8, root=True, namespaces="", qdiscs=dict.fromkeys(QDISCS, ""),
         classifiers=dict.fromkeys(("u32", "bpf"), ""), actions={"mirred": ""}, nft_numgen="", bpf="", tun="",
         congestion=("cubic",), tools=dict.fromkeys(("ip", "tc", "nft", "clang"), "1.0"), reachable_bps=400_000_000,
@@ -43,7 +43,7 @@ def full(**changes: Any) -> Kernel:
     return replace(kernel, **changes)
 
 
-def without(table: str, *names: str) -> Kernel:
+def without(table: str, *names: str) -> KernelFeatures:
     kernel = full()
     return replace(kernel, **{table: {**getattr(kernel, table), **dict.fromkeys(names, "unknown kind")}})
 
@@ -85,8 +85,8 @@ def test_the_probe_of_a_user_says_what_root_would_add(tmp_path: Any) -> None:
         pytest.skip(f"other users cannot run this Python: {done.stderr.strip()[-100:]}")
     found = json.loads(done.stdout)
     assert found["root"] is False and (found["bpf"] != "")
-    kernel = Kernel(**{k: tuple(v) if isinstance(v, list) else v for k, v in found.items()})
-    assert any("as root" in line for line in probe_show.advice(kernel))
+    kernel = KernelFeatures(**{k: tuple(v) if isinstance(v, list) else v for k, v in found.items()})
+    assert any("as root" in line for line in probe_report.advice(kernel))
 
 
 @pytest.mark.usefixtures("only_kernel_backends")
@@ -94,10 +94,13 @@ def test_a_probe_without_unshare_says_so(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("gradwire.emu.system.namespaces.find_tool", lambda name: None)
     monkeypatch.setattr(probing, "find_tool", lambda name: None)
     found = probe(rates=False)
-    assert found.namespaces == "there is no command unshare"
+    assert found.namespaces == "command not found: unshare"
     assert found.missing_packages() == sorted(set(probing.PACKAGES.values()))
-    with pytest.raises(TestbedError, match=r"private namespaces cannot be made .*no command unshare.*expected the package util-linux"):
-        choose(star(2), found)
+    with pytest.raises(
+        TestbedError,
+        match=r"cannot create private namespaces .*command not found: unshare.*expected the package util-linux",
+    ):
+        select_backend(star(2), found)
 
 
 def test_a_probe_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,17 +108,17 @@ def test_a_probe_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probing, "LIMIT_S", 0.5)
     if reason := why_not("namespaces"):
         pytest.skip(reason)
-    assert probe(rates=False).namespaces == "nothing came back within 0.5 s"
+    assert probe(rates=False).namespaces == "no answer within 0.5 s"
 
 
 @pytest.mark.usefixtures("only_kernel_backends")
 def test_the_backend_with_the_fewest_departures_is_chosen() -> None:
     marked = Queues(8, 64_000, (10_000,) * 8, True)
-    best = choose(star(2, queues=marked, clock="virtual"), full())
-    assert best == Choice("bpf", best.why_not, []) and "buffer" in " ".join(best.why_not["red"])
-    no_bpf = choose(star(2, queues=marked), full(bpf="there is no command clang"))
-    assert no_bpf.name == "red" and no_bpf.why_not == {"bpf": ["no BPF program: there is no command clang"]}
-    assert any("64000 bytes to itself" in line for line in no_bpf.substitutions)
+    best = select_backend(star(2, queues=marked, clock="virtual"), full())
+    assert best == BackendChoice("bpf", best.why_not, []) and "buffer" in " ".join(best.why_not["red"])
+    no_bpf = select_backend(star(2, queues=marked), full(bpf="command not found: clang"))
+    assert no_bpf.name == "red" and no_bpf.why_not == {"bpf": ["no BPF program: command not found: clang"]}
+    assert any("a buffer of 64000 bytes" in line for line in no_bpf.substitutions)
 
 
 def test_the_fewest_departures_win_whatever_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,22 +126,22 @@ def test_the_fewest_departures_win_whatever_the_name(monkeypatch: pytest.MonkeyP
         def __init__(self, *said: str, keeps_time: bool = False) -> None:
             self.said, self.keeps_time = list(said), keeps_time
 
-        def missing(self, kernel: Kernel, plan: Any) -> list[str]:
+        def missing(self, kernel: KernelFeatures, plan: Any) -> list[str]:
             return []
 
-        def substitutions(self, kernel: Kernel, plan: Any) -> list[str]:
+        def substitutions(self, kernel: KernelFeatures, plan: Any) -> list[str]:
             return self.said
 
     kinds = {"bpf": Kind("one", "two"), "red": Kind("one", "two"), "userspace": Kind("one")}
-    monkeypatch.setattr(choosing, "kind_of", kinds.__getitem__)
-    got = choose(star(2), full())
+    monkeypatch.setattr(choosing, "backend_kind_of", kinds.__getitem__)
+    got = select_backend(star(2), full())
     assert (got.name, got.substitutions) == ("userspace", ["one"])
     assert got.why_not["bpf"] == ["departs further from the scenario: two"]
     kinds["userspace"] = Kind("one", "two", keeps_time=True)
-    assert choose(star(2), full()).name == "userspace", "of equals one that keeps time"
-    assert choose(star(2, clock="virtual"), full()).name == "bpf", "or the first"
+    assert select_backend(star(2), full()).name == "userspace", "of equals one that keeps time"
+    assert select_backend(star(2, clock="virtual"), full()).name == "bpf", "or the first"
     kinds["bpf"] = Kind("one")
-    assert choose(star(2), full()).name == "bpf", "but fewer departures come first"
+    assert select_backend(star(2), full()).name == "bpf", "but fewer departures come first"
 
 
 @pytest.mark.parametrize("name", ["bpf", "red", "userspace"])
@@ -147,54 +150,54 @@ def test_hosts_send_further_ahead_than_ports_let_packets_go(name: str) -> None:
     for rate in (50_000_000, 100_000_000, 1_000_000_000):
         plan = star(2, rate=rate)
         taken = queueing.slack_bytes(plan, plan.ports[0]) * 8e9 / rate if name != "userspace" else 0
-        assert choosing.kind_of(name).ahead_ns / 2 >= taken + MAKE_UP_NS
+        assert choosing.backend_kind_of(name).ahead_ns / 2 >= taken + MAKE_UP_NS
 
 
 @pytest.mark.usefixtures("only_kernel_backends")
 def test_what_is_missing_is_named() -> None:
     marked = Queues(8, 64_000, (10_000,) * 8, True)
     with pytest.raises(TestbedError, match="no qdisc red \\(unknown kind\\)"):
-        choose(star(2, queues=marked), without("qdiscs", "red"), "red")
-    assert choose(star(2), without("qdiscs", "red"), "red").name == "red", "nothing to mark: not needed"
+        select_backend(star(2, queues=marked), without("qdiscs", "red"), "red")
+    assert select_backend(star(2), without("qdiscs", "red"), "red").name == "red", "nothing to mark: not needed"
     with pytest.raises(TestbedError, match="no qdisc htb"):
-        choose(star(2), without("qdiscs", "htb"))
+        select_backend(star(2), without("qdiscs", "htb"))
     with pytest.raises(TestbedError, match="no classifier u32"):
-        choose(star(2), without("classifiers", "u32"), "red")
+        select_backend(star(2), without("classifiers", "u32"), "red")
     with pytest.raises(TestbedError, match="no qdisc netem"):
-        choose(star(2, loss={(0, 2): 0.1}), without("qdiscs", "netem"), "red")
+        select_backend(star(2, loss={(0, 2): 0.1}), without("qdiscs", "netem"), "red")
     cut = replace(star(2), changes=(Change(10**6, ((0, 1.0),)), Change(2 * 10**6, ((0, 0.0),))))
     for needed in ("netem", "clsact"):
         with pytest.raises(TestbedError, match=f"no qdisc {needed}"):
-            choose(cut, without("qdiscs", needed), "red")
-    told = choose(cut, full(), "red").substitutions
+            select_backend(cut, without("qdiscs", needed), "red")
+    told = select_backend(cut, full(), "red").substitutions
     assert not any("drawn by netem" in each for each in told), "a cut cable draws nothing"
     spraying = star(2, balancing="spray_random")
-    with pytest.raises(TestbedError, match="cannot deal packets out: no numgen"):
-        choose(spraying, full(nft_numgen="no numgen"), "red")
-    assert choose(spraying, full(nft_numgen="no numgen"), "bpf").name == "bpf"
-    with pytest.raises(TestbedError, match="there is no switch backend 'ovs'"):
-        choose(star(2), full(), "ovs")
+    with pytest.raises(TestbedError, match="cannot spray packets: no numgen"):
+        select_backend(spraying, full(nft_numgen="no numgen"), "red")
+    assert select_backend(spraying, full(nft_numgen="no numgen"), "bpf").name == "bpf"
+    with pytest.raises(TestbedError, match="unknown switch backend 'ovs'"):
+        select_backend(star(2), full(), "ovs")
     two = cases.make_plan(1, 2, [(0, 1), (0, 2)])
     with pytest.raises(TestbedError, match="hosts with several cables, such as h0"):
-        choose(two, full())
+        select_backend(two, full())
 
 
 @pytest.mark.usefixtures("only_kernel_backends")
 def test_what_is_substituted_is_said_with_figures() -> None:
     plan = star(2, rate=10_000_000_000, latency_ps=2_000_000)
-    said = " | ".join(choose(plan, without("qdiscs", "netem"), "bpf").substitutions)
+    said = " | ".join(select_backend(plan, without("qdiscs", "netem"), "bpf").substitutions)
     assert "no netem: cables have no latency (the scenario has 2 us)" in said and "1 us earlier" in said
-    assert "10000 Mbit/s, this machine kept 400" in said
-    assert choose(replace(plan, clock="virtual"), virtual_kernel(), "red").name == "red"
+    assert "10000 Mbit/s, but this machine sustained only 400" in said
+    assert select_backend(replace(plan, clock="virtual"), virtual_kernel(), "red").name == "red"
 
 
 def test_a_probe_is_shown_with_reasons_and_packages() -> None:
     out = StringIO()
     kernel = replace(
-        without("qdiscs", "netem"), tools={"tc": "6.1", "clang": ""}, bpf="there is no command clang", uml=""
+        without("qdiscs", "netem"), tools={"tc": "6.1", "clang": ""}, bpf="command not found: clang", uml=""
     )
-    choice = Choice("red", {"bpf": ["no BPF program: [x]"]}, ["red: every queue"])
-    Console(file=out, width=200).print(probe_show.tables(kernel, choice, "nothing [works]"))
+    choice = BackendChoice("red", {"bpf": ["no BPF program: [x]"]}, ["red: every queue"])
+    Console(file=out, width=200).print(probe_report.probe_tables(kernel, choice, "nothing [works]"))
     text = out.getvalue()
     for words in (
         "netem",
@@ -215,7 +218,7 @@ def test_the_probe_of_a_scenario_says_all_that_differs(monkeypatch: pytest.Monke
     small = 'name = "x"\ntopology = { kind = "star", hosts = 3 }\nlink = { rate = "10Mbps" }\nhost = { software_latency = "1ms" }\n'
     traffic = '[[traffic]]\nname = "in"\nkind = "incast"\nfan_in = 2\nsize = "5kB"\n'
     for text, words in (
-        (small + "[exec]\ncompute = \"measured\"\n", "computing takes what it takes"), (small + traffic + cut, "cut cable"),
+        (small + "[exec]\ncompute = \"measured\"\n", "computing takes real time"), (small + traffic + cut, "cut cable"),
     ):  # fmt: skip
         (tmp_path / "x.toml").write_text(text)
         done = CliRunner().invoke(app, ["probe", str(tmp_path / "x.toml"), "--json"])
@@ -225,4 +228,4 @@ def test_the_probe_of_a_scenario_says_all_that_differs(monkeypatch: pytest.Monke
 
 def test_whose_ports_keep_their_own_time() -> None:
     """The kernel's make up for late timers by being ahead; the userspace switch reckons."""
-    assert [name for name in choosing.BACKENDS if choosing.kind_of(name).keeps_time] == ["userspace"]
+    assert [name for name in choosing.BACKENDS if choosing.backend_kind_of(name).keeps_time] == ["userspace"]

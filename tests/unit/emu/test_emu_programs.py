@@ -15,20 +15,26 @@ from typer.testing import CliRunner
 
 import gradwire
 from gradwire.cli import app
-from gradwire.emu.planning.ability import untagged
-from gradwire.emu.planning.beside import shared
+from gradwire.emu.planning.background_traffic_checks import traffic_side_effects
+from gradwire.emu.planning.capabilities import untagged_job_notes
 from gradwire.emu.planning.plan import host_address
-from gradwire.emu.planning.prepare import check_scenario, make_plan
-from gradwire.emu.planning.programs import Asked, as_asked, check_clock, differences, programs_of
-from gradwire.emu.programs import outcome, rules, told
-from gradwire.emu.programs.described import Programs, Rule
-from gradwire.experiment.resolve import resolve
-from gradwire.experiment.topology import build_network
+from gradwire.emu.planning.planner import check_scenario, make_plan
+from gradwire.emu.planning.user_programs import (
+    ProgramRequest,
+    check_clock,
+    program_departures,
+    programs_of,
+    with_request,
+)
+from gradwire.emu.user_programs import marking_rules, outcome, rank_environment
+from gradwire.emu.user_programs.programs import Programs, Rule
+from gradwire.result_store.provenance import scenario_text
 from gradwire.scenarios.errors import GradwireError, ScenarioError
-from gradwire.scenarios.load import build_scenario, load_scenario
-from gradwire.scenarios.record import scenario_text
+from gradwire.scenarios.loading.load import build_scenario, load_scenario
 from gradwire.scenarios.schema.scenario import Scenario
+from gradwire.topology import build_network
 from gradwire.traces.trace import BUNDLED, load_trace
+from gradwire.workload.resolve import resolve
 
 MS = 10**6
 
@@ -42,7 +48,9 @@ def scenario_of(**more: object) -> Scenario:
 def made(command: tuple[str, ...] = ("true",), asked: dict[str, object] | None = None, **more: object) -> Programs:
     scenario = scenario_of(**more)
     network = build_network(scenario.topology, scenario.link, scenario.link_override)
-    return programs_of(scenario, network, Asked(command, environment={"PATH": "/bin:/usr/bin"}, **(asked or {})))  # type: ignore[arg-type]
+    return programs_of(
+        scenario, network, ProgramRequest(command, environment={"PATH": "/bin:/usr/bin"}, **(asked or {}))
+    )  # type: ignore[arg-type]
 
 
 def wrong(**more: object) -> list[str]:
@@ -53,7 +61,12 @@ def wrong(**more: object) -> list[str]:
 
 def test_ranks_are_numbered_host_by_host():
     programs = made(asked={"hosts": ("h2", "h0"), "ranks_per_host": 2})
-    assert [(r.number, r.host, r.local) for r in programs.ranks] == [(0, "h2", 0), (1, "h2", 1), (2, "h0", 0), (3, "h0", 1)]
+    assert [(r.number, r.host, r.local) for r in programs.ranks] == [
+        (0, "h2", 0),
+        (1, "h2", 1),
+        (2, "h0", 0),
+        (3, "h0", 1),
+    ]
     assert {r.address for r in programs.ranks} == {host_address(2), host_address(0)}
 
 
@@ -62,8 +75,8 @@ def test_a_rank_is_told_what_torchrun_tells():
                     {"hosts": ("h1", "h3"), "ranks_per_host": 2})  # fmt: skip
     rank = programs.ranks[3]
     address, master = host_address(3), host_address(1)
-    assert told.words(programs, rank) == ["python3", "--at=3/4", f"h3:{address}", '{"a": {b}}']
-    found = told.environment(programs, rank, "p6", Path("/left"), "wall")
+    assert rank_environment.command_words(programs, rank) == ["python3", "--at=3/4", f"h3:{address}", '{"a": {b}}']
+    found = rank_environment.environment(programs, rank, "p6", Path("/left"), "wall")
     wanted = {
         "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1",
         "MASTER_ADDR": master, "MASTER_PORT": "29500", "GLOO_SOCKET_IFNAME": "p6", "NCCL_SOCKET_IFNAME": "p6",
@@ -76,14 +89,14 @@ def test_a_rank_is_told_what_torchrun_tells():
 def test_the_users_environment_goes_before_our_defaults_and_not_before_who_a_rank_is():
     programs = made()
     theirs = {"OMP_NUM_THREADS": "8", "RANK": "7"}
-    found = told.environment(
+    found = rank_environment.environment(
         Programs(**{**vars(programs), "environment": theirs}), programs.ranks[1], "p0", Path("/left"), "virtual"
     )
     assert (found["OMP_NUM_THREADS"], found["RANK"], found["PYTHONHASHSEED"]) == ("8", "1", "0")
 
 
 def test_every_host_can_be_looked_up_in_both_families():
-    lines = told.hosts_file(made(asked={"hosts": ("h0",)})).splitlines()
+    lines = rank_environment.hosts_file(made(asked={"hosts": ("h0",)})).splitlines()
     for node in range(4):  # those that run nothing, too
         assert f"{host_address(node)} h{node}" in lines
         assert f"::ffff:{host_address(node)} h{node}" in lines
@@ -103,17 +116,17 @@ def test_every_host_can_be_looked_up_in_both_families():
     ],
 )  # fmt: skip
 def test_rules_in_nftables_words(rule: Rule, lines: list[str]):
-    assert rules.lines_of(rule) == lines
+    assert marking_rules.lines_of(rule) == lines
 
 
 def test_rules_hold_at_their_hosts_in_their_order():
     mark = [{"rank": 1, "priority": 0}, {"host": "h0", "to": "h3", "important": True}, {"priority": 2}]
     programs = made(asked={"hosts": ("h3", "h2")}, exec={"mark": mark})
-    assert [rules.of_node(programs.rules, node) for node in range(4)] == [[1, 2], [2], [0, 2], [2]]
+    assert [marking_rules.rules_of_node(programs.rules, node) for node in range(4)] == [[1, 2], [2], [0, 2], [2]]
     assert programs.rules[1].to == host_address(3)
-    text = rules.text_of(programs.rules, 2)
+    text = marking_rules.rules_text(programs.rules, 2)
     assert text.index('comment "0"') < text.index('comment "2"') and 'comment "1"' not in text
-    assert rules.text_of((), 0) == ""
+    assert marking_rules.rules_text((), 0) == ""
 
 
 @pytest.mark.parametrize(
@@ -189,22 +202,28 @@ def test_mark_writes_a_line_where_it_is_told_to(tmp_path: Path, monkeypatch: pyt
     gradwire.mark()
     gradwire.mark(3, loss=0.5, phase="late")
     first, second = [json.loads(line) for line in (tmp_path / "0").read_text().splitlines()]
-    assert first["rank"] == second.pop("rank") == 5 and set(first) == {"time_ns", "rank"} and first["time_ns"] <= second.pop("time_ns")
+    assert (
+        first["rank"] == second.pop("rank") == 5
+        and set(first) == {"time_ns", "rank"}
+        and first["time_ns"] <= second.pop("time_ns")
+    )
     assert second == {"step": 3, "loss": 0.5, "phase": "late"}
     monkeypatch.setenv("GRADWIRE_MARKS", str(tmp_path / "no" / "folder"))
     gradwire.mark(4)  # a run is worth more
 
 
 def test_mark_needs_nothing_else():
-    code = "import sys, gradwire; gradwire.mark(0); print([m for m in ('numpy', 'pydantic', 'torch') if m in sys.modules])"
+    code = (
+        "import sys, gradwire; gradwire.mark(0); print([m for m in ('numpy', 'pydantic', 'torch') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
 def marks_file(left: Path, rank: int, *entries: object) -> None:
-    (left / told.MARKS).mkdir(exist_ok=True)
+    (left / rank_environment.MARKS).mkdir(exist_ok=True)
     lines = [each if isinstance(each, str) else json.dumps(each) for each in entries]
-    (left / told.MARKS / str(rank)).write_text("\n".join(lines) + "\n")
+    (left / rank_environment.MARKS / str(rank)).write_text("\n".join(lines) + "\n")
 
 
 def test_iterations_lie_between_marks(tmp_path: Path):
@@ -212,11 +231,15 @@ def test_iterations_lie_between_marks(tmp_path: Path):
                {"time_ns": 1400, "step": 9, "computed_ns": 30, "loss": 2.5})  # fmt: skip
     marks_file(tmp_path, 1, {"time_ns": 1000, "rank": 2}, {"time_ns": 1001, "rank": 2})  # without a number, another's
     marks, wrong = outcome.read_marks(tmp_path, 3, began_ns=1000)
-    assert wrong == ["""rank 0: no marks, which are lines such as {"time_ns": 81234567}: 'no mark' and 1 more"""]
+    assert wrong == ["""rank 0: lines are not marks such as {"time_ns": 81234567}: 'no mark' and 1 more"""]
     table = outcome.iterations(marks, "train")
     assert table["job"] == ["train"] * 3
     rows = list(zip(*(table[key] for key in ("worker", "iteration", "start_ps", "end_ps", "compute_ps", "exposed_ps")), strict=True))  # fmt: skip
-    assert rows == [(0, 7, 100_000, 250_000, 0, 150_000), (0, 9, 250_000, 400_000, 30_000, 120_000), (2, 0, 0, 1000, 0, 1000)]
+    assert rows == [
+        (0, 7, 100_000, 250_000, 0, 150_000),
+        (0, 9, 250_000, 400_000, 30_000, 120_000),
+        (2, 0, 0, 1000, 0, 1000),
+    ]
     outcome.write_marks(marks, tmp_path / "marks.csv")
     with (tmp_path / "marks.csv").open() as file:
         written = list(csv.DictReader(file))
@@ -236,12 +259,12 @@ def test_the_first_rank_that_failed_by_itself_is_named_first():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "there is no command"),
-        (("--ranks-per-host", "0", "--", "true"), "--ranks-per-host: cannot be 0"),
-        (("--compute", "guess", "--", "true"), "--compute: cannot be 'guess'"),
+        ((), "has no command"),
+        (("--ranks-per-host", "0", "--", "true"), "--ranks-per-host: is 0"),
+        (("--compute", "guess", "--", "true"), "--compute: is 'guess'"),
         (("--hosts", "h0,,h1", "--", "true"), "--hosts: 'h0,,h1' has an empty name"),
-        (("--at", "s0", "--", "true"), "--pcap FOLDER too"),
-        (("--clock", "sundial", "--", "true"), "there is no clock 'sundial'"),
+        (("--at", "s0", "--", "true"), "--pcap FOLDER as well"),
+        (("--clock", "sundial", "--", "true"), "unknown clock 'sundial'"),
     ],
 )
 def test_bad_input_is_one_message(arguments: tuple[str, ...], words: str):
@@ -269,10 +292,15 @@ def test_computing_of_a_trace_comes_with_its_times_and_says_so():
     programs = made(asked={"trace": "resnet50-v100"}, exec={"compute": "trace", "compute_scale": 2.0})
     assert programs.trace == "resnet50-v100"
     assert json.loads(programs.times)["layers"]
-    assert told.environment(programs, programs.ranks[0], "p0", Path("/x/left"), "virtual")["GRADWIRE_TIMES"] == "/x/timetable.json"
-    assert "GRADWIRE_TIMES" not in told.environment(programs, programs.ranks[0], "p0", Path("/x/left"), "wall")
-    (said,) = differences(programs, "virtual")
-    assert said == "computing takes 2 times what the trace 'resnet50-v100' has recorded"
+    assert (
+        rank_environment.environment(programs, programs.ranks[0], "p0", Path("/x/left"), "virtual")["GRADWIRE_TIMES"]
+        == "/x/timetable.json"
+    )
+    assert "GRADWIRE_TIMES" not in rank_environment.environment(
+        programs, programs.ranks[0], "p0", Path("/x/left"), "wall"
+    )
+    (said,) = program_departures(programs, "virtual")
+    assert said == "computing takes 2 times the times recorded in the trace 'resnet50-v100'"
 
 
 def test_the_scale_of_computing_goes_with_what_the_command_line_asks_for():
@@ -281,7 +309,9 @@ def test_the_scale_of_computing_goes_with_what_the_command_line_asks_for():
     assert (programs.compute, programs.scale) == ("trace", 50.0)
     assert made(asked={"compute": "measured"}, exec={"compute_scale": 3.0}).scale == 3.0
     assert wrong(exec={"compute_scale": 50.0}) == ["exec.compute_scale"]
-    assert wrong(asked={"compute": "none"}, exec={"compute": "measured", "compute_scale": 2.0}) == ["exec.compute_scale"]
+    assert wrong(asked={"compute": "none"}, exec={"compute": "measured", "compute_scale": 2.0}) == [
+        "exec.compute_scale"
+    ]
 
 
 def test_a_result_has_what_was_asked_for_and_the_trace():
@@ -289,14 +319,14 @@ def test_a_result_has_what_was_asked_for_and_the_trace():
     trace, folder = load_trace("resnet50-v100"), str(BUNDLED / "resnet50-v100")
     asked = {"hosts": ("h2", "h0"), "compute": "trace", "trace": folder}
     scenario = scenario_of(exec={"compute_scale": 2.0, "grace": "1s"})
-    ran = as_asked(scenario, Asked(("true",), **asked))
+    ran = with_request(scenario, ProgramRequest(("true",), **asked))
     again = build_scenario(tomllib.loads(scenario_text(ran)))
     assert again.exec == ran.exec and ran.exec is not None and ran.exec.trace == folder
     network = build_network(scenario.topology, scenario.link, scenario.link_override)
     for each, more in ((scenario, asked), (again, {})):
-        programs = programs_of(each, network, Asked(("true",), environment={"PATH": "/bin"}, cwd="/", **more))
+        programs = programs_of(each, network, ProgramRequest(("true",), environment={"PATH": "/bin"}, cwd="/", **more))
         assert programs.trace_hash == trace.digest() and [rank.host for rank in programs.ranks] == ["h2", "h0"]
-    none = as_asked(again, Asked(("true",), compute="none"))
+    none = with_request(again, ProgramRequest(("true",), compute="none"))
     assert none.exec is not None and none.exec.trace is None and "trace" not in none.exec.model_fields_set
 
 
@@ -306,24 +336,26 @@ def test_what_programs_have_of_the_traffic_beside_them_is_said():
     def said(**more: object) -> list[str]:
         scenario = scenario_of(**more)
         found = resolve(scenario)
-        asked = Asked(("true",), environment={"PATH": "/bin"})
-        plan = make_plan(scenario, found, clock="virtual", switch="bpf", programs=programs_of(scenario, found.network, asked))
-        return shared(scenario, plan)
+        asked = ProgramRequest(("true",), environment={"PATH": "/bin"})
+        plan = make_plan(
+            scenario, found, clock="virtual", switch="bpf", programs=programs_of(scenario, found.network, asked)
+        )
+        return traffic_side_effects(scenario, plan)
 
     assert said() == []
     size, tcp = said(traffic=[traffic])
-    assert "up to 4148 bytes, not 1500 (exec.mtu)" in size
-    assert tcp.endswith("a smallest time-out of 2ms, an initial window of 10 packets, the wish for congestion marks")
+    assert "up to 4148 bytes instead of 1500 (exec.mtu)" in size
+    assert tcp.endswith("a minimum RTO of 2ms, an initial window of 10 packets, ECN")
     small = {**traffic, "transport": {"kind": "cubic", "payload": "1448B"}}
     (tcp,) = said(traffic=[small], exec={"min_rto": "200ms"})
     assert tcp.endswith("at their hosts: an initial window of 10 packets")
 
 
 def test_tags_that_the_kernel_does_not_write_are_said():
-    said = {each.policy_name: untagged(each) for each in load_scenario("testbed-wall").variants()}
+    said = {each.policy_name: untagged_job_notes(each) for each in load_scenario("testbed-wall").variants()}
     assert said["cubic"] == said["dlcp"] == []
-    (line,) = untagged(load_scenario("testbed-wall", policy="cubic", set=["job.tagging.magnitude=true"]))
-    assert "packets of resnet20 are all alike" in line and "(cubic)" in line
+    (line,) = untagged_job_notes(load_scenario("testbed-wall", policy="cubic", set=["job.tagging.magnitude=true"]))
+    assert "packets of resnet20 are not tagged" in line and "(cubic)" in line
 
 
 def test_a_transport_that_carries_nothing_is_refused():
@@ -337,15 +369,18 @@ def test_a_transport_that_carries_nothing_is_refused():
 
 def test_computing_on_the_wall_clock_takes_what_it_takes():
     """Asked for on the command line it is refused; what a scenario has for the other clock is said."""
-    for asked, option in (({"trace": "resnet20", "compute": "trace"}, "--trace"), ({"compute": "measured"}, "--compute")):
+    for asked, option in (
+        ({"trace": "resnet20", "compute": "trace"}, "--trace"),
+        ({"compute": "measured"}, "--compute"),
+    ):
         with pytest.raises(ScenarioError) as caught:
-            check_clock(Asked(("true",), **asked), "wall")
+            check_clock(ProgramRequest(("true",), **asked), "wall")
         assert [mistake.path for mistake in caught.value.mistakes] == [option]
-        check_clock(Asked(("true",), **asked), "virtual")
-    check_clock(Asked(("true",), compute="none"), "wall")
-    assert differences(made(), "wall") == []
-    (said,) = differences(made(exec={"compute": "measured"}), "wall")
-    assert said == 'computing takes what it takes: compute = "measured" is for the virtual clock'
+        check_clock(ProgramRequest(("true",), **asked), "virtual")
+    check_clock(ProgramRequest(("true",), compute="none"), "wall")
+    assert program_departures(made(), "wall") == []
+    (said,) = program_departures(made(exec={"compute": "measured"}), "wall")
+    assert said == 'computing takes real time: compute = "measured" is for the virtual clock'
 
 
 def test_passes_of_a_paced_model_end_where_its_marks_say():

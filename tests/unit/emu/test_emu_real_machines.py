@@ -15,15 +15,15 @@ import pytest
 from gradwire.emu.agent.agent import with_files
 from gradwire.emu.agent.report import Reports
 from gradwire.emu.control import machines
-from gradwire.emu.control.launchers import Command
-from gradwire.emu.planning.plan import Plan
-from gradwire.emu.planning.prepare import make_plan
-from gradwire.emu.switches.base import TestbedError
-from gradwire.emu.system.raw import Raw
+from gradwire.emu.control.launchers import CommandLauncher
+from gradwire.emu.planning.plan import TestbedPlan
+from gradwire.emu.planning.planner import make_plan
+from gradwire.emu.switches.backend_kind import TestbedError
+from gradwire.emu.system.raw_outcome import RawResults
 from gradwire.emu.testbed import LIMIT_S, Request, emulate
-from gradwire.experiment.resolve import resolve
-from gradwire.scenarios.load import build_scenario
+from gradwire.scenarios.loading.load import build_scenario
 from gradwire.scenarios.schema.emulation import RealHost
+from gradwire.workload.resolve import resolve
 
 HOSTS = [
     RealHost.model_validate({"name": f"h{number}", "address": f"192.0.2.{10 + number}", "ssh": f"user@node{number}"})
@@ -41,7 +41,7 @@ TABLES = {
 
 
 @pytest.fixture
-def plan() -> Plan:
+def plan() -> TestbedPlan:
     scenario = build_scenario(TABLES)
     return make_plan(scenario, resolve(scenario), clock="wall", switch="none")
 
@@ -136,7 +136,7 @@ def test_problems_make_a_run_invalid_and_progress_is_told(plan, controller):
 
 def test_every_host_is_started_by_its_own_command(plan, controller, monkeypatch):
     started: list[str] = []
-    monkeypatch.setattr(machines, "Command", lambda command: command)
+    monkeypatch.setattr(machines, "CommandLauncher", lambda command: command)
     controller.does = lambda it: started.extend(it.launcher(node)[-2] for node in range(3))
     machines.run_on_machines(plan, HOSTS)
     assert started == ["user@node0", "user@node1", "user@node2"]
@@ -147,9 +147,9 @@ def test_clocks_that_are_not_known_exactly_are_told(trip_ns, told):
     """Half of the worst of the quickest round trips."""
     reports = Reports.empty(1)
     reports.round_trips.update({0: 50_000, 1: trip_ns, 2: 60_000})
-    first, *rest = machines.differences(Raw(reports))
+    first, *rest = machines.machine_notes(RawResults(reports))
     assert first.startswith("real machines: ")
-    assert rest == ([f"the machines' clocks are known to within {told} of each other"] if told else [])
+    assert rest == ([f"the machines' clocks agree to within {told}"] if told else [])
 
 
 def test_the_limit_and_what_is_said_of_the_run_are_the_requests(monkeypatch):
@@ -169,7 +169,7 @@ def test_the_limit_and_what_is_said_of_the_run_are_the_requests(monkeypatch):
 
 def test_a_command_is_in_a_session_of_its_own(plan):
     """Ctrl-C at a terminal is for us, and we end the agents in order."""
-    child = Command(lambda node: ["sleep", "60"]).start(plan, 0, ())
+    child = CommandLauncher(lambda node: ["sleep", "60"]).start(plan, 0, ())
     try:
         assert os.getsid(child.pid) == child.pid != os.getsid(0)
         assert not child.told and child.status() is None
@@ -181,6 +181,6 @@ def test_a_command_is_in_a_session_of_its_own(plan):
 
 
 def test_a_command_that_is_not_there_is_named(plan):
-    with pytest.raises(TestbedError, match=r"the agent of h1 cannot be started: No such file") as caught:
-        Command(lambda node: ["/nowhere/ssh", "node1"]).start(plan, 1, ())
+    with pytest.raises(TestbedError, match=r"cannot start the agent of h1: No such file") as caught:
+        CommandLauncher(lambda node: ["/nowhere/ssh", "node1"]).start(plan, 1, ())
     assert caught.value.where == "/nowhere/ssh node1"

@@ -15,22 +15,22 @@ import pytest
 from transport_bench import GBPS, MS, US
 
 import gradwire
-from gradwire.components import layout as at
-from gradwire.components.transports.base import Context
 from gradwire.emu.agent.base import MessageRow
-from gradwire.emu.planning.ability import available, lacking
-from gradwire.emu.planning.prepare import transport_plan
-from gradwire.emu.transports.rules import ReceivingEnd, Rules, SendingEnd, transport_class
-from gradwire.scenarios.components import components
+from gradwire.emu.planning.capabilities import available_transports, missing_features
+from gradwire.emu.planning.planner import transport_plan
+from gradwire.emu.transports.simulator_rules import ReceivingEnd, Rules, SendingEnd, transport_class
+from gradwire.jit import layout as at
+from gradwire.protocols.transports.base import Context
+from gradwire.scenarios.loading.registry import components
 from gradwire.scenarios.wire import TCP_OVERHEAD, UDP_OVERHEAD
-from gradwire.testing import Ends, transport
+from gradwire.testing import FlowHarness, transport
 
 BASE, PAYLOAD = 10 * US, 1400
 EXAMPLES = str(Path(gradwire.__file__).resolve().parents[1] / "examples")
 LINE = -(-(8_000_000_000_000 << 16) // (100 * GBPS))
 SLOW = -(-(8_000_000_000_000 << 16) // (40 * GBPS))
 PLACES = {at.S_BITS, at.S_PEER, at.S_TAGS, at.S_SENT, at.S_LAST, at.S_STAMPS, at.S_DATA, at.S_PAIR}
-RUNNING = [kind for kind in available() if not components("transport")[kind].congestion()]
+RUNNING = [kind for kind in available_transports() if not components("transport")[kind].congestion()]
 
 
 class Both:
@@ -38,7 +38,7 @@ class Both:
 
     def __init__(self, kind, packets, tags, allowed, **settings):
         owner = transport_class(kind)
-        self.ends = Ends(
+        self.ends = FlowHarness(
             owner, packets, payload=PAYLOAD, tags=tags, allowed=allowed, base_rtt=BASE, slowest=40 * GBPS, **settings
         )
         nbytes = PAYLOAD * packets
@@ -101,7 +101,11 @@ def test_a_course_of_events_has_the_same_consequences(kind, packets, seed):
     lossy = kind in ("ltp", "constant_rate")
     allowed = rng.choice([0, PAYLOAD * packets // 10]) if lossy else 0
     tags = rng.choice([True, False, [rng.random() < 0.5 for _ in range(packets)]])
-    table = {"timely": {"t_low": 15 * US, "t_high": 100 * US, "min_rto": MS}, "swift": {"min_rto": MS}, "nscc": {"trimming": False}}
+    table = {
+        "timely": {"t_low": 15 * US, "t_high": 100 * US, "min_rto": MS},
+        "swift": {"min_rto": MS},
+        "nscc": {"trimming": False},
+    }
     both = Both(kind, packets, tags, allowed, **table.get(kind, {}))
     now, bag = 0, []
     for _ in range(60 * packets + 3000):
@@ -136,10 +140,10 @@ def test_a_course_of_events_has_the_same_consequences(kind, packets, seed):
 
 def test_what_runs_on_sockets_and_why_the_rest_does_not():
     assert {"dlcp", "ltp", "timely", "swift", "constant_rate"} == set(RUNNING)
-    for kind in set(components("transport")) - set(available()):
-        assert lacking(transport(kind)), kind
-    assert lacking(transport("nscc", trimming=False)) == []
-    assert "PFC" in lacking(transport("dcqcn"))[0] and "headers" in lacking(transport("ndp"))[0]
+    for kind in set(components("transport")) - set(available_transports()):
+        assert missing_features(transport(kind)), kind
+    assert missing_features(transport("nscc", trimming=False)) == []
+    assert "PFC" in missing_features(transport("dcqcn"))[0] and "headers" in missing_features(transport("ndp"))[0]
 
 
 def test_packets_are_as_long_as_they_are_simulated():
@@ -161,4 +165,4 @@ def test_a_transport_of_ones_own_runs_as_it_stands():
     assert sent == [0, 1, 2, 3, at.BLOCKED] and sender.gap == 2 * LINE
     answers = [receiver.take(sequence, 1000, 0, 0) for sequence in range(4)]
     assert receiver.done and rules.answer(answers[3]).kind == at.STOP
-    assert lacking(transport("constant_rate:ConstantRate"), EXAMPLES) == []
+    assert missing_features(transport("constant_rate:ConstantRate"), EXAMPLES) == []

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from gradwire.emu.agent.loop import EpollLoop
-from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.switches.backend_kind import TestbedError
 from gradwire.emu.transports.datagrams import DatagramCarrier
 from gradwire.emu.transports.dlcp import DlcpBySide
-from gradwire.emu.transports.side import BACKOFF_AT, CONNECTIONS, INFO_BYTES, SideChannel
+from gradwire.emu.transports.side_channel import BACKOFF_AT, CONNECTIONS, INFO_BYTES, SideChannel
 from gradwire.emu.wire.header import ACK, PROBE, STOP, Header
 from gradwire.scenarios.wire import dscp
 
@@ -79,9 +79,11 @@ def asked(sides):
     """From now on, how often the kernel is asked: a list that grows."""
     calls = []
     for connection in (each for side in sides for each in side._all()):
+
         def ask(real=connection.ask):
             calls.append(real)
             return real()
+
         connection.ask = ask
     return calls
 
@@ -199,7 +201,9 @@ def test_what_the_kernel_sends_again_takes_its_time_on_the_line(pair):
 def test_carriers_begin_with_a_free_line_and_without_debts():
     calls = []
     parts = SimpleNamespace(clock="wall")
-    constant, dlcp = (SimpleNamespace(kind=kind, folder=None, parameters={}, payload=1400) for kind in ("constant_rate", "dlcp"))
+    constant, dlcp = (
+        SimpleNamespace(kind=kind, folder=None, parameters={}, payload=1400) for kind in ("constant_rate", "dlcp")
+    )
     endpoint = SimpleNamespace(nic=SimpleNamespace(restart=lambda: calls.append("nic")))
     side = SimpleNamespace(begin=lambda: calls.append("side"))
     DatagramCarrier(parts, constant, endpoint).begin()

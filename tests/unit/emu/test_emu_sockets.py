@@ -9,7 +9,7 @@ import struct
 import numpy as np
 import pytest
 
-from gradwire.emu.switches.base import TestbedError
+from gradwire.emu.switches.backend_kind import TestbedError
 from gradwire.emu.system.sockets import (
     ADDRESS,
     ADDRESS_AT,
@@ -82,7 +82,9 @@ def test_fill_makes_smallest_frames(pair):
 def test_more_than_a_call_takes(pair):
     content = np.arange(100, dtype=np.uint8)
     for number in range(1000):
-        pair.sender.add(pair.here.fileno(), int(pair.name.ctypes.data), 0, (number, 0, 0, 0, 0), int(content.ctypes.data), 100)
+        pair.sender.add(
+            pair.here.fileno(), int(pair.name.ctypes.data), 0, (number, 0, 0, 0, 0), int(content.ctypes.data), 100
+        )
     pair.sender.flush()
     found = pair.take()
     assert [struct.unpack_from(">I", data)[0] for _, data in found] == list(range(1000))
@@ -155,7 +157,7 @@ def test_what_the_kernel_refuses_is_an_error_of_its_own(pair):
 
 
 def test_a_port_that_is_taken_is_one_line(pair):
-    with pytest.raises(TestbedError, match=r"UDP port \d+ of 127\.0\.0\.1 cannot be used: Address already in use"):
+    with pytest.raises(TestbedError, match=r"cannot bind UDP port \d+ of 127\.0\.0\.1: Address already in use"):
         open_datagrams(HOST, pair.there.getsockname()[1])
 
 

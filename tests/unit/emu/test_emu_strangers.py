@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from emu_agents_cases import MBPS, inside, needs_namespaces
 
-from gradwire.emu.agent.stream import MAGIC, REPORTED, Decoder, encode
+from gradwire.emu.agent.frame_stream import AGENT_RECORDS, MAGIC, Decoder, encode
 from gradwire.emu.control.agents import Agents
-from gradwire.emu.control.launchers import Command
-from gradwire.emu.switches.base import TestbedError
-from gradwire.emu.wire.header import NotOurs
+from gradwire.emu.control.launchers import CommandLauncher
+from gradwire.emu.switches.backend_kind import TestbedError
+from gradwire.emu.wire.header import ForeignDataError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from soak.agents import cases
@@ -39,9 +39,9 @@ class Evil:
 
 def test_nothing_that_is_sent_runs():
     for data in (pickle.dumps(("opened", Evil())), MAGIC + pickle.dumps(Evil())):
-        with pytest.raises(NotOurs):
+        with pytest.raises(ForeignDataError):
             list(Decoder().feed(data + bytes(100)))
-    with pytest.raises(TypeError, match="Evil does not go over the stream"):
+    with pytest.raises(TypeError, match="cannot encode Evil"):
         encode(("opened", Evil()))
     assert not Path("/tmp/gradwire-ran").exists()
 
@@ -51,8 +51,8 @@ def test_only_what_agents_tell_of_comes_from_them():
 
     data = encode(("opened", Queues(8, 1, None, False)))
     assert len(list(Decoder().feed(data))) == 1
-    with pytest.raises(NotOurs, match="a record 'Queues' is none that comes this way"):
-        list(Decoder(records=REPORTED).feed(data))
+    with pytest.raises(ForeignDataError, match="unexpected record 'Queues'"):
+        list(Decoder(records=AGENT_RECORDS).feed(data))
 
 
 @pytest.mark.parametrize("dtype", ["?", "<i8", "<u4", "<f4", "<f8", "<i2"])
@@ -65,7 +65,10 @@ def test_arrays_come_as_they_are(dtype):
 @pytest.mark.parametrize(
     ("says", "words"),
     [
-        ("echo 'Welcome to node0, have a nice day'; sleep 20", "what came is no frame: 'Welcome to node0, have a nice day'"),
+        (
+            "echo 'Welcome to node0, have a nice day'; sleep 20",
+            "invalid frame: got 'Welcome to node0, have a nice day'",
+        ),
         (f"printf '{MAGIC.decode()}\\000\\007'; head -c 30 /dev/zero; sleep 20", "version 7"),
     ],
 )
@@ -74,7 +77,7 @@ def test_a_command_that_is_no_agent_is_named_at_once(says, words):
     from emu_agents_cases import plan_of
 
     plan = plan_of([{"src": 0, "dst": 1, "nbytes": 1}])
-    agents = Agents(plan, Command(lambda node: ["sh", "-c", says]), [0])
+    agents = Agents(plan, CommandLauncher(lambda node: ["sh", "-c", says]), [0])
     try:
         with pytest.raises(TestbedError, match=words) as caught:
             agents.all_say("opened", 5, "open their sockets")

@@ -12,13 +12,13 @@ import types
 import pytest
 from emu_cases import needs
 
-from gradwire.cli import execute
-from gradwire.emu.control import supervise
-from gradwire.emu.switches.base import TestbedError
-from gradwire.emu.uml import virtual
-from gradwire.emu.uml.virtual import PREFIX, Last, run_inside, wait
-from gradwire.emu.uml.watch import STILL_S
-from gradwire.scenarios.interrupt import REPEAT_S, CtrlC, deferred
+from gradwire.cli.commands import execute
+from gradwire.emu.control import supervisor
+from gradwire.emu.switches.backend_kind import TestbedError
+from gradwire.emu.virtual_time import virtual_machine
+from gradwire.emu.virtual_time.machine_clock import STILL_S
+from gradwire.emu.virtual_time.virtual_machine import PREFIX, FinalFile, run_inside, wait
+from gradwire.scenarios.interrupt import REPEAT_S, DeferredInterrupt, defer_interrupt
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def sleeper():
 
 def test_a_noted_interrupt_ends_the_program(sleeper):
     asked: list[str] = []
-    ctrl_c = CtrlC()
+    ctrl_c = DeferredInterrupt()
 
     def ask(why: str) -> bool:
         asked.append(why)
@@ -46,7 +46,7 @@ def test_a_noted_interrupt_ends_the_program(sleeper):
 
 
 def test_a_noted_interrupt_of_what_cannot_be_asked(sleeper):
-    ctrl_c = CtrlC()
+    ctrl_c = DeferredInterrupt()
     ctrl_c.asked = True
     with pytest.raises(KeyboardInterrupt):
         wait(sleeper, 50, 20, None, "here", ctrl_c)
@@ -54,7 +54,7 @@ def test_a_noted_interrupt_of_what_cannot_be_asked(sleeper):
 
 def test_a_signal_is_noted_and_raised_where_it_is_looked_for(sleeper):
     """The first one does not raise by itself: it would be lost in a callback, while a process is forked for one."""
-    with CtrlC() as ctrl_c:
+    with DeferredInterrupt() as ctrl_c:
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.05)
         with pytest.raises(KeyboardInterrupt):
@@ -63,20 +63,20 @@ def test_a_signal_is_noted_and_raised_where_it_is_looked_for(sleeper):
 
 def test_the_limit(sleeper):
     asked: list[str] = []
-    with pytest.raises(TestbedError, match=r"not over after 0.8 s"):
-        wait(sleeper, 0.8, 1, lambda why: bool(asked.append(why)), "here", CtrlC())
+    with pytest.raises(TestbedError, match=r"limit of 0.8 s exceeded"):
+        wait(sleeper, 0.8, 1, lambda why: bool(asked.append(why)), "here", DeferredInterrupt())
     assert asked == ["max_wall"]
 
 
 def test_a_program_that_ends(sleeper):
     sleeper.terminate()
-    wait(sleeper, 50, 20, None, "here", CtrlC())
+    wait(sleeper, 50, 20, None, "here", DeferredInterrupt())
     assert sleeper.returncode == -signal.SIGTERM
 
 
 @pytest.mark.parametrize("why", ["interrupt", "max_wall"])
 def test_what_was_asked_and_does_not_end_is_a_failure(sleeper, why):
-    ctrl_c = CtrlC()
+    ctrl_c = DeferredInterrupt()
     ctrl_c.asked = why == "interrupt"
     with pytest.raises(KeyboardInterrupt if ctrl_c.asked else TestbedError):
         wait(sleeper, 0.1, 0.2, lambda reason: reason == why, "here", ctrl_c)
@@ -85,13 +85,13 @@ def test_what_was_asked_and_does_not_end_is_a_failure(sleeper, why):
 
 def test_what_is_not_worth_waiting_for_is_not_waited_for(sleeper):
     began = time.monotonic()
-    with pytest.raises(TestbedError, match="not over"):
-        wait(sleeper, 0.1, 50, lambda why: False, "here", CtrlC())
+    with pytest.raises(TestbedError, match="exceeded"):
+        wait(sleeper, 0.1, 50, lambda why: False, "here", DeferredInterrupt())
     assert time.monotonic() - began < 25
 
 
 def test_a_second_ctrl_c_is_raised_at_once():
-    with CtrlC() as ctrl_c:
+    with DeferredInterrupt() as ctrl_c:
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.05)
         assert ctrl_c.asked
@@ -107,10 +107,10 @@ def test_a_second_ctrl_c_is_raised_at_once():
 def test_a_request_that_nobody_has_checked_is_raised_when_the_context_is_left():
     done = []
     time.sleep(REPEAT_S)  # after what another test has sent
-    with pytest.raises(KeyboardInterrupt), CtrlC():
+    with pytest.raises(KeyboardInterrupt), DeferredInterrupt():
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.05)
-        with deferred():  # inside another one it raises nothing
+        with defer_interrupt():  # inside another one it raises nothing
             done.append("inner")
         done.append("outer")
     assert done == ["inner", "outer"]
@@ -120,14 +120,14 @@ def test_machines_side_by_side_have_processors_of_their_own(monkeypatch):
     """As long as there are enough; given back whatever happens."""
     mine = {10 * os.getpid(), 10 * os.getpid() + 1}  # that nobody else asks for
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: mine)
-    with virtual._processor() as one, virtual._processor() as other:
+    with virtual_machine._processor() as one, virtual_machine._processor() as other:
         assert {one, other} == mine
-        with virtual._processor() as third:
+        with virtual_machine._processor() as third:
             assert third == one
-    with pytest.raises(OSError, match="in use"), virtual._processor() as again:
+    with pytest.raises(OSError, match="in use"), virtual_machine._processor() as again:
         assert again == one
         raise OSError("in use")
-    with virtual._processor() as again:
+    with virtual_machine._processor() as again:
         assert again == one
 
 
@@ -172,8 +172,8 @@ def test_a_program_that_cannot_be_started_is_named(command):
 
 @needs("uml")
 def test_a_machine_that_prints_for_ever_is_ended(monkeypatch):
-    monkeypatch.setattr(virtual, "SAID_MOST", 1 << 20)
-    with pytest.raises(TestbedError, match=r"ended early: .*it was ended when it had printed 1 MB"):
+    monkeypatch.setattr(virtual_machine, "MAX_OUTPUT", 1 << 20)
+    with pytest.raises(TestbedError, match=r"ended early: .*killed after 1 MB of output"):
         run_inside(["/bin/sh", "-c", "while echo nonsense; do :; done"], seed=1, limit_s=60)
 
 
@@ -182,7 +182,7 @@ def test_a_process_that_cannot_end_is_not_waited_for(tmp_path):
     left = tmp_path / "left"
     with subprocess.Popen(["sleep", "60"]) as process:
         try:
-            last = Last(left, old_s=0.3)
+            last = FinalFile(left, old_s=0.3)
             assert not last.is_old()
             left.touch()
             began = time.monotonic()
@@ -194,18 +194,21 @@ def test_a_process_that_cannot_end_is_not_waited_for(tmp_path):
 
 def test_programs_have_a_minute_more_for_every_rank_to_start(monkeypatch, tmp_path):
     given = {}
-    monkeypatch.setattr(supervise, "run_inside", lambda command, **options: given.update(options) or 0)
+    monkeypatch.setattr(supervisor, "run_inside", lambda command, **options: given.update(options) or 0)
     programs = types.SimpleNamespace(memory_mb=77, ranks=[0] * 20)
     for told in (None, programs):
-        plan, runner = types.SimpleNamespace(seed=1, programs=told), types.SimpleNamespace(heard=None, ask=None, words=[])
-        assert supervise.run_virtual("module", plan, tmp_path, 1.0, runner, None) == 0
+        plan, runner = (
+            types.SimpleNamespace(seed=1, programs=told),
+            types.SimpleNamespace(heard=None, ask=None, words=[]),
+        )
+        assert supervisor.run_virtual("module", plan, tmp_path, 1.0, runner, None) == 0
         assert ("still_s" in given, "memory_mb" in given) == (told is not None, told is not None)
     assert (given["still_s"], given["memory_mb"]) == (STILL_S + 20 * 60, 77)
 
 
 def test_a_run_that_is_begun_anew_says_so(capsys):
     news = {"state": "again", "why": "the clock stood still"}
-    execute._heard(quiet=False)(news)
-    assert capsys.readouterr().err == "once more: the clock stood still\n"
-    execute._heard(quiet=True)(news)
+    execute._print_news(quiet=False)(news)
+    assert capsys.readouterr().err == "repeating: the clock stood still\n"
+    execute._print_news(quiet=True)(news)
     assert capsys.readouterr().err == ""

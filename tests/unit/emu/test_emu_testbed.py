@@ -18,19 +18,19 @@ from gradwire.emu import testbed
 from gradwire.emu.agent.core import layout as at
 from gradwire.emu.agent.loop import EpollLoop
 from gradwire.emu.agent.report import Reports
-from gradwire.emu.control import runner, supervise
+from gradwire.emu.control import runner, supervisor
 from gradwire.emu.control.runner import STALL_NS, stalls
-from gradwire.emu.control.supervise import EmulationInterrupted
-from gradwire.emu.planning.choose import kind_of
+from gradwire.emu.control.supervisor import EmulationInterrupted
+from gradwire.emu.planning.backend_choice import backend_kind_of
+from gradwire.emu.planning.base_rtt import base_round_trip_ns
 from gradwire.emu.planning.probe import virtual_kernel
-from gradwire.emu.planning.round_trips import base_round_trip_ns
-from gradwire.emu.switches.base import TestbedError
-from gradwire.emu.system.raw import Raw
+from gradwire.emu.switches.backend_kind import TestbedError
+from gradwire.emu.system.raw_outcome import RawResults
 from gradwire.emu.testbed import Request
-from gradwire.emu.transports import make_carriers, shares_card
-from gradwire.emu.uml.watch import StoodStill
-from gradwire.experiment.resolve import resolve
-from gradwire.scenarios.interrupt import CtrlC
+from gradwire.emu.transports import make_carriers, shares_nic
+from gradwire.emu.virtual_time.machine_clock import ClockStoppedError
+from gradwire.scenarios.interrupt import DeferredInterrupt
+from gradwire.workload.resolve import resolve
 
 # runs that are repeated
 
@@ -94,12 +94,12 @@ def test_nor_one_in_virtual_time_which_would_be_the_same(runs):
 
 
 def test_but_one_whose_machine_stood_still_is_once(runs):
-    still = StoodStill("the clock stood still", "virtual time")
+    still = ClockStoppedError("the clock stood still", "virtual time")
     outcomes = [still, outcome()]
     found, made, heard = runs(outcomes, Request(clock="virtual"))
     assert found is outcomes[1] and made == 2
     assert heard == [{"state": "again", "why": str(still)}]
-    with pytest.raises(StoodStill):
+    with pytest.raises(ClockStoppedError):
         runs([still, still, outcome()], Request(clock="virtual"))
 
 
@@ -118,10 +118,12 @@ def test_a_ctrl_c_while_a_run_is_looked_through_is_not_lost(runs):
 def test_hosts_are_told_how_far_ahead_to_send(switch, monkeypatch):
     kernel = virtual_kernel()
     monkeypatch.setattr("gradwire.emu.planning.probe.probe", lambda: kernel)
-    monkeypatch.setattr("gradwire.emu.switches.bpf.object_file", lambda: "port.o")
-    scenario = star_scenario(job=[], traffic=[{"kind": "all_to_all", "name": "all", "size": "1kB"}], transport={"kind": "dlcp"})
+    monkeypatch.setattr("gradwire.emu.switches.backends.bpf_backend.object_file", lambda: "port.o")
+    scenario = star_scenario(
+        job=[], traffic=[{"kind": "all_to_all", "name": "all", "size": "1kB"}], transport={"kind": "dlcp"}
+    )
     plan = testbed.choose_backend(scenario, resolve(scenario), "wall", switch).plan
-    wanted = kind_of(switch).ahead_ns
+    wanted = backend_kind_of(switch).ahead_ns
     assert plan.options["ahead_ns"] == wanted
 
     host = types.SimpleNamespace(loop=EpollLoop(), rate=10**8, clock="wall", node=0)
@@ -145,14 +147,16 @@ def test_who_shares_the_card_with_the_kernels_tcp(clock, rows, programs, shared)
     """`rows`: transport - 0 is over UDP, 1 the kernel's TCP - and source."""
     transports = [types.SimpleNamespace(by_kernel=kernel) for kernel in (False, True)]
     plan = types.SimpleNamespace(transports=transports, clock=clock, programs=programs)
-    assert shares_card(plan, 0, [types.SimpleNamespace(transport=transport, src=src) for transport, src in rows]) == shared
+    assert (
+        shares_nic(plan, 0, [types.SimpleNamespace(transport=transport, src=src) for transport, src in rows]) == shared
+    )
 
 
 def test_a_ctrl_c_that_ends_what_asks_the_kernel_is_no_lack_of_the_kernel(monkeypatch):
     def choose(*arguments):
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.05)
-        raise TestbedError("private namespaces cannot be made", "testbed", "--clock virtual")
+        raise TestbedError("cannot create private namespaces", "testbed", "--clock virtual")
 
     monkeypatch.setattr(testbed, "choose_backend", choose)
     scenario = star_scenario(job=[], traffic=[{"kind": "all_to_all", "name": "all", "size": "1kB"}])
@@ -174,17 +178,17 @@ def late(**seen: int) -> Reports:
 def test_a_host_that_stood_still_is_named():
     plan = star(2)
     assert stalls(plan, late(timers=5, max_ns=STALL_NS, p99_ns=STALL_NS)) == []
-    assert stalls(plan, late(timers=5, max_ns=STALL_NS + 10**5, p99_ns=0)) == ["h1: a timer was 10.1 ms late"]
+    assert stalls(plan, late(timers=5, max_ns=STALL_NS + 10**5, p99_ns=0)) == ["h1: max timer lateness 10.1 ms"]
 
 
 def test_so_is_one_that_was_late_for_the_round_trip():
     plan, limit = star(2), 2 * base_round_trip_ns(star(2))
     assert stalls(plan, late(timers=100, max_ns=limit + 1, p99_ns=limit)) == []
     (said,) = stalls(plan, late(timers=100, max_ns=limit + 1, p99_ns=limit + 1))
-    assert said.startswith("h1: one timer in a hundred was more than ")
+    assert said.startswith("h1: 99 % timer lateness ")
     assert stalls(plan, late(timers=99, max_ns=limit + 1, p99_ns=limit + 1)) == []
     (said,) = stalls(plan, late(timers=100, max_ns=STALL_NS + 1, p99_ns=STALL_NS))
-    assert said.startswith("h1: a timer was")
+    assert said.startswith("h1: max timer lateness")
 
 
 # what a runner has left
@@ -193,13 +197,13 @@ def test_so_is_one_that_was_late_for_the_round_trip():
 @pytest.fixture
 def seen(tmp_path):
     """A runner, as it is seen from outside, and its folder."""
-    return supervise.Runner(tmp_path, None)
+    return supervisor.Runner(tmp_path, None)
 
 
 def leave(folder, ended_by: str) -> None:
     reports = Reports.empty(2)
     reports.ended_by = ended_by
-    runner.leave(folder / "raw.pickle", Raw(reports))
+    runner.write_atomically(folder / "raw.pickle", RawResults(reports))
 
 
 @pytest.mark.parametrize(
@@ -229,9 +233,12 @@ def test_an_error_counts_more_than_what_was_left(seen, tmp_path):
 
 def test_a_runner_that_has_left_nothing(seen):
     seen.words = ["ValueError: 1", "unshare: sigprocmask unblock failed: Interrupted"]
-    with pytest.raises(TestbedError, match=r"was killed by signal 9 \(has memory run out\?\) and left nothing; its last words: ValueError: 1"):
+    with pytest.raises(
+        TestbedError,
+        match=r"was killed by signal 9 \(out of memory\?\) and left no results; last line of its output: ValueError: 1",
+    ):
         seen.outcome(-9)
-    with pytest.raises(TestbedError, match=r"ended with status 3 and left nothing") as caught:
+    with pytest.raises(TestbedError, match=r"ended with status 3 and left no results") as caught:
         seen.outcome(3)
     assert caught.value.exit_code == 1
     seen.ask("interrupt")
@@ -242,7 +249,7 @@ def test_a_runner_that_has_left_nothing(seen):
 
 def test_only_a_runner_that_has_begun_is_worth_waiting_for(tmp_path):
     told: list[Any] = []
-    seen = supervise.Runner(tmp_path, told.append)
+    seen = supervisor.Runner(tmp_path, told.append)
     seen.heard("half a li")
     seen.heard('{"state": "building", "backend": "red"}')
     assert seen.ask("interrupt") is False
@@ -261,9 +268,9 @@ class Unfit:
 def test_what_a_runner_leaves_is_there_whole_or_not_at_all(tmp_path):
     place = tmp_path / "raw.pickle"
     with pytest.raises(OSError, match="No space left"):
-        runner.leave(place, [bytes(1 << 20), Unfit()])
+        runner.write_atomically(place, [bytes(1 << 20), Unfit()])
     assert not place.exists()
-    runner.leave(place, [1, 2])
+    runner.write_atomically(place, [1, 2])
     assert pickle.loads(place.read_bytes()) == [1, 2] and list(tmp_path.iterdir()) == [place]
 
 
@@ -273,11 +280,11 @@ def test_wrong_contents_are_a_failure(monkeypatch):
     resolved = resolve(scenario)
     plan = types.SimpleNamespace()
     monkeypatch.setattr(testbed, "replace", lambda plan, **changes: plan)
-    monkeypatch.setattr(testbed, "run", lambda plan, folder, limit_s, heard, ctrl_c: Raw(Reports.empty(0)))
-    monkeypatch.setattr(testbed, "contents_wrong", lambda *arguments: ["message 3 differs", "b", "c", "d"])
-    chosen = testbed.Chosen(plan, (), "")  # type: ignore[arg-type]
+    monkeypatch.setattr(testbed, "run", lambda plan, folder, limit_s, heard, ctrl_c: RawResults(Reports.empty(0)))
+    monkeypatch.setattr(testbed, "content_errors", lambda *arguments: ["message 3 differs", "b", "c", "d"])
+    chosen = testbed.ChosenPlan(plan, (), "")  # type: ignore[arg-type]
     with pytest.raises(TestbedError, match=r"contents are wrong: message 3 differs; b; c$") as caught:
-        testbed._once(scenario, resolved, Request(), chosen, None, None, 1, CtrlC())
+        testbed._once(scenario, resolved, Request(), chosen, None, None, 1, DeferredInterrupt())
     assert caught.value.exit_code == 1
 
 
@@ -298,7 +305,7 @@ def test_a_runner_says_what_went_wrong_and_whose_fault_it_is(tmp_path, monkeypat
     (tmp_path / "plan.pickle").write_bytes(pickle.dumps(None))
     monkeypatch.setattr(runner, "run", fail)
     assert runner.main([str(tmp_path)]) == status
-    seen = supervise.Runner(tmp_path, None)
+    seen = supervisor.Runner(tmp_path, None)
     (line,) = capsys.readouterr().out.splitlines()
     seen.heard(line.removeprefix(runner.PREFIX))
     assert (seen.errors[0].what, seen.errors[0].usage) == said
@@ -308,7 +315,7 @@ def test_a_runner_says_what_went_wrong_and_whose_fault_it_is(tmp_path, monkeypat
 def test_samples_that_were_taken_less_often_than_wanted_are_told(every_ms, told):
     plan = types.SimpleNamespace(sample_ps=5_000_000_000)
     raw = types.SimpleNamespace(samples=[(round(n * every_ms * 1e6), []) for n in range(1, 40)])
-    lines = testbed.sampled(plan, raw)
+    lines = testbed.sampling_notes(plan, raw)
     assert len(lines) == len(told) and all(words in line for words, line in zip(told, lines, strict=True))
-    assert testbed.sampled(types.SimpleNamespace(sample_ps=None), raw) == []
-    assert testbed.sampled(plan, types.SimpleNamespace(samples=[(7, [])])) == []
+    assert testbed.sampling_notes(types.SimpleNamespace(sample_ps=None), raw) == []
+    assert testbed.sampling_notes(plan, types.SimpleNamespace(samples=[(7, [])])) == []

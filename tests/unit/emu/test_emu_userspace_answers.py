@@ -9,13 +9,13 @@ import pytest
 from test_emu_userspace_packet import gradwire, ipv4
 from userspace_cases import FULL, US, Driven, packet, star
 
-from gradwire.components.compiled import njit
 from gradwire.emu.native.calls import bytes_at, words_at
-from gradwire.emu.planning.round_trips import base_round_trip_ns
-from gradwire.emu.switches.userspace import ANSWERS, UserspaceSwitch
-from gradwire.emu.userspace import answers
-from gradwire.emu.userspace import layout as at
-from gradwire.emu.userspace.process import EARLY_PS, Lateness, _Switch, early_ps
+from gradwire.emu.planning.base_rtt import base_round_trip_ns
+from gradwire.emu.switches.backends.userspace_backend import ANSWERS, UserspaceSwitch
+from gradwire.emu.switches.userspace_switch import answer_delay
+from gradwire.emu.switches.userspace_switch import layout as at
+from gradwire.emu.switches.userspace_switch.process import EARLY_PS, Lateness, _Switch, early_ps
+from gradwire.jit.compiled import njit
 from gradwire.scenarios.wire import GRADWIRE_PORT
 
 MS = 10**9
@@ -23,12 +23,12 @@ MS = 10**9
 
 @njit
 def give(address, host, frame, length, due):
-    answers.delivered(words_at(address), host, bytes_at(frame), length, due)
+    answer_delay.delivered(words_at(address), host, bytes_at(frame), length, due)
 
 
 @njit
 def take_from(address, host, frame, length, now):
-    answers.heard(words_at(address), host, bytes_at(frame), length, now)
+    answer_delay.heard(words_at(address), host, bytes_at(frame), length, now)
 
 
 class Watched:
@@ -99,11 +99,11 @@ def test_a_packet_that_is_never_acknowledged_is_forgotten():
     """The last packets of a message are not: it was complete before."""
     watched = Watched()
     watched.given(1, 5, 9, 1 * MS)
-    watched.given(1, 6, 0, 1 * MS + answers.FORGOTTEN_PS - 1)
+    watched.given(1, 6, 0, 1 * MS + answer_delay.FORGOTTEN_PS - 1)
     watched.sends(1, 6, 0, 30 * MS)
     assert watched.seen == (0, 0)
-    watched.given(1, 6, 1, 1 * MS + answers.FORGOTTEN_PS)
-    watched.sends(1, 6, 1, 1 * MS + answers.FORGOTTEN_PS + 50 * US)
+    watched.given(1, 6, 1, 1 * MS + answer_delay.FORGOTTEN_PS)
+    watched.sends(1, 6, 1, 1 * MS + answer_delay.FORGOTTEN_PS + 50 * US)
     assert watched.seen == (1, 50_000)
 
 
@@ -117,8 +117,8 @@ def test_answers_are_judged_by_the_round_trip():
     switch = UserspaceSwitch(plan)
     assert switch._complaints(late_by(limit - 1)) == []
     (said,) = switch._complaints(late_by(limit + 1))
-    assert said.startswith(f"hosts answered {limit / 1000:.0f} us late on average, and a round trip takes ")
-    assert "(16 % of it are let pass)" in said
+    assert said.startswith(f"mean delay of hosts' answers {limit / 1000:.0f} us, base round-trip time ")
+    assert "(limit 16 % of it)" in said
     assert switch._complaints(late_by(10 * limit, ANSWERS - 1)) == []
     assert UserspaceSwitch(star(2))._complaints(late_by(10 * limit)) == []
     virtual = star(2, clock="virtual", options={"answers_late": 0.16})

@@ -9,8 +9,8 @@ import pytest
 from userspace_cases import FULL, MBPS, US, Driven, diamond, packet, star
 
 from gradwire.emu.planning.plan import Queues
-from gradwire.emu.userspace import layout as at
-from gradwire.emu.userspace.fabric import port_counts
+from gradwire.emu.switches.userspace_switch import layout as at
+from gradwire.emu.switches.userspace_switch.fabric import port_counts
 from gradwire.scenarios.wire import serialisation_ps
 
 DOWN = 5  # the port to h2 in a star
@@ -101,7 +101,9 @@ def test_droppable_packets_above_k_are_dropped_if_the_plan_says_so(selective):
     packets = [packet(2, important=important) for important in (False, False, False, True)]
     fabric, port = queue_of(Queues(8, 10**9, (1500,) * 8, selective), *packets)
     assert [each.marked for each in packets] == [False, False, False, True]
-    assert [(lost.cause, lost.important) for lost in fabric.drops()] == ([("selective", False)] * 2 if selective else [])
+    assert [(lost.cause, lost.important) for lost in fabric.drops()] == (
+        [("selective", False)] * 2 if selective else []
+    )
     assert port.drops_selective == 2 * selective
 
 
@@ -284,7 +286,9 @@ def test_nothing_is_lost_without_being_counted(seed):
     for _ in range(2000):
         host = some.randrange(2)
         packets.append(
-            packet(1 - host, some.randrange(60, 1500), some.randrange(8), some.random() < 0.5, entropy=some.getrandbits(16))
+            packet(
+                1 - host, some.randrange(60, 1500), some.randrange(8), some.random() < 0.5, entropy=some.getrandbits(16)
+            )
         )
         reached += fabric.advance(time)
         fabric.arrive(time, host, packets[-1])

@@ -9,9 +9,9 @@ import pytest
 from userspace_cases import MBPS, US, star
 from userspace_network import labelled, needs_devices, networks, udp
 
-from gradwire.emu.planning.round_trips import base_round_trip_ns
-from gradwire.emu.switches.userspace import UserspaceSwitch
-from gradwire.emu.userspace.process import EARLY_PS, Lateness
+from gradwire.emu.planning.base_rtt import base_round_trip_ns
+from gradwire.emu.switches.backends.userspace_backend import UserspaceSwitch
+from gradwire.emu.switches.userspace_switch.process import EARLY_PS, Lateness
 from gradwire.emu.wire.header import ACK
 from gradwire.scenarios.wire import GRADWIRE_PORT
 
@@ -77,9 +77,9 @@ def test_lateness_is_judged():
     assert (late.count, late.later_than(1_000_000), late.below(0.5)) == (1000, 50, 1024)
     wall, virtual = (UserspaceSwitch(star(2, clock=clock)) for clock in ("wall", "virtual"))
     trip = base_round_trip_ns(wall.plan) / 1e6
-    assert f"50 of 1,000 packets were delivered more than {trip:.3g} ms late (the latest 3.0 ms)" in wall._complaints(late)[0]
+    assert f"50 of 1,000 packets were delivered more than {trip:.3g} ms late (max 3.0 ms)" in wall._complaints(late)[0]
     assert UserspaceSwitch(star(2, latency=1000 * US, clock="wall"))._complaints(late) == [], "round trips of 4 ms"
     assert virtual._complaints(late) == []
     assert UserspaceSwitch(star(2, options={"late_ms": 10}))._complaints(late) == []
     late.refused = 2
-    assert "did not take 2 packets" in virtual._complaints(late)[0]
+    assert "did not accept 2 packets" in virtual._complaints(late)[0]

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import pytest
 from userspace_cases import star
 
-from gradwire.emu.userspace import layout as at
-from gradwire.emu.userspace import loop
-from gradwire.emu.userspace.clock import new_timer
+from gradwire.emu.switches.userspace_switch import layout as at
+from gradwire.emu.switches.userspace_switch import loop
+from gradwire.emu.switches.userspace_switch.clock import new_timer
 from gradwire.scenarios.wire import dscp
 
 RATE = 10**5
@@ -55,9 +55,7 @@ def switch():
         epoll.register(inner, select.EPOLLIN)
     epoll.register(control, select.EPOLLIN)
     epoll.register(timer, select.EPOLLIN | select.EPOLLET)
-    files = loop.Files(
-        state, epoll.fileno(), timer, control.fileno(), [inner.fileno() for inner, _ in devices]
-    )
+    files = loop.Files(state, epoll.fileno(), timer, control.fileno(), [inner.fileno() for inner, _ in devices])
     state.words[at.W_ORIGIN_NS] = time.monotonic_ns()
     made = SimpleNamespace(
         ends=[end for _, end in devices], inner=[inner for inner, _ in devices], parent=parent, control=control,

@@ -12,30 +12,30 @@ from pathlib import Path
 
 import pytest
 
-from gradwire.components import engines
-from gradwire.emu.native import kept
-from gradwire.emu.userspace import machine, rules
+from gradwire.emu.native import code_cache
+from gradwire.emu.switches.userspace_switch import compiled_switch, rules
+from gradwire.jit import engine_cache
 
 ROOT = Path(__file__).resolve().parents[3]
 LOADS = """
 import json, sys
-from gradwire.emu.native import kept
-from gradwire.emu.userspace import machine, process
-kept.use(json.loads(sys.argv[1]))
-machine.work = None  # what it is made of is not looked at
-print(sorted(machine.core()), sorted({"numba", "pyarrow", "gradwire.components.identity"} & set(sys.modules)))
+from gradwire.emu.native import code_cache
+from gradwire.emu.switches.userspace_switch import compiled_switch, process
+code_cache.use(json.loads(sys.argv[1]))
+compiled_switch.work = None  # sources are not read
+print(sorted(compiled_switch.core()), sorted({"numba", "pyarrow", "gradwire.jit.fingerprint"} & set(sys.modules)))
 """
 SOURCES = (
-    "emu/userspace/rules.py", "emu/userspace/layout.py", "emu/native/calls.py", "emu/system/turns.py", "scenarios/wire.py",
+    "emu/switches/userspace_switch/rules.py", "emu/switches/userspace_switch/layout.py", "emu/native/calls.py", "emu/system/rt_scheduling.py", "scenarios/wire.py",
 )  # fmt: skip
 CHANGED = """
 import sys
-from gradwire.emu.userspace import machine
-print(machine.work.__wrapped__().identity)
+from gradwire.emu.switches.userspace_switch import compiled_switch
+print(compiled_switch.work.__wrapped__().identity)
 for path in sys.argv[1:]:
     with open(path, "a") as file:
         file.write("\\n# changed\\n")
-    print(machine.work.__wrapped__().identity)
+    print(compiled_switch.work.__wrapped__().identity)
 """
 
 
@@ -43,7 +43,7 @@ for path in sys.argv[1:]:
 def own_cache(tmp_path, monkeypatch):
     """An empty cache."""
     monkeypatch.setenv("GRADWIRE_CACHE", str(tmp_path / "cache"))
-    return engines.writable_folder()
+    return engine_cache.writable_folder()
 
 
 def in_a_process(code: str, *arguments: object, root: Path = ROOT, **environment: str) -> str:
@@ -54,28 +54,39 @@ def in_a_process(code: str, *arguments: object, root: Path = ROOT, **environment
 
 def test_whoever_is_told_where_it_is_compiles_nothing(own_cache, tmp_path):
     begun = []
-    works = {machine.SWITCH: machine.work()}
-    told = kept.make_ready(works, lambda: begun.append(1))
-    assert told == {kept.FOLDER: str(own_cache), machine.SWITCH: machine.work().identity}
-    assert kept.make_ready(works, lambda: begun.append(2)) == told
+    works = {compiled_switch.SWITCH: compiled_switch.work()}
+    told = code_cache.make_ready(works, lambda: begun.append(1))
+    assert told == {code_cache.FOLDER: str(own_cache), compiled_switch.SWITCH: compiled_switch.work().identity}
+    assert code_cache.make_ready(works, lambda: begun.append(2)) == told
     assert begun == [1]
-    assert [each.about["features"] for each in engines.kept_engines()] == [["userspace switch of the testbed"]]
+    assert [each.about["features"] for each in engine_cache.cached_engines()] == [["userspace switch of the testbed"]]
     elsewhere = tmp_path / "elsewhere"
     assert in_a_process(LOADS, json.dumps(told), GRADWIRE_CACHE=str(elsewhere)) == "['serve'] []\n"
     assert not elsewhere.exists()
 
 
 def test_other_sources_are_another_switch(tmp_path):
-    for folder in ("gradwire", "components", "emu", "experiment", "scenarios", "sim", "traces"):
+    for folder in (
+        "gradwire",
+        "emu",
+        "jit",
+        "protocols",
+        "result_store",
+        "scenarios",
+        "sim",
+        "topology",
+        "traces",
+        "workload",
+    ):
         shutil.copytree(ROOT / folder, tmp_path / folder, symlinks=True)
     first, *others = in_a_process(CHANGED, *SOURCES, root=tmp_path).split()
-    assert first == machine.work().identity
+    assert first == compiled_switch.work().identity
     assert len({first, *others}) == 1 + len(SOURCES)
 
 
 def test_another_number_is_another_switch(monkeypatch):
-    before = machine.work().identity
+    before = compiled_switch.work().identity
     monkeypatch.setitem(rules.arrive.py_func.__globals__, "at", rules.at)  # where its numbers are from
-    assert machine.work.__wrapped__().identity == before
+    assert compiled_switch.work.__wrapped__().identity == before
     monkeypatch.setattr(rules.at, "P_LATENCY", rules.at.P_LATENCY + 1)
-    assert machine.work.__wrapped__().identity != before
+    assert compiled_switch.work.__wrapped__().identity != before

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from gradwire.components.compiled import njit
 from gradwire.emu.native.calls import bytes_at, words_at
-from gradwire.emu.userspace import frames
-from gradwire.emu.userspace import layout as at
+from gradwire.emu.switches.userspace_switch import frames
+from gradwire.emu.switches.userspace_switch import layout as at
+from gradwire.jit.compiled import njit
 from gradwire.scenarios.wire import GRADWIRE_FLAGS, GRADWIRE_PORT, HEADERS, PACKET_KINDS, dscp
 
 FIRST = int.from_bytes(socket.inet_aton("10.0.0.1"), "big")
@@ -27,7 +27,9 @@ def checksum(header: bytes) -> int:
     return ~total & 0xFFFF
 
 
-def ipv4(payload: bytes = bytes(20), tos: int = 0, dst: str = "10.0.0.2", protocol: int = 17, identification: int = 1) -> bytes:
+def ipv4(
+    payload: bytes = bytes(20), tos: int = 0, dst: str = "10.0.0.2", protocol: int = 17, identification: int = 1
+) -> bytes:
     header = struct.pack(
         "!BBHHHBBH4s4s", 0x45, tos, 20 + len(payload), identification, 0x4000, 64, protocol, 0,
         socket.inet_aton("10.0.0.1"), socket.inet_aton(dst),

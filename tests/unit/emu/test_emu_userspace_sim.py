@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from userspace_cases import Driven, Packet, no_program
 
-from gradwire.components.draws import entropy_of
-from gradwire.emu.planning.plan import Plan, Port, Queues, TransportPlan
-from gradwire.emu.userspace.fabric import port_counts
-from gradwire.emu.userspace.layout import N_CHOICES
-from gradwire.experiment.routing import build_routing
-from gradwire.experiment.topology import build_network
-from gradwire.scenarios.load import build_scenario
+from gradwire.emu.planning.plan import Port, Queues, TestbedPlan, TransportPlan
+from gradwire.emu.switches.userspace_switch.fabric import port_counts
+from gradwire.emu.switches.userspace_switch.layout import N_CHOICES
+from gradwire.jit.counter_rng import entropy_of
+from gradwire.scenarios.loading.load import build_scenario
 from gradwire.scenarios.wire import GRADWIRE_PORT, PACKET_KINDS
 from gradwire.sim.simulate import simulate
+from gradwire.topology import build_network
+from gradwire.topology.routing import build_routing
 
 STAR = {"kind": "star", "hosts": 5}
 LEAF_SPINE = {"kind": "leaf_spine", "leaves": 3, "hosts_per_leaf": 2, "spines": 3}
@@ -40,12 +40,30 @@ CASES = {
     "star_selective": (STAR, "ecmp", CONSTANT, [incast()], {"ecn_threshold": "20kB", "selective_drop": True}),
     "star_marks": (STAR, "ecmp", DCTCP, [incast()], {"ecn_threshold": "8kB"}),
     "star_classes": (STAR, "ecmp", CONSTANT, [incast(priority=3), shuffle("20kB", priority=1)], {"queues": 4}),
-    "star_parts": (STAR, "ecmp", CONSTANT, [incast(priority=3), shuffle("20kB", priority=1)], {"queues": 4, "buffer_share": [1, 0.3, 1, 0.5]}),
-    "star_dlcp": (STAR, "ecmp", DLCP, [incast(bound=0.1), incast(bound=0.1, droppable=True)], {"ecn_threshold": "9kB", "selective_drop": True}),
+    "star_parts": (
+        STAR,
+        "ecmp",
+        CONSTANT,
+        [incast(priority=3), shuffle("20kB", priority=1)],
+        {"queues": 4, "buffer_share": [1, 0.3, 1, 0.5]},
+    ),
+    "star_dlcp": (
+        STAR,
+        "ecmp",
+        DLCP,
+        [incast(bound=0.1), incast(bound=0.1, droppable=True)],
+        {"ecn_threshold": "9kB", "selective_drop": True},
+    ),
     "lossy": (STAR, "ecmp", CONSTANT, [shuffle()], {"loss": 0.03}),
     "ecmp": (LEAF_SPINE, "ecmp", CONSTANT, [incast(), shuffle("50kB")], {}),
     "round_robin": (LEAF_SPINE, "spray_round_robin", CONSTANT, [incast(), shuffle("50kB")], {}),
-    "random": (LEAF_SPINE, "spray_random", DLCP, [incast(droppable=True), shuffle("50kB")], {"ecn_threshold": "5kB", "selective_drop": True}),
+    "random": (
+        LEAF_SPINE,
+        "spray_random",
+        DLCP,
+        [incast(droppable=True), shuffle("50kB")],
+        {"ecn_threshold": "5kB", "selective_drop": True},
+    ),
     "lossy_random": (LEAF_SPINE, "spray_random", DCTCP, [shuffle()], {"ecn_threshold": "5kB", "loss": 0.01}),
 }
 
@@ -61,10 +79,12 @@ def scenario_of(topology, balancing, transport, traffic, switch):
     return build_scenario(tables)
 
 
-def plan_of(scenario) -> Plan:
+def plan_of(scenario) -> TestbedPlan:
     network = build_network(scenario.topology, scenario.link, scenario.link_override)
     routing = build_routing(network)
-    rows = zip(network.link_src, network.link_dst, network.link_rate, network.link_latency, network.link_loss, strict=True)
+    rows = zip(
+        network.link_src, network.link_dst, network.link_rate, network.link_latency, network.link_loss, strict=True
+    )
     ports = tuple(
         Port(n, int(a), int(b), int(rate), int(latency), float(loss), network.link_name(n))
         for n, (a, b, rate, latency, loss) in enumerate(rows)
@@ -77,8 +97,10 @@ def plan_of(scenario) -> Plan:
             routes[network.host_count + switch, host] = tuple(here)
     table = scenario.switch
     queues = Queues(table.queues, table.buffer, table.thresholds(), table.selective_drop, table.limits())
-    transport = TransportPlan("any", scenario.transport.payload, scenario.transport.overhead, scenario.transport.wire, {})
-    return Plan(
+    transport = TransportPlan(
+        "any", scenario.transport.payload, scenario.transport.overhead, scenario.transport.wire, {}
+    )
+    return TestbedPlan(
         "case", scenario.seed, network.names, network.host_count, ports, routes, queues, scenario.load_balancing,
         (transport,), scenario.host.software_latency, no_program(),
     )  # fmt: skip
@@ -115,7 +137,17 @@ def test_everything_behind_the_hosts_is_the_same(name):
     fabric.advance(seen_last)
 
     wanted = Counter(
-        (r["start_ps"], r["port"], r["message"], r["kind"], r["packet"], r["argument"], r["bytes"], r["marked"], r["lost"])
+        (
+            r["start_ps"],
+            r["port"],
+            r["message"],
+            r["kind"],
+            r["packet"],
+            r["argument"],
+            r["bytes"],
+            r["marked"],
+            r["lost"],
+        )
         for r in rows
     )
     found = Counter(
@@ -140,7 +172,9 @@ def test_everything_behind_the_hosts_is_the_same(name):
 
 def _something_happened(name, counts, fabric) -> None:
     """A comparison of nothing with nothing would always be right."""
-    total = {c: sum(getattr(each, c) for each in counts) for c in ("drops_tail", "drops_selective", "drops_loss", "marks")}
+    total = {
+        c: sum(getattr(each, c) for each in counts) for c in ("drops_tail", "drops_selective", "drops_loss", "marks")
+    }
     wanted = {
         "star_drop_tail": ["drops_tail"], "star_selective": ["drops_selective"], "star_marks": ["marks"],
         "star_classes": ["drops_tail"], "star_parts": ["drops_tail"], "star_dlcp": ["drops_selective", "marks"], "lossy": ["drops_loss"],

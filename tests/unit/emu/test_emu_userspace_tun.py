@@ -19,11 +19,11 @@ from userspace_cases import MBPS, Queues, diamond, star
 from userspace_network import labelled, needs_devices, networks, udp
 
 from gradwire.emu.planning.plan import TransportPlan
-from gradwire.emu.planning.probe import Kernel, probe
-from gradwire.emu.switches.base import TestbedError
-from gradwire.emu.switches.userspace import Userspace, UserspaceSwitch
+from gradwire.emu.planning.probe import KernelFeatures, probe
+from gradwire.emu.switches.backend_kind import TestbedError
+from gradwire.emu.switches.backends.userspace_backend import UserspaceKind, UserspaceSwitch
+from gradwire.emu.switches.userspace_switch import host_nic, tun
 from gradwire.emu.system.kernel_tcp import tick_ns
-from gradwire.emu.userspace import card, tun
 from gradwire.scenarios.wire import GRADWIRE_PORT, dscp
 
 WAIT_S = 20
@@ -100,7 +100,7 @@ def test_captures_at_switches(network, tmp_path, monkeypatch):
     """All that comes to a switch and all that leaves it, when the rules say so, with marks; more than there is room for
     at once. Nobody else's packets, and none after the end."""
     scapy = pytest.importorskip("scapy.all")
-    monkeypatch.setattr("gradwire.emu.userspace.layout.PACKETS", 64)
+    monkeypatch.setattr("gradwire.emu.switches.userspace_switch.layout.PACKETS", 64)
     plan = diamond(1, rate=20 * MBPS, queues=Queues(8, 60_000, (8_000,) * 8, True), rates={7: 10 * MBPS})
     running = network(plan)
     leaf, spine = plan.names.index("leaf1"), plan.names.index("spine0")
@@ -134,7 +134,11 @@ def test_captures_at_switches(network, tmp_path, monkeypatch):
     slow = counts["spine0->leaf1"]
     assert slow.marks > 0 and slow.drops_tail > 0 and arrived == many - slow.drops_tail == len(between)
     assert [ecn for _, _, ecn in into] == [2] * many
-    assert sum(ecn == 3 for _, _, ecn in between) == slow.marks == sum(ecn == 3 for _, _, ecn in seen["leaf1", "leaf1->h1"])
+    assert (
+        sum(ecn == 3 for _, _, ecn in between)
+        == slow.marks
+        == sum(ecn == 3 for _, _, ecn in seen["leaf1", "leaf1->h1"])
+    )
     taken = size * 8 * 100  # ns at 10 Mbps
     starts, ends = ([time for time, _, _ in seen[node, "spine0->leaf1"]] for node in ("spine0", "leaf1"))
     assert all(abs(end - start - taken - 1000) <= 1 for start, end in zip(starts, ends, strict=True))
@@ -144,7 +148,7 @@ def test_captures_at_switches(network, tmp_path, monkeypatch):
 
 @needs_devices
 def test_a_capture_that_cannot_be_written(network, tmp_path, monkeypatch):
-    monkeypatch.setattr("gradwire.emu.userspace.layout.PACKETS", 32)
+    monkeypatch.setattr("gradwire.emu.switches.userspace_switch.layout.PACKETS", 32)
     running = network(star(2))
     with pytest.raises(FileNotFoundError):
         running.capture({2: tmp_path / "none" / "s0.pcapng"})
@@ -167,7 +171,7 @@ def test_a_disk_that_fills_up_while_packets_are_captured(network, tmp_path, monk
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("gradwire.emu.userspace.layout.PACKETS", 32)
+    monkeypatch.setattr("gradwire.emu.switches.userspace_switch.layout.PACKETS", 32)
     monkeypatch.setattr("gradwire.emu.system.capture.PacketFile.write", full)
     running = network(star(2))
     capture = running.capture({2: tmp_path / "s0.pcapng"})
@@ -190,7 +194,7 @@ def test_what_the_kernel_does_not_take_is_counted(network):
         sender.sendto(bytes(100), ("10.0.0.2", 9000))
     until(lambda: running.lateness().count == 3)
     assert running.lateness().refused == 3
-    assert any("did not take 3 packets" in line for line in running.check())
+    assert any("did not accept 3 packets" in line for line in running.check())
 
 
 @needs_devices
@@ -240,7 +244,7 @@ def test_tcp_gets_through_with_marks_and_losses(network):
 def test_a_card_holds_tcp_back(network, cards):
     """An initial window of 100 packets: without a card all of them lie at the host's port at once, with one what may
     be ahead of the line's time (queueing.slack_bytes: two frames at this rate), and one that is let go meanwhile."""
-    if cards and (lacking := card.lacking(probe())):
+    if cards and (lacking := host_nic.missing_features(probe())):
         pytest.skip(f"this kernel has no {', '.join(lacking)}")
     plan = star(2, rate=50 * MBPS, options={"initcwnd": 100})
     plan = replace(plan, transports=(TransportPlan("cubic", 1448, 66, "tcp", {}, congestion="cubic"),))
@@ -300,7 +304,7 @@ def test_the_process_ends_with_its_parent(network):
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
-        running = Userspace().make(star(2))
+        running = UserspaceKind().make(star(2))
         running.build()
         running.start()
         os.write(writing, str(running.process).encode())
@@ -319,10 +323,10 @@ def test_it_is_said_when_the_process_has_died(network):
     running = network(star(2))
     assert not running.check()
     os.kill(running.process, signal.SIGKILL)
-    with pytest.raises(TestbedError, match="has ended") as caught:
+    with pytest.raises(TestbedError, match="process ended") as caught:
         running.counts()
     assert not caught.value.usage
-    assert running.check() == ["the process of the userspace switch has ended"]
+    assert running.check() == ["the process of the userspace switch ended"]
     running.close()
     running.close()  # twice does no harm
 
@@ -336,14 +340,14 @@ def test_close_leaves_nothing(network):
     assert time.monotonic() - begin < 2  # it ended by itself
     assert not Path(f"/proc/{number}").exists()
     assert len(os.listdir("/proc/self/fd")) == files - 5  # two devices, two namespaces, the socket
-    with pytest.raises(TestbedError, match="is not running"):
+    with pytest.raises(TestbedError, match="not running"):
         running.counts()
 
 
 @needs_devices
 def test_a_mistake_in_building_is_one_line_and_leaves_nothing():
     before = len(os.listdir("/proc/self/fd"))
-    switch = Userspace().make(star(2, options={"initcwnd": -3}))
+    switch = UserspaceKind().make(star(2, options={"initcwnd": -3}))
     with pytest.raises(TestbedError, match="initcwnd") as caught:
         switch.build()
     assert "\n" not in caught.value.what
@@ -353,23 +357,23 @@ def test_a_mistake_in_building_is_one_line_and_leaves_nothing():
 def test_what_it_needs(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(tun, "DEVICE", "/dev/net/none")
-    monkeypatch.setattr("gradwire.emu.switches.userspace.find_tool", lambda name: None)
-    found = Userspace().missing(None, star(2, balancing="flowlet"))
-    for word in ("root", "/dev/net/none is not there", "iproute2", "load balancing flowlet"):
+    monkeypatch.setattr("gradwire.emu.switches.backends.userspace_backend.find_tool", lambda name: None)
+    found = UserspaceKind().missing(None, star(2, balancing="flowlet"))
+    for word in ("root", "/dev/net/none does not exist", "iproute2", "load balancing flowlet"):
         assert any(word in line for line in found)
     assert len(found) == 4
 
 
 def test_what_it_needs_of_a_kernel_that_was_probed():
-    kind, good = Userspace(), Kernel(namespaces="", tun="", tools={"ip": "iproute2"})
+    kind, good = UserspaceKind(), KernelFeatures(namespaces="", tun="", tools={"ip": "iproute2"})
     assert kind.missing(good, star(2)) == []
-    assert kind.missing(replace(good, namespaces="not permitted"), star(2)) == ["it makes network namespaces: not permitted"]
-    assert kind.missing(replace(good, tun="no device"), star(2)) == ["it makes TUN devices: no device"]
-    assert "no command ip" in kind.missing(replace(good, tools={}), star(2))[0]
+    assert kind.missing(replace(good, namespaces="not permitted"), star(2)) == ["no network namespaces: not permitted"]
+    assert kind.missing(replace(good, tun="no device"), star(2)) == ["no TUN devices: no device"]
+    assert "command not found: ip" in kind.missing(replace(good, tools={}), star(2))[0]
 
 
 def test_what_it_does_otherwise():
-    kind, virtual = Userspace(), "virtual"
+    kind, virtual = UserspaceKind(), "virtual"
     assert kind.substitutions(None, star(8, rate=10 * MBPS, clock=virtual, captures=("h0",))) == []
     assert kind.substitutions(None, star(8, rate=1000 * MBPS, clock=virtual)) == []
     (early,) = kind.substitutions(None, star(8, rate=10 * MBPS, captures=("h0", "s0"), latency=30_000_000))
@@ -377,7 +381,7 @@ def test_what_it_does_otherwise():
     (early, fast) = kind.substitutions(None, star(8, rate=1000 * MBPS, latency=500_000_000))
     assert "up to 100 us early" in early and "more than" in fast
     tcp = replace(star(2, clock=virtual), transports=(TransportPlan("cubic", 1448, 66, "tcp", {}, congestion="cubic"),))
-    whole = Kernel(qdiscs={"htb": "", "bfifo": ""}, classifiers={"u32": ""}, tools={"tc": "6.1"})
+    whole = KernelFeatures(qdiscs={"htb": "", "bfifo": ""}, classifiers={"u32": ""}, tools={"tc": "6.1"})
     assert kind.substitutions(whole, tcp) == []
     (said,) = kind.substitutions(replace(whole, classifiers={"u32": "not known"}), tcp)
-    assert "TCP" in said and said.endswith("u32 is missing here")
+    assert "TCP" in said and said.endswith("missing on this kernel: u32")

@@ -8,21 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from gradwire.emu.native import kept
-from gradwire.emu.uml.build import find_kernel
-from gradwire.emu.uml.virtual import run_inside
-from gradwire.emu.userspace import machine
+from gradwire.emu.native import code_cache
+from gradwire.emu.switches.userspace_switch import compiled_switch
+from gradwire.emu.virtual_time.kernel_build import find_kernel
+from gradwire.emu.virtual_time.virtual_machine import run_inside
 from gradwire.scenarios.cache import cache_folder
 
 ROOT = Path(__file__).resolve().parents[3]
 INSIDE = """
 import json, os, socket, sys, time
 from userspace_cases import Queues, star
-from gradwire.emu.switches.userspace import Userspace
-from gradwire.emu.userspace.tun import inside
+from gradwire.emu.switches.backends.userspace_backend import UserspaceKind
+from gradwire.emu.switches.userspace_switch.tun import inside
 
 rate, many = int(sys.argv[1]), 100
-network = Userspace().make(star(2, rate=rate, latency=5_000_000, clock="virtual"))
+network = UserspaceKind().make(star(2, rate=rate, latency=5_000_000, clock="virtual"))
 network.build()
 network.start()
 ends = []
@@ -55,9 +55,11 @@ def test_packets_arrive_when_arithmetic_says(tmp_path, rate):
     12 us at 1 Gbps, each of the two links 5 us more."""
     script, heard = tmp_path / "inside.py", []
     script.write_text(INSIDE, encoding="utf-8")
-    kept.make_ready({machine.SWITCH: machine.work()})  # inside it takes far longer
+    code_cache.make_ready({compiled_switch.SWITCH: compiled_switch.work()})  # inside it takes far longer
     seen = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'support'}", "GRADWIRE_CACHE": str(cache_folder())}
-    status = run_inside([sys.executable, str(script), str(rate)], seed=1, limit_s=120, environment=seen, heard=heard.append)
+    status = run_inside(
+        [sys.executable, str(script), str(rate)], seed=1, limit_s=120, environment=seen, heard=heard.append
+    )
     assert status == 0
     seen = json.loads(heard[-1])
     wanted = [(k + 2) * 1500 * 8 * 10**9 // rate + 2 * 5000 for k in range(100)]

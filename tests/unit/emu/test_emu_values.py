@@ -10,10 +10,10 @@ import pytest
 from contents_cases import Network
 from sim_cases import make_trace, ps_job, scenario
 
-from gradwire.emu.agent.magnitudes import Magnitudes, prepare
-from gradwire.emu.agent.values import Given, give, values_of
+from gradwire.emu.agent.payload.magnitudes import Magnitudes, prepare
+from gradwire.emu.agent.payload.values import GivenValues, values_of, write_values
 from gradwire.emu.results.verify import verify
-from gradwire.scenarios.result import KINDS
+from gradwire.result_store.result import KINDS
 
 TRACE = make_trace([[300], [5000]], iterations=2)
 SIZES = [tensor.numel for tensor in TRACE.tensors]
@@ -28,14 +28,14 @@ def network(folder: Path, numbers: bool = True, lose: float = 0.9) -> tuple[Netw
     given = contents()
     job = ps_job(2, push_bound=0.3, tagging={"magnitude": True})
     one = scenario(job, transport={"kind": "dlcp", "payload": "1024B"})
-    values = [Given(give(folder / "given", given, numbers))]
+    values = [GivenValues(write_values(folder / "given", given, numbers))]
     return Network(one, TRACE, folder, lose=lose, values=values).run(), given
 
 
 def test_given_values_are_those(tmp_path: Path) -> None:
     given = contents()
-    values = values_of(give(tmp_path / "given", given, True))
-    assert isinstance(values, Given) and values.numel == SIZES and values.widest((0, 1)) == np.float32
+    values = values_of(write_values(tmp_path / "given", given, True))
+    assert isinstance(values, GivenValues) and values.numel == SIZES and values.widest((0, 1)) == np.float32
     for worker in range(2):
         for tensor in range(2):
             whole = np.frombuffer(given[worker][tensor], dtype=np.float32)
@@ -47,8 +47,8 @@ def test_given_values_are_those(tmp_path: Path) -> None:
 
 def test_contents_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     for wrong in ([[b"1234"], [b"12345678"]], [[b"123"], [b"123"]]):
-        with pytest.raises(ValueError, match="equally many words"):
-            give(tmp_path / "given", wrong, True)
+        with pytest.raises(ValueError, match="different numbers of 4-byte words"):
+            write_values(tmp_path / "given", wrong, True)
     assert not (tmp_path / "given").exists()
 
 
@@ -84,7 +84,7 @@ def test_answers_of_another_length(tmp_path: Path, back: float | list[int], besi
     hosts = {"placement": {"workers": ["h0", "h1"], "servers": ["h0", "h1"]}} if beside else {}
     job = ps_job(2, 2, push_bound=0.3, exchange={"partition": "2KiB"}, **hosts)
     one = scenario(job, transport={"kind": "dlcp", "payload": "1024B"})
-    values = [Given(give(tmp_path / "given", given, True))]
+    values = [GivenValues(write_values(tmp_path / "given", given, True))]
     trace = make_trace([[300], [5000]])
     run = Network(one, trace, tmp_path, lose=0.9, values=values, back=back).run()
     assert verify(run.evidence()) == []
@@ -100,7 +100,9 @@ def test_answers_of_another_length(tmp_path: Path, back: float | list[int], besi
         if own is not None:
             parts.append(np.frombuffer(given[own][tensor], dtype=np.float32)[first : first + pushed])
         for push in pushes:
-            mine = np.frombuffer(given[workers[0, int(rows.src[push])]][tensor], dtype=np.float32)[first : first + pushed].copy()
+            mine = np.frombuffer(given[workers[0, int(rows.src[push])]][tensor], dtype=np.float32)[
+                first : first + pushed
+            ].copy()
             have = run.arrivals[push].have
             if have is not None:
                 mine.view(np.uint8)[~np.repeat(have, 1024)[: 4 * len(mine)]] = 0
@@ -117,5 +119,5 @@ def test_answers_of_another_length(tmp_path: Path, back: float | list[int], besi
 
 def test_what_was_not_given_is_found(tmp_path: Path) -> None:
     run, _ = network(tmp_path)
-    other = Given(give(tmp_path / "other", contents(seed=2), True))
-    assert any("does not carry what it should" in line for line in verify(run.evidence(magnitudes=[other])))
+    other = GivenValues(write_values(tmp_path / "other", contents(seed=2), True))
+    assert any("has wrong contents" in line for line in verify(run.evidence(magnitudes=[other])))

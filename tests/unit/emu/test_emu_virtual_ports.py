@@ -16,10 +16,10 @@ import pytest
 from emu_cases import ECT0, MARK, NOT_ECT, in_virtual, needs, star
 from port_model import PortModel
 
-from gradwire.emu.planning.plan import Plan, Queues
-from gradwire.emu.planning.probe import Kernel, probe, virtual_kernel
-from gradwire.emu.switches.bpf import BpfSwitch, object_file
-from gradwire.emu.switches.red import RedSwitch
+from gradwire.emu.planning.plan import Queues, TestbedPlan
+from gradwire.emu.planning.probe import KernelFeatures, probe, virtual_kernel
+from gradwire.emu.switches.backends.bpf_backend import BpfSwitch, object_file
+from gradwire.emu.switches.backends.red_backend import RedSwitch
 from gradwire.emu.system.capture import Capture
 
 pytestmark = needs("uml")
@@ -42,15 +42,13 @@ def read_frames(path: Path) -> Iterator[tuple[str, int, bytes, int]]:
         at += length
 
 
-def make(name: str, plan: Plan, program: str) -> Any:
-    network = (
-        BpfSwitch(plan, wired=True, program=Path(program)) if name == "bpf" else RedSwitch(plan, wired=True)
-    )
+def make(name: str, plan: TestbedPlan, program: str) -> Any:
+    network = BpfSwitch(plan, wired=True, program=Path(program)) if name == "bpf" else RedSwitch(plan, wired=True)
     network.build()
     return network
 
 
-def traffic(name: str, plan: Plan, program: str, seed: int, count: int, gap_ns: int) -> dict[str, Any]:
+def traffic(name: str, plan: TestbedPlan, program: str, seed: int, count: int, gap_ns: int) -> dict[str, Any]:
     network = make(name, plan, program)
     switch = plan.host_count
     capture = Capture(plan, switch, Path("/run/capture.pcapng"), zero_ns=time.time_ns())
@@ -77,9 +75,7 @@ def traffic(name: str, plan: Plan, program: str, seed: int, count: int, gap_ns: 
 def test_a_port_under_virtual_time_is_the_port_of_the_scenario(name: str, rate: int) -> None:
     """Three hosts send to one, at random, 1.3 times what its link carries. Fates are equal; times to steps of the clock."""
     buffer, thresholds = (40_000, (12_000,) * 8) if name == "bpf" else (1_000_000, (12_000,) * 8)
-    plan = star(
-        4, rate=rate, latency_ps=3_000_000, clock="virtual", queues=Queues(8, buffer, thresholds, True)
-    )
+    plan = star(4, rate=rate, latency_ps=3_000_000, clock="virtual", queues=Queues(8, buffer, thresholds, True))
     mean_ns = 730 * 8e9 / rate / 1.3
     got = in_virtual(traffic, name, plan, str(object_file()), 3, 1500, round(mean_ns))
     assert got["missed"] == [] and got["check"] == []
@@ -121,7 +117,7 @@ def test_a_port_under_virtual_time_is_the_port_of_the_scenario(name: str, rate: 
         }
 
 
-def cable(name: str, plan: Plan, program: str) -> list[int]:
+def cable(name: str, plan: TestbedPlan, program: str) -> list[int]:
     """Nanoseconds from sending at an idle host to arriving at another, one packet at a time."""
     network = make(name, plan, program)
     sender, receiver = cases.open_udp(network, 0), cases.Receiver(cases.open_udp(network, 1))
@@ -146,7 +142,7 @@ def test_latency_and_transmission_of_cables(name: str) -> None:
         assert exact <= took <= exact + 8 * STEP_NS, (size, took - exact)
 
 
-def lossy(plan: Plan, count: int) -> tuple[int, int]:
+def lossy(plan: TestbedPlan, count: int) -> tuple[int, int]:
     network = make("red", plan, "")
     sender, receiver = cases.open_udp(network, 0), cases.Receiver(cases.open_udp(network, 1))
     for number in range(count):
@@ -156,14 +152,12 @@ def lossy(plan: Plan, count: int) -> tuple[int, int]:
 
 
 def test_red_loses_on_cables_by_netem() -> None:
-    plan = star(
-        2, rate=100_000_000, loss={(2, 1): 0.1}, clock="virtual", queues=Queues(8, 10_000_000, None, False)
-    )
+    plan = star(2, rate=100_000_000, loss={(2, 1): 0.1}, clock="virtual", queues=Queues(8, 10_000_000, None, False))
     came, lost = in_virtual(lossy, plan, 2000)
     assert came + lost == 2000 and abs(lost - 200) < 5 * (2000 * 0.09) ** 0.5
 
 
-def kept(plan: Plan) -> tuple[dict[tuple[int, int], int], Any]:
+def kept(plan: TestbedPlan) -> tuple[dict[tuple[int, int], int], Any]:
     """With nodrop: a burst of both kinds into one queue."""
     network = make("red", plan, "")
     sender, receiver = cases.open_udp(network, 0), cases.Receiver(cases.open_udp(network, 1))
@@ -187,9 +181,7 @@ def test_red_queues_what_it_cannot_mark_unless_it_may_drop_it(selective: bool) -
     assert came == dict(wanted)
     tail = [bool(number % 2) for number, fate in enumerate(fates) if fate.fate == "tail"]
     dropped = sum(fate.fate == "selective" for fate in fates)
-    if (
-        selective
-    ):  # a droppable packet that finds the queue too long and the buffer full counts as dropped by choice
+    if selective:  # a droppable packet that finds the queue too long and the buffer full counts as dropped by choice
         assert (port.drops_tail, port.drops_selective) == (sum(tail), dropped + len(tail) - sum(tail))
         assert port.marks == wanted[3, MARK] and sum(tail) > 0
     else:
@@ -197,7 +189,7 @@ def test_red_queues_what_it_cannot_mark_unless_it_may_drop_it(selective: bool) -
         assert port.marks == wanted[3, MARK] + sum(tail) > wanted[3, MARK]
 
 
-def ways(plan: Plan) -> list[int]:
+def ways(plan: TestbedPlan) -> list[int]:
     network = make("red", plan, "")
     sender, receiver = cases.open_udp(network, 0), cases.Receiver(cases.open_udp(network, 1))
     for number in range(200):
@@ -221,8 +213,8 @@ def test_ways_of_red(balancing: str) -> None:
         assert min(counts) > 60
 
 
-def read_back(name: str, plan: Plan, program: str) -> dict[str, str]:
-    from gradwire.emu.switches.base import TestbedError
+def read_back(name: str, plan: TestbedPlan, program: str) -> dict[str, str]:
+    from gradwire.emu.switches.backend_kind import TestbedError
     from gradwire.emu.system.namespaces import inside, run_tool
 
     found = {}
@@ -254,11 +246,11 @@ def test_cables_and_red_are_read_back(name: str) -> None:
     found = in_virtual(read_back, name, plan, str(object_file()))
     assert found.pop("nothing") == ""
     assert "cable of" in found["latency"] and "cable of" in found["no netem"]
-    assert ("red has" in found["red"]) if name == "red" else found["red"]
+    assert ("red in the kernel has" in found["red"]) if name == "red" else found["red"]
     assert ("filters" if name == "red" else "programs []") in found["filters"]
 
 
-def probed() -> Kernel:
+def probed() -> KernelFeatures:
     return probe(rates=False)
 
 

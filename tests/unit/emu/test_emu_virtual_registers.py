@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from gradwire.emu.uml.build import find_kernel
-from gradwire.emu.uml.virtual import run_inside
+from gradwire.emu.virtual_time.kernel_build import find_kernel
+from gradwire.emu.virtual_time.virtual_machine import run_inside
 
 RECKON = """
 import ctypes, mmap, os, sys, threading, time

@@ -13,9 +13,17 @@ from pathlib import Path
 import pytest
 from emu_cases import needs
 
-from gradwire.emu.uml import virtual
-from gradwire.emu.uml.virtual import PREFIX, kernel_or_error, run_inside
-from gradwire.emu.uml.watch import TICKS, Ending, Pause, Process, StoodStill, Watch, symbol_address
+from gradwire.emu.virtual_time import virtual_machine
+from gradwire.emu.virtual_time.machine_clock import (
+    TICKS,
+    ClockStoppedError,
+    EndingMachine,
+    MachinePause,
+    MachineWatch,
+    Process,
+    symbol_address,
+)
+from gradwire.emu.virtual_time.virtual_machine import PREFIX, kernel_or_error, run_inside
 
 START_S = 20
 """The longest that a machine takes to begin here."""
@@ -68,11 +76,11 @@ def test_the_clock_is_seen_from_outside():
     command = ["/bin/sh", "-c", f"sleep 5000; echo '{PREFIX}slept'; while [ ! -e /tmp/none ]; do :; done"]
     thread, outcome = start(command, heard, still_s=4.0)
     until(lambda: heard)
-    watch = Watch(kernel_or_error(), until(machine))
+    watch = MachineWatch(kernel_or_error(), until(machine))
     seen = watch.clock_ns()
     assert 5000 * 10**9 <= seen < 5001 * 10**9
     thread.join(60)
-    assert isinstance(outcome[0], StoodStill)
+    assert isinstance(outcome[0], ClockStoppedError)
     assert "the clock stood still at 500" in str(outcome[0]) and "while something computed for" in str(outcome[0])
 
 
@@ -82,11 +90,11 @@ def test_a_machine_that_is_never_woken_is_noticed():
     command = ["/bin/sh", "-c", f"echo '{PREFIX}here'; while [ ! -e /tmp/none ]; do :; done"]
     thread, outcome = start(command, heard, asleep_s=5.0)
     until(lambda: heard)
-    for each in Watch(kernel_or_error(), until(machine)).processes():
+    for each in MachineWatch(kernel_or_error(), until(machine)).processes():
         os.kill(each.number, signal.SIGSTOP)
     thread.join(60)
-    assert isinstance(outcome[0], StoodStill), outcome
-    assert "nothing was computed" in str(outcome[0]) and "kernel's process is T" in str(outcome[0])
+    assert isinstance(outcome[0], ClockStoppedError), outcome
+    assert "nothing computed" in str(outcome[0]) and "kernel's process is T" in str(outcome[0])
     assert outcome[0].usage is False
     until(lambda: machine() is None)
 
@@ -95,7 +103,9 @@ def test_a_machine_that_is_never_woken_is_noticed():
 def test_one_that_takes_long_is_left_alone():
     """It computes for longer than the limit, and sleeps a little at times."""
     heard = []
-    loop = "i=0; while [ $i -lt 60 ]; do i=$((i+1)); sleep 0.001; j=0; while [ $j -lt 40000 ]; do j=$((j+1)); done; done"
+    loop = (
+        "i=0; while [ $i -lt 60 ]; do i=$((i+1)); sleep 0.001; j=0; while [ $j -lt 40000 ]; do j=$((j+1)); done; done"
+    )
     thread, outcome = start(["/bin/sh", "-c", loop], heard, still_s=6.0, asleep_s=6.0)
     thread.join(100)
     assert outcome == [0]
@@ -104,11 +114,11 @@ def test_one_that_takes_long_is_left_alone():
 def test_one_that_gets_little_of_a_processor_is_left_alone(monkeypatch):
     """Its limit is what it takes, of all its processes, those that have ended and those that are new; not how long that
     lasts on the wall clock."""
-    watch = Watch(Path(sys.executable), os.getpid(), still_s=6.0, asleep_s=4.0)
+    watch = MachineWatch(Path(sys.executable), os.getpid(), still_s=6.0, asleep_s=4.0)
     ticks, now = {1: 0, 2: 0}, [0.0]
     monkeypatch.setattr(watch, "processes", lambda: [Process(number, 0, "R", each) for number, each in ticks.items()])
     monkeypatch.setattr(watch, "_clock_of", lambda processes: 7 * 10**9)
-    monkeypatch.setattr("gradwire.emu.uml.watch.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("gradwire.emu.virtual_time.machine_clock.time.monotonic", lambda: now[0])
     watch._looked = watch._moved = watch._worked = 0.0
 
     def take(number: int, seconds: float) -> None:
@@ -123,7 +133,7 @@ def test_one_that_gets_little_of_a_processor_is_left_alone(monkeypatch):
     del ticks[2]
     for number in (3, 4):
         take(number, 1.5)
-    with pytest.raises(StoodStill, match="while something computed for 6 s"):
+    with pytest.raises(ClockStoppedError, match="while something computed for 6 s"):
         take(1, 1.0)
 
 
@@ -131,7 +141,7 @@ def test_one_that_gets_little_of_a_processor_is_left_alone(monkeypatch):
 def test_one_that_is_to_end_may_compute_until_it_can_know(monkeypatch, tmp_path):
     """What tells it is a file, and it looks when its clock goes on."""
     stop, heard = tmp_path / "stop", []
-    monkeypatch.setattr(virtual, "GRACE_S", 0.1)
+    monkeypatch.setattr(virtual_machine, "GRACE_S", 0.1)
     computes = "i=0; while [ $i -lt 1000000 ]; do i=$((i+1)); done"
     command = ["/bin/sh", "-c", f"echo '{PREFIX}here'; {computes}; [ -e {stop} ] && exit 7; sleep 100"]
 
@@ -151,11 +161,11 @@ def test_one_that_is_to_end_may_compute_until_it_can_know(monkeypatch, tmp_path)
 
 def test_what_one_may_compute_that_is_to_end_is_counted_from_then_on(monkeypatch):
     """Not what it has taken before, nor time on the wall clock in which it gets little; asleep it does not end any more."""
-    watch = Watch(Path(sys.executable), os.getpid())
+    watch = MachineWatch(Path(sys.executable), os.getpid())
     ticks, now = {1: 500 * TICKS, 2: 0}, [0.0]
     monkeypatch.setattr(watch, "processes", lambda: [Process(number, 0, "R", each) for number, each in ticks.items()])
-    monkeypatch.setattr("gradwire.emu.uml.watch.time.monotonic", lambda: now[0])
-    ending = Ending(watch, most_s=6.0, asleep_s=30.0)
+    monkeypatch.setattr("gradwire.emu.virtual_time.machine_clock.time.monotonic", lambda: now[0])
+    ending = EndingMachine(watch, most_s=6.0, asleep_s=30.0)
     assert ending.may_go_on()
     for _ in range(5):
         ticks[2] += TICKS
@@ -173,11 +183,11 @@ def test_what_one_may_compute_that_is_to_end_is_counted_from_then_on(monkeypatch
 
 def test_a_machine_that_is_gone_without_an_end_is_noticed(monkeypatch):
     """Its process is there and computes nothing, but its memory is not."""
-    watch = Watch(Path(sys.executable), os.getpid(), asleep_s=0.2)
+    watch = MachineWatch(Path(sys.executable), os.getpid(), asleep_s=0.2)
     monkeypatch.setattr(watch, "processes", lambda: [])
     clock = iter([7 * 10**9])
     monkeypatch.setattr(watch, "_clock_of", lambda processes: next(clock, None))
-    with pytest.raises(StoodStill, match=r"stood still at 7\.0+ s.*it is gone"):
+    with pytest.raises(ClockStoppedError, match=r"stood still at 7\.0+ s.*it has ended"):
         until(watch.look, 3)
 
 
@@ -188,12 +198,12 @@ def test_a_pause_is_no_time_in_there(tmp_path):
     heard: list[str] = []
     enough = tmp_path / "enough"
     code = f"import os, time\nprint({PREFIX!r} + 'here', flush=True)\nwhile not os.path.exists({str(enough)!r}): time.sleep(0.001)"
-    pause = Pause()
+    pause = MachinePause()
     thread, outcome = start([sys.executable, "-c", code], heard, pause=pause, asleep_s=2.0)
     try:
         until(lambda: heard or outcome)
         pause.begin()
-        watch = Watch(kernel_or_error(), until(machine))
+        watch = MachineWatch(kernel_or_error(), until(machine))
         stopped = watch.clock_ns()
         kernel = next(each for each in watch.processes() if each.number == watch.machine())
         time.sleep(3.0)

@@ -32,7 +32,13 @@ def random_header(rng: random.Random) -> wire.Header:
 
 def test_header_by_hand():
     header = wire.Header(
-        message=0x01020304, offset=0x05060708, length=0x090A, sequence=0x0B0C0D0E, kind=wire.PROBE, important=True, echo=True
+        message=0x01020304,
+        offset=0x05060708,
+        length=0x090A,
+        sequence=0x0B0C0D0E,
+        kind=wire.PROBE,
+        important=True,
+        echo=True,
     )
     assert header.pack().hex() == "0102030405060708090a0b0c0d0e002c"
     assert wire.unpack(header.pack()) == header
@@ -110,19 +116,21 @@ def test_stream_in_a_segment_is_dissected():
 
 
 def test_tos_byte():
-    assert [table.tos(queue, True) for queue in (0, 1, 7)] == [0xE2, 0xC2, 0x02]
-    assert [table.tos(queue, False) for queue in (0, 7)] == [0xE0, 0x00]
+    assert [table.tos_byte(queue, True) for queue in (0, 1, 7)] == [0xE2, 0xC2, 0x02]
+    assert [table.tos_byte(queue, False) for queue in (0, 7)] == [0xE0, 0x00]
 
 
 def test_without_scapy_one_line_says_so():
     code = (
         "import sys; sys.modules['scapy'] = sys.modules['scapy.fields'] = None\n"
-        "from gradwire.emu.switches.base import TestbedError\n"
+        "from gradwire.emu.switches.backend_kind import TestbedError\n"
         "try:\n    import gradwire.emu.wire.scapy_layer\n"
         "except TestbedError as error:\n    print(error.what, '|', error.expected, '|', error.usage)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert done.stdout == "scapy is not installed | pip install -e '.[emu]' (in the folder of gradwire) | True\n", done.stderr
+    assert done.stdout == "scapy is not installed | pip install -e '.[emu]' (in the folder of gradwire) | True\n", (
+        done.stderr
+    )
 
 
 def test_agents_import_little():
@@ -131,7 +139,7 @@ def test_agents_import_little():
     code = (
         "import sys, gradwire.emu.control.controller, gradwire.emu.control.launchers, gradwire.emu.agent.agent, gradwire.emu.transports.tcp\n"
         "import gradwire.emu.transports.datagrams, gradwire.emu.wire.header\n"
-        "print(sorted({'numba', 'pydantic', 'pyarrow', 'simpy', 'networkx', 'torch', 'scapy', 'gradwire.sim.simulate', 'gradwire.components.engines', 'gradwire.analysis'} & set(sys.modules)))"
+        "print(sorted({'numba', 'pydantic', 'pyarrow', 'simpy', 'networkx', 'torch', 'scapy', 'gradwire.sim.simulate', 'gradwire.jit.engine_cache', 'gradwire.analysis'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.stdout == "[]\n", done.stdout + done.stderr

@@ -24,7 +24,9 @@ def test_example(tmp_path: Path):
     from gradwire.emu.wire.header import ACK, Header
 
     data = Header(3, sequence=9, kind=ACK, important=True).pack() + bytes(2)
-    wrpcap(str(tmp_path / "packets.pcapng"), [Ether() / IP(src="10.0.0.2", tos=0xE2) / UDP(sport=7117, dport=49155) / data])
+    wrpcap(
+        str(tmp_path / "packets.pcapng"), [Ether() / IP(src="10.0.0.2", tos=0xE2) / UDP(sport=7117, dport=49155) / data]
+    )
     found = re.search(r"```python\n(.*?)```", (ROOT / "docs/wire.md").read_text(), re.S)
     assert found
     done = subprocess.run(

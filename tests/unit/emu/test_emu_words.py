@@ -6,15 +6,15 @@ import random
 
 import pytest
 
-from gradwire.emu.agent.core.arriving import find
-from gradwire.emu.agent.words import Block, Table
+from gradwire.emu.agent.core.receiving import find
+from gradwire.emu.agent.shared_words import WordBlock, WordTable
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_compiled_code_finds_what_has_been_put_and_nothing_else(seed):
     """Numbers close together and far apart, put, changed and taken out; whoever has the address is told when it is no
     more."""
-    rng, table, known = random.Random(seed), Table(8), {}
+    rng, table, known = random.Random(seed), WordTable(8), {}
     address, mask = table.address, table.mask
     for _ in range(600):
         number = rng.choice([rng.randrange(300), rng.randrange(1 << 32), *list(known)[-3:]])
@@ -27,8 +27,8 @@ def test_compiled_code_finds_what_has_been_put_and_nothing_else(seed):
 
 
 def test_a_longer_block_begins_with_the_same_words_and_ends_with_zeros():
-    block = Block(3)
-    block.words[:] = Block(3).words
+    block = WordBlock(3)
+    block.words[:] = WordBlock(3).words
     block.words[1] = -(1 << 63)
     made = block.longer(5)
     assert made.words.tolist() == [0, -(1 << 63), 0, 0, 0] and made.index * 8 == made.address != block.address

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 import gradwire
-from gradwire.emu.planning.ability import available
-from gradwire.emu.planning.choose import BACKENDS
-from gradwire.emu.planning.prepare import BALANCERS, MOST_HOSTS, check_scenario
-from gradwire.emu.uml.build import PACKAGES
-from gradwire.emu.uml.edits import EXACT, QUICK
+from gradwire.emu.planning.backend_choice import BACKENDS
+from gradwire.emu.planning.capabilities import available_transports
+from gradwire.emu.planning.planner import BALANCERS, MAX_HOSTS, check_scenario
+from gradwire.emu.virtual_time.kernel_build import PACKAGES
+from gradwire.emu.virtual_time.kernel_patches import EXACT, QUICK
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.scenarios.load import build_scenario
+from gradwire.scenarios.loading.load import build_scenario
 
 ROOT = Path(gradwire.__file__).resolve().parents[1]
 TESTBED = (ROOT / "docs" / "testbed.md").read_text(encoding="utf-8")
@@ -30,10 +30,10 @@ def names(text: str) -> set[str]:
 
 
 def test_what_there_is_to_choose_from():
-    assert set(available()) <= names(section(TESTBED, "Transports"))
+    assert set(available_transports()) <= names(section(TESTBED, "Transports"))
     assert set(BACKENDS) <= names(section(TESTBED, "Switches"))
     assert set(BALANCERS) <= names(section(TESTBED, "What it cannot do"))
-    assert f"More than {MOST_HOSTS} hosts" in TESTBED
+    assert f"More than {MAX_HOSTS} hosts" in TESTBED
     assert set(PACKAGES.split()) <= set(re.findall(r"[\w.-]+", section(TESTBED, "Installing")))
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow
 import pytest
 
-from gradwire.scenarios import arrow
-from gradwire.scenarios.arrow import arrow_array, chosen_texts, numpy_of
+from gradwire.result_store import arrow
+from gradwire.result_store.arrow import CodedTexts, arrow_array, take_texts, to_numpy
 
 TYPES = {"bool": pyarrow.bool_(), "string": pyarrow.string(), "float64": pyarrow.float64()}
 TYPES |= {name: getattr(pyarrow, name)() for name in ("int8", "int32", "int64")}
@@ -33,9 +33,7 @@ def test_the_same_as_arrows_own(values, kind):
     made.validate(full=True)
 
 
-@pytest.mark.parametrize(
-    ("values", "kind"), [([300], "int8"), ([2**40], "int32"), (["a"], "int64"), ([1], "string")]
-)
+@pytest.mark.parametrize(("values", "kind"), [([300], "int8"), ([2**40], "int32"), (["a"], "int64"), ([1], "string")])
 def test_what_does_not_fit_is_refused_as_by_arrow(values, kind):
     with pytest.raises((pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, OverflowError)):
         arrow_array(values, kind)
@@ -50,14 +48,14 @@ def test_what_does_not_fit_is_refused_as_by_arrow(values, kind):
 )  # fmt: skip
 def test_chosen_texts_are_those_at_their_places(monkeypatch, few, texts, codes):
     monkeypatch.setattr(arrow, "FEW_BYTES", few)
-    made = chosen_texts(texts, np.array(codes, dtype=np.int32))
+    made = take_texts(texts, np.array(codes, dtype=np.int32))
     made.validate(full=True)
     assert made.type == pyarrow.string() and made.to_pylist() == [texts[code] for code in codes]
 
 
 def test_pandas_is_not_imported():
     code = (
-        "import sys, numpy as np\nfrom gradwire.scenarios.arrow import arrow_array\n"
+        "import sys, numpy as np\nfrom gradwire.result_store.arrow import CodedTexts, arrow_array\n"
         "arrow_array([1], 'int64'), arrow_array(np.arange(3), 'int64'), arrow_array(['a'], 'string')\n"
         "arrow_array([True], 'bool'), arrow_array([0.5, None], 'float64')\nsys.exit('pandas' in sys.modules)"
     )
@@ -76,7 +74,7 @@ def test_pandas_is_not_imported():
     ids=str,
 )  # fmt: skip
 def test_the_same_as_arrows_own_the_other_way(column):
-    made, theirs = numpy_of(column), column.to_numpy(zero_copy_only=False)
+    made, theirs = to_numpy(column), column.to_numpy(zero_copy_only=False)
     assert made.dtype == theirs.dtype
     np.testing.assert_array_equal(made, theirs)
 
@@ -91,3 +89,11 @@ def test_a_run_of_the_command_imports_no_pandas(tmp_path, scenario):
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=300)
     assert done.stdout.splitlines()[-1] == "False", done.stderr
+
+
+def test_coded_texts_are_the_texts_that_they_stand_for():
+    codes = np.array([2, 0, 0, 1, 2])
+    coded = CodedTexts(["a", "", "µs"], codes)
+    texts = ["µs", "a", "a", "", "µs"]
+    assert list(coded) == texts and list(coded[1:3]) == texts[1:3] and coded[-1] == "µs"
+    assert arrow_array(coded, "string").equals(arrow_array(texts, "string"))

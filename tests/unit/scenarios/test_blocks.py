@@ -17,11 +17,11 @@ from budgets import budget
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwire.scenarios import blocks, kept
+from gradwire.result_store import lazy_table, row_blocks
+from gradwire.result_store.lazy_table import InMemoryTable, dictionary_encoded
+from gradwire.result_store.result import CAUSES, TABLES, Result, make_table
+from gradwire.result_store.row_blocks import TYPES, BlockTable, ColumnStore, RowBlocks
 from gradwire.scenarios.arrays import AnyArray
-from gradwire.scenarios.blocks import TYPES, Blocks, KeptBlocks, Shelf
-from gradwire.scenarios.kept import Whole, numbered
-from gradwire.scenarios.result import CAUSES, TABLES, Result, make_table
 
 PORTS = ("a->b", "b->a", "a->b", "c->a")  # two cables of one name
 KEY = ("time_ps", "cause", "port", "message", "place")
@@ -39,10 +39,10 @@ def drops(rng: np.random.Generator, count: int, spread: int) -> dict[str, AnyArr
     return {name: column[order] for name, column in columns.items()}
 
 
-def in_blocks(columns: dict[str, AnyArray], cuts: list[int], key: tuple[str, ...] = KEY) -> Blocks:
+def in_blocks(columns: dict[str, AnyArray], cuts: list[int], key: tuple[str, ...] = KEY) -> RowBlocks:
     """Added in pieces that end at `cuts`."""
     types = {name: TYPES[kind] for name, kind in TABLES["drops"].items()} | {"place": np.int64}
-    made = Blocks(Shelf(), types, key)
+    made = RowBlocks(ColumnStore(), types, key)
     count = len(columns["message"])
     edges = sorted({0, count, *(cut % (count + 1) for cut in cuts)})
     for first, beyond in pairwise(edges):
@@ -62,9 +62,9 @@ def whole(columns: dict[str, AnyArray]) -> pyarrow.Table:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of few rows, most of them in a file, read in small groups."""
-    monkeypatch.setattr(blocks, "ROWS", 7)
-    monkeypatch.setattr(blocks, "IN_MEMORY", 300)
-    monkeypatch.setattr(kept, "GROUP", 10)
+    monkeypatch.setattr(row_blocks, "ROWS", 7)
+    monkeypatch.setattr(row_blocks, "IN_MEMORY", 300)
+    monkeypatch.setattr(lazy_table, "GROUP", 10)
 
 
 @budget(0.5)
@@ -75,10 +75,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rows_are_read_in_their_order(count: int, spread: int, seed: int, cuts: list[int]):
     columns = drops(np.random.default_rng(seed), count, spread)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "ROWS", 7)
-        patch.setattr(blocks, "IN_MEMORY", 300)
-        patch.setattr(kept, "GROUP", 10)
-        table = KeptBlocks("drops", in_blocks(columns, cuts), {"port": PORTS, "cause": CAUSES})
+        patch.setattr(row_blocks, "ROWS", 7)
+        patch.setattr(row_blocks, "IN_MEMORY", 300)
+        patch.setattr(lazy_table, "GROUP", 10)
+        table = BlockTable("drops", in_blocks(columns, cuts), {"port": PORTS, "cause": CAUSES})
         expected = whole(columns)
         assert table.num_rows == count
         some = table.select(("cause", "packet"))
@@ -93,9 +93,9 @@ def test_rows_are_read_in_their_order(count: int, spread: int, seed: int, cuts: 
 @pytest.mark.parametrize("count", [0, 1, 9, 10, 11, 45])
 def test_a_file_has_the_bytes_of_the_whole_table(count: int, small: None, tmp_path: Path):
     columns = drops(np.random.default_rng(3), count, 4)
-    table = KeptBlocks("drops", in_blocks(columns, [3, 4, 20, 33]), {"port": PORTS, "cause": CAUSES})
+    table = BlockTable("drops", in_blocks(columns, [3, 4, 20, 33]), {"port": PORTS, "cause": CAUSES})
     table.write(tmp_path / "blocks")
-    Whole(whole(columns)).write(tmp_path / "whole")
+    InMemoryTable(whole(columns)).write(tmp_path / "whole")
     pyarrow.parquet.write_table(whole(columns), tmp_path / "plain", row_group_size=10)
     found = [(tmp_path / name).read_bytes() for name in ("blocks", "whole", "plain")]
     assert found[0] == found[2] and found[1] == found[2]
@@ -110,22 +110,24 @@ def test_rows_of_one_key_that_come_together_stay_in_their_order(small: None):
     assert found.tolist() == columns["place"].tolist()
 
 
-def test_what_lies_in_the_file_is_not_in_memory_and_columns_are_read_alone(small: None, monkeypatch: pytest.MonkeyPatch):
+def test_what_lies_in_the_file_is_not_in_memory_and_columns_are_read_alone(
+    small: None, monkeypatch: pytest.MonkeyPatch
+):
     """Only the first 300 bytes stay; of the rest, what nobody asks for is not read."""
-    shelf = Shelf()
+    shelf = ColumnStore()
     places = [shelf.put(bytes(100)) for _ in range(5)]
     assert [isinstance(place, bytes) for place in places] == [True] * 3 + [False] * 2
     assert all(shelf.get(place) == bytes(100) for place in places)
     columns = drops(np.random.default_rng(1), 70, 0) | {"time_ps": np.arange(70)}
     made = in_blocks(columns, [])
     read: list[Any] = []
-    plain = Shelf.get
+    plain = ColumnStore.get
 
-    def get(self: Shelf, place: Any) -> bytes:
+    def get(self: ColumnStore, place: Any) -> bytes:
         read.append(place)
         return plain(self, place)
 
-    monkeypatch.setattr(Shelf, "get", get)
+    monkeypatch.setattr(ColumnStore, "get", get)
     list(made.batches(("packet",)))
     assert len(read) == 10  # of ten blocks that do not overlap; else what orders them, too
 
@@ -137,13 +139,13 @@ def test_a_full_disk_costs_memory_and_no_rows(small: None, monkeypatch: pytest.M
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "pwrite", full)
-    table = KeptBlocks("drops", in_blocks(columns, [50]), {"port": PORTS, "cause": CAUSES})
+    table = BlockTable("drops", in_blocks(columns, [50]), {"port": PORTS, "cause": CAUSES})
     assert table.table().equals(whole(columns))
 
 
 def test_a_table_is_made_once_and_goes_into_another_process(small: None):
     columns = drops(np.random.default_rng(2), 40, 3)
-    table = KeptBlocks("drops", in_blocks(columns, []), {"port": PORTS, "cause": CAUSES})
+    table = BlockTable("drops", in_blocks(columns, []), {"port": PORTS, "cause": CAUSES})
     result = Result.build({}, {"drops": table})
     assert result.drops is result.drops
     assert result.kept("drops").num_rows == 40 and "40 drops" in repr(result)
@@ -152,7 +154,10 @@ def test_a_table_is_made_once_and_goes_into_another_process(small: None):
 
 
 def test_texts_as_numbers():
-    for column in (pyarrow.chunked_array([["b", "a"], ["b"]]), pyarrow.chunked_array([["b", "a"], ["b"]]).dictionary_encode()):
-        codes, texts = numbered(column)
+    for column in (
+        pyarrow.chunked_array([["b", "a"], ["b"]]),
+        pyarrow.chunked_array([["b", "a"], ["b"]]).dictionary_encode(),
+    ):
+        codes, texts = dictionary_encoded(column)
         assert [texts[code] for code in codes.tolist()] == ["b", "a", "b"] and sorted(texts) == ["a", "b"]
-    assert numbered(pyarrow.chunked_array([], pyarrow.string())) == (pytest.approx(np.zeros(0)), [])
+    assert dictionary_encoded(pyarrow.chunked_array([], pyarrow.string())) == (pytest.approx(np.zeros(0)), [])

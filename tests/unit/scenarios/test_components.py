@@ -15,11 +15,13 @@ import pytest
 from emu_cases import needs
 from sim_cases import make_trace
 
-from gradwire.scenarios.components import PLACES, components
+from gradwire.scenarios.loading.registry import COMPONENT_PACKAGES, components
 from gradwire.scenarios.wire import UDP_OVERHEAD, frame_bytes
 
 ROOT = Path(__file__).resolve().parents[3]
-ROOMS = ("scenarios", "traces", "components", "experiment", "sim", "emu", "training", "analysis", "docs")
+ROOMS = (
+    "scenarios", "result_store", "jit", "protocols", "traces", "topology", "workload", "sim", "emu", "training", "analysis", "studies", "docs",
+)  # fmt: skip
 PAYLOAD, PACKETS = 1400, 20
 SCENARIO = """
 name = "new"
@@ -69,7 +71,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "testing").mkdir()
     (root / "benchmarks").mkdir()
     for place, (name, code) in new_components.FILES.items():
-        file = root.joinpath(*PLACES[place].split(".")[1:], f"{name}.py")
+        file = root.joinpath(*COMPONENT_PACKAGES[place].split(".")[1:], f"{name}.py")
         assert not file.exists()
         file.write_text(code)
     make_trace([[PAYLOAD * PACKETS // 4]]).save(root / "trace")
@@ -137,7 +139,7 @@ def test_they_are_checked(run: Run, tree: Path):
     said = run(check, fails=2)
     assert "job[0].workers: has nobody to send to" in said, "what a kind says of its own"
     file.write_text(text(JOB, TRAFFIC).replace('"h2"', '"h4"'))
-    assert "is no host of the topology (got \"h4\")" in run(check, fails=2), "how many hosts there are"
+    assert 'is not a host of the topology (got "h4")' in run(check, fails=2), "how many hosts there are"
 
 
 SIMULATED = """
@@ -179,14 +181,14 @@ def test_the_testbed_knows_what_it_can_run(run: Run, tree: Path):
     (tree / "abilities.toml").write_text(text(JOB))
     said = run(
         "import gradwire\n"
-        "from gradwire.emu.planning.ability import available, lacking\n"
-        "from gradwire.emu.planning.prepare import check_scenario\n"
+        "from gradwire.emu.planning.capabilities import available_transports, missing_features\n"
+        "from gradwire.emu.planning.planner import check_scenario\n"
         f"scenario = gradwire.load_scenario({str(tree / 'abilities.toml')!r})\n"
         "try:\n"
         "    check_scenario(scenario)\n"
         "except gradwire.ScenarioError as error:\n"
         "    wrong = [each.path for each in error.mistakes]\n"
-        "print(json.dumps(['halved' in available(), lacking(scenario.transport), wrong]))\n"
+        "print(json.dumps(['halved' in available_transports(), missing_features(scenario.transport), wrong]))\n"
     )
     assert json.loads(said) == [True, [], ["load_balancing"]]
 
@@ -217,8 +219,8 @@ def test_the_testbed_runs_them(run: Run, tree: Path):
 def test_a_kind_is_taken_once(run: Run):
     said = run(
         "import importlib, pathlib, tempfile\n"
-        "from gradwire.scenarios.components import PLACES, components\n"
-        "package = importlib.import_module(PLACES['transport'])\n"
+        "from gradwire.scenarios.loading.registry import COMPONENT_PACKAGES, components\n"
+        "package = importlib.import_module(COMPONENT_PACKAGES['transport'])\n"
         "folder = pathlib.Path(tempfile.mkdtemp())\n"
         "(folder / 'twice.py').write_text(pathlib.Path(package.__path__[0], 'halved.py').read_text())\n"
         "package.__path__.append(str(folder))\n"
@@ -228,7 +230,7 @@ def test_a_kind_is_taken_once(run: Run):
     assert "both have a transport called halved" in said
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", COMPONENT_PACKAGES)
 def test_components_say_what_they_are(place: str):
     assert components(place)
     for kind, owner in components(place).items():
@@ -237,8 +239,8 @@ def test_components_say_what_they_are(place: str):
 
 def test_a_scenario_imports_the_kinds_that_it_names():
     code = (
-        "import json, sys; from gradwire.scenarios.components import PLACES, components;"
-        "from gradwire.scenarios.load import load_scenario; load_scenario('permutation', policy='{policy}');"
+        "import json, sys; from gradwire.scenarios.loading.registry import COMPONENT_PACKAGES, components;"
+        "from gradwire.scenarios.loading.load import load_scenario; load_scenario('permutation', policy='{policy}');"
         "known = set(sys.modules);"
         "print(json.dumps([[kind for kind, each in components(place).items() if each.__module__ in known]"
         " for place in ('transport', 'load_balancing', 'topology', 'traffic', 'exchange', 'scheduler', 'reducer', 'system',"
@@ -256,17 +258,19 @@ def test_a_scenario_imports_the_kinds_that_it_names():
 
 def test_finding_them_loads_nothing_heavy():
     code = (
-        "import sys; from gradwire.scenarios.components import PLACES, components; [components(each) for each in PLACES];"
+        "import sys; from gradwire.scenarios.loading.registry import COMPONENT_PACKAGES, components; [components(each) for each in COMPONENT_PACKAGES];"
         "print(*({'numba', 'torch', 'numpy', 'networkx', 'pyarrow'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT, check=True
+    )
     assert done.stdout.strip() == ""
 
 
 COLLECTIVE = '''
 from __future__ import annotations
 from typing import Literal
-from gradwire.experiment.collectives.staged_table import StagedTable
+from gradwire.workload.collectives.common.staged_table import StagedTable
 
 
 class Mine(StagedTable):
@@ -282,8 +286,8 @@ class Mine(StagedTable):
 SCHEDULER = '''
 from __future__ import annotations
 from typing import Literal
-from gradwire.scenarios.schema.job import Job
-from gradwire.scenarios.schema.scheduler import SchedulerTable
+from gradwire.scenarios.schema.job.job import Job
+from gradwire.scenarios.schema.job.scheduler import SchedulerTable
 
 
 class Mine(SchedulerTable):
@@ -309,10 +313,10 @@ WRONG: dict[str, tuple[str, str, str, str]] = {
     ),
     "transfers that gives nothing": (
         "exchange", COLLECTIVE.format(rest="def transfers(self, workers, rails):\n        pass"),
-        "exchange", "mine.py: transfers of Mine gives a NoneType; expected Transfers",
+        "exchange", "mine.py: transfers of Mine returns a NoneType; expected Transfers",
     ),
     "no transfers": (
-        "exchange", COLLECTIVE.format(rest="slots = 1"), "exchange", "mine.py: Mine has no transfers; expected a class"
+        "exchange", COLLECTIVE.format(rest="slots = 1"), "exchange", "mine.py: Mine has no transfers; expected all"
     ),
     "no such name": (
         "exchange", COLLECTIVE.format(rest="slots = nowhere"), "exchange", "mine.py:15: NameError: name 'nowhere'"
@@ -332,7 +336,7 @@ WRONG: dict[str, tuple[str, str, str, str]] = {
 def test_a_mistake_in_a_component_is_told_in_one_line(run: Run, tree: Path, what: str):
     """Two ends of a command: whatever stops a file beside gradwire's own is said with its place."""
     place, code, key, said = WRONG[what]
-    file = tree.joinpath(*PLACES[place].split(".")[1:], "mine.py")
+    file = tree.joinpath(*COMPONENT_PACKAGES[place].split(".")[1:], "mine.py")
     command = "run" if what == "scheduling that raises" else "check"
     out = ["--out", str(tree / "never")] if command == "run" else []
     chosen = {"exchange": "ring", key: "mine"}

@@ -1,14 +1,14 @@
 """What fields mean is read from the docstrings below them, when somebody asks."""
 
-from gradwire.experiment.traffic.kinds.incast import Incast
-from gradwire.scenarios.schema.base import Count, Table
-from gradwire.scenarios.schema.described import describe, description
+from gradwire.scenarios.schema.base import Count, ScenarioTable
+from gradwire.scenarios.schema.field_docs import describe, description
+from gradwire.scenarios.schema.network.traffic import TrafficTable
 from gradwire.scenarios.schema.scenario import json_schema
-from gradwire.scenarios.schema.traffic import Traffic
 from gradwire.scenarios.units import Size
+from gradwire.workload.traffic.incast import Incast
 
 
-class Parcel(Table):
+class Parcel(ScenarioTable):
     weight: Size
     count: Count = 1
     """How many
@@ -23,7 +23,7 @@ class Letter(Parcel):
 def test_docstring_of_the_class_that_declared_the_field():
     assert description(Parcel, "count") == description(Letter, "count") == "How many\nthere are."
     assert description(Letter, "weight") == "Of the paper."
-    assert description(Incast, "start") == description(Traffic, "start")
+    assert description(Incast, "start") == description(TrafficTable, "start")
 
 
 def test_where_nothing_is_said_the_type_speaks():
@@ -35,15 +35,18 @@ def test_schema_carries_the_meaning_of_every_field():
     assert schema["properties"]["weight"]["description"] == "Of the paper."
     assert schema["properties"]["count"]["description"] == "How many\nthere are."
     whole = json_schema()
-    assert whole["$defs"]["Incast"]["properties"]["start"]["description"] == description(Traffic, "start")
-    alike = [part["properties"] for name, part in whole["$defs"].items() if name.endswith("__Hpcc")]
+    assert whole["$defs"]["Incast"]["properties"]["start"]["description"] == description(TrafficTable, "start")
+    alike = [part["properties"] for name, part in whole["$defs"].items() if name in ("Hpcc", "HpccTopology")]
     assert len(alike) == 2, "a transport and a topology"
     said = {key: part[key].get("description") for part in alike for key in ("eta", "file") if key in part}
-    assert said == {"eta": "The utilisation it aims at.", "file": "Relative to the scenario file."}
+    assert said == {"eta": "Target utilisation.", "file": "Relative to the scenario file."}
     assert whole["$defs"]["Link"]["properties"]["latency"]["description"] == "Propagation delay of one cable."
 
 
 def test_a_class_without_source_has_no_docstrings():
     space: dict = {"__name__": "nowhere"}
-    exec("from gradwire.scenarios.schema.base import Table\nclass Odd(Table):\n    field: int = 1\n    'Lost.'", space)
+    exec(
+        "from gradwire.scenarios.schema.base import ScenarioTable\nclass Odd(ScenarioTable):\n    field: int = 1\n    'Lost.'",
+        space,
+    )
     assert description(space["Odd"], "field") is None

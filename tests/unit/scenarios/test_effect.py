@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -11,37 +12,40 @@ from typing import Any
 
 import pytest
 
-from gradwire.experiment.needs import find_needs
-from gradwire.scenarios.checks.effect import keys_without_effect, needs_of
-from gradwire.scenarios.checks.scenario import remarks
-from gradwire.scenarios.components import PLACES, components
-from gradwire.scenarios.content import content_digest
-from gradwire.scenarios.load import build_scenario
-from gradwire.scenarios.schema.base import Table
-from gradwire.scenarios.schema.in_use import hosts_of_jobs
+from gradwire.result_store.digest import content_digest
+from gradwire.scenarios.loading.load import build_scenario
+from gradwire.scenarios.loading.registry import COMPONENT_PACKAGES, components
+from gradwire.scenarios.schema.base import ScenarioTable
+from gradwire.scenarios.schema.network.hosts_in_use import hosts_of_jobs
+from gradwire.scenarios.validation.effect import keys_without_effect, preconditions_of
+from gradwire.scenarios.validation.scenario import remarks
 from gradwire.sim.simulate import simulate
+from gradwire.workload.prerequisites import find_prerequisites
 
 ALWAYS = Path(__file__).with_name("keys_that_matter.txt")
 """Keys that matter whatever the rest says, or of which the scenario alone does not tell: Table.key, one a line."""
 
 
-def _tables() -> list[type[Table]]:
-    for place in PLACES:
+def _tables() -> list[type[ScenarioTable]]:
+    for place in COMPONENT_PACKAGES:
         components(place)
+    importlib.import_module("gradwire.training.reducers.feedback")  # chosen by keys of their own, not by name
 
-    def below(table: type[Table]) -> Iterator[type[Table]]:
+    def below(table: type[ScenarioTable]) -> Iterator[type[ScenarioTable]]:
         for each in table.__subclasses__():
             yield each
             yield from below(each)
 
-    rooms = tuple(f"gradwire.{room}." for room in ("scenarios", "components", "experiment", "training", "traces", "emu"))
-    return [each for each in set(below(Table)) if each.__module__.startswith(rooms)]
+    rooms = tuple(
+        f"gradwire.{room}." for room in ("scenarios", "protocols", "topology", "workload", "training", "traces", "emu")
+    )
+    return [each for each in set(below(ScenarioTable)) if each.__module__.startswith(rooms)]
 
 
 def _keys() -> dict[str, bool]:
     """Every key by the table that declares it; whether its need is declared."""
     return {
-        f"{table.__name__}.{key}": key in needs_of(table)
+        f"{table.__name__}.{key}": key in preconditions_of(table)
         for table in _tables() for key in table.model_fields if key in table.__annotations__
     }  # fmt: skip
 
@@ -100,10 +104,10 @@ CASES: dict[str, Case] = {
     "Switch.flowlet_gap": ("switch.flowlet_gap", {}, {"topology": {"kind": "leaf_spine", "leaves": 2, "hosts_per_leaf": 2, "spines": 2}, "load_balancing": "flowlet"}, ("100ns", "1us")),
     "Switch.aggregation_slots": ("switch.aggregation_slots", {}, {"traffic": [], "job": [JOB], "job.0.exchange.aggregation": True}, (64,)),
     "Switch.aggregation_levels": ("switch.aggregation_levels", {}, {"topology": {"kind": "leaf_spine", "leaves": 2, "hosts_per_leaf": 2, "spines": 1}, "traffic": [], "job": [JOB], "job.0.exchange.aggregation": True, "switch.aggregation_slots": 64}, (1,)),
-    "Host.scale_up_rate": ("host.scale_up_rate", {}, {"host.gpus": 2}, ("20Gbps", "1Gbps")),
-    "Host.scale_up_latency": ("host.scale_up_latency", {}, {"host.gpus": 2}, ("1us", "900ns")),
-    "Host.pcie_rate": ("host.pcie_rate", {}, {"host.gpus": 2}, ("20Gbps", "1Gbps")),
-    "Host.pcie_latency": ("host.pcie_latency", {}, {"host.gpus": 2}, ("1us", "900ns")),
+    "HostTable.scale_up_rate": ("host.scale_up_rate", {}, {"host.gpus": 2}, ("20Gbps", "1Gbps")),
+    "HostTable.scale_up_latency": ("host.scale_up_latency", {}, {"host.gpus": 2}, ("1us", "900ns")),
+    "HostTable.pcie_rate": ("host.pcie_rate", {}, {"host.gpus": 2}, ("20Gbps", "1Gbps")),
+    "HostTable.pcie_latency": ("host.pcie_latency", {}, {"host.gpus": 2}, ("1us", "900ns")),
     "Job.credit": ("job.0.credit", WITH_JOB, {**WITH_JOB, "job.0.order": "layer"}, (1, 2)),
     "Job.credit_per": ("job.0.credit_per", WITH_JOB, {**WITH_JOB, "job.0.order": "layer", "job.0.credit": 1, "job.0.workers": 2, "job.0.servers": 2}, ("destination",)),
     "Job.push_bound": ("job.0.push_bound", WITH_JOB, TAGGED, (0.3,)),
@@ -122,14 +126,14 @@ CASES: dict[str, Case] = {
     "Bound.front_part": ("job.0.push_bound.front_part", {**TAGGED, "job.0.push_bound": {"share": 0.2}}, {**TAGGED, "job.0.push_bound": {"front": 0.4, "back": 0.01}}, (0.9, 0.1)),
     "Bound.critical": ("job.0.push_bound.critical", {**TAGGED, "job.0.push_bound": {"share": 0.2}}, {}, (0.3,)),
     "Bound.change": ("job.0.push_bound.change", {**TAGGED, "job.0.push_bound": {"share": 0.2}}, {**TAGGED, "job.0.push_bound": {"share": 0.4, "critical": 0.01}, "job.0.iterations": 3}, (0.001, 900.0)),
-    "Traffic.bound": ("traffic.0.bound", DLCP, {**DLCP, "traffic.0.droppable": True}, (0.3,)),
-    "Traffic.droppable": ("traffic.0.droppable", DLCP, {**DLCP, "traffic.0.bound": 0.3}, (True,)),
+    "TrafficTable.bound": ("traffic.0.bound", DLCP, {**DLCP, "traffic.0.droppable": True}, (0.3,)),
+    "TrafficTable.droppable": ("traffic.0.droppable", DLCP, {**DLCP, "traffic.0.bound": 0.3}, (True,)),
     "Dlcp.stop_policy": ("transport.stop_policy", DLCP, {**DLCP, "traffic.0.bound": 0.3, "traffic.0.droppable": True}, ("eager", "on_probe")),
     "Dlcp.important_must_arrive": ("transport.important_must_arrive", DLCP, {**DLCP, "traffic.0.bound": 0.3}, (False,)),
     "Dlcp.g": ("transport.g", DLCP, {**DLCP, "switch.ecn_threshold": "10KiB"}, (1.0, 0.5)),
     **{f"Dlcp.{key}": (f"transport.{key}", DLCP, {"transport": {"kind": "dlcp", "rate_control": "delay"}}, values)
        for key, values in (("t_low", ("5us", "20us")), ("t_high", ("60us",)), ("beta", (0.1,)), ("ewma", (0.1,)), ("add_rate", ("1Gbps",)))},
-    "ByMarks.g": ("transport.g", {"transport": {"kind": "dctcp"}}, {"transport": {"kind": "dctcp"}, "switch.ecn_threshold": "10KiB"}, (1.0,)),
+    "MarkBased.g": ("transport.g", {"transport": {"kind": "dctcp"}}, {"transport": {"kind": "dctcp"}, "switch.ecn_threshold": "10KiB"}, (1.0,)),
     "Cubic.ecn": ("transport.ecn", {"transport": {"kind": "cubic"}}, {"transport": {"kind": "cubic"}, "switch.ecn_threshold": "10KiB"}, (True,)),
     "TcpNewReno.ecn": ("transport.ecn", {"transport": {"kind": "tcp_newreno"}}, {"transport": {"kind": "tcp_newreno"}, "switch.ecn_threshold": "10KiB"}, (True,)),
     "Nscc.qa_gate": ("transport.qa_gate", {"transport": {"kind": "nscc", "trimming": False, "quick_adapt": False}}, {"transport": {"kind": "nscc"}, "switch.trim_threshold": "12KiB", "switch.buffer": "20KiB", "traffic.0.size": "1MB"}, (0, 1, 16)),
@@ -147,10 +151,10 @@ CASES: dict[str, Case] = {
     "StagedTable.forward": ("job.0.exchange.forward", {**RING, "job.0.iterations": 1}, RING, ("layerwise",)),
     "Fifo.forward": ("job.0.scheduler.forward", {**RING, "job.0.scheduler.kind": "fifo", "job.0.iterations": 1}, {**RING, "job.0.scheduler.kind": "fifo"}, ("layerwise",)),
     "Ddp.rebuild": ("job.0.scheduler.rebuild", {**RING, "job.0.scheduler": {"kind": "ddp", "bucket": "100kB"}, "job.0.iterations": 1}, {**RING, "job.0.scheduler": {"kind": "ddp", "bucket": "100kB"}}, (False,)),
-    "Repeated.period": ("traffic.0.period", {"traffic.0.rounds": 1}, {}, ("50us",)),
+    "RepeatedTraffic.period": ("traffic.0.period", {"traffic.0.rounds": 1}, {}, ("50us",)),
     "Output.missing": ("output.missing", {}, {**DLCP, "traffic.0.bound": 0.3, "traffic.0.droppable": True}, (False,)),
     "Simulation.approximate": ("simulation.approximate", {}, {**WITH_JOB, "job.0.iterations": 300, "job.0.jitter": 0.01, "link.loss": 0.0, "switch.buffer": "4MB"}, (0.1,)),
-    "Windowed.recovery": ("transport.recovery", {"transport": {"kind": "cubic", "preset": "linux"}}, {"transport": {"kind": "cubic"}}, ("prr",)),
+    "LossBasedTcp.recovery": ("transport.recovery", {"transport": {"kind": "cubic", "preset": "linux"}}, {"transport": {"kind": "cubic"}}, ("prr",)),
     **{f"Ltp.{key}": (f"transport.{key}", {"transport": {"kind": "ltp"}}, {"transport": {"kind": "ltp", "threshold": 0.1, "deadline": 8.0}, "traffic.0.bound": 0.3, "traffic.0.size": "600kB"}, values)
        for key, values in (("threshold", (2.0, 0.5)), ("deadline", (3.0, 0.2)), ("fraction", (0.99, 0.6)))},
     "Ltp.critical_must_arrive": ("transport.critical_must_arrive", {"transport": {"kind": "ltp"}}, {**BOUNDED, "transport": {"kind": "ltp"}, "job.0.push_bound": 0.5, "link.loss": 0.05}, (False,)),
@@ -281,7 +285,7 @@ def test_hosts_of_jobs_are_those_of_placement(rule: str, topology: dict[str, Any
     named = {**JOB, "name": "b", "workers": 2, "servers": 1, "placement": {"workers": ["h1", "h3"], "servers": ["h8"]}}
     jobs = [{**JOB, "workers": 2, "placement": rule}, named, {**JOB, "name": "c", "workers": 1, "placement": rule}]
     scenario = build_scenario(_with({"topology": topology, "traffic": [], "job": jobs, "transport": "dctcp"}))
-    needs = find_needs(scenario)
+    needs = find_prerequisites(scenario)
     used = {needs.network.names[each] for at in needs.places for each in (*at.workers, *at.servers)}
     assert hosts_of_jobs(scenario) == used
 
@@ -290,7 +294,7 @@ def test_a_default_that_other_rules_override_is_named() -> None:
     """Linux's window falls in proportion whatever recovery says, "pipe" as well, which is the default."""
     tables = _with({"transport": {"kind": "cubic", "preset": "linux", "recovery": "pipe"}})
     (note,) = keys_without_effect(build_scenario(tables))
-    assert note.startswith("transport.recovery has no effect: by these rules the window falls in proportion (prr); ")
+    assert note.startswith("transport.recovery has no effect: these rules reduce the window proportionally (prr); ")
     assert not keys_without_effect(build_scenario(_with({"transport": {"kind": "cubic", "recovery": "pipe"}})))
 
 
@@ -299,7 +303,7 @@ def test_remedies_together_are_enough() -> None:
     tables = _with({"switch.pfc": True, "switch.shared_buffer": "200KiB", "switch.buffer": "30KiB"})
     (note,) = keys_without_effect(build_scenario(tables))
     advice = "no switch.shared_buffer, and switch.pfc_classes without some queue"
-    assert note == f"switch.buffer has no effect: shared_buffer takes its place; for it to matter: {advice}"
+    assert note == f"switch.buffer has no effect: shared_buffer replaces it; for it to matter: {advice}"
     del tables["switch"]["shared_buffer"]
     tables["switch"]["pfc_classes"] = [3]
     assert keys_without_effect(build_scenario(tables)) == []
@@ -354,5 +358,7 @@ def test_each_need_of_a_key_is_tried_unmet(name: str) -> None:
     place, unmet, value = MORE_UNMET[name]
     with_it = _with(unmet, {place: value})
     where = place.replace(".0.", "[0].")
-    assert [note for note in keys_without_effect(build_scenario(with_it)) if note.startswith(f"{where} has no effect: ")]
+    assert [
+        note for note in keys_without_effect(build_scenario(with_it)) if note.startswith(f"{where} has no effect: ")
+    ]
     assert _digest(with_it) == _digest(_with(unmet))

@@ -11,9 +11,9 @@ from sim_cases import US, make_trace, ps_job, ring_job, rows
 
 from gradwire.emu.agent.report import Reports
 from gradwire.emu.results.outcome import _missing
-from gradwire.scenarios.load import build_scenario
-from gradwire.scenarios.missing import COLUMNS, missing_columns, missing_runs
-from gradwire.scenarios.result import Result
+from gradwire.result_store.missing_packets import COLUMNS, missing_columns, missing_runs
+from gradwire.result_store.result import Result
+from gradwire.scenarios.loading.load import build_scenario
 from gradwire.sim.simulate import simulate
 
 TRACE = make_trace([[50_000], [90_000], [7]], iterations=2, forward=20 * US, backward=20 * US)
@@ -72,7 +72,12 @@ def check(result: Result) -> None:
     speed = 80  # ps a byte at 100 Gbps
     for row in rows(result.packets):
         arrival = row["start_ps"] + row["bytes"] * speed + US
-        if row["kind"] == "data" and row["port"].startswith("s") and not row["lost"] and arrival <= ends[row["message"]]:
+        if (
+            row["kind"] == "data"
+            and row["port"].startswith("s")
+            and not row["lost"]
+            and arrival <= ends[row["message"]]
+        ):
             came[row["message"]].add(row["packet"])
     for row in rows(result.messages):
         number = row["message"]

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from gradwire.result_store.provenance import input_digests, load_result_scenario, scenario_text
+from gradwire.result_store.result import FORMAT, summarise
 from gradwire.scenarios.errors import ResultError
-from gradwire.scenarios.load import build_scenario
-from gradwire.scenarios.modules import imported, is_installed, root_of, user_module
-from gradwire.scenarios.record import input_digests, load_record, scenario_text
-from gradwire.scenarios.result import FORMAT, summarise
+from gradwire.scenarios.loading.load import build_scenario
+from gradwire.scenarios.loading.modules import import_root, imported_files, is_installed, user_module
 from gradwire.scenarios.schema.scenario import Scenario
 
 FILES = {
@@ -56,19 +56,19 @@ def small(home: Path, **more: object) -> Scenario:
 def test_what_a_module_imports_belongs_to_it(home: Path) -> None:
     """By way of others, inside of functions, of packages with what stands above; a circle ends, what is no Python is
     there without its imports."""
-    assert {str(each.relative_to(home)) for each in imported(home / "mine.py", home)} == BELONGS
+    assert {str(each.relative_to(home)) for each in imported_files(home / "mine.py", home)} == BELONGS
 
 
 def test_what_is_installed_is_one_file() -> None:
     site = Path(sysconfig.get_paths()["purelib"])
     file = user_module("hypothesis", None)
-    assert is_installed(site) and root_of("hypothesis", file) == site and imported(file, site) == []
+    assert is_installed(site) and import_root("hypothesis", file) == site and imported_files(file, site) == []
 
 
 def test_a_name_leads_back_to_its_folder(home: Path) -> None:
     for name in ("mine", "pack.other", "pack.deep.two"):
-        assert root_of(name, user_module(name, home)) == home
-    assert root_of("pack.deep", home / "pack" / "deep" / "__init__.py") == home
+        assert import_root(name, user_module(name, home)) == home
+    assert import_root("pack.deep", home / "pack" / "deep" / "__init__.py") == home
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_an_imported_module_that_has_changed_is_named(home: Path, tmp_path: Path
     (tmp_path / "run" / "result.json").write_text(json.dumps(summary))
     (home / "constants.py").write_text("K = 4\n")
     with pytest.raises(ResultError, match=r"load_balancing: constants\.py has changed since"):
-        load_record(tmp_path / "run", [], lambda scenario: [])
+        load_result_scenario(tmp_path / "run", [], lambda scenario: [])
     (home / "constants.py").unlink()
-    with pytest.raises(ResultError, match=r"constants\.py is not there any more"):
-        load_record(tmp_path / "run", [], lambda scenario: [])
+    with pytest.raises(ResultError, match=r"constants\.py is missing"):
+        load_result_scenario(tmp_path / "run", [], lambda scenario: [])

@@ -7,8 +7,8 @@ import pytest
 from gradwire.scenarios.readable import (
     accuracy_text,
     change_text,
-    chosen_text,
     count_text,
+    exact_percent_text,
     killed_text,
     rate_text,
     share_text,
@@ -27,9 +27,9 @@ WORDED = [
     (rate_text(1.234e9), "1.23 Gbps"), (rate_text(999), "999 bps"),
     (share_text(0), "0 %"), (share_text(0.00000001), "< 0.01 %"), (share_text(0.1), "10.0 %"), (share_text(1), "100 %"),
     (accuracy_text(0.6), "60.00 %"), (accuracy_text(0.9168), "91.68 %"), (accuracy_text(0), "0.00 %"),
-    (chosen_text(0.1), "10 %"), (chosen_text(0.001), "0.1 %"), (chosen_text(0.07), "7 %"),
+    (exact_percent_text(0.1), "10 %"), (exact_percent_text(0.001), "0.1 %"), (exact_percent_text(0.07), "7 %"),
     (change_text(1.25), "+25.0 %"), (change_text(0.5), "-50.0 %"), (change_text(1), "+0.0 %"),
-    (killed_text(15), "killed by signal 15"), (killed_text(9), "killed by signal 9 (has memory run out?)"),
+    (killed_text(15), "killed by signal 15"), (killed_text(9), "killed by signal 9 (out of memory?)"),
 ]  # fmt: skip
 
 

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from output_cases import SMALL, run, same_but_timing
 
+from gradwire.result_store.provenance import input_digests, load_result_scenario, scenario_text
+from gradwire.result_store.result import Result
 from gradwire.scenarios.errors import GradwireError, ResultError
-from gradwire.scenarios.load import build_scenario, list_library, load_scenario
-from gradwire.scenarios.record import input_digests, load_record, scenario_text
-from gradwire.scenarios.result import Result
+from gradwire.scenarios.loading.load import build_scenario, list_library, load_scenario
+from gradwire.scenarios.loading.toml import write_toml
 from gradwire.scenarios.schema.scenario import Scenario
-from gradwire.scenarios.toml import write_toml
 from gradwire.sim.simulate import simulate
 from tests.soak.drawn import Scenarios, combination
 
@@ -99,7 +99,8 @@ def test_paths_and_modules_are_found_from_anywhere(tmp_path: Path, monkeypatch: 
 def test_a_policy_finds_its_files_beside_the_scenario(tmp_path: Path):
     (tmp_path / "flows.txt").write_text("1\n0 1 3 100 5000 0.0\n")
     (tmp_path / "a.toml").write_text(
-        SMALL + '[[policy]]\nname = "listed"\n[policy.set]\ntraffic = [{name = "l", kind = "flows", file = "flows.txt"}]\n'
+        SMALL
+        + '[[policy]]\nname = "listed"\n[policy.set]\ntraffic = [{name = "l", kind = "flows", file = "flows.txt"}]\n'
     )
     (variant,) = load_scenario(tmp_path / "a.toml").variants()
     assert variant.traffic[0].path == str(tmp_path / "flows.txt")
@@ -119,13 +120,15 @@ def test_a_file_that_has_changed_is_named(tmp_path: Path):
     graph.write_text("h0 s0\nh1 s0\nh2 s0\n")
     text = SMALL.replace('{ kind = "star", hosts = 3 }', '{ kind = "graph", file = "net.txt" }')
     one = recorded(tmp_path, text)
-    assert load_record(one, [], no_traces)[0].digest() == load_scenario(tmp_path / "a.toml").digest()
+    assert load_result_scenario(one, [], no_traces)[0].digest() == load_scenario(tmp_path / "a.toml").digest()
     graph.write_text("h0 s0\nh1 s0\nh2 s0\nh3 s0\n")
-    with pytest.raises(ResultError, match=r"topology.file has changed since; expected the file /.*net.txt with SHA-256"):
-        load_record(one, [], no_traces)
+    with pytest.raises(
+        ResultError, match=r"topology.file has changed since; expected the file /.*net.txt with SHA-256"
+    ):
+        load_result_scenario(one, [], no_traces)
     graph.unlink()
     with pytest.raises(GradwireError, match="no such file"):
-        load_record(one, [], no_traces)
+        load_result_scenario(one, [], no_traces)
 
 
 def test_a_trace_that_is_another_one_is_named(tmp_path: Path):
@@ -136,9 +139,9 @@ def test_a_trace_that_is_another_one_is_named(tmp_path: Path):
     (one / "scenario.toml").write_text(
         text + '[[job]]\nname = "j"\ntrace = "resnet50"\nworkers = 2\nexchange = { kind = "ring" }\n'
     )
-    with pytest.raises(ResultError, match=r"trace 'resnet50' of job j is another one now; expected SHA-256 0123456789ab"):
-        load_record(one, [], lambda scenario: ["f" * 64])
-    assert load_record(one, [], lambda scenario: ["0123456789abcdef"])[0].job[0].name == "j"
+    with pytest.raises(ResultError, match=r"trace 'resnet50' of job j has changed; expected SHA-256 0123456789ab"):
+        load_result_scenario(one, [], lambda scenario: ["f" * 64])
+    assert load_result_scenario(one, [], lambda scenario: ["0123456789abcdef"])[0].job[0].name == "j"
 
 
 def test_what_may_differ_is_said(tmp_path: Path):
@@ -147,7 +150,7 @@ def test_what_may_differ_is_said(tmp_path: Path):
     summary["versions"]["numpy"] = "0.1"
     summary["totals"]["ended_by"] = "max_wall"
     (one / "result.json").write_text(json.dumps(summary))
-    _, said = load_record(one, [], no_traces)
+    _, said = load_result_scenario(one, [], no_traces)
     assert [line.split(",")[0] for line in said] == ["it was made with numpy 0.1", "it was ended by max_wall"]
 
 
@@ -155,17 +158,17 @@ def test_what_cannot_be_run_again_says_why(tmp_path: Path):
     one = recorded(tmp_path)
     (one / "scenario.toml").rename(tmp_path / "kept.toml")
     with pytest.raises(ResultError, match="does not hold its scenario"):
-        load_record(one, [], no_traces)
+        load_result_scenario(one, [], no_traces)
     (tmp_path / "kept.toml").rename(one / "scenario.toml")
     summary = json.loads((one / "result.json").read_text())
     (one / "result.json").write_text(json.dumps({**summary, "engine": {"clock": "virtual"}}))
-    with pytest.raises(ResultError, match=r"on real sockets.*gradwire emulate .*scenario.toml --clock virtual"):
-        load_record(one, [], no_traces)
+    with pytest.raises(ResultError, match=r"emulated, not.*gradwire emulate .*scenario.toml --clock virtual"):
+        load_result_scenario(one, [], no_traces)
     programs = {"command": ["python", "train.py", "--name", "a b"]}
     (one / "result.json").write_text(json.dumps({**summary, "engine": {"clock": "wall"}, "programs": programs}))
     again = r"gradwire exec .*scenario.toml --clock wall -- python train.py --name 'a b'"
     with pytest.raises(ResultError, match=again):
-        load_record(one, [], no_traces)
+        load_result_scenario(one, [], no_traces)
 
 
 @pytest.mark.slow

@@ -11,12 +11,12 @@ import pyarrow.parquet
 import pytest
 from star_cases import star_scenario
 
-from gradwire.analysis.capture import Messages
-from gradwire.scenarios import result as results
+from gradwire.analysis.pcap.packet_capture import MessageColumns
+from gradwire.result_store import result as results
+from gradwire.result_store.loss_bound_check import check_loss_invariant
+from gradwire.result_store.result import Result, make_table, summarise
 from gradwire.scenarios.errors import ResultError
-from gradwire.scenarios.loss import allowed_loss, allowed_losses
-from gradwire.scenarios.result import Result, make_table, summarise
-from gradwire.scenarios.soundness import check_loss_invariant
+from gradwire.scenarios.loss import allowed_loss, allowed_loss_per_message
 
 
 def message(**changes: Any) -> dict[str, list[Any]]:
@@ -132,34 +132,49 @@ def _folder(folder: Path) -> None:
         (lambda folder: (folder / "drops.parquet").unlink(), ["drops.parquet", "no such file"]),
         (lambda folder: (folder / "result.json").unlink(), ["result.json", "no such file"]),
         (lambda folder: (folder / "result.json").write_text("{"), ["result.json", "cannot be read"]),
-        (lambda folder: (folder / "result.json").write_text("[]"), ["result.json", "no JSON object"]),
+        (lambda folder: (folder / "result.json").write_text("[]"), ["result.json", "not a JSON object"]),
         (_cut, ["messages.parquet", "damaged"]),
         (_other_format, ["format 99", "expected format 6"]),
         (lambda folder: _change(folder, "result.json", engine=3), ["result.json: engine is 3", "a JSON object"]),
         (lambda folder: _change(folder, "result.json", totals=[]), ["result.json: totals is []", "a JSON object"]),
         (lambda folder: _change(folder, "result.json", policy=None), ["policy is null", "expected text"]),
         (lambda folder: _change(folder, "result.json", seed=True), ["seed is true", "expected a whole number"]),
-        (lambda folder: _change(folder, "result.json", totals={"simulated_ps": "x"}), ["totals.simulated_ps is", "whole"]),
+        (
+            lambda folder: _change(folder, "result.json", totals={"simulated_ps": "x"}),
+            ["totals.simulated_ps is", "whole"],
+        ),
         (lambda folder: _change(folder, "result.json", transports={"j": 4}), ["transports.j is 4", "a JSON object"]),
         (lambda folder: _change(folder, "timing.json", hops_per_s="x"), ["timing.json: hops_per_s is", "a number"]),
         (_nulls, ["drops.parquet", "column cause has 2 empty values"]),
         (_strange, ["drops.parquet", "names message 99, which is not in messages.parquet"]),
-        (_twice, ["messages.parquet", "has a message twice"]),
+        (_twice, ["messages.parquet", "repeats a message"]),
         (_folder, ["drops.parquet", "is a folder"]),
         (_other_columns, ["ports.parquet", "other columns", "peak_queue_bytes"]),
-        (lambda folder: (folder / "scenario.toml").write_text('name = "cut'), ["scenario.toml", "is no TOML"]),
-        (lambda folder: (folder / "scenario.toml").write_text(""), ["scenario.toml", "is empty", "the scenario that ran"]),
+        (lambda folder: (folder / "scenario.toml").write_text('name = "cut'), ["scenario.toml", "is not TOML"]),
+        (
+            lambda folder: (folder / "scenario.toml").write_text(""),
+            ["scenario.toml", "is empty", "the scenario that ran"],
+        ),
         (lambda folder: (folder / "scenario.toml").write_text("# nothing\n"), ["scenario.toml", "is empty"]),
         (lambda folder: (folder / "scenario.toml").write_text("x = 3"), ["scenario.toml", "has no name"]),
         (lambda folder: (folder / "scenario.toml").write_text("name = 3"), ["has name = 3"]),
         (lambda folder: (folder / "scenario.toml").write_text('name = "a"'), ["has no topology"]),
         (lambda folder: (folder / "scenario.toml").write_text('name = "a"\ntopology = [1]'), ["has topology = [1]"]),
-        (lambda folder: (folder / "result.json").write_text('{"format": 6}'), ["result.json", "says nothing of name, totals"]),
+        (lambda folder: (folder / "result.json").write_text('{"format": 6}'), ["result.json", "has no name, totals"]),
         (lambda folder: (folder / "result.json").write_text('{"format": "6"}'), ['is of format "6"', "format 6"]),
-        (lambda folder: (folder / "scenario.toml").write_text("job = 3"), ["job = 3 is no list of tables", "[[job]]"]),
-        (lambda folder: (folder / "scenario.toml").write_text("job = [3]"), ["job = [3] is no list of tables"]),
-        (lambda folder: (folder / "scenario.toml").write_text("[job]\nx = 1"), ["job = {'x': 1} is no list of tables"]),
-        (lambda folder: (folder / "scenario.toml").write_text("traffic = 'x'"), ['traffic = "x" is no list of tables']),
+        (
+            lambda folder: (folder / "scenario.toml").write_text("job = 3"),
+            ["job = 3 is not a list of tables", "[[job]]"],
+        ),
+        (lambda folder: (folder / "scenario.toml").write_text("job = [3]"), ["job = [3] is not a list of tables"]),
+        (
+            lambda folder: (folder / "scenario.toml").write_text("[job]\nx = 1"),
+            ["job = {'x': 1} is not a list of tables"],
+        ),
+        (
+            lambda folder: (folder / "scenario.toml").write_text("traffic = 'x'"),
+            ['traffic = "x" is not a list of tables'],
+        ),
         (lambda folder: (folder / "scenario.toml").write_bytes(b"a = '\xff'"), ["scenario.toml", "cannot be read"]),
     ],
 )
@@ -203,19 +218,11 @@ def test_summary_says_what_was_run():
 
 @pytest.mark.parametrize(
     ("size", "bound", "allowed"),
-    [
-        (1000, 0.0, 0),
-        (1000, 0.1, 100),
-        (100, 0.07, 7),
-        (100, 0.29, 29),
-        (999, 0.1, 99),
-        (10, 1.0, 10),
-        (0, 0.5, 0),
-    ],
+    [(1000, 0.0, 0), (1000, 0.1, 100), (100, 0.07, 7), (100, 0.29, 29), (999, 0.1, 99), (10, 1.0, 10), (0, 0.5, 0)],
 )
 def test_allowed_loss(size: int, bound: float, allowed: int):
     assert allowed_loss(size, bound) == allowed
-    assert allowed_losses([size, 7], [bound, 1.0]).tolist() == [allowed, 7]
+    assert allowed_loss_per_message([size, 7], [bound, 1.0]).tolist() == [allowed, 7]
 
 
 def test_what_may_be_lost_of_a_very_long_message_is_exact():
@@ -242,5 +249,5 @@ def test_loss_invariant(changes: dict[str, Any], broken: bool):
 
 
 def test_a_capture_of_what_has_no_transport_is_refused():
-    with pytest.raises(ResultError, match=r"result.json: names no transport of 'j'"):
-        Messages(Result.build({}, {"messages": message()}), {"h0": 0, "h1": 1})
+    with pytest.raises(ResultError, match=r"result.json: has no transport of 'j'"):
+        MessageColumns(Result.build({}, {"messages": message()}), {"h0": 0, "h1": 1})

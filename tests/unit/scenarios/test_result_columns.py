@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from gradwire.result_store.columns import LEAST, VOCABULARIES, check_values
+from gradwire.result_store.result import KINDS, TABLES, Result, make_table
 from gradwire.scenarios.errors import ResultError
-from gradwire.scenarios.result import KINDS, TABLES, Result, make_table
-from gradwire.scenarios.result_columns import LEAST, VOCABULARIES, check_values
 
 POSITIVE = {"ideal_ps": 1}
 GOOD = {"int8": 0, "int32": 0, "int64": 0, "float64": 0.5, "bool": False, "string": "a"}
@@ -21,7 +21,9 @@ BAD: dict[str, tuple[Any, ...]] = {
 TIMES = ("start_ps", "forward_end_ps", "backward_end_ps", "end_ps")
 FREE = {("iterations", "exposed_ps"), ("packets", "argument"), *(("iterations", name) for name in TIMES)}
 """Columns of whole numbers that may be anything."""
-COLUMNS = [(table, column, kind) for table, columns in TABLES.items() for column, kind in columns.items() if kind != "bool"]
+COLUMNS = [
+    (table, column, kind) for table, columns in TABLES.items() for column, kind in columns.items() if kind != "bool"
+]
 
 
 def good_row(table: str) -> dict[str, Any]:

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from gradwire import cli
+from gradwire.result_store.result import TABLES, Result
 from gradwire.scenarios.errors import ResultError
-from gradwire.scenarios.result import TABLES, Result
 
 Rows = dict[str, list[dict[str, Any]]]
 ZERO = {"int8": 0, "int32": 0, "int64": 0, "float64": 0.0, "bool": False, "string": "a"}
@@ -75,22 +75,31 @@ def test_an_interrupted_result_is_read(tmp_path: Path) -> None:
 
 DAMAGE = {
     "exposed": (change("iterations", 1, exposed_ps=91), "exposed_ps is not end_ps - start_ps - compute_ps, in row 1"),
-    "compute": (change("iterations", 0, compute_ps=10**13), "exposed_ps is not end_ps - start_ps - compute_ps, in row 0"),
+    "compute": (
+        change("iterations", 0, compute_ps=10**13),
+        "exposed_ps is not end_ps - start_ps - compute_ps, in row 0",
+    ),
     "backwards": (change("iterations", 3, end_ps=-7, exposed_ps=-277), "an iteration ends before it starts, in row 3"),
-    "gap": (change("iterations", 1, start_ps=120, exposed_ps=70), "end_ps is not the next iteration's start_ps, in row 0"),
-    "other worker": (change("iterations", 2, worker=0), "has an iteration of a worker twice, in row 2"),
+    "gap": (
+        change("iterations", 1, start_ps=120, exposed_ps=70),
+        "end_ps is not the next iteration's start_ps, in row 0",
+    ),
+    "other worker": (change("iterations", 2, worker=0), "repeats an iteration of a worker, in row 2"),
     "other number": (change("iterations", 1, iteration=2), "lacks the iteration before that of this row, in row 1"),
     "first number": (change("iterations", 0, iteration=3), "lacks the iteration before that of this row, in row 0"),
     "half of iterations": (half("iterations"), "iterations.parquet: has 2 rows; expected 4, as totals.iterations"),
     "no iterations": (lambda tables: tables.update(iterations=[]), "has 0 rows; expected 4, as totals.iterations"),
-    "iterations twice": (twice("iterations"), "has an iteration of a worker twice"),
+    "iterations twice": (twice("iterations"), "repeats an iteration of a worker"),
     "half of messages": (half("messages"), "flows.parquet: names message 1, which is not in messages.parquet"),
     "bytes": (change("messages", 0, bytes=7), "has 2007 bytes; expected 3000, as totals.bytes"),
-    "delivered": (change("messages", 2, end_ps=30), "has 0 rows with end_ps -1; expected 1, as totals.messages_under_way"),
+    "delivered": (
+        change("messages", 2, end_ps=30),
+        "has 0 rows with end_ps -1; expected 1, as totals.messages_under_way",
+    ),
     "early": (change("messages", 1, end_ps=5), "a message is delivered before it starts, in row 1"),
     "half of flows": (half("flows"), "has 1 rows for 2 messages of kind flow"),
     "no flows": (lambda tables: tables.update(flows=[]), "has 0 rows for 2 messages of kind flow"),
-    "flows twice": (twice("flows"), "has a flow twice"),
+    "flows twice": (twice("flows"), "repeats a flow"),
     "a flow that is none": (change("flows", 0, message=0), "messages of kind flow"),
     "ideal": (change("flows", 0, ideal_ps=0), "ideal_ps is 0 in row 0; expected a number from 1"),
 }

@@ -11,16 +11,16 @@ import pytest
 from pydantic import ValidationError
 from star_cases import star_scenario, star_tables
 
-from gradwire.components.transports.dctcp import Dctcp
-from gradwire.components.transports.dlcp import Dlcp
-from gradwire.experiment.topology.kinds.leaf_spine import LeafSpine
-from gradwire.scenarios.checks.scenario import notes, remarks
+from gradwire.protocols.transports.dlcp.dlcp import Dlcp
+from gradwire.protocols.transports.tcp.dctcp import Dctcp
+from gradwire.result_store.provenance import scenario_text
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.scenarios.load import build_scenario, list_library, load_scenario, pick_variant
-from gradwire.scenarios.record import scenario_text
-from gradwire.scenarios.schema.bound import Bound
+from gradwire.scenarios.loading.load import build_scenario, list_library, load_scenario, pick_variant
+from gradwire.scenarios.schema.job.loss_bound import Bound
 from gradwire.scenarios.schema.policy import overlay
 from gradwire.scenarios.schema.scenario import HostPlacement, Scenario, UserTransport, json_schema
+from gradwire.scenarios.validation.scenario import notes, remarks
+from gradwire.topology.kinds.leaf_spine import LeafSpine
 
 
 def test_units_are_integers_inside():
@@ -38,11 +38,7 @@ def test_defaults():
     scenario = star_scenario()
     assert scenario.transport == Dctcp(kind="dctcp")
     assert (scenario.link.rate, scenario.link.latency) == (100 * 10**9, 1_000_000)
-    assert (scenario.switch.queues, scenario.switch.buffer, scenario.switch.thresholds()) == (
-        8,
-        524_288,
-        None,
-    )
+    assert (scenario.switch.queues, scenario.switch.buffer, scenario.switch.thresholds()) == (8, 524_288, None)
     assert scenario.host.software_latency == 2_000_000
     job = scenario.job[0]
     assert (job.push_bound, job.order, job.placement, job.phase) == (0.0, "fifo", "packed", None)
@@ -71,25 +67,16 @@ def test_transport_of_the_users_own_keeps_its_parameters():
 def test_named_placement():
     tables = star_tables(hosts=4)
     tables["job"][0]["placement"] = {"workers": ["h3", "h0", "h1"], "servers": ["h2"]}
-    assert build_scenario(tables).job[0].placement == HostPlacement(
-        workers=("h3", "h0", "h1"), servers=("h2",)
-    )
+    assert build_scenario(tables).job[0].placement == HostPlacement(workers=("h3", "h0", "h1"), servers=("h2",))
 
 
 @pytest.mark.parametrize(
     ("extra", "rate"),
-    [
-        ({}, 100),
-        ({"uplink_rate": "40Gbps"}, 40),
-        ({"oversubscription": 2.0}, 100),
-        ({"oversubscription": 4}, 50),
-    ],
+    [({}, 100), ({"uplink_rate": "40Gbps"}, 40), ({"oversubscription": 2.0}, 100), ({"oversubscription": 4}, 50)],
 )
 def test_uplink_rate(extra: dict[str, object], rate: int):
     # 8 hosts of 100 Gbps below 4 spines: full bisection would need 200 Gbps per uplink.
-    topology = LeafSpine.model_validate(
-        {"kind": "leaf_spine", "leaves": 2, "hosts_per_leaf": 8, "spines": 4, **extra}
-    )
+    topology = LeafSpine.model_validate({"kind": "leaf_spine", "leaves": 2, "hosts_per_leaf": 8, "spines": 4, **extra})
     assert topology.resolved_uplink_rate(100 * 10**9) == rate * 10**9
 
 
@@ -186,7 +173,7 @@ def test_library(name: str):
     assert scenario.name == name
     assert scenario.description
     said = notes(scenario.variants())
-    crowded = [each for each in said if each.endswith("(switch.buffer_share keeps room for them)")]
+    crowded = [each for each in said if each.endswith("(switch.buffer_share reserves space for them)")]
     # seven queues with K = 96 KiB at buffers of 512 KiB (96 and 16 KiB at 32 on the testbed) exceed them
     assert not crowded or name in (
         "demo", "demo-cpu", "dlcp-ablation", "paper-144", "shared", "slow-receiver", "testbed", "testbed-wall",
@@ -194,7 +181,10 @@ def test_library(name: str):
     others = [each for each in said if each not in crowded]
     known = {
         "dlcp-ablation": ["tagging by magnitude drops nothing: switch.selective_drop is off"],  # an arm takes it away
-        "incast-mix": ["switch.selective_drop has no effect: ", *(f"traffic[{index}].bound has no effect on the run: " for index in range(4))],
+        "incast-mix": [
+            "switch.selective_drop has no effect: ",
+            *(f"traffic[{index}].bound has no effect on the run: " for index in range(4)),
+        ],
     }
     assert len(others) == len(known.get(name, []))
     assert all(words in each for words, each in zip(known.get(name, []), others, strict=True))
@@ -231,9 +221,9 @@ def lossy_scenario(transport, **job):
     [
         ({"push_bound": {"share": 0.1, "critical": 0.2}}, "push_bound.critical has no effect: no layer may lose more anyway"),
         ({"push_bound": {"share": 0.1, "change": 0.6}}, "push_bound.change has no effect: no iteration is critical"),
-        ({"push_bound": {"share": 0.1, "front_part": 0.3}}, "push_bound.front_part has no effect: front and back are not told apart"),
-        ({"push_bound": 0.1, "bound_most": 0.2}, "bound_most has no effect: bounds hold for messages by themselves"),
-        ({"push_bound": 0.6, "bound_most": 0.05, "bound_per": "step"}, "bound_most has no effect: the bound itself is larger"),
+        ({"push_bound": {"share": 0.1, "front_part": 0.3}}, "push_bound.front_part has no effect: front and back have the same bound"),
+        ({"push_bound": 0.1, "bound_most": 0.2}, "bound_most has no effect: bounds apply to single messages"),
+        ({"push_bound": 0.6, "bound_most": 0.05, "bound_per": "step"}, "bound_most has no effect: the bound is larger"),
         ({"pull_bound": 0.1, "tagging": {"magnitude": True}}, "pull_bound has no effect on the run: all packets are important"),
     ],
 )  # fmt: skip
@@ -255,9 +245,9 @@ def test_a_bound_for_a_step_wants_a_transport_that_shares_it_and_leaves_somethin
     assert not remarks(lossy_scenario(patient, push_bound=0.1, bound_per="step"))
     (said,) = remarks(lossy_scenario("dlcp", push_bound=0.1, bound_per="step"))
     assert said == (
-        'job[0].bound_per is "step" but stop_policy is "early": each message spends its own part, and leaves little to others'
+        'job[0].bound_per is "step" but stop_policy is "early": each message spends its own share and leaves little to the others'
     )
-    with pytest.raises(ScenarioError, match="shares a bound among messages, which ltp keeps for each"):
+    with pytest.raises(ScenarioError, match="shares a bound among messages, but ltp applies it per message"):
         lossy_scenario("ltp", push_bound=0.1, bound_per="step")
 
 
@@ -272,7 +262,7 @@ def test_a_bound_by_layer_is_written_and_read_again():
 
 def test_parts_of_the_buffer():
     """One fraction for all queues, or one for each; rounded down to bytes, of whichever buffer there is."""
-    limits = lambda **switch: star_scenario(switch={"queues": 2, **switch}).switch.limits()  # noqa: E731
+    limits = lambda **switch: star_scenario(switch={"queues": 2, **switch}).switch.limits()
     assert limits() is None
     assert limits(buffer="100KB", buffer_share=0.29) == (29_000, 29_000)
     assert limits(buffer="100001B", buffer_share=[1, 0.5]) == (100_001, 50_000)
@@ -286,11 +276,7 @@ def test_demo_compares_the_three_policies():
     assert [v.load_balancing for v in (base, priority, dlcp)] == ["ecmp", "ecmp", "spray_random"]
     assert (base.transport, priority.transport) == (Dctcp(kind="dctcp"),) * 2
     assert (base.switch.queues, base.job[0].order, base.job[0].tagging.layer_priority) == (8, "fifo", False)
-    assert (priority.switch.queues, priority.job[0].order, priority.job[0].tagging.layer_priority) == (
-        8,
-        "layer",
-        True,
-    )
+    assert (priority.switch.queues, priority.job[0].order, priority.job[0].tagging.layer_priority) == (8, "layer", True)
     assert isinstance(dlcp.transport, Dlcp)
     assert dlcp.switch.selective_drop
     assert dlcp.job[0].tagging.magnitude
@@ -320,9 +306,7 @@ def test_overrides(tmp_path: Path):
     path = tmp_path / "file.toml"
     path.write_text(FILE)
     changes = ["link.rate=10Gbps", "job.compute_scale=0.5"]
-    scenario = load_scenario(
-        path, set=[*changes, "job[1].iterations=9", "transport.g=0.25", 'job[0].order="layer"']
-    )
+    scenario = load_scenario(path, set=[*changes, "job[1].iterations=9", "transport.g=0.25", 'job[0].order="layer"'])
     assert scenario.link.rate == 10**10
     assert [job.compute_scale for job in scenario.job] == [0.5, 0.5]
     assert [job.iterations for job in scenario.job] == [5, 9]
@@ -333,9 +317,9 @@ def test_overrides(tmp_path: Path):
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("link.rate", "is no override; expected a.b=value"),
-        ("=3", "is no override"),
-        ("job[x].workers=2", "is no override"),
+        ("link.rate", "is not an override; expected a.b=value"),
+        ("=3", "is not an override"),
+        ("job[x].workers=2", "is not an override"),
         ("job[5].workers=2", r"there is no \[5\]; expected one of 2 tables"),
         ("link[0].rate=2", r"there is no \[0\]"),
     ],
@@ -383,6 +367,4 @@ def test_remarks_on_what_is_probably_not_meant():
     assert any("no packet will be marked" in remark for remark in remarks(star_scenario()))
     tables = star_tables(transport="dlcp", switch={"ecn_threshold": "64KiB"})
     tables["job"][0]["tagging"] = {"magnitude": True}
-    assert remarks(build_scenario(tables)) == [
-        "tagging by magnitude drops nothing: switch.selective_drop is off"
-    ]
+    assert remarks(build_scenario(tables)) == ["tagging by magnitude drops nothing: switch.selective_drop is off"]

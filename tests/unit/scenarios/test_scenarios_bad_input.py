@@ -11,7 +11,7 @@ import pytest
 from star_cases import star_tables
 
 from gradwire.scenarios.errors import ScenarioError, StallError, shorten
-from gradwire.scenarios.load import build_scenario, load_scenario
+from gradwire.scenarios.loading.load import build_scenario, load_scenario
 from gradwire.scenarios.schema.scenario import Scenario
 
 RING = {"kind": "ring"}
@@ -42,10 +42,10 @@ SINGLE = [
     # wrong units, negative, zero
     ("link.rate", "100", "link.rate", 'has no unit (got "100")', "Gbps"),
     ("link.rate", 100, "link.rate", "has no unit (got 100)", "Gbps"),
-    ("link.rate", "100GB", "link.rate", '"GB" is no unit of rate', "bps, kbps, Mbps, Gbps, Tbps"),
+    ("link.rate", "100GB", "link.rate", '"GB" is not a unit of rate', "bps, kbps, Mbps, Gbps, Tbps"),
     ("link.rate", "-1Gbps", "link.rate", "is negative", "a positive rate"),
     ("link.rate", "0Gbps", "link.rate", "is zero", "a positive rate"),
-    ("link.latency", "1KiB", "link.latency", '"KiB" is no unit of time', "ps, ns, us, ms, s"),
+    ("link.latency", "1KiB", "link.latency", '"KiB" is not a unit of time', "ps, ns, us, ms, s"),
     ("link.latency", "-1us", "link.latency", "is negative", "zero or a positive time"),
     ("link.loss", "1%", "link.loss", "is a percentage", "0.1"),
     ("link.loss", -0.1, "link.loss", "is out of range", "between 0 and 1"),
@@ -66,7 +66,7 @@ SINGLE = [
     ("transport", {"kind": "udp"}, "transport.kind", "is unknown", "dctcp, dlcp, hpcc"),
     ("topology.kind", "fat-tree", "topology.kind", "is unknown", "fat_tree"),
     ("job.0.exchange.kind", "rong", "job[0].exchange.kind", "is unknown", "ring"),
-    ("load_balancing", "ecpm", "load_balancing", "is no load balancer", "spray_random"),
+    ("load_balancing", "ecpm", "load_balancing", "is not a load balancer", "spray_random"),
     ("job.0.order", "random", "job[0].order", "is unknown", "'fifo' or 'layer'"),
     ("job.0.placement", "tight", "job[0].placement", "is unknown", "'packed', 'spread', 'random' or 'rails'"),
     # types and ranges
@@ -75,15 +75,15 @@ SINGLE = [
     ("job.0.workers", 2.0, "job[0].workers", "is of the wrong type", "a whole number"),
     ("job.0.workers", 0, "job[0].workers", "is out of range", "at least 1"),
     ("job.0.accumulate", 10**9, "job[0].accumulate", "is out of range", "at most 65536"),
-    ("job.0.jitter", float("inf"), "job[0].jitter", "is no finite number", "a number"),
+    ("job.0.jitter", float("inf"), "job[0].jitter", "is not a finite number", "a number"),
     ("switch.queues", 9, "switch.queues", "is out of range", "at most 8"),
     ("switch.selective_drop", "yes", "switch.selective_drop", "is of the wrong type", "true or false"),
     ("name", "a b/c", "name", "characters", "letters, digits"),
     ("link", "fast", "link", "is of the wrong type", "a table"),
     ("topology", {"kind": "fat_tree", "k": 5}, "topology.k", "is odd", "an even number"),
     ("transport.payload", "4097B", "transport.payload", "whole float32 values", "a multiple of 4 bytes"),
-    ("transport.payload", "64KiB", "transport.payload", "fits no packet", "64B to 9000B"),
-    ("job.0.exchange.partition", "1001B", "job[0].exchange.partition", "cuts a float32 value", "multiple of 4"),
+    ("transport.payload", "64KiB", "transport.payload", "is not a payload", "64B to 9000B"),
+    ("job.0.exchange.partition", "1001B", "job[0].exchange.partition", "splits a float32 value", "multiple of 4"),
     ("transport", {"kind": "dctcp", "min_rto": "2s"}, "transport.min_rto", "is above max_rto", "min_rto <= max_rto"),
     ("transport", {"kind": "dlcp", "t_low": "1ms"}, "transport.t_low", "is not below t_high", "t_low < t_high"),
     ("job.0.tagging", {"priorities": [1, 1]}, "job[0].tagging.priorities", "names a class twice", "distinct"),
@@ -91,13 +91,13 @@ SINGLE = [
     ("job", [], "job", "is missing", "at least one [[job]] or [[traffic]]"),
     # several tables at once
     ("job.0.workers", 4, "job[0].workers", "4 workers and 1 servers need 5 hosts, but the topology has 4", "at most 4"),
-    ("job.0.servers", 0, "job[0].servers", "is zero, but the exchange is by parameter server", "at least one"),
-    ("job.0.exchange", RING, "job[0].servers", "has no meaning with ring", "no servers"),
+    ("job.0.servers", 0, "job[0].servers", "is zero, but the exchange is a parameter server", "at least one"),
+    ("job.0.exchange", RING, "job[0].servers", "is not used by ring", "no servers"),
     ("job.0.push_bound", 0.1, "job[0].push_bound", "allows loss, but transport dctcp delivers every byte", "dlcp"),
     ("job.0.pull_bound", 0.1, "job[0].pull_bound", "allows loss, but transport dctcp delivers every byte", "dlcp"),
     ("job.0.push_bound", 10, "job[0].push_bound", "is out of range", "between 0 and 1"),
     ("job.0.push_bound", "10 %", "job[0].push_bound", "is a percentage", "such as 0.1"),
-    ("job.0.push_bound", {}, "job[0].push_bound", "says of no layer how much", "share, layers, and front with back"),
+    ("job.0.push_bound", {}, "job[0].push_bound", "has no bound of any layer", "share, layers, and front with back"),
     ("job.0.push_bound", {"front": 0.1}, "job[0].push_bound", "has front", "one of share, layers, and front with back"),
     ("job.0.push_bound", {"share": 0.1, "layers": [0.1]}, "job[0].push_bound", "has share and layers", "one of"),
     ("job.0.push_bound", {"layers": []}, "job[0].push_bound.layers", "is an empty list", "one fraction per layer"),
@@ -119,7 +119,7 @@ SINGLE = [
     ("switch.ecn_threshold", [], "switch.ecn_threshold", "is an empty list", "one size"),
     ("switch.ecn_threshold", "1MiB", "switch.ecn_threshold", "nothing would ever be marked", "less than 512KiB"),
     ("switch.buffer_share", 1.5, "switch.buffer_share", "is out of range", "between 0 and 1"),
-    ("switch.buffer_share", [0.5, 0], "switch.buffer_share[1]", "leaves no room at all", "above 0"),
+    ("switch.buffer_share", [0.5, 0], "switch.buffer_share[1]", "leaves no space", "above 0"),
     ("switch.buffer_share", [0.5, 0.5], "switch.buffer_share", "has 2 entries for 8 queues", "or a list of 8"),
     ("switch.buffer_share", 0.005, "switch.buffer_share", "leaves a queue 2621B, less than a single packet", "many"),
     (
@@ -136,7 +136,7 @@ SINGLE = [
     ("transport.control_priority", 8, "transport.control_priority", "is beyond the 8 queues", "0 to 7"),
     (
         "job.0.placement", {"workers": ["h0", "h1", "h9"], "servers": ["h3"]}, "job[0].placement.workers[2]",
-        'is no host of the topology (got "h9")', "h0 to h3",
+        'is not a host of the topology (got "h9")', "h0 to h3",
     ),
     (
         "job.0.placement", {"workers": ["h0", "h1"], "servers": ["h3"]}, "job[0].placement.workers",
@@ -154,11 +154,11 @@ SINGLE = [
     ("link_override", [{"between": ["h0", "switch0"]}], "link_override[0]", "changes nothing", "rate, latency, loss"),
     (
         "link_override", [{"between": ["h8", "switch0"], "loss": 0.1}], "link_override[0].between",
-        "h8 is no host of the topology", "h0 to h3",
+        "h8 is not a host of the topology", "h0 to h3",
     ),
     (
         "link_override", [{"between": ["h0", "h0"], "loss": 0.1}], "link_override[0].between",
-        "joins a node to itself", "two ends",
+        "connects a node to itself", "two ends",
     ),
     (
         "topology",
@@ -167,7 +167,7 @@ SINGLE = [
     ),
     ("policy", [{"name": "p", "set": {"switch": {"queues": 0}}}], "policy p: switch.queues", "out of range", "at least 1"),
     ("policy", [{"name": "p", "set": {"job": {"push_bound": 0.5}}}], "policy p: job[0].push_bound", "dctcp", "dlcp"),
-    ("policy", [{"name": "p"}, {"name": "p"}], "policy[1].name", "is taken by another one", "a name of its own"),
+    ("policy", [{"name": "p"}, {"name": "p"}], "policy[1].name", "is already in use", "a unique name"),
 ]  # fmt: skip
 
 
@@ -201,11 +201,7 @@ def test_missing_fields_are_named_with_what_they_are():
 
 def test_servers_on_the_workers_hosts():
     tables = star_tables(hosts=4)
-    tables["job"][0] |= {
-        "workers": 4,
-        "servers": 4,
-        "exchange": {"kind": "parameter_server", "colocated": True},
-    }
+    tables["job"][0] |= {"workers": 4, "servers": 4, "exchange": {"kind": "parameter_server", "colocated": True}}
     build_scenario(tables)
     tables["job"][0]["workers"] = 3
     assert mistakes(tables) == [
@@ -218,7 +214,7 @@ def test_jobs_share_the_hosts():
     tables["job"].append({**tables["job"][0], "name": "second"})
     assert mistakes(tables)[0].startswith("job: needs 8 hosts for all jobs together, but the topology has 6")
     tables["job"][1]["name"] = "job"
-    assert mistakes(tables)[0].startswith('job[1].name: is taken by another one (got "job")')
+    assert mistakes(tables)[0].startswith('job[1].name: is already in use (got "job")')
 
 
 def test_every_mistake_is_reported_at_once():
@@ -262,8 +258,8 @@ def test_message_is_for_people():
     with pytest.raises(ScenarioError) as caught:
         build_scenario(changed("link.rate", "3Gb"), "my.toml")
     assert str(caught.value) == (
-        "my.toml: is no valid scenario, 1 mistake:\n"
-        '  link.rate: "Gb" is no unit of rate (got "3Gb"); expected a rate with a unit '
+        "my.toml: invalid scenario, 1 error:\n"
+        '  link.rate: "Gb" is not a unit of rate (got "3Gb"); expected a rate with a unit '
         '(bps, kbps, Mbps, Gbps, Tbps), such as "100Gbps"'
     )
     again = pickle.loads(pickle.dumps(caught.value))
@@ -273,9 +269,9 @@ def test_message_is_for_people():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (b"\nname = ", ["is no TOML", "line 2"]),
-        (b"name = 'a'\nname = 'b'\n", ["is no TOML", "line 2"]),
-        (b"\xff\xfe", ["is no text in UTF-8"]),
+        (b"\nname = ", ["is not TOML", "line 2"]),
+        (b"name = 'a'\nname = 'b'\n", ["is not TOML", "line 2"]),
+        (b"\xff\xfe", ["is not UTF-8 text"]),
         (b"", ["name: is missing", "topology: is missing"]),
     ],
 )
@@ -293,7 +289,10 @@ def test_missing_files(tmp_path: Path):
         load_scenario(tmp_path / "nowhere.toml")
     with pytest.raises(ScenarioError, match="no such file"):
         load_scenario("nowhere.toml")
-    with pytest.raises(ScenarioError, match="no such scenario; expected a file, or one of the library: accelerators, aggregation, agreement, agreement-tcp, agreement-wall"):
+    with pytest.raises(
+        ScenarioError,
+        match="no such scenario; expected a file, or one of the library: accelerators, aggregation, agreement, agreement-tcp, agreement-wall",
+    ):
         load_scenario("nowhere")
     with pytest.raises(ScenarioError, match=r"cannot be read \(is a folder\); expected a scenario file"):
         load_scenario(tmp_path)
@@ -320,8 +319,8 @@ def test_values_in_messages_stay_short():
 def test_what_is_missing_is_told_of_by_its_first_sentence():
     found = mistakes(changed("job.0.exchange", {"kind": "overlapped"}))
     assert found == [
-        "job[0].exchange.batch: is missing; expected Samples of a worker in a step: so many activations and errors fully "
-        "connected layers have"
+        "job[0].exchange.batch: is missing; expected Samples per worker and step, which set the size of activations and "
+        "errors of fully connected layers"
     ]
 
 

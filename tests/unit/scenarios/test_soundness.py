@@ -9,10 +9,10 @@ from budgets import budget
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwire.scenarios import kept
+from gradwire.result_store import lazy_table
+from gradwire.result_store.loss_bound_check import check_loss_invariant, overdrafts
+from gradwire.result_store.result import Result
 from gradwire.scenarios.loss import allowed_loss
-from gradwire.scenarios.result import Result
-from gradwire.scenarios.soundness import check_loss_invariant, overdrafts
 
 KEYS = ("job", "kind", "iteration", "src", "dst")
 
@@ -53,7 +53,7 @@ def test_what_broke_its_bound_or_its_budget(rows: list[dict[str, Any]], group: i
                 expected.append((*key, lost, allowed, end))
                 break
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kept, "GROUP", group)
+        patch.setattr(lazy_table, "GROUP", group)
         found = check_loss_invariant(result)
         assert [tuple(each) for each in overdrafts(result)] == expected
     assert [each.message for each in found[: len(broken)]] == broken

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gradwire.components.transports.base import answers_late, carried_out_by
-from gradwire.components.transports.tcp_newreno import TcpNewReno
+from gradwire.protocols.transports.base import delays_acks, implementation_of
+from gradwire.protocols.transports.tcp.tcp_newreno import TcpNewReno
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.scenarios.load import load_scenario
-from gradwire.scenarios.schema.tcp_rules import modern, rules_of
+from gradwire.scenarios.loading.load import load_scenario
+from gradwire.scenarios.schema.network.tcp_rules import rules_of, uses_modern_rules
 
 
 def table(**settings):
@@ -16,19 +16,19 @@ def table(**settings):
 
 
 def test_classic_is_carried_out_by_itself_and_any_other_rule_is_not():
-    assert carried_out_by(TcpNewReno, table()) is TcpNewReno
-    assert carried_out_by(TcpNewReno, table(recovery="prr", delayed_acks="1ms")) is TcpNewReno
+    assert implementation_of(TcpNewReno, table()) is TcpNewReno
+    assert implementation_of(TcpNewReno, table(recovery="prr", delayed_acks="1ms")) is TcpNewReno
     for rule in (
         {"preset": "linux"}, {"frto": True}, {"tail_probes": True}, {"loss_detection": "rack"}, {"pacing": True},
         {"slow_start": "hystart++"}, {"timers": "ticks"}, {"small_queues": True},
     ):  # fmt: skip
-        assert carried_out_by(TcpNewReno, table(**rule)) is not TcpNewReno, rule
+        assert implementation_of(TcpNewReno, table(**rule)) is not TcpNewReno, rule
 
 
 def test_what_is_given_goes_before_the_preset():
     rules = rules_of(table(preset="linux", frto=False, min_rto="10ms").model_dump())
     assert (rules["frto"], rules["loss_detection"], rules["delayed_acks"]) == (False, "rack", 5 * 10**9)
-    assert modern(rules) and answers_late(table(preset="linux"))
+    assert uses_modern_rules(rules) and delays_acks(table(preset="linux"))
     assert rules_of({"kind": "cubic", "preset": "linux", "min_rto": 10**12})["slow_start"] == "hystart"
 
 

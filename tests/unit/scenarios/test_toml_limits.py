@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from output_cases import ROOT
 
-from gradwire.scenarios.errors import LINE, Mistake, ScenarioError, cut
-from gradwire.scenarios.load import build_scenario, load_scenario
-from gradwire.scenarios.toml import MOST_BRACKETS, MOST_PARTS, read_toml
+from gradwire.scenarios.errors import MAX_LINE_LENGTH, Mistake, ScenarioError, truncate_middle
+from gradwire.scenarios.loading.load import build_scenario, load_scenario
+from gradwire.scenarios.loading.toml import MOST_BRACKETS, MOST_PARTS, read_toml
 
 LIBRARY = sorted((ROOT / "scenarios" / "library").rglob("*.toml"))
 
@@ -46,7 +46,7 @@ def test_texts_and_comments_count_for_nothing(text: str):
         ("x = {" + ".".join(["a"] * (MOST_PARTS + 1)) + " = 1}", "a dotted key has more than 64 parts (at line 1)"),
         ("".join(f"[x{n}]\n" for n in range(700_000)), "there are more than 100,000 tables and lists"),
         ("x = [" + "{}," * 700_000 + "]", "there are more than 100,000 tables and lists"),
-        ("x = " + "[" * 5000, "too many brackets inside each other"),
+        ("x = " + "[" * 5000, "too deeply nested brackets"),
     ],
 )
 def test_what_would_take_minutes_is_refused_at_once(tmp_path: Path, text: str, words: str):
@@ -55,26 +55,30 @@ def test_what_would_take_minutes_is_refused_at_once(tmp_path: Path, text: str, w
     with pytest.raises(ScenarioError) as raised:
         load_scenario(tmp_path / "long.toml")
     assert time.process_time() - began < 2
-    assert str(raised.value) == f"{tmp_path}/long.toml: is no TOML: {words}; expected key = value lines and [tables]"
+    assert str(raised.value) == f"{tmp_path}/long.toml: is not TOML: {words}; expected key = value lines and [tables]"
 
 
 def test_many_mistakes_are_counted():
     with pytest.raises(ScenarioError) as raised:
         build_scenario({"name": "x", "topology": {"kind": "star", "hosts": 3}} | {f"a{n}": 1 for n in range(3000)})
     lines = str(raised.value).splitlines()
-    assert len(lines) == 202 and lines[-1].endswith("the first of 2,800 more mistakes")
+    assert len(lines) == 202 and lines[-1].endswith("the first of 2,800 more errors")
 
 
 def test_what_users_have_written_is_cut_to_a_readable_length(tmp_path: Path):
-    assert cut("abcdefghij", 10) == "abcdefghij" and cut("abcdefghijk", 9) == "abc...ijk"
+    assert truncate_middle("abcdefghij", 10) == "abcdefghij" and truncate_middle("abcdefghijk", 9) == "abc...ijk"
     long = "x" * 100_000
     (tmp_path / "bad.edges").write_text(f"h0 s0\nh1 s0 {{{long}\n")
-    from gradwire.experiment.topology.cables import LinkSpec
-    from gradwire.experiment.topology.graph import read_graph
+    from gradwire.topology.cables import LinkSpec
+    from gradwire.topology.kinds.graph_files import read_graph
 
     with pytest.raises(ScenarioError) as raised:
         read_graph(tmp_path / "bad.edges", LinkSpec(10**11, 10**6))
     assert len(str(raised.value)) < 400
-    for error in (ScenarioError(long, "a"), ScenarioError("a", long), ScenarioError("a", "b", mistakes=[Mistake(long, "is wrong")])):
-        assert max(map(len, str(error).splitlines())) <= LINE
-        assert max(map(len, error.as_dict()["what"].splitlines())) <= LINE
+    for error in (
+        ScenarioError(long, "a"),
+        ScenarioError("a", long),
+        ScenarioError("a", "b", mistakes=[Mistake(long, "is wrong")]),
+    ):
+        assert max(map(len, str(error).splitlines())) <= MAX_LINE_LENGTH
+        assert max(map(len, error.as_dict()["what"].splitlines())) <= MAX_LINE_LENGTH

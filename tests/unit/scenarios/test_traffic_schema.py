@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from star_cases import star_tables
 
-from gradwire.components.transports.dctcp import Dctcp
-from gradwire.components.transports.dlcp import Dlcp
+from gradwire.protocols.transports.dlcp.dlcp import Dlcp
+from gradwire.protocols.transports.tcp.dctcp import Dctcp
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.scenarios.load import build_scenario
+from gradwire.scenarios.loading.load import build_scenario
 
 POISSON = {"name": "p", "kind": "poisson", "load": 0.5, "sizes": "web_search", "flows": 10}
 STORAGE = {"name": "f", "kind": "storage", "operation": "read", "storage": ["h3"], "size": "1MB"}
@@ -26,14 +26,14 @@ def case(*traffic: dict[str, Any], **fields: Any) -> dict[str, Any]:
     [
         ({**POISSON, "load": 1.5}, {}, "traffic[0].load", "is out of range"),
         ({**POISSON, "load": 0.0}, {}, "traffic[0].load", "is out of range"),
-        ({**POISSON, "sizes": "websearch"}, {}, "traffic[0].sizes", "is no distribution of sizes"),
-        ({**POISSON, "sizes": 5}, {}, "traffic[0].sizes", "is no distribution of sizes"),
+        ({**POISSON, "sizes": "websearch"}, {}, "traffic[0].sizes", "is not a distribution of sizes"),
+        ({**POISSON, "sizes": 5}, {}, "traffic[0].sizes", "is not a distribution of sizes"),
         ({**POISSON, "kind": "poison"}, {}, "traffic[0].kind", "is unknown"),
-        ({**POISSON, "hosts": ["h0"]}, {}, "traffic[0].hosts", "is no two hosts"),
+        ({**POISSON, "hosts": ["h0"]}, {}, "traffic[0].hosts", "names fewer than two hosts"),
         ({**POISSON, "hosts": ["h0", "h0..h2"]}, {}, "traffic[0].hosts", "names a host twice"),
-        ({**POISSON, "hosts": ["h2..h0"]}, {}, "traffic[0].hosts", '"h2..h0" is no range'),
+        ({**POISSON, "hosts": ["h2..h0"]}, {}, "traffic[0].hosts", '"h2..h0" is not a range'),
         ({**POISSON, "hosts": "some"}, {}, "traffic[0].hosts", "names no hosts"),
-        ({**POISSON, "hosts": ["h0", "h4"]}, {}, "traffic[0].hosts", "names what is no host of the topology"),
+        ({**POISSON, "hosts": ["h0", "h4"]}, {}, "traffic[0].hosts", "names unknown hosts"),
         ({**POISSON, "priority": 3}, {"switch": {"queues": 3}}, "traffic[0].priority", "is beyond the 3 queues"),
         ({**POISSON, "bound": 0.1}, {}, "traffic[0].bound", "allows loss, but transport dctcp delivers every byte"),
         ({**POISSON, "start": "2us", "stop": "2us"}, {}, "traffic[0].stop", "is not after start"),
@@ -45,20 +45,20 @@ def case(*traffic: dict[str, Any], **fields: Any) -> dict[str, Any]:
         ),
         (
             {**POISSON, "transport": {"kind": "dctcp", "payload": "8000B"}}, {"switch": {"buffer": "5kB"}},
-            "traffic[0].transport.payload", "makes packets that no switch has room for",
+            "traffic[0].transport.payload", "makes packets too large for the switches",
         ),
         ({**INCAST, "fan_in": 4}, {}, "traffic[0].fan_in", "needs 5 hosts, but 4 take part"),
         ({**INCAST, "fan_in": 3, "hosts": ["h0..h2"]}, {}, "traffic[0].fan_in", "needs 4 hosts, but 3 take part"),
-        ({**INCAST, "receiver": "h4"}, {}, "traffic[0].receiver", "is no host of the topology"),
+        ({**INCAST, "receiver": "h4"}, {}, "traffic[0].receiver", "is not a host of the topology"),
         ({**INCAST, "rounds": 2}, {}, "traffic[0].rounds", "needs a period"),
         ({**INCAST, "period": "1us"}, {}, "traffic[0]", "never ends"),
         ({**STORAGE, "operation": "look"}, {}, "traffic[0].operation", "is unknown"),
         ({**STORAGE, "storage": []}, {}, "traffic[0].storage", "names no hosts"),
         ({**STORAGE, "storage": "all"}, {}, "traffic[0].storage", "names no hosts"),
         ({**STORAGE, "hosts": []}, {}, "traffic[0].hosts", "names no hosts"),
-        ({**STORAGE, "storage": ["h3", "h4"]}, {}, "traffic[0].storage", "is no host of the topology"),
-        ({**STORAGE, "storage": ["h0..h3"]}, {}, "traffic[0].storage", "leaves nobody of 4 hosts to read"),
-        ({**STORAGE, "hosts": ["h0", "h3"]}, {}, "traffic[0].storage", "names who is one of hosts"),
+        ({**STORAGE, "storage": ["h3", "h4"]}, {}, "traffic[0].storage", "is not a host of the topology"),
+        ({**STORAGE, "storage": ["h0..h3"]}, {}, "traffic[0].storage", "leaves none of 4 hosts to read"),
+        ({**STORAGE, "hosts": ["h0", "h3"]}, {}, "traffic[0].storage", "also names hosts of `hosts`"),
         ({**STORAGE, "size": "1GB", "stripe": "1kB"}, {}, "traffic[0].stripe", "cuts a file into 1000000"),
         (
             {**STORAGE, "size": "1GB", "stripe": "10kB", "window": 99999}, {"topology": {"kind": "star", "hosts": 16}},
@@ -78,7 +78,7 @@ def case(*traffic: dict[str, Any], **fields: Any) -> dict[str, Any]:
         ),
         (
             {key: value for key, value in POISSON.items() if key != "flows"}, {},
-            "traffic[0]", "never ends, and there is no job",
+            "traffic[0]", "never ends, and no job",
         ),
     ],
 )  # fmt: skip
@@ -129,11 +129,7 @@ def test_one_host_may_be_a_side():
 
 def test_a_policy_changes_all_traffic():
     scenario = build_scenario(
-        case(
-            POISSON,
-            INCAST,
-            policy=[{"name": "low", "set": {"traffic": {"transport": "dlcp", "priority": 2}}}],
-        )
+        case(POISSON, INCAST, policy=[{"name": "low", "set": {"traffic": {"transport": "dlcp", "priority": 2}}}])
     )
     (variant,) = scenario.variants()
     assert {(type(table.transport), table.priority) for table in variant.traffic} == {(Dlcp, 2)}

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from sim_cases import US, make_trace, ps_job, scenario
 
-from gradwire.emu.planning.prepare import check_scenario
-from gradwire.scenarios.checks.scenario import find_mistakes, remarks
+from gradwire.emu.planning.planner import check_scenario
 from gradwire.scenarios.errors import GradwireError
 from gradwire.scenarios.inner_units import Ps
+from gradwire.scenarios.validation.scenario import find_mistakes, remarks
 from gradwire.scenarios.wire import ACK_BYTES, TCP_OVERHEAD
 from gradwire.sim.simulate import simulate
-from gradwire.testing.oracle.fans import Fan
+from gradwire.testing.oracle.aggregation import AggregationGroup
 from gradwire.testing.oracle.packets import DATA, Packet
-from gradwire.testing.scenario import Recorder
+from gradwire.testing.scenario_comparison import PacketRecorder
 
 PAYLOAD, BYTE = 1000, 80  # picoseconds a byte at 100 Gbps
 FRAME = PAYLOAD + TCP_OVERHEAD
@@ -88,7 +88,7 @@ def test_with_few_slots_some_packets_are_added_up_by_the_server():
 
 def test_records_of_messages_are_free_again():
     """Switches end packets and make others, and still it is known when none of a message is left; with losses, too."""
-    recorder = Recorder(log=False)
+    recorder = PacketRecorder(log=False)
     asked = case(20, link={"rate": "100Gbps", "latency": "1us", "loss": 0.01}, transport={**DCTCP, "min_rto": "50us"})
     simulate(asked, make_trace([[PACKETS * PAYLOAD // 4]], forward=US, backward=US), fabric=recorder)
     fabric = recorder.made
@@ -138,7 +138,7 @@ def test_an_all_reduce_takes_half_of_a_ring_where_gradients_come_one_after_the_o
 
 def test_a_sum_that_has_a_part_twice_is_found_out():
     """The oracle moves the parts of sums along; here they are of nobody's making."""
-    fan = Fan([0, 0, 0], 0, False, 2)
+    fan = AggregationGroup([0, 0, 0], 0, False, 2)
     packet = Packet(0, DATA, 0, 100, 0, True, 0)
     assert fan.arrive(0, packet) is None
     assert fan.arrive(1, packet) is None
@@ -150,12 +150,12 @@ def test_a_sum_that_has_a_part_twice_is_found_out():
 
 SLOTS = {"aggregation_slots": 64}
 REFUSED = [
-    ({"transport": "dlcp"}, {}, "dlcp cannot acknowledge for many"),
+    ({"transport": "dlcp"}, {}, "dlcp cannot acknowledge for several senders"),
     ({"transport": {"kind": "dctcp", "connections": "persistent"}}, {}, "single messages"),
     ({"transport": {"kind": "cubic", "preset": "linux"}}, {}, "single messages"),
-    ({"transport": {"kind": "cubic", "delayed_acks": "1ms"}}, {}, "each is acknowledged at once"),
-    ({"switch": {**SLOTS, "pfc": True}}, {}, "pfc counts packets by the link"),
-    ({"load_balancing": "reps"}, {}, "lets hosts choose the ways"),
+    ({"transport": {"kind": "cubic", "delayed_acks": "1ms"}}, {}, "each be acknowledged at once"),
+    ({"switch": {**SLOTS, "pfc": True}}, {}, "pfc counts packets by their ingress link"),
+    ({"load_balancing": "reps"}, {}, "lets hosts choose paths"),
     ({}, {"order": "layer"}, "would wait for each other"),
     ({}, {"scheduler": "p3"}, "would wait for each other"),
     ({}, {"exchange": {"kind": "parameter_server", "aggregation": True, "asynchronous": True}}, "asynchronous servers"),
@@ -174,14 +174,13 @@ def test_what_cannot_be_added_up_is_refused(fields, job, words):
 
 
 def test_the_testbed_refuses():
-    with pytest.raises(GradwireError, match="do not add up what packets carry"):
+    with pytest.raises(GradwireError, match="do not aggregate packets"):
         check_scenario(case())
 
 
-
 @pytest.mark.parametrize(("slots", "job", "words"), [
-    (0, {}, "job[0].exchange: switches are to sum, but switch.aggregation_slots is 0"),
-    (0, {"servers": 0, "exchange": {"kind": "in_network"}}, "job[0].exchange: switches are to sum"),
+    (0, {}, "job[0].exchange: switches should sum, but switch.aggregation_slots is 0"),
+    (0, {"servers": 0, "exchange": {"kind": "in_network"}}, "job[0].exchange: switches should sum"),
     (64, {"exchange": {"kind": "parameter_server"}}, "switch.aggregation_slots has no effect: no job's exchange uses switches that sum"),
     (64, {}, ""), (0, {"exchange": {"kind": "parameter_server"}}, ""),
 ])  # fmt: skip

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from sim_cases import US, make_trace, scenario
 
+from gradwire.result_store.result import KINDS
 from gradwire.scenarios.arrays import AnyArray
-from gradwire.scenarios.result import KINDS
 from gradwire.sim.simulate import simulate
+from gradwire.testing.oracle.oracle import Oracle
 from gradwire.testing.oracle.packets import DATA, Packet
-from gradwire.testing.oracle.whole import Oracle
-from gradwire.testing.scenario import Recorder
+from gradwire.testing.scenario_comparison import PacketRecorder
 
 PAYLOAD = 400
 VALUES = PAYLOAD // 4
@@ -33,7 +33,7 @@ class Arrays:
     def __init__(self, asked: Any, lose: float = 0.0, wait: int = 0) -> None:
         """`lose`: share of the packets of which the values are lost for good. `wait`: picoseconds that pulls start later than
         in the engine."""
-        self.recorder = Recorder()
+        self.recorder = PacketRecorder()
         simulate(asked, TRACE, fabric=self.recorder)
         rng = np.random.default_rng(1)
         (track,) = self.recorder.made._programs.tracks
@@ -115,9 +115,9 @@ class Arrays:
                     each + self.mine(int(self.rows.src[push]), push, packet) * self.masks[push][packet]
                     for packet, each in enumerate(made)
                 ]
-            found[int(self.rows.dst[m]), m] = np.concatenate([
-                each * self.masks[m][packet] for packet, each in enumerate(made)
-            ])
+            found[int(self.rows.dst[m]), m] = np.concatenate(
+                [each * self.masks[m][packet] for packet, each in enumerate(made)]
+            )
         return found
 
     def exact(self) -> dict[tuple[int, int], AnyArray]:

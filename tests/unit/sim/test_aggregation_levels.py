@@ -10,7 +10,7 @@ from sim_cases import US, make_trace, scenario
 
 from gradwire.scenarios.wire import ACK_BYTES, TCP_OVERHEAD
 from gradwire.sim.simulate import simulate
-from gradwire.testing.scenario import Recorder
+from gradwire.testing.scenario_comparison import PacketRecorder
 
 PAYLOAD, BYTE = 1000, 80  # picoseconds a byte at 100 Gbps
 FRAME = PAYLOAD + TCP_OVERHEAD
@@ -54,7 +54,7 @@ Links = dict[str, tuple[int, int]]
 
 def carried(asked: Any) -> Links:
     """Packets and bytes of every link, when the last acknowledgements have arrived as well."""
-    recorder = Recorder(log=False)
+    recorder = PacketRecorder(log=False)
     run(asked, fabric=recorder)
     recorder.made.run(recorder.made.now + 10**9)
     ports = recorder.made.finish().ports
@@ -149,7 +149,7 @@ def test_the_engine_does_what_the_oracle_does_with_losses_and_two_jobs(kind, slo
         transport={"kind": "dctcp", "payload": f"{PAYLOAD}B", "min_rto": "100us"}, load_balancing="spray_random",
         link={"rate": "100Gbps", "latency": "1us", "loss": 0.003},
     )  # fmt: skip
-    recorder = Recorder()
+    recorder = PacketRecorder()
     simulate(asked, make_trace([[PACKETS * PAYLOAD // 4]], forward=US, backward=US), fabric=recorder)
     assert not recorder.difference()
     fabric = recorder.made
@@ -174,7 +174,7 @@ def test_a_cut_uplink_and_a_worker_that_stands_still():
         {"kind": "link_down", "between": ["leaf0", "spine0"], "at": "10us", "until": "700us", "noticed_after": "100us"},
         {"kind": "host_paused", "host": "h1", "at": "12us", "until": "900us"},
     ]
-    recorder = Recorder()
+    recorder = PacketRecorder()
     asked = case(2, slots=30, fault=faults, transport={**DCTCP, "initial_window": 10, "min_rto": "50us"})
     simulate(asked, make_trace([[PACKETS * PAYLOAD // 4]], forward=US, backward=US), fabric=recorder)
     assert not recorder.difference()

@@ -13,11 +13,11 @@ from sim_cases import make_trace, ps_job
 from sim_cases import scenario as case
 
 from gradwire.emu.session import Session as Emulated
-from gradwire.experiment.traffic.base import Flows, from_then_on
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.sim import lasting
-from gradwire.sim.session import Session
+from gradwire.sim.sessions import persistent_network
+from gradwire.sim.sessions.session import Session
 from gradwire.sim.simulate import simulate
+from gradwire.workload.traffic.base import Flows, flows_since
 
 TRACE = make_trace([[200_000], [100_000]], forward=10**7, backward=10**7)
 POISSON = {"name": "others", "kind": "poisson", "load": 0.6, "sizes": "web_search"}
@@ -48,6 +48,7 @@ def test_the_first_step_is_a_runs_first_iteration(traffic: tuple[dict[str, Any],
 def test_steps_are_a_runs_iterations(traffic: list[dict[str, Any]]) -> None:
     """Of one worker, whose iterations follow each other at once: all of them, to the picosecond, and their sum is the
     network's time."""
+
     def one(iterations: int):
         return case(ps_job(1, push_bound=0.0, iterations=iterations), hosts=5, traffic=traffic, **SLOW)
 
@@ -66,6 +67,7 @@ def test_steps_that_send_at_once_are_a_runs_iterations(workers: int) -> None:
     Had they entered late, packets would arrive before the window that they are sorted in: with a dozen workers, the
     sort wrote outside its buckets, and training runs stalled. The right times are those of a run, to the picosecond.
     """
+
     def one(iterations: int):
         return case(ps_job(workers, push_bound=0.0, iterations=iterations), hosts=workers + 2, link={"rate": "1Gbps"})
 
@@ -109,7 +111,7 @@ def test_traffic_goes_on_from_step_to_step_and_across_rests(tmp_path: Path) -> N
 
 
 def test_a_network_that_is_full_of_traffic_is_built_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lasting, "MOST_MESSAGES", 150)
+    monkeypatch.setattr(persistent_network, "MAX_MESSAGES", 150)
     session = Session(scenario({**POISSON, "sizes": "100kB"}))
     times = [session.step(TRACE).time_ps for _ in range(8)]
     assert session.built > 1 and session.now_ps >= sum(times)
@@ -120,7 +122,9 @@ def test_what_traffic_loses_is_not_the_jobs() -> None:
     """Traffic that may lose, in a buffer that has no room: messages of the job arrive whole."""
     lossy = {"name": "lossy", "kind": "incast", "fan_in": 4, "size": "500kB", "period": "500us", "bound": 0.5, "droppable": True,
              "transport": {"kind": "dlcp"}}  # fmt: skip
-    session = Session(scenario(lossy, switch={"queues": 8, "buffer": "40KiB", "ecn_threshold": "10KiB", "selective_drop": True}))
+    session = Session(
+        scenario(lossy, switch={"queues": 8, "buffer": "40KiB", "ecn_threshold": "10KiB", "selective_drop": True})
+    )
     for _ in range(3):
         assert session.step(TRACE).missing == {}
     session.close()
@@ -134,7 +138,9 @@ def flows(draw: st.DrawFn) -> Flows:
     followers = {b for _, b in edges}
     starts = sorted(draw(st.integers(0, 50)) for _ in range(n))
     start = np.array([0 if b in followers else starts[b] for b in range(n)])
-    return Flows(numbers, numbers + 1, 10 * numbers, start, numbers // 3, numbers, np.array(edges, dtype=np.int64).reshape(-1, 2))
+    return Flows(
+        numbers, numbers + 1, 10 * numbers, start, numbers // 3, numbers, np.array(edges, dtype=np.int64).reshape(-1, 2)
+    )
 
 
 @given(flows(), st.integers(0, 60))
@@ -145,7 +151,7 @@ def test_from_then_on(part: Flows, since: int) -> None:
     for flow in range(len(part)):
         if all(each in kept for each in before[flow]) if before[flow] else part.start_ps[flow] >= since:
             kept.append(flow)
-    found = list(from_then_on(iter([part]), since))
+    found = list(flows_since(iter([part]), since))
     if not kept:
         assert not found
         return
@@ -157,9 +163,14 @@ def test_from_then_on(part: Flows, since: int) -> None:
 
 
 def test_what_cannot_go_on_is_said() -> None:
-    with pytest.raises(ScenarioError, match=r"traffic: happens at times of a whole run.*expected the job alone on real sockets"):
+    with pytest.raises(
+        ScenarioError, match=r"traffic: happens at times of a whole run.*expected a job only, on real sockets"
+    ):
         Emulated(scenario(POISSON))
-    with pytest.raises(ScenarioError, match="duration: is 1ms of a whole run, and steps are as many as are played; expected no such key"):
+    with pytest.raises(
+        ScenarioError,
+        match="duration: is 1ms of a whole run, and iterations are played one at a time; expected no such key",
+    ):
         Session(scenario(duration="1ms"))
     with pytest.raises(ScenarioError, match="fault: happens at times of a whole run"):
         Session(scenario(fault=[{"kind": "link_down", "between": ["h0", "s0"], "at": "1ms"}]))

@@ -9,24 +9,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwire.components import layout as at
+from gradwire.jit import layout as at
 from gradwire.scenarios.errors import GradwireError
-from gradwire.sim.fabric.book import GIVEN_BACK, Book
+from gradwire.sim.engine.memory.message_log import RELEASE_BYTES, MessageLog
 
 COLUMNS = [at.B_SRC, at.B_END]
-PAGE = GIVEN_BACK // (8 * at.BOOK_WORDS) + 1
+PAGE = RELEASE_BYTES // (8 * at.BOOK_WORDS) + 1
 """Messages of which one more page than any before can be given back."""
 
 
-def new() -> Book:
-    return Book(SimpleNamespace(M=np.zeros(at.HEADER_WORDS, dtype=np.int64)))
+def new() -> MessageLog:
+    return MessageLog(SimpleNamespace(M=np.zeros(at.HEADER_WORDS, dtype=np.int64)))
 
 
-def of(book: Book, number: int) -> list[int]:
+def of(book: MessageLog, number: int) -> list[int]:
     return book.row(number, COLUMNS)
 
 
-def resident(book: Book) -> int:
+def resident(book: MessageLog) -> int:
     """Bytes of memory that it takes."""
     found, inside = 0, False
     address = int(book._memory.M[at.H_BOOK])
@@ -81,7 +81,7 @@ def test_what_is_forgotten_takes_no_memory():
         if turn:
             book.forget(first - many, many)
     size = many * at.BOOK_WORDS * 8
-    assert size <= resident(book) <= size + 2 * GIVEN_BACK + size // 10
+    assert size <= resident(book) <= size + 2 * RELEASE_BYTES + size // 10
     assert of(book, book.count - 1) == [19, -1]
 
 

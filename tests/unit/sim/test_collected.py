@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradwire.scenarios import blocks, kept
+from gradwire.result_store import lazy_table, row_blocks
+from gradwire.result_store.result import TABLES, Result
 from gradwire.scenarios.inner_units import Ps
-from gradwire.scenarios.load import build_scenario, load_scenario
-from gradwire.scenarios.result import TABLES, Result
-from gradwire.sim import patience
+from gradwire.scenarios.loading.load import build_scenario, load_scenario
 from gradwire.sim import simulate as module
-from gradwire.sim.fabric import fabric as engine
-from gradwire.sim.fabric import logs
-from gradwire.sim.progress import Standing
-from gradwire.sim.run import submitted_by
+from gradwire.sim import stall_timeout
+from gradwire.sim.engine import fabric as engine
+from gradwire.sim.engine import logs
+from gradwire.sim.progress import ProgressReport
+from gradwire.sim.run import submitted_messages
 from gradwire.sim.simulate import Stalled, packet_fabric, simulate
 
 SHORT = {
@@ -34,10 +34,10 @@ SHORT = {
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is handed over and packed as soon as it can be."""
     monkeypatch.setattr(engine, "CLOSE_BATCH", 1)
-    monkeypatch.setattr(logs, "MOST_DROPS", 10)
-    monkeypatch.setattr(blocks, "ROWS", 500)
-    monkeypatch.setattr(blocks, "IN_MEMORY", 10_000)
-    monkeypatch.setattr(kept, "GROUP", 700)
+    monkeypatch.setattr(logs, "MAX_PENDING_DROPS", 10)
+    monkeypatch.setattr(row_blocks, "ROWS", 500)
+    monkeypatch.setattr(row_blocks, "IN_MEMORY", 10_000)
+    monkeypatch.setattr(lazy_table, "GROUP", 700)
 
 
 @pytest.fixture
@@ -127,8 +127,8 @@ def test_who_makes_the_engine_may_ask_it_for_everything(eager: None) -> None:
 @pytest.mark.parametrize("which", ["both", "cut"])
 def test_how_far_a_run_is_counts_what_is_gone(which: str, eager: None, fabrics: list[Any]) -> None:
     """Where a run has been ended, an engine that forgets says of how much has arrived what one says that does not."""
-    told: list[Standing] = []
-    plain: list[Standing] = []
+    told: list[ProgressReport] = []
+    plain: list[ProgressReport] = []
     keeps: list[Any] = []
 
     def make(*given: Any) -> Any:
@@ -141,7 +141,7 @@ def test_how_far_a_run_is_counts_what_is_gone(which: str, eager: None, fabrics: 
     assert fabrics[0].settled_bytes == keeps[0].settled_bytes > 0
     assert told[-1] == plain[-1]
     for forgets, whole in zip(fabrics[0]._programs.tracks, keeps[0]._programs.tracks, strict=True):
-        assert submitted_by(forgets) == submitted_by(whole)
+        assert submitted_messages(forgets) == submitted_messages(whole)
         assert len(whole.steps) == forgets.handed.steps + len(forgets.steps)
 
 
@@ -151,7 +151,7 @@ def test_who_waits_in_vain_is_named_by_the_same_iteration_and_what_was_seen_is_k
 ) -> None:
     """A host whose cable is cut in the third iteration, when the first has been handed over. A second of asking in vain
     is enough here, ten times what follows one another elsewhere in the run."""
-    monkeypatch.setattr(patience, "LEAST_PS", Ps(10**12))
+    monkeypatch.setattr(stall_timeout, "MIN_STALL_TIMEOUT", Ps(10**12))
     tables = tomllib.loads((files("gradwire.scenarios") / "library" / "incast.toml").read_text(encoding="utf-8"))
     tables["job"][0]["iterations"] = 6
     tables["fault"] = [{"kind": "link_down", "between": ["h1", "s0"], "at": "2600ms"}]

@@ -6,8 +6,8 @@ import pytest
 from ideal_fabric import Delivery
 
 from gradwire.scenarios.errors import StallError
-from gradwire.sim.coupling import Coupling
-from gradwire.sim.message import Message
+from gradwire.sim.processes.coupling import Coupling
+from gradwire.sim.processes.message import Message
 
 
 class Scripted:
@@ -122,7 +122,7 @@ def test_the_latency_must_be_positive():
 
 def test_a_deadlock_of_the_network_ends_the_run_and_is_named():
     fabric = Scripted([10**9], 1)
-    fabric.deadlock = "flow control has come to a deadlock: a->b waits for b->a waits for a->b"
+    fabric.deadlock = "flow-control deadlock: a->b waits for b->a waits for a->b"
     coupling = Coupling(fabric, 5, ["a", "b"])
 
     def sender():

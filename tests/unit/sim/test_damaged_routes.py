@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from star_cases import star_tables
 
-from gradwire.components.layout import H_ROUTE
-from gradwire.experiment.routing import build_routing
+from gradwire.jit.layout import H_ROUTE
 from gradwire.scenarios.errors import GradwireError
 from gradwire.scenarios.inner_units import Bytes, Ps
-from gradwire.scenarios.load import build_scenario
-from gradwire.sim.precheck import find_all
+from gradwire.scenarios.loading.load import build_scenario
+from gradwire.sim.preparation import prepare_inputs
 from gradwire.sim.simulate import packet_fabric
+from gradwire.topology.routing import build_routing
 
 
 @pytest.mark.parametrize("damaged", [False, True])
@@ -19,7 +19,7 @@ def test_a_packet_without_a_route_ends_the_run_with_an_error(damaged):
     tables = star_tables(transport="dctcp")
     tables["topology"] = {"kind": "fat_tree", "k": 4}
     scenario = build_scenario(tables)
-    network = find_all(scenario).needs.network
+    network = prepare_inputs(scenario).needs.network
     fabric = packet_fabric(scenario, network, build_routing(network), 1)
     M = fabric.memory.M
     if damaged:

@@ -19,17 +19,18 @@ from typer.testing import CliRunner
 
 import gradwire.scenarios.wire
 from gradwire import cli
-from gradwire.components import engines, identity, whole
-from gradwire.components.find import functions_of
-from gradwire.components.transports.dctcp import Dctcp
-from gradwire.components.transports.dlcp import Dlcp
-from gradwire.experiment.topology import LinkSpec, leaf_spine
-from gradwire.scenarios.components import kind_of
-from gradwire.scenarios.schema.network import Switch
-from gradwire.sim.fabric import specialise
-from gradwire.sim.fabric.specialise import combination_of, compile_ahead
+from gradwire.jit import engine_cache, whole_program
+from gradwire.jit import fingerprint as identity
+from gradwire.protocols.registry import functions_of
+from gradwire.protocols.transports.dlcp.dlcp import Dlcp
+from gradwire.protocols.transports.tcp.dctcp import Dctcp
+from gradwire.scenarios.loading.registry import kind_of
+from gradwire.scenarios.schema.network.network import Switch
+from gradwire.sim.engine import specialization
+from gradwire.sim.engine.specialization import combination_of, compile_ahead
 from gradwire.sim.simulate import simulate
-from gradwire.testing.oracle import Case, Letter, first_difference, run_engine
+from gradwire.testing.oracle import Case, MessageSpec, first_difference, run_engine
+from gradwire.topology import LinkSpec, leaf_spine
 
 US = 10**6
 
@@ -39,11 +40,11 @@ def made(tmp_path_factory):
     """The engine of `scenario()`, compiled once for all tests that need one: its folder."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRADWIRE_CACHE", str(tmp_path_factory.mktemp("made")))
-        patch.setattr(engines, "_private", [])
+        patch.setattr(engine_cache, "_private", [])
         share_functions()
         compile_ahead([scenario()])
-        (kept,) = engines.kept_engines()
-        return engines.engines_folder() / kept.identity
+        (kept,) = engine_cache.cached_engines()
+        return engine_cache.engines_folder() / kept.identity
 
 
 @pytest.fixture
@@ -63,13 +64,13 @@ def remade(monkeypatch, made):
         for path in made.iterdir():
             shutil.copy(path, part)
 
-    monkeypatch.setattr(engines, "_fill", fill)
+    monkeypatch.setattr(engine_cache, "_fill", fill)
     return times
 
 
 def case(balancing, *models):
     tables = [model.model_validate({"kind": kind_of(model)}) for model in models]
-    letters = [Letter(n * US, n % 6, (n + 3 + n // 6) % 6 if n % 6 != (n + 3 + n // 6) % 6 else (n + 1) % 6,
+    letters = [MessageSpec(n * US, n % 6, (n + 3 + n // 6) % 6 if n % 6 != (n + 3 + n // 6) % 6 else (n + 1) % 6,
                       9_000 + 5_000 * n, n % len(tables), bound=0.1 * (n % len(tables))) for n in range(12)]  # fmt: skip
     switch = Switch.model_validate({"buffer": "20kB", "ecn_threshold": "8kB"})
     return Case(leaf_spine(2, 3, 2, LinkSpec(10**10, US)), tables, letters, switch, balancing)
@@ -77,10 +78,10 @@ def case(balancing, *models):
 
 def test_it_compiles_as_one_program(own_engine):
     """Falling back to Numba's own way would cost four times as long, and nobody would notice."""
-    assert whole.is_known(), "this Numba is not known to work: see whole.KNOWN"
+    assert whole_program.is_supported(), "this Numba is not known to work: see whole.KNOWN"
     kept = {
         each.about["transports"][0] if each.about["transports"] else "": each.about
-        for each in engines.kept_engines()
+        for each in engine_cache.cached_engines()
     }
     assert set(kept) == {"dctcp"}
     assert all(about["compiled"] == "as one program" for about in kept.values())
@@ -92,11 +93,11 @@ def test_it_compiles_as_one_program(own_engine):
 def test_the_time_that_a_child_took_is_told_of_the_first_run(own_cache):
     share_functions()
     compile_ahead([scenario()])
-    (kept,) = engines.kept_engines()
+    (kept,) = engine_cache.cached_engines()
     first, second = (simulate(scenario()).timing["compile_s"] for _ in range(2))
     assert first >= kept.about["seconds"] - 0.1 > second  # rounded to 0.1 s
-    engines.clear()
-    specialise._load.cache_clear()
+    engine_cache.clear()
+    specialization._load.cache_clear()
     assert simulate(scenario()).timing["compile_s"] > second, "without being compiled beforehand"
 
 
@@ -108,33 +109,33 @@ def test_both_ways_of_compiling_give_the_same(own_cache, monkeypatch):
     share_functions()
     played = case("reps", *by_profile([Dctcp, Dlcp], [Dctcp]))
     quick = run_engine(played)
-    (kept,) = engines.kept_engines()
+    (kept,) = engine_cache.cached_engines()
     assert kept.about["compiled"] == "as one program"
-    monkeypatch.setattr(whole, "KNOWN", ())
-    monkeypatch.setattr(specialise, "_functions", functools.cache(specialise._functions))
+    monkeypatch.setattr(whole_program, "SUPPORTED_VERSIONS", ())
+    monkeypatch.setattr(specialization, "_functions", functools.cache(specialization._functions))
     if is_usual():
         monkeypatch.setattr(numba_config, "OPT", type(numba_config.OPT)(0))
     for child in (False, True):
-        engines.clear()
-        specialise._load.cache_clear()
+        engine_cache.clear()
+        specialization._load.cache_clear()
         with monkeypatch.context() as patch:
             if not child:
-                patch.setattr(specialise, "compile_all", lambda *_: {})
+                patch.setattr(specialization, "compile_all", lambda *_: {})
             slow = run_engine(played)
-        ways = {each.about["compiled"] for each in engines.kept_engines()}
+        ways = {each.about["compiled"] for each in engine_cache.cached_engines()}
         assert ways == ({"function by function"} if child else set())
         assert quick.transmissions and first_difference(quick, slow) == ""
 
 
-@pytest.mark.parametrize("left", [{"run.o": b"half"}, {engines.ABOUT: b"{"}, {engines.ABOUT: b"{}"}])
+@pytest.mark.parametrize("left", [{"run.o": b"half"}, {engine_cache.ABOUT: b"{"}, {engine_cache.ABOUT: b"{}"}])
 def test_what_is_not_whole_is_not_taken(own_cache, remade, left):
-    identity = specialise._identity(combination_of(scenario()))
+    identity = specialization._identity(combination_of(scenario()))
     folder = own_cache / identity  # as a crash could have left it, had it had its name
     folder.mkdir(parents=True)
     for name, data in left.items():
         (folder / name).write_bytes(data)
     assert simulate(scenario()).summary["totals"]["finished"]
-    assert [kept.identity for kept in engines.kept_engines()] == [identity] and (folder / "post.o").exists()
+    assert [kept.identity for kept in engine_cache.cached_engines()] == [identity] and (folder / "post.o").exists()
 
 
 def test_what_has_changed_on_disk_is_not_run(own_engine, remade):
@@ -147,12 +148,12 @@ def test_what_has_changed_on_disk_is_not_run(own_engine, remade):
 
 def test_an_engine_is_known_by_what_it_is_made_of_and_for_what_machine(monkeypatch):
     made = combination_of(scenario())
-    before = specialise._identity(made)
-    for what, other in (("machine", lambda: "another processor"), ("version", lambda package: "0.1")):
+    before = specialization._identity(made)
+    for what, other in (("target_description", lambda: "another processor"), ("version", lambda package: "0.1")):
         with monkeypatch.context() as patch:
             patch.setattr(identity, what, other)
-            assert specialise._identity.__wrapped__(made) != before
-    assert specialise._identity.__wrapped__(made) == before
+            assert specialization._identity.__wrapped__(made) != before
+    assert specialization._identity.__wrapped__(made) == before
 
 
 @pytest.mark.parametrize("fields", [
@@ -162,25 +163,17 @@ def test_an_engine_is_known_by_what_it_is_made_of_and_for_what_machine(monkeypat
 def test_nothing_that_is_compiled_is_missing_from_what_an_engine_is_known_by(fields):
     """The functions that are really compiled, all of them, lie in files that its identity is made from."""
     made = combination_of(scenario(**fields))
-    bound = [
-        function
-        for owner in (*made.transports, made.balancer, made.queue)
-        for function in functions_of(owner)
-    ]
-    files = set(specialise._files(identity.reachable(bound)))
-    compiled = identity.reachable([each.py_func for each in specialise._functions(made).values()])
+    bound = [function for owner in (*made.transports, made.balancer, made.queue) for function in functions_of(owner)]
+    files = set(specialization._files(identity.reachable_functions(bound)))
+    compiled = identity.reachable_functions([each.py_func for each in specialization._functions(made).values()])
     assert len(compiled) > 60
     theirs = {
-        Path(sys.modules[each.__module__].__file__ or "")
-        for each in compiled
-        if "bound" not in each.__module__
+        Path(sys.modules[each.__module__].__file__ or "") for each in compiled if "bindings" not in each.__module__
     }
     assert theirs <= files
-    assert ROOT / "components/transports/swift.py" not in files, (
-        "an engine outlives what it has nothing to do with"
-    )
+    assert ROOT / "protocols/transports/swift.py" not in files, "an engine outlives what it has nothing to do with"
     spaces = {
-        name: value for each in compiled for name, value in identity.names_in(each) if isinstance(value, int)
+        name: value for each in compiled for name, value in identity.global_values(each) if isinstance(value, int)
     }
     for name in ("MIN_FRAME", "PROBE_BYTES"):
         assert name in spaces, "numbers of other rooms are compiled in"
@@ -194,39 +187,39 @@ def test_a_run_with_a_kept_engine_needs_no_numba(own_engine):
 
 def test_several_are_compiled_side_by_side_and_one_that_fails_takes_nothing_with_it(own_cache):
     def work(name, check):
-        return engines.Work(name, lambda: {}, {"transports": [name]}, check)
+        return engine_cache.CompileTask(name, lambda: {}, {"transports": [name]}, check)
 
     begin = time.monotonic()
     works = [work(f"w{n}", lambda: time.sleep(0.7) or "") for n in range(3)]  # type: ignore[func-returns-value]
-    with pytest.raises(engines.CompileError, match=r"a\.py:3: no"):
-        engines.compile_all([*works, work("bad", lambda: "a.py:3: no")], jobs=4)
+    with pytest.raises(engine_cache.CompileError, match=r"a\.py:3: no"):
+        engine_cache.compile_all([*works, work("bad", lambda: "a.py:3: no")], jobs=4)
     took = time.monotonic() - begin
-    assert {each.identity for each in engines.kept_engines()} == {"w0", "w1", "w2"}
+    assert {each.identity for each in engine_cache.cached_engines()} == {"w0", "w1", "w2"}
     assert list(own_cache.glob("*.part")) == []
     assert took < 10  # 2.1 s one after the other; a loaded machine needs some time to start children
 
 
 def test_old_engines_go_by_themselves(own_cache, monkeypatch):
-    monkeypatch.setattr(engines, "KEEP_MOST", 3)
+    monkeypatch.setattr(engine_cache, "MAX_ENGINES", 3)
     now = time.time()
     for n in range(5):
         folder = own_cache / f"e{n}"
         folder.mkdir(parents=True)
-        (folder / engines.ABOUT).write_text("{}")
-        os.utime(folder / engines.ABOUT, (now - 60 * n, now - 60 * n))
+        (folder / engine_cache.ABOUT).write_text("{}")
+        os.utime(folder / engine_cache.ABOUT, (now - 60 * n, now - 60 * n))
     stale, young = own_cache / "x.part", own_cache / "y.part"
     stale.mkdir()
     young.mkdir()
     os.utime(stale, (now - 10_000, now - 10_000))
-    os.utime(own_cache / "e1" / engines.ABOUT, (now - 100 * 86_400,) * 2)
-    engines._forget_old(own_cache)
+    os.utime(own_cache / "e1" / engine_cache.ABOUT, (now - 100 * 86_400,) * 2)
+    engine_cache._forget_old(own_cache)
     assert {path.name for path in own_cache.iterdir()} == {"e0", "e2", "e3", "y.part"}
 
 
 def test_an_engine_that_is_used_counts_as_young(own_engine):
-    os.utime(own_engine / engines.ABOUT, (1, 1))
-    assert engines.load(own_engine.name)
-    assert engines.kept_engines()[0].used > time.time() - 1000
+    os.utime(own_engine / engine_cache.ABOUT, (1, 1))
+    assert engine_cache.load(own_engine.name)
+    assert engine_cache.cached_engines()[0].used > time.time() - 1000
 
 
 @pytest.mark.slow
@@ -234,36 +227,35 @@ def test_a_place_that_cannot_be_written_ends_nothing(tmp_path):
     """In a process of its own: one line, and the run is made."""
     (tmp_path / "file").touch()
     text = (
-        "from gradwire.scenarios.load import build_scenario; from gradwire.sim.simulate import simulate\n"
+        "from gradwire.scenarios.loading.load import build_scenario; from gradwire.sim.simulate import simulate\n"
         "s = build_scenario({'name': 'x', 'topology': {'kind': 'star', 'hosts': 3}, 'traffic': "
         "[{'name': 't', 'kind': 'permutation', 'size': '1kB'}]})\n"
         "print(simulate(s).summary['totals']['finished'])"
     )
     environment = {**os.environ, "GRADWIRE_CACHE": str(tmp_path / "file"), "PYTHONPATH": str(ROOT)}
-    ran = subprocess.run(
-        [sys.executable, "-c", text], env=environment, capture_output=True, text=True, timeout=300
-    )
+    ran = subprocess.run([sys.executable, "-c", text], env=environment, capture_output=True, text=True, timeout=300)
     assert ran.stdout == "True\n"
-    assert (
-        len(ran.stderr.splitlines()) == 1 and "are not kept" in ran.stderr and "Not a directory" in ran.stderr
-    )
+    assert len(ran.stderr.splitlines()) == 1 and "are not cached" in ran.stderr and "Not a directory" in ran.stderr
 
 
 def test_the_command_shows_and_clears(own_cache):
-    engines.compile_all(
-        [engines.Work("one", lambda: {}, {"transports": ["dlcp"], "load_balancing": "ecmp"}, str)]
+    engine_cache.compile_all(
+        [engine_cache.CompileTask("one", lambda: {}, {"transports": ["dlcp"], "load_balancing": "ecmp"}, str)]
     )
-    (own_cache / engines.FUNCTIONS).mkdir()
-    (own_cache / engines.FUNCTIONS / "one").write_bytes(bytes(7))
+    (own_cache / engine_cache.FUNCTIONS).mkdir()
+    (own_cache / engine_cache.FUNCTIONS / "one").write_bytes(bytes(7))
     (own_cache.parent / "uml").mkdir()
     (own_cache.parent / "uml" / "linux").write_bytes(bytes(10))
     runner = CliRunner()
     shown = json.loads(runner.invoke(cli.app, ["cache", "--json"]).stdout)
     assert [each["identity"] for each in shown["engines"]] == ["one"] and shown["others"] == {"functions": 7, "uml": 10}
     text = runner.invoke(cli.app, ["cache"]).stdout
-    assert "1 compiled engines" in text and "dlcp / ecmp" in text and "besides: uml" in text
+    assert "1 compiled engines" in text and "dlcp / ecmp" in text and "other: uml" in text
     assert runner.invoke(cli.app, ["cache", "clear"]).stdout == "removed 1 compiled engines\n"
-    assert list(own_cache.iterdir()) in ([], [own_cache / engines.LOCK]) and (own_cache.parent / "uml" / "linux").exists()
+    assert (
+        list(own_cache.iterdir()) in ([], [own_cache / engine_cache.LOCK])
+        and (own_cache.parent / "uml" / "linux").exists()
+    )
 
 
 def test_of_two_that_want_the_same_engine_one_compiles_it(own_cache, tmp_path, monkeypatch):
@@ -274,10 +266,10 @@ def test_of_two_that_want_the_same_engine_one_compiles_it(own_cache, tmp_path, m
         with told.open("a") as file:
             file.write(f"{work.identity}\n")
         time.sleep(0.3)  # what compiles takes a while, so that the others come meanwhile
-        (part / engines.ABOUT).write_text("{}")
+        (part / engine_cache.ABOUT).write_text("{}")
 
-    monkeypatch.setattr(engines, "_fill", fill)
-    works = [engines.Work(name, dict, {}, str) for name in ("same", "same", "other", "same")]
-    engines.compile_all(works, jobs=4)
+    monkeypatch.setattr(engine_cache, "_fill", fill)
+    works = [engine_cache.CompileTask(name, dict, {}, str) for name in ("same", "same", "other", "same")]
+    engine_cache.compile_all(works, jobs=4)
     assert sorted(told.read_text().split()) == ["other", "same"]
-    assert {each.name for each in own_cache.iterdir()} == {"same", "other", engines.LOCK}
+    assert {each.name for each in own_cache.iterdir()} == {"same", "other", engine_cache.LOCK}

@@ -9,22 +9,13 @@ import networkx
 import numpy as np
 import pytest
 
-from gradwire.components import layout as at
-from gradwire.experiment.routing import Routing, build_routing
-from gradwire.experiment.topology import (
-    LinkSpec,
-    Network,
-    dragonfly,
-    fat_tree,
-    from_networkx,
-    leaf_spine,
-    star,
-    torus,
-)
-from gradwire.scenarios.schema.network import Switch
-from gradwire.sim.fabric.memory import Memory, build, lay_routes
-from gradwire.sim.fabric.regions import REROUTED_ENTRIES, Wanted
-from gradwire.sim.fabric.room import link_room
+from gradwire.jit import layout as at
+from gradwire.scenarios.schema.network.network import Switch
+from gradwire.sim.engine.memory.engine_memory import EngineMemory, build_memory, write_routes
+from gradwire.sim.engine.memory.link_capacity import link_capacity
+from gradwire.sim.engine.memory.regions import REROUTED_ENTRIES, RegionSizes
+from gradwire.topology import LinkSpec, Network, dragonfly, fat_tree, from_networkx, leaf_spine, star, torus
+from gradwire.topology.routing import Routing, build_routing
 
 LINK = LinkSpec(10**11, 10**6)
 NETWORKS = {
@@ -40,14 +31,14 @@ BLOCKS = {"leaf_spine": 1, "fat_tree": 8, "dragonfly": 19}
 """All leaves, pods, groups: what one entry of a table is for, where that saves enough."""
 
 
-def laid(network: Network, routing: Routing, reroutes: bool) -> Memory:
-    return build(
-        network, routing, Switch(), Wanted(threads=1, reroutes=reroutes), longest_frame=1500, host_latency=2 * 10**6,
+def laid(network: Network, routing: Routing, reroutes: bool) -> EngineMemory:
+    return build_memory(
+        network, routing, Switch(), RegionSizes(threads=1, reroutes=reroutes), longest_frame=1500, host_latency=2 * 10**6,
         seed=1,
     )  # fmt: skip
 
 
-def read_back(memory: Memory, network: Network, routing: Routing) -> int:
+def read_back(memory: EngineMemory, network: Network, routing: Routing) -> int:
     """Check every way; how many words were read."""
     M, hosts, seen = memory.M, network.host_count, set()
     shift = int(M[at.H_BLOCK_SHIFT])
@@ -95,19 +86,19 @@ def test_other_routes_take_the_place_of_the_first(name: str) -> None:
     for seed in range(3):
         down = set(Random(seed).sample(inner, min(seed, len(inner))))
         routing = build_routing(network, down | {link ^ 1 for link in down} if seed % 2 else down)
-        lay_routes(memory, routing, REROUTED_ENTRIES)
+        write_routes(memory, routing, REROUTED_ENTRIES)
         read_back(memory, network, routing)
-    lay_routes(memory, whole, REROUTED_ENTRIES)
+    write_routes(memory, whole, REROUTED_ENTRIES)
     read_back(memory, network, whole)
 
 
 def test_a_node_may_see_what_each_of_its_links_can_bring() -> None:
     """A fast link at one host does not count for the slow ones of a large switch."""
     network = star(50, LINK)
-    slow = link_room(network, 1500, 2 * 10**6)
+    slow = link_capacity(network, 1500, 2 * 10**6)
     each = slow.per_window // network.link_count
     assert slow.arrivals == 50 * each
     rates = network.link_rate.copy()
     rates[:2] *= 10
-    fast = link_room(replace(network, link_rate=rates), 1500, 2 * 10**6)
+    fast = link_capacity(replace(network, link_rate=rates), 1500, 2 * 10**6)
     assert 50 * each < fast.arrivals < 60 * each + 20

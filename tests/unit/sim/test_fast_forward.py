@@ -9,16 +9,16 @@ import pytest
 from forward_cases import difference, left_out
 from sim_cases import US, make_trace, ps_job, ring_job, scenario
 
-from gradwire.components import layout as at
-from gradwire.experiment.program import Repeats
+from gradwire.jit import layout as at
 from gradwire.scenarios.schema.scenario import Scenario
-from gradwire.sim.fabric import forward
-from gradwire.sim.fabric.forward import FastForward
-from gradwire.sim.fabric.leaping import Leaper
+from gradwire.sim.engine.fast_forward import fast_forward
+from gradwire.sim.engine.fast_forward.fast_forward import FastForward
+from gradwire.sim.engine.fast_forward.iteration_skip import IterationSkipper
 from gradwire.sim.simulate import simulate
-from gradwire.testing.oracle.whole import Oracle
-from gradwire.testing.scenario import Difference, agree_on
+from gradwire.testing.oracle.oracle import Oracle
+from gradwire.testing.scenario_comparison import Difference, agree_on
 from gradwire.traces.trace import Trace
+from gradwire.workload.program import Repeats
 
 TRACE = make_trace([[2000], [90_000]])
 TWO = make_trace([[2000], [90_000]], iterations=2, skew=3 * US)
@@ -100,7 +100,7 @@ def test_what_connections_know_has_to_be_told(monkeypatch):
     """Windows that go on growing from one iteration to the next; were they not looked at, one would stand for all."""
     case = servers(60, transport=lasting("dctcp"))
     assert left_out(simulate(case, CALM)) == 0
-    monkeypatch.setattr("gradwire.sim.fabric.flows.Flows.lasting", lambda *_: [])
+    monkeypatch.setattr("gradwire.sim.engine.memory.flows.Flows.lasting", lambda *_: [])
     fast, full = both(case, CALM)
     assert left_out(fast)
     assert difference(fast, full)
@@ -109,20 +109,20 @@ def test_what_connections_know_has_to_be_told(monkeypatch):
 @pytest.mark.parametrize(
     ("case", "what"),
     [
-        (servers(60, transport=IN_ORDER), "pairs.Pairs"),
+        (servers(60, transport=IN_ORDER), "memory.pairs.Pairs"),
         (
             scenario(
                 ring_job(4, iterations=60, bucket="10MB"), transport=lasting("dctcp", min_rto="100us"),
                 switch={"buffer": "4MB"},
             ),
-            "streams.Streams",
+            "memory.connections.Streams",
         ),
     ],
     ids=["pairs", "connections"],
 )  # fmt: skip
 def test_what_is_known_of_times_has_to_move_on(case, what, monkeypatch):
     """Where it stays behind, hosts take what they know for stale after a leap."""
-    monkeypatch.setattr(f"gradwire.sim.fabric.{what}.later", lambda *_: None)
+    monkeypatch.setattr(f"gradwire.sim.engine.{what}.later", lambda *_: None)
     fast, full = both(case, SHORT)
     assert left_out(fast)
     assert difference(fast, full)
@@ -130,7 +130,7 @@ def test_what_is_known_of_times_has_to_move_on(case, what, monkeypatch):
 
 def test_slots_have_to_be_counted(monkeypatch):
     """What switches have added up and copied rises with every iteration that is left out."""
-    monkeypatch.setattr("gradwire.sim.fabric.leaping.SUMS", (at.N_SUMMED,))
+    monkeypatch.setattr("gradwire.sim.engine.fast_forward.iteration_skip.SUMS", (at.N_SUMMED,))
     fast, full = both(summed(1000))
     assert left_out(fast)
     assert difference(fast, full) == ["summary"]
@@ -139,8 +139,8 @@ def test_slots_have_to_be_counted(monkeypatch):
 def test_a_long_job_is_simulated_as_long_as_a_short_one(monkeypatch):
     """A thousand iterations, of which a dozen are played: what is laid into the engine's state says so."""
     laid = []
-    lay = forward.Track._lay
-    monkeypatch.setattr(forward.Track, "_lay", lambda self, step, now: laid.append(step) or lay(self, step, now))
+    lay = fast_forward.Track._load
+    monkeypatch.setattr(fast_forward.Track, "_load", lambda self, step, now: laid.append(step) or lay(self, step, now))
     result = simulate(servers(1000), TRACE)
     assert len(laid) == 1000 - left_out(result) <= 13
     assert result.iterations.num_rows == 3000
@@ -179,15 +179,19 @@ def test_a_job_that_has_ended_is_in_nobodys_way(first, second):
         assert left_out(fast) > 20
 
 
-@pytest.mark.parametrize("case", [ring(400, compute_scale=0.0), ring(400, traffic=[
-    {"name": "t", "kind": "permutation", "size": "1kB", "period": "1ms"}
-])])
+@pytest.mark.parametrize(
+    "case",
+    [
+        ring(400, compute_scale=0.0),
+        ring(400, traffic=[{"name": "t", "kind": "permutation", "size": "1kB", "period": "1ms"}]),
+    ],
+)
 def test_nothing_is_remembered_that_cannot_come_again(case, monkeypatch):
     """Memory grows with what is under way also where the network is never quiet, or never the jobs' alone."""
     kept = []
-    record = forward.Recorder.step
+    record = fast_forward.StepRecorder.step
     monkeypatch.setattr(
-        forward.Recorder, "step", lambda self, *rest: (record(self, *rest), kept.append(len(self.taken)))
+        fast_forward.StepRecorder, "step", lambda self, *rest: (record(self, *rest), kept.append(len(self.taken)))
     )
     result = simulate(case, TRACE)
     assert not left_out(result)
@@ -211,7 +215,7 @@ def test_traffic_beside_the_job_and_after_it():
 
 DECLINED = [
     (ring(40, output={"queue_samples": "1ms"}), "queues are sampled (output.queue_samples)"),
-    (ring(40, output={"packet_log": True}), "packets are noted (output.packet_log)"),
+    (ring(40, output={"packet_log": True}), "packets are logged (output.packet_log)"),
     (scenario(ring_job(4, iterations=40, jitter=0.1)), "compute times vary (jitter)"),
     (ring(40, link=LOSSY), "links lose packets at random"),
     (
@@ -226,13 +230,13 @@ DECLINED = [
     (ring(40, transport={"kind": "dctcp", "preset": "linux"}), 'timers go by ticks of a clock (timers = "ticks")'),
     (
         ring(40, transport=lasting("dctcp", preset="linux")),
-        "nobody says what of connections lasts in LinuxDctcp (sender_at_rest)",
+        "LinuxDctcp does not declare what outlives its messages in connections (sender_at_rest)",
     ),
     (ring(6), "there are too few iterations"),
     (scenario(ring_job(4, iterations=40, compute_scale=0.0)), "the network is never quiet between two iterations"),
-    (ring(40, topology=SPINES), "packets take one of several ways"),
+    (ring(40, topology=SPINES), "packets take one of several paths"),
     (
-        servers(40, switch={"ecn_threshold": "9kB", "ecn_ceiling": "60kB"}), "queues draw what they mark or cut",
+        servers(40, switch={"ecn_threshold": "9kB", "ecn_ceiling": "60kB"}), "queues mark or trim packets at random",
     ),
 ]  # fmt: skip
 
@@ -259,11 +263,11 @@ def test_draws_have_to_be_counted(counter, monkeypatch):
         "ties": servers(),
     }  # fmt: skip
     if counter == "ties":
-        monkeypatch.setattr("gradwire.sim.fabric.track.DRAWN", 1000)
-        monkeypatch.setattr("gradwire.sim.fabric.forward.DRAWN", 0)
+        monkeypatch.setattr("gradwire.sim.engine.program.track.TIE_DRAW_STEPS", 1000)
+        monkeypatch.setattr("gradwire.sim.engine.fast_forward.fast_forward.TIE_DRAW_STEPS", 0)
         assert "picosecond" in both(cases["ties"])[0].timing["fast_forward"]
     monkeypatch.setattr(FastForward, "_drawn", lambda *_: "")
-    monkeypatch.setattr(forward, "standing", lambda *_: b"")  # such draws show there as well, as a rule
+    monkeypatch.setattr(fast_forward, "job_snapshot", lambda *_: b"")  # such draws show there as well, as a rule
     fast, full = both(cases[counter])
     assert left_out(fast)
     assert difference(fast, full)
@@ -272,7 +276,7 @@ def test_draws_have_to_be_counted(counter, monkeypatch):
 def test_the_state_has_to_be_the_same(monkeypatch):
     """Jobs without a common rhythm, taken to stand alike at all moments."""
     jobs = [ring_job(3, iterations=30, name="a"), ring_job(3, iterations=34, name="b", compute_scale=1.37)]
-    monkeypatch.setattr(forward, "standing", lambda *_: b"")
+    monkeypatch.setattr(fast_forward, "job_snapshot", lambda *_: b"")
     fast, full = both(scenario(*jobs), TRACE)
     assert left_out(fast)
     assert difference(fast, full)
@@ -281,10 +285,10 @@ def test_the_state_has_to_be_the_same(monkeypatch):
 def test_the_period_has_to_be_kept(monkeypatch):
     """Two captured iterations in turn, taken for one."""
     case = ring()
-    monkeypatch.setattr("gradwire.experiment.replay.Replay.period", 1)
+    monkeypatch.setattr("gradwire.workload.replay.Replay.period", 1)
     assert difference(*both(case, TWO)) == []  # the steps themselves are compared as well
-    monkeypatch.setattr(forward, "standing", lambda *_: b"")
-    monkeypatch.setattr(forward, "_same_steps", lambda *_: True)
+    monkeypatch.setattr(fast_forward, "job_snapshot", lambda *_: b"")
+    monkeypatch.setattr(fast_forward, "_same_steps", lambda *_: True)
     assert difference(*both(case, TWO))
 
 
@@ -292,7 +296,7 @@ def test_the_last_iterations_have_to_be_simulated(monkeypatch):
     """The last iteration waits for everything at its end; were it left out like the others, it would not."""
     fast, full = both(servers(20))
     assert difference(fast, full) == []
-    period = "gradwire.experiment.jobs.Job._repeats"
+    period = "gradwire.workload.jobs.Job._repeats"
     monkeypatch.setattr(period, property(lambda self: Repeats(self.replay.period, 2, self.table.iterations)))
     with pytest.raises((AssertionError, StopIteration)):
         assert not difference(*both(servers(20)))
@@ -319,7 +323,7 @@ def test_ties_of_later_iterations_are_the_oracles(tmp_path, monkeypatch):
 
 def test_being_interrupted_while_leaving_out(monkeypatch):
     """What was left out by then is in the Result, and the rest of the run is not."""
-    monkeypatch.setattr(Leaper, "_tell", _stopping(Leaper._tell))
+    monkeypatch.setattr(IterationSkipper, "_repeat", _stopping(IterationSkipper._repeat))
     fast = simulate(servers(60, duration="10s"), TRACE)
     full = simulate(servers(60, duration="10s"), TRACE, fast_forward=False)
     assert difference(fast, full) == []
@@ -328,7 +332,7 @@ def test_being_interrupted_while_leaving_out(monkeypatch):
 def _stopping(tell: Any) -> Any:
     """Somebody seems to want to end the run after five copies, each time."""
 
-    def told(self: Leaper, *rest: Any) -> int:
+    def told(self: IterationSkipper, *rest: Any) -> int:
         asked = [0]
 
         def stopped() -> bool:
@@ -342,4 +346,3 @@ def _stopping(tell: Any) -> Any:
             self._stopped = before
 
     return told
-

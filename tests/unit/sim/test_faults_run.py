@@ -15,19 +15,19 @@ from pydantic import TypeAdapter
 from sim_cases import MS, US, Ideal, make_trace, ring_job, rows, scenario
 
 import gradwire.sim.faults
-from gradwire.components.transports.dctcp import Dctcp
-from gradwire.experiment.routing import build_routing
-from gradwire.experiment.topology import LinkSpec, leaf_spine, rail, star
+from gradwire.protocols.transports.tcp.dctcp import Dctcp
+from gradwire.result_store.loss_bound_check import check_loss_invariant
 from gradwire.scenarios.errors import ScenarioError, StallError
-from gradwire.scenarios.load import build_scenario
-from gradwire.scenarios.schema.network import Switch
+from gradwire.scenarios.loading.load import build_scenario
+from gradwire.scenarios.schema.network.network import Switch
 from gradwire.scenarios.schema.scenario import AnyFault
-from gradwire.scenarios.soundness import check_loss_invariant
-from gradwire.sim.fabric.agenda import Agenda
-from gradwire.sim.fabric.fabric import Fabric
+from gradwire.sim.engine.fabric import Fabric
+from gradwire.sim.engine.scheduled_actions import Schedule
 from gradwire.sim.faults import Faults
-from gradwire.sim.precheck import check_variants
+from gradwire.sim.preparation import check_variants
 from gradwire.sim.simulate import simulate
+from gradwire.topology import LinkSpec, leaf_spine, rail, star
+from gradwire.topology.routing import build_routing
 
 LINK = LinkSpec(10**11, US)
 BYTE = 80  # picoseconds at 100 Gbps
@@ -109,7 +109,7 @@ class Recorder:
     """A fabric without packets: what the network is like after all that has been done to it."""
 
     def __init__(self) -> None:
-        self.agenda, self.control = Agenda(), self
+        self.agenda, self.control = Schedule(), self
         self.down: set[int] = set()
         self.still: set[int] = set()
         self.avoided: Any = frozenset()
@@ -150,9 +150,7 @@ def some_faults(draw: st.DrawFn) -> list[dict[str, Any]]:
         at = draw(st.integers(0, 9))
         until = draw(st.sampled_from((None, at + 1, at + 2, at + 5)))
         fault: dict[str, Any] = {"at": f"{at}us"} | ({} if until is None else {"until": f"{until}us"})
-        kind = draw(
-            st.sampled_from(("link_down", "switch_down", "link_degraded", "gray_loss", "host_paused"))
-        )
+        kind = draw(st.sampled_from(("link_down", "switch_down", "link_degraded", "gray_loss", "host_paused")))
         if kind in ("link_down", "link_degraded", "gray_loss"):
             fault |= {"between": draw(st.sampled_from(CABLES)), "one_way": draw(st.booleans())}
         match kind:
@@ -236,9 +234,7 @@ def test_nothing_is_lost_once_routing_has_noticed():
 
 
 def test_flows_go_around_a_switch_that_failed():
-    result = simulate(
-        case({"kind": "switch_down", "at": "20us", "switch": "spine1", "noticed_after": "100us"})
-    )
+    result = simulate(case({"kind": "switch_down", "at": "20us", "switch": "spine1", "noticed_after": "100us"}))
     assert result.summary["totals"]["messages_under_way"] == 0
     causes = Counter(row["cause"] for row in rows(result.drops))
     assert causes["link_down"] > 20 and not causes["no_route"]
@@ -273,9 +269,7 @@ def test_a_job_that_can_never_go_on_says_so():
 
 def fabric(network: Any, *faults: dict[str, Any], **options: Any) -> Fabric:
     transport = Dctcp.model_validate({"kind": "dctcp", "min_rto": "100ms", "max_rto": "200ms"})
-    made = Fabric(
-        network, build_routing(network), switch=Switch(), transports=[transport], faults=True, **options
-    )
+    made = Fabric(network, build_routing(network), switch=Switch(), transports=[transport], faults=True, **options)
     Faults(tables(*faults), network).schedule(made)
     return made
 
@@ -346,9 +340,7 @@ def test_gray_loss_loses_its_share_and_nothing_before_or_after():
                 made.send(start + n * 200_000, src, src + 2, 100)
     ends(made, 12 * MS)
     log = made.drop_log()
-    lost = [
-        set((log[log[:, 1] & 0xFFFFFFFF == link, 0]).tolist()) for link in made.network.up_link[:2].tolist()
-    ]
+    lost = [set((log[log[:, 1] & 0xFFFFFFFF == link, 0]).tolist()) for link in made.network.up_link[:2].tolist()]
     for times in lost:
         assert 2 * MS <= min(times) and max(times) < 9 * MS
         assert abs(len(times) - 2000) < 212
@@ -369,13 +361,7 @@ def test_a_slow_host_slows_the_whole_job(factor):
     usual = rows(simulate(scenario(job), trace, fabric=Ideal()).iterations)
     ring = usual[0]["end_ps"] - 2 * MS
     span = usual[1]["start_ps"] - usual[0]["start_ps"]
-    fault = {
-        "kind": "host_slow",
-        "host": "h1",
-        "factor": factor,
-        "at": f"{span // 2}ps",
-        "until": f"{span + US}ps",
-    }
+    fault = {"kind": "host_slow", "host": "h1", "factor": factor, "at": f"{span // 2}ps", "until": f"{span + US}ps"}
     slow = rows(simulate(scenario(job, fault=[fault]), trace, fabric=Ideal()).iterations)
     more = round((factor - 1) * MS)
     for one, other in zip(usual, slow, strict=True):

@@ -6,10 +6,7 @@ from collections import Counter
 
 import pytest
 
-from gradwire.components.balancers.reps import RING, Reps
-from gradwire.components.balancers.source_random import SourceRandom
-from gradwire.components.balancers.source_round_robin import SourceRoundRobin
-from gradwire.components.layout import (
+from gradwire.jit.layout import (
     A_ENTROPY,
     ACK,
     BITMAP,
@@ -22,6 +19,9 @@ from gradwire.components.layout import (
     S_ORDER,
     SENDER_WORDS,
 )
+from gradwire.protocols.load_balancers.reps import RING, Reps
+from gradwire.protocols.load_balancers.source_random import SourceRandom
+from gradwire.protocols.load_balancers.source_round_robin import SourceRoundRobin
 from gradwire.testing.oracle.uncompiled import uncompiled
 
 F = HEADER_WORDS  # the sender's record comes after the header

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from transport_bench import star_of
 
-from gradwire.components import draws
-from gradwire.components.layout import ARENA_CLASSES, FAILED_ARENA, H_ARENA_END, H_ARENA_NEXT, H_FAILED
-from gradwire.experiment.routing import build_routing
+from gradwire.jit import counter_rng
+from gradwire.jit.layout import ARENA_CLASSES, FAILED_ARENA, H_ARENA_END, H_ARENA_NEXT, H_FAILED
 from gradwire.scenarios.errors import GradwireError
-from gradwire.scenarios.schema.network import Switch
-from gradwire.sim.fabric import stretches
-from gradwire.sim.fabric.fabric import Fabric
-from gradwire.sim.fabric.records import alike
+from gradwire.scenarios.schema.network.network import Switch
+from gradwire.sim.engine.fabric import Fabric
+from gradwire.sim.engine.memory import stretch_allocator
+from gradwire.sim.engine.memory.records import group_rows
 from gradwire.testing import transport
+from gradwire.topology.routing import build_routing
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def fabric():
 
 def test_a_class_of_stretches_holds_all_its_lengths_and_wastes_a_quarter_at_most():
     lengths = sorted({*range(1, 200), *(2**n + d for n in range(8, 31) for d in (-1, 0, 1, 2**n // 3))})
-    rows = [(each, stretches._class_of.numba(each), stretches._longest.numba(each)) for each in lengths]
+    rows = [(each, stretch_allocator._class_of.numba(each), stretch_allocator._longest.numba(each)) for each in lengths]
     for length, which, longest in rows:
         assert length <= longest <= max(8, length * 5 // 4 + 1) and which < ARENA_CLASSES
     for (_, one, longest), (length, other, _) in itertools.pairwise(rows):
@@ -66,18 +66,20 @@ def test_rows_that_are_the_same_are_of_one_kind():
     columns = [
         draw.integers(0, 3, 500), np.full(500, 7), draw.choice([0.0, 0.29, 0.5], 500), draw.choice([-(2**40), 5, 2**50], 500)
     ]  # fmt: skip
-    of, first = alike(*columns)
+    of, first = group_rows(*columns)
     rows = list(zip(*(each.tolist() for each in columns), strict=True))
     assert len(first) == len(set(rows)) == of.max() + 1
     assert all(rows[first[kind]] == row for kind, row in zip(of.tolist(), rows, strict=True))
     assert all(int(np.flatnonzero(of == kind)[0]) == row for kind, row in enumerate(first.tolist()))
-    assert [len(each) for each in alike(np.zeros(0, dtype=np.int64))] == [0, 0]
+    assert [len(each) for each in group_rows(np.zeros(0, dtype=np.int64))] == [0, 0]
 
 
 @pytest.mark.parametrize("seed", [1, 2**31 - 1, 2**40 + 3])
 def test_compiled_code_draws_the_entropies_that_python_does(seed):
-    key = draws.kind_key(seed, draws.FLOW_ENTROPY)
+    key = counter_rng.kind_key(seed, counter_rng.FLOW_ENTROPY)
     numbers = [0, 1, 77, 2**26 - 1]
-    assert [draws.flow_entropy.numba(key, each) for each in numbers] == [
-        draws.key_of(seed, draws.FLOW_ENTROPY, each) & 0xFFFF for each in numbers
-    ] == draws.entropy_of(seed, np.array(numbers)).tolist()
+    assert (
+        [counter_rng.flow_entropy.numba(key, each) for each in numbers]
+        == [counter_rng.key_of(seed, counter_rng.FLOW_ENTROPY, each) & 0xFFFF for each in numbers]
+        == counter_rng.entropy_of(seed, np.array(numbers)).tolist()
+    )

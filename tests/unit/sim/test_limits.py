@@ -7,12 +7,12 @@ import time
 
 import pytest
 
-from gradwire.experiment.routing import build_routing
-from gradwire.experiment.topology import build_network
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.scenarios.load import build_scenario
-from gradwire.sim.patience import LEAST_PS, patience_ps
+from gradwire.scenarios.loading.load import build_scenario
 from gradwire.sim.simulate import Stalled, simulate
+from gradwire.sim.stall_timeout import MIN_STALL_TIMEOUT, stall_timeout_ps
+from gradwire.topology import build_network
+from gradwire.topology.routing import build_routing
 
 
 def tables(**fields):
@@ -69,7 +69,9 @@ def test_a_stall_names_the_messages_under_way():
     with pytest.raises(Stalled) as caught:
         simulate(scenario(fault=CUT))
     text = str(caught.value)
-    from_h0 = next(line for line in text.splitlines() if re.search(r"message \d+ of t .*, h0 -> h\d, 20000 bytes", line))
+    from_h0 = next(
+        line for line in text.splitlines() if re.search(r"message \d+ of t .*, h0 -> h\d, 20000 bytes", line)
+    )
     assert "in 5 packets, 5 of them important, may lose 0 bytes, over dctcp: " in from_h0
     arrived, sent, answered, lost = map(int, re.findall(r"(\d+) (?:bytes have|packets sent|answered|lost)", from_h0))
     assert arrived == 4096 * answered < 20000 and sent > 5 and lost == sent  # packets, or the answers to them
@@ -98,17 +100,19 @@ def test_what_is_slow_has_not_stalled(fields):
 def patience(**fields):
     made = scenario(**fields)
     network = build_network(made.topology, made.link)
-    return patience_ps(made, network, build_routing(network))
+    return stall_timeout_ps(made, network, build_routing(network))
 
 
 def test_patience_follows_the_slowest_link_and_the_longest_time_out():
     fast = patience()
-    assert LEAST_PS + 10**12 <= fast < 1.2 * LEAST_PS  # a time-out of 1 s, and next to nothing for the links
+    assert (
+        MIN_STALL_TIMEOUT + 10**12 <= fast < 1.2 * MIN_STALL_TIMEOUT
+    )  # a time-out of 1 s, and next to nothing for the links
     frame = (4096 + 66) * 8 * 10**12 // 2000
-    assert patience(link={"rate": "2kbps"}, host={"software_latency": "1s"}) >= LEAST_PS + 10 * frame
-    assert patience(transport={"kind": "dctcp", "max_rto": "60s"}) >= LEAST_PS + 60 * 10**12
+    assert patience(link={"rate": "2kbps"}, host={"software_latency": "1s"}) >= MIN_STALL_TIMEOUT + 10 * frame
+    assert patience(transport={"kind": "dctcp", "max_rto": "60s"}) >= MIN_STALL_TIMEOUT + 60 * 10**12
     # there and back over two links each: one try in 16 succeeds, so 1e-6 is 215 failures in a row
-    assert patience(link={"loss": 0.5}) >= LEAST_PS + 210 * 10**12
+    assert patience(link={"loss": 0.5}) >= MIN_STALL_TIMEOUT + 210 * 10**12
     assert patience(fault=[{"kind": "gray_loss", "between": ["h0", "s0"], "at": "1us", "loss": 0.5}]) == patience(
         link={"loss": 0.5}
     )

@@ -13,11 +13,11 @@ import llvmlite.binding as llvm
 import numpy
 import pytest
 
-from gradwire.components import engines, objects
-from gradwire.components.compiled import Compiled, Intrinsic, njit
-from gradwire.components.identity import made_of
-from gradwire.scenarios.load import build_scenario
-from gradwire.sim.fabric.specialise import compile_ahead
+from gradwire.jit import engine_cache, machine_code
+from gradwire.jit.compiled import Compiled, Intrinsic, njit
+from gradwire.jit.fingerprint import made_of
+from gradwire.scenarios.loading.load import build_scenario
+from gradwire.sim.engine.specialization import compile_ahead
 
 STEP, TABLE = 3, numpy.arange(4)
 
@@ -59,19 +59,21 @@ def engine(name, *outer, common=()):
     def functions():
         return {f"f{n}": Compiled(each, "int64(int64)", {}) for n, each in enumerate(outer)}
 
-    engines.compile_all([engines.Work(name, functions, {"transports": [name]}, str, frozenset(common))])
-    loaded = engines.load(name)
+    engine_cache.compile_all(
+        [engine_cache.CompileTask(name, functions, {"transports": [name]}, str, frozenset(common))]
+    )
+    loaded = engine_cache.load(name)
     assert loaded is not None, "it could not be compiled"
     return [loaded[f"f{n}"] for n in range(len(outer))]
 
 
 def kept(cache):
-    return {path.name for path in (cache / engines.FUNCTIONS).iterdir()}
+    return {path.name for path in (cache / engine_cache.FUNCTIONS).iterdir()}
 
 
 def lowered_for(cache, name):
     """How many functions were linked into an engine."""
-    return json.loads((cache / name / engines.ABOUT).read_text())["functions"]
+    return json.loads((cache / name / engine_cache.ABOUT).read_text())["functions"]
 
 
 def both(a):
@@ -85,11 +87,11 @@ def other(a):
 def test_what_one_engine_has_lowered_another_takes(own_cache):
     (first,) = engine("first", both)
     assert first(20) == 46 + 6 - 6
-    before = {path: path.stat().st_ino for path in (own_cache / engines.FUNCTIONS).iterdir()}
+    before = {path: path.stat().st_ino for path in (own_cache / engine_cache.FUNCTIONS).iterdir()}
     assert len(before) == 3, "all but the outermost"
     (second,) = engine("second", other)
     assert second(20) == 0 - 46 and second(-1) == both(-1) - 2 * inner.py_func(-1)
-    assert {path: path.stat().st_ino for path in (own_cache / engines.FUNCTIONS).iterdir()} == before
+    assert {path: path.stat().st_ino for path in (own_cache / engine_cache.FUNCTIONS).iterdir()} == before
     assert lowered_for(own_cache, "second") == lowered_for(own_cache, "first"), "all that it calls was linked"
 
 
@@ -104,14 +106,14 @@ def test_a_number_that_has_changed_is_another_function_however_deep(own_cache, m
 
 def test_machine_code_that_engines_have_in_common_is_made_once(own_cache, monkeypatch):
     """Anew where a number has changed, or a file is not what was written; that of others every time."""
-    emitted, made = objects.emitted, own_cache.parent / "made"
+    emitted, made = machine_code.emit, own_cache.parent / "made"
 
     def noted(function):
         with made.open("a") as file:  # in the child that compiles
             file.write(f"{function.py_func.__name__} ")
         return emitted(function)
 
-    monkeypatch.setattr(objects, "emitted", noted)
+    monkeypatch.setattr(machine_code, "emit", noted)
     engine("first", both, other, common=["f0"])
     one, two = engine("second", both, other, common=["f0"])
     assert made.read_text().split() == ["both", "other", "other"]
@@ -120,7 +122,7 @@ def test_machine_code_that_engines_have_in_common_is_made_once(own_cache, monkey
         patch.setitem(globals(), "STEP", 5)
         (changed,) = engine("changed", both, common=["f0"])
     assert changed(20) == 50 + 4 - 6
-    for path in (own_cache / engines.FUNCTIONS).iterdir():
+    for path in (own_cache / engine_cache.FUNCTIONS).iterdir():
         path.write_bytes(path.read_bytes()[:-1])
     (anew,) = engine("anew", both, common=["f0"])
     assert anew(20) == 46
@@ -131,7 +133,7 @@ def test_machine_code_that_engines_have_in_common_is_made_once(own_cache, monkey
 def test_what_is_not_what_was_written_is_lowered_again(own_cache, left):
     """Any of them, one that is called by others that are whole, too."""
     engine("first", both)
-    whole = {path: path.read_bytes() for path in (own_cache / engines.FUNCTIONS).iterdir()}
+    whole = {path: path.read_bytes() for path in (own_cache / engine_cache.FUNCTIONS).iterdir()}
     for number, path in enumerate(whole):
         if left is None:
             path.unlink()
@@ -234,11 +236,11 @@ def test_an_engine_is_the_same_whatever_was_lowered_before(own_cache, tmp_path, 
     """DCTCP with nothing kept, with what another transport and balancer have left, and with all of its own."""
     made = scenario()
     compile_ahead([made])
-    (identity,) = [each.identity for each in engines.kept_engines()]
+    (identity,) = [each.identity for each in engine_cache.cached_engines()]
     alone = instructions(own_cache / identity)
     monkeypatch.setenv("GRADWIRE_CACHE", str(tmp_path / "second"))
     compile_ahead([scenario(transport={"kind": "swift"}, load_balancing="flowlet")])
-    folder = engines.engines_folder()
+    folder = engine_cache.engines_folder()
     before = kept(folder)
     compile_ahead([made])
     fresh = kept(folder) - before
@@ -252,25 +254,25 @@ def test_an_engine_is_the_same_whatever_was_lowered_before(own_cache, tmp_path, 
 
 
 def test_functions_that_were_not_used_for_long_go(own_cache, monkeypatch):
-    monkeypatch.setattr(engines, "KEEP_FUNCTIONS", 2)
-    folder = own_cache / engines.FUNCTIONS
+    monkeypatch.setattr(engine_cache, "MAX_FUNCTIONS", 2)
+    folder = own_cache / engine_cache.FUNCTIONS
     folder.mkdir(parents=True)
     now = time.time()
     for name, age in (("a", 0), ("b", 50), ("c", 100)):
         (folder / name).touch()
         os.utime(folder / name, (now - age, now - age))
-    engines._forget_old(own_cache)
+    engine_cache._forget_old(own_cache)
     assert kept(own_cache) == {"a", "b"}
     os.utime(folder / "b", (now - 91 * 86_400,) * 2)
-    engines._forget_old(own_cache)
+    engine_cache._forget_old(own_cache)
     assert kept(own_cache) == {"a"}
-    assert engines.clear(own_cache) == 0 and not folder.exists()
+    assert engine_cache.clear(own_cache) == 0 and not folder.exists()
 
 
 def test_functions_that_are_taken_count_as_used(own_cache):
     engine("first", both)
-    for path in (own_cache / engines.FUNCTIONS).iterdir():
+    for path in (own_cache / engine_cache.FUNCTIONS).iterdir():
         os.utime(path, (time.time() - 80 * 86_400,) * 2)
     engine("second", other)
-    ages = [time.time() - path.stat().st_mtime for path in (own_cache / engines.FUNCTIONS).iterdir()]
+    ages = [time.time() - path.stat().st_mtime for path in (own_cache / engine_cache.FUNCTIONS).iterdir()]
     assert len(ages) == 3 and max(ages) < 86_400

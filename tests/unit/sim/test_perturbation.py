@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from gradwire.experiment.topology import build_network
-from gradwire.scenarios.load import build_scenario
+from gradwire.scenarios.loading.load import build_scenario
 from gradwire.scenarios.wire import serialisation_ps
-from gradwire.sim.perturbation import perturbed, reseeded
+from gradwire.sim.perturbation import perturbed, reseeded_variants
 from gradwire.sim.simulate import simulate
+from gradwire.topology import build_network
 
 
 def scenario(**more):
@@ -66,6 +66,6 @@ def test_shaken_simulations_are_other_runs_of_the_same_experiment():
 
 
 def test_seeds_that_follow_the_largest_one_are_seeds_too():
-    found = list(reseeded(scenario(seed=2**63 - 2), 4))
+    found = list(reseeded_variants(scenario(seed=2**63 - 2), 4))
     assert [each.seed for each in found] == [2**63 - 2, 2**63 - 1, 0, 1]
     assert all(type(each).model_validate(each.as_written()).seed == each.seed for each in found)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from sim_cases import make_trace, ps_job, ring_job, scenario
 
+from gradwire.result_store.result import TABLES, Result
 from gradwire.scenarios.errors import StallError
-from gradwire.scenarios.load import build_scenario, load_scenario
-from gradwire.scenarios.result import TABLES, Result
+from gradwire.scenarios.loading.load import build_scenario, load_scenario
 from gradwire.sim.simulate import packet_fabric, simulate
-from gradwire.testing.scenario import Plain
+from gradwire.testing.scenario_comparison import FabricWithoutPrograms
 
 TRACE = make_trace([[3000], [40_000, 500], [90_001]], iterations=3, skew=777_777, optimizer=10_000)
 SWITCH = {"queues": 8, "buffer": "60KB", "ecn_threshold": "20KB", "selective_drop": True}
@@ -19,7 +19,7 @@ FEW = {"iterations": 3, "jitter": 0.1}
 
 
 def by_simpy(*given):
-    return Plain(packet_fabric(*given))
+    return FabricWithoutPrograms(packet_fabric(*given))
 
 
 def assert_equal(one, other):
@@ -49,7 +49,10 @@ def both(case, trace=TRACE):
         (ring_job(3, **FEW, **TAGGED, bucket="100KB"), "dlcp"),
         (ring_job(8, **FEW, **LAYERS, bucket="100KB", order="layer"), "dlcp"),
         ({"workers": 5, "exchange": {"kind": "halving_doubling", "forward": "layerwise"}, **FEW, **TAGGED}, "dlcp"),
-        ({"workers": 4, "exchange": {"kind": "transpose"}, **FEW, "scheduler": {"kind": "p3", "slice": "40kB"}}, "dlcp"),
+        (
+            {"workers": 4, "exchange": {"kind": "transpose"}, **FEW, "scheduler": {"kind": "p3", "slice": "40kB"}},
+            "dlcp",
+        ),
         ({"workers": 5, "exchange": {"kind": "double_tree", "bucket": "100KB", "chunks": 3}, **FEW}, "dctcp"),
         ({"workers": 4, "exchange": {"kind": "overlapped", "batch": 3}, **FEW}, "dctcp"),
         ({"workers": 4, "exchange": {"kind": "ring", "blocking": True, "bucket": "50KB"}, **FEW}, "dctcp"),
@@ -65,7 +68,9 @@ def test_jobs(job, transport):
 def test_hosts_with_several_cards(transport):
     topology = {"kind": "rail", "hosts": 4, "cards": 3, "spines": 2}
     job = ring_job(4, bucket="100KB", **FEW, **(TAGGED if transport == "dlcp" else {}))
-    result = both(scenario(job, topology=topology, transport=transport, switch=SWITCH | {"selective_drop": transport == "dlcp"}))
+    result = both(
+        scenario(job, topology=topology, transport=transport, switch=SWITCH | {"selective_drop": transport == "dlcp"})
+    )
     nics = {(row["src"].split(".")[1], row["dst"].split(".")[1]) for row in result.messages.to_pylist()}
     assert nics == {(f"nic{card}",) * 2 for card in range(3)}
 
@@ -94,7 +99,9 @@ def test_traffic_beside_a_job_that_is_done(tmp_path):
     result = both(case, make_trace([[3000], [40_000]], iterations=1))
     end, messages = result.summary["totals"]["simulated_ps"], result.messages.to_pylist()
     assert end == max(row["end_ps"] for row in messages if row["job"] != "x")
-    assert end < max(row["start_ps"] for row in messages) <= max(result.packets["start_ps"].to_pylist()) < end + 50_000_000
+    assert (
+        end < max(row["start_ps"] for row in messages) <= max(result.packets["start_ps"].to_pylist()) < end + 50_000_000
+    )
     assert set(result.packets["message"].to_pylist()) <= {row["message"] for row in messages}
     assert Result.read(result.write(tmp_path / "r")).flows.equals(result.flows)
 

@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from gradwire.experiment.topology import build_network
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.scenarios.load import build_scenario
-from gradwire.sim.precheck import check_variants
+from gradwire.scenarios.loading.load import build_scenario
+from gradwire.sim.preparation import check_variants
 from gradwire.sim.simulate import simulate
+from gradwire.topology import build_network
 
 TRAFFIC = {"name": "t", "kind": "permutation", "size": "10kB"}
 JOB = {"name": "j", "trace": "resnet50", "workers": 2, "exchange": {"kind": "ring"}}
@@ -29,12 +29,12 @@ def tables(**fields):
             {"link": {"rate": "800Gbps", "latency": "1s"}, "host": {"software_latency": "2s"}},
             "the cable between h0 and s0 holds more than 17 million",
         ),
-        ({"transport": {"kind": "os:path"}}, "transport.kind: 'os:path' is no class"),
-        ({"load_balancing": "nosuch:Class"}, "load_balancing: 'nosuch:Class' cannot be loaded: No module named 'nosuch'"),
+        ({"transport": {"kind": "os:path"}}, "transport.kind: 'os:path' is not a class"),
+        ({"load_balancing": "nosuch:Class"}, "load_balancing: cannot load 'nosuch:Class': No module named 'nosuch'"),
         ({"link": {"rate": "8000Tbps"}}, "a node could see more than 1048576 packets"),
         (
             {"traffic": [{**TRAFFIC, "size": "20GB"}]},
-            "traffic[0].size: has a flow of 4882813 packets of 4KiB (got \"20GB\"); expected at most 4194303 packets",
+            'traffic[0].size: has a flow of 4882813 packets of 4KiB (got "20GB"); expected at most 4194303 packets',
         ),
         ({"traffic": [{**TRAFFIC, "size": "100000GB"}]}, "traffic[0].size: has a flow of 24414062500 packets"),
         (
@@ -51,11 +51,14 @@ def test_what_a_run_would_refuse_is_found_by_check(fields, says):
         assert says in str(error.value)
 
 
-@pytest.mark.parametrize("content, says", [(b"", r"there is no X in \S+mine.py"), (b"x = '\0'", r"\S+mine.py: source code string cannot contain null")])
+@pytest.mark.parametrize(
+    "content, says",
+    [(b"", r"no X in \S+mine.py"), (b"x = '\0'", r"\S+mine.py: source code string cannot contain null")],
+)
 def test_a_module_of_ones_own_is_called_by_its_file(tmp_path, content, says):
     """Not by the name under which it is kept here."""
     (tmp_path / "mine.py").write_bytes(content)
-    with pytest.raises(ScenarioError, match=rf"'mine:X' cannot be loaded: {says}"):
+    with pytest.raises(ScenarioError, match=rf"cannot load 'mine:X': {says}"):
         simulate(build_scenario(tables(transport={"kind": "mine:X"}, modules=str(tmp_path))))
 
 
@@ -63,7 +66,7 @@ def test_names_of_logged_traffic():
     build_scenario(tables(output={"packet_log": ["t"]}))
     with pytest.raises(ScenarioError) as error:
         build_scenario(tables(output={"packet_log": ["t", "nojob"]}))
-    assert 'output.packet_log[1]: is no job and no traffic (got "nojob"); expected t' in str(error.value)
+    assert 'output.packet_log[1]: is not a job or traffic (got "nojob"); expected t' in str(error.value)
 
 
 @pytest.mark.parametrize(

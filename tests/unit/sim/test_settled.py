@@ -8,26 +8,24 @@ from part_cases import burst
 from sim_cases import make_trace, ps_job, scenario
 from transport_bench import US, star_of
 
-from gradwire.experiment.routing import build_routing
 from gradwire.scenarios.errors import StallError
 from gradwire.scenarios.schema.scenario import Switch
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, TCP_OVERHEAD, UDP_OVERHEAD
-from gradwire.sim.coupling import Coupling
-from gradwire.sim.fabric.events import Settled
-from gradwire.sim.fabric.fabric import Delivery as Delivered
-from gradwire.sim.fabric.fabric import Fabric
-from gradwire.sim.message import Message
+from gradwire.sim.engine.events import Settled
+from gradwire.sim.engine.fabric import Delivery as Delivered
+from gradwire.sim.engine.fabric import Fabric
+from gradwire.sim.processes.coupling import Coupling
+from gradwire.sim.processes.message import Message
 from gradwire.sim.simulate import simulate
 from gradwire.testing import transport
+from gradwire.topology.routing import build_routing
 
 BYTE = 80  # ps on a link of 100 Gbps
 
 
 def fabric_of(*tables, loss=0.0, **more):
     network = star_of(5, loss=loss)
-    return Fabric(
-        network, build_routing(network), switch=Switch(buffer="1MB"), transports=list(tables), **more
-    )
+    return Fabric(network, build_routing(network), switch=Switch(buffer="1MB"), transports=list(tables), **more)
 
 
 def events_of(fabric, until=10**12):
@@ -70,9 +68,7 @@ def test_the_fabric_stops_within_the_latency_of_what_a_sender_hears():
     fabric.close()
 
 
-@pytest.mark.parametrize(
-    "kind", ["dlcp", "dctcp", "ltp", "ndp", "constant_rate", "dcqcn", "swift", "pfabric"]
-)
+@pytest.mark.parametrize("kind", ["dlcp", "dctcp", "ltp", "ndp", "constant_rate", "dcqcn", "swift", "pfabric"])
 def test_every_transport_tells_in_the_end_over_a_lossy_link(kind):
     more = {"min_rto": "200us"} if kind == "dctcp" else {}
     network = star_of(5, loss=0.05)
@@ -124,9 +120,7 @@ class Scripted:
 
 
 def message(log, size=1):
-    made = Message(
-        "j", "push", 0, 0, 0, 0, 1, size, 0, 0.0, True, lambda each: log.append(("arrived", each.number))
-    )
+    made = Message("j", "push", 0, 0, 0, 0, 1, size, 0, 0.0, True, lambda each: log.append(("arrived", each.number)))
     return made
 
 

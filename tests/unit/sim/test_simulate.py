@@ -10,10 +10,10 @@ import pytest
 from ideal_fabric import IdealFabric
 from sim_cases import MS, US, Ideal, make_trace, ps_job, ring_job, rows, scenario
 
-from gradwire.experiment.placement import host_sequence, place
-from gradwire.experiment.topology import LinkSpec, fat_tree, leaf_spine, star
 from gradwire.scenarios.errors import ScenarioError, StallError, TraceError
 from gradwire.sim.simulate import Interrupted, simulate
+from gradwire.topology import LinkSpec, fat_tree, leaf_spine, star
+from gradwire.topology.placement import host_sequence, place_jobs
 
 LINK = LinkSpec(10**11, US)
 TRACE = make_trace([[2000], [90_000]], iterations=3, skew=3 * US)
@@ -52,9 +52,7 @@ def test_a_message_enters_the_network_after_the_software_latency():
     ideal = Ideal()
     case = scenario(ps_job(2), host={"software_latency": "7us"})
     messages = rows(simulate(case, TRACE, fabric=ideal).messages)
-    assert [sent[0] - row["start_ps"] for sent, row in zip(ideal.made.sent, messages, strict=True)] == [
-        7 * US
-    ] * 8
+    assert [sent[0] - row["start_ps"] for sent, row in zip(ideal.made.sent, messages, strict=True)] == [7 * US] * 8
 
 
 def test_the_same_run_twice_is_the_same():
@@ -130,9 +128,7 @@ def test_duration_ends_a_run_and_keeps_what_was_seen():
 
 def test_progress_is_reported_and_ends_complete():
     seen = []
-    simulate(
-        scenario(ps_job(2, iterations=2)), TRACE, fabric=Ideal(), progress=seen.append
-    )
+    simulate(scenario(ps_job(2, iterations=2)), TRACE, fabric=Ideal(), progress=seen.append)
     assert seen[-1].done == seen[-1].total == 2 and seen[-1].share == 1 and seen[-1].now_ps > 0
 
 
@@ -165,7 +161,9 @@ def test_a_stall_says_who_waits_for_what():
 
 
 def test_a_stalled_ring_names_segments_that_are_missing():
-    with pytest.raises(StallError, match=r"waits for all layers of iteration 0: \d+ messages: (reduce_scatter|all_gather) of"):
+    with pytest.raises(
+        StallError, match=r"waits for all layers of iteration 0: \d+ messages: (reduce_scatter|all_gather) of"
+    ):
         simulate(scenario(ring_job(4)), TRACE, fabric=Ideal(swallow=lambda number: number == 5))
 
 
@@ -211,21 +209,21 @@ def test_spread_uses_as_many_switches_as_it_can():
 
 def test_workers_come_before_servers_and_jobs_do_not_share_hosts():
     case = scenario(ps_job(3, 2), ring_job(3))
-    (first, second) = place(case.job, star(8, LINK))
+    (first, second) = place_jobs(case.job, star(8, LINK))
     assert (first.workers, first.servers) == ((0, 1, 2), (3, 4))
     assert (second.workers, second.servers) == ((5, 6, 7), ())
 
 
 def test_named_hosts_are_not_given_to_others():
     named = {"workers": ["h1", "h0"], "servers": ["h4"]}
-    (first, second) = place(scenario(ring_job(4), ps_job(2, placement=named)).job, star(8, LINK))
+    (first, second) = place_jobs(scenario(ring_job(4), ps_job(2, placement=named)).job, star(8, LINK))
     assert first.workers == (2, 3, 5, 6)
     assert (second.workers, second.servers) == ((1, 0), (4,))
 
 
 def test_colocated_servers_sit_evenly_on_workers():
     job = ps_job(8, 4, exchange={"colocated": True})
-    (places,) = place(scenario(job).job, star(8, LINK))
+    (places,) = place_jobs(scenario(job).job, star(8, LINK))
     assert places.workers == tuple(range(8)) and places.servers == (0, 2, 4, 6)
 
 
@@ -256,9 +254,9 @@ def test_hosts_that_are_missing_or_none_are_all_named(tmp_path):
     with pytest.raises(ScenarioError) as error:
         simulate(scenario(job, ring_job(3), topology=topology), TRACE, fabric=Ideal())
     text = str(error.value)
-    assert 'job[0].placement.workers[1]: is no node of the network (got "nobody")' in text
+    assert 'job[0].placement.workers[1]: is not a node of the network (got "nobody")' in text
     assert 'job[0].placement.servers[0]: is a switch (got "tor")' in text
-    assert "job[1].workers: 3 workers need 3 hosts" in text
+    assert "job[1].workers: too few free hosts: 3 workers need 3 hosts; expected at most 2 free hosts" in text
     assert "alpha, beta, gamma" in text
 
 

@@ -6,15 +6,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gradwire.sim.fabric.rare import FEW, MANY, too_rare
-from gradwire.sim.fabric.spread import RARE, USUAL, Spread, drifts, exceeds, quantile, trend
+from gradwire.sim.engine.fast_forward.mean_uncertainty import (
+    RARE,
+    USUAL,
+    MeanUncertainty,
+    drifts,
+    exceeds,
+    quantile,
+    trend,
+)
+from gradwire.sim.engine.fast_forward.rare_events import FEW, MANY, too_rare
 
 RUNS = 1000
 
 
 def held(values: np.ndarray) -> float:
     """In how many of many runs, float64[runs, n] of mean 0, the interval holds the mean."""
-    found = [Spread.of(each) for each in values]
+    found = [MeanUncertainty.of(each) for each in values]
     return float(np.mean([abs(each.mean) <= each.half_width for each in found]))
 
 
@@ -43,7 +51,7 @@ def test_intervals_hold_the_mean_as_often_as_they_say():
 
 def test_values_that_are_all_the_same():
     same = np.full(16, 7.0)
-    assert Spread.of(same) == (7.0, 0.0, 16)
+    assert MeanUncertainty.of(same) == (7.0, 0.0, 16)
     assert not drifts(same, 10**6, 1e-9) and not exceeds(same, same[:4], 0.0)
     assert exceeds(same, same[:4] + 0.2, 0.1)
 

@@ -10,18 +10,18 @@ from forward_cases import difference
 from sim_cases import US, Ideal, make_trace, ps_job, ring_job, scenario
 from steady_cases import mean_times
 
-from gradwire.components.transports.dlcp import Dlcp
-from gradwire.experiment.stepwise import played_scenario
+from gradwire.protocols.transports.dlcp.dlcp import Dlcp
+from gradwire.result_store.loss_bound_check import check_loss_invariant
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.scenarios.load import build_scenario
+from gradwire.scenarios.loading.load import build_scenario
 from gradwire.scenarios.schema.scenario import Scenario
-from gradwire.scenarios.soundness import check_loss_invariant
-from gradwire.sim.fabric import forward, steady
-from gradwire.sim.fabric.forward import FastForward
-from gradwire.sim.fabric.spread import USUAL, Spread
-from gradwire.sim.fabric.steady import Regime, Steady, Told
+from gradwire.sim.engine.fast_forward import fast_forward, steady_state
+from gradwire.sim.engine.fast_forward.fast_forward import FastForward
+from gradwire.sim.engine.fast_forward.mean_uncertainty import USUAL, MeanUncertainty
+from gradwire.sim.engine.fast_forward.steady_state import Regime, SteadyReport, SteadyState
 from gradwire.sim.simulate import simulate
 from gradwire.traces.trace import Trace
+from gradwire.workload.incremental.iteration_player import single_iteration_scenario
 
 TRACE = make_trace([[2000], [90_000]], forward=20 * US, backward=20 * US)
 TWO = make_trace([[2000], [90_000]], iterations=2, forward=20 * US, backward=20 * US, skew=40 * US)
@@ -94,12 +94,14 @@ def test_what_pairs_of_hosts_know_moves_on_in_time(monkeypatch):
     approximated, full = both(case, trace)
     assert job_of(approximated)["approximated"] > 60
     assert difference(without(approximated), without(full)) == []
-    monkeypatch.setattr("gradwire.sim.fabric.pairs.Pairs.later", lambda *_: None)
+    monkeypatch.setattr("gradwire.sim.engine.memory.pairs.Pairs.later", lambda *_: None)
     stale, _ = both(case, trace)
     assert difference(without(stale), without(full))
 
 
-@pytest.mark.parametrize("case", [ring(400, topology=SPINES), servers(400, transport={"kind": "dlcp"})], ids=["ecmp", "dlcp"])
+@pytest.mark.parametrize(
+    "case", [ring(400, topology=SPINES), servers(400, transport={"kind": "dlcp"})], ids=["ecmp", "dlcp"]
+)
 def test_rows_are_those_of_other_iterations(case):
     """Every table is whole, and what was left out has the rows of what it repeats, later by one time for all of them."""
     result, full = both(case)
@@ -130,21 +132,23 @@ def test_rows_are_those_of_other_iterations(case):
 
 def test_a_long_job_is_simulated_as_long_as_some_tens(monkeypatch):
     laid = []
-    lay = forward.Track._lay
-    monkeypatch.setattr(forward.Track, "_lay", lambda self, step, now: laid.append(step) or lay(self, step, now))
+    lay = fast_forward.Track._load
+    monkeypatch.setattr(fast_forward.Track, "_load", lambda self, step, now: laid.append(step) or lay(self, step, now))
     result = simulate(ring(1000, transport=DLCP, simulation=ASKED), TRACE)
     assert len(laid) == 1000 - job_of(result)["approximated"] <= 130
     assert result.iterations.num_rows == 4000
 
 
-@pytest.mark.parametrize("case", [ring(400, topology=SPINES, simulation=ASKED), servers(400, transport=DLCP, simulation=ASKED)])
+@pytest.mark.parametrize(
+    "case", [ring(400, topology=SPINES, simulation=ASKED), servers(400, transport=DLCP, simulation=ASKED)]
+)
 def test_it_is_the_same_on_any_number_of_threads(case, monkeypatch):
     """And wherever the engine has rested meanwhile."""
     once = simulate(case, TRACE)
     assert job_of(once)["approximated"]
     for threads in (1, 2, 3):
         assert difference(simulate(case, TRACE, threads=threads), once) == []
-    monkeypatch.setattr("gradwire.sim.fabric.fabric.CALL_SECONDS", 1e-6)
+    monkeypatch.setattr("gradwire.sim.engine.fabric.CALL_SECONDS", 1e-6)
     assert difference(simulate(case, TRACE), once) == []
 
 
@@ -177,13 +181,13 @@ def test_a_straggler_for_a_while():
 def test_a_change_that_nobody_has_announced(monkeypatch):
     """Computing takes longer from some iteration on, in a way that samples alone can tell: the next one does not hold,
     and no more is left out by what was before."""
-    times = steady.Steady._measured
+    times = steady_state.SteadyState._measured
 
     def slower(self: Any, jobs: Any, begin: Any, now: Any) -> Any:
         fits, span, found = times(self, jobs, begin, now)
         return fits, span, [each * (1.1 if begin.handed[0].steps > 60 else 1.0) for each in found]
 
-    monkeypatch.setattr(steady.Steady, "_measured", slower)
+    monkeypatch.setattr(steady_state.SteadyState, "_measured", slower)
     said = simulate(ring(500, transport=DLCP, simulation=ASKED), TRACE).summary["approximate"]
     assert said["missed"] == 1
     first, second = said["left_out"][:2]
@@ -199,7 +203,7 @@ def test_a_change_that_nobody_has_announced(monkeypatch):
         (ring(60, topology=SPINES, simulation=ASKED), "too few iterations"),
         (
             ring(40, transport={"kind": "dctcp", "connections": "persistent", "preset": "linux"}, simulation=ASKED),
-            "nobody says what of connections lasts in LinuxDctcp",
+            "LinuxDctcp does not declare what outlives its messages in connections",
         ),
         (
             scenario(
@@ -231,11 +235,11 @@ def test_iterations_behind_those_left_out_would_have_been_others():
     """Of a hundred 32 are simulated, 32 left out, and 36 simulated that stand for nothing any more: 68 would have been
     others, and those that were repeated count twice."""
     values = 1000 + 10 * np.sin(np.arange(32.0) ** 2)
-    found = Steady(0.02, None, None, None, "")  # type: ignore[arg-type]
-    found.jobs, found.left = {"job0": Told(1, 32, 32)}, [{}]
+    found = SteadyState(0.02, None, None, None, "")  # type: ignore[arg-type]
+    found.jobs, found.left = {"job0": SteadyReport(1, 32, 32)}, [{}]
     found._regime = Regime([], [[values]], [], [1], [False], leaps=1)
     said = found.summary({"job0": 100})["jobs"]["job0"]["uncertainty"]
-    relative = Spread.of(values).deviation / values.mean()
+    relative = MeanUncertainty.of(values).deviation / values.mean()
     assert said == pytest.approx(USUAL * np.sqrt(32 * 1**2 + 36 + 68) * relative / 100, rel=1e-9)
 
 
@@ -245,7 +249,7 @@ def test_iterations_behind_those_left_out_would_have_been_others():
 @pytest.mark.parametrize("output", [{"packet_log": True}, {"queue_samples": "1ms"}])
 def test_what_needs_every_iteration_is_refused(output):
     tables = ring(40).model_dump(mode="json", exclude_unset=True)
-    with pytest.raises(ScenarioError, match="leaves out iterations"):
+    with pytest.raises(ScenarioError, match=r"skips iterations, whose (packets|queues) could not be recorded"):
         build_scenario({**tables, "output": output, "simulation": ASKED})
 
 
@@ -253,10 +257,10 @@ def test_it_is_refused_where_all_are_to_be_simulated():
     case = ring(40, simulation=ASKED)
     with pytest.raises(ScenarioError, match="no-fast-forward"):
         simulate(case, TRACE, fast_forward=False)
-    with pytest.raises(ScenarioError, match="the packet engine alone"):
+    with pytest.raises(ScenarioError, match="which only the packet engine can do"):
         simulate(case, TRACE, fabric=Ideal())
-    with pytest.raises(ScenarioError, match="one step at a time"):
-        played_scenario(case, "here")
+    with pytest.raises(ScenarioError, match="every iteration is played"):
+        single_iteration_scenario(case, "here")
 
 
 def test_a_scenario_that_does_not_ask_has_the_digest_that_it_had():

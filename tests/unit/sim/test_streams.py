@@ -9,21 +9,21 @@ import numpy as np
 import pytest
 from transport_bench import MS, US
 
-from gradwire.components import layout as at
-from gradwire.components.transports.cubic import EPOCH, SEEN, Cubic
-from gradwire.components.transports.tcp_newreno import TcpNewReno
-from gradwire.components.transports.window import CWND, SHIFT, SRTT, SSTHRESH
-from gradwire.experiment.routing import build_routing
-from gradwire.experiment.topology import LinkSpec, leaf_spine, star
+from gradwire.jit import layout as at
+from gradwire.protocols.transports.common.window import CWND, SHIFT, SRTT, SSTHRESH
+from gradwire.protocols.transports.tcp.cubic import EPOCH, SEEN, Cubic
+from gradwire.protocols.transports.tcp.tcp_newreno import TcpNewReno
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.scenarios.load import build_scenario
-from gradwire.scenarios.schema.network import Switch
-from gradwire.sim.fabric import records
-from gradwire.sim.fabric.fabric import Fabric
+from gradwire.scenarios.loading.load import build_scenario
+from gradwire.scenarios.schema.network.network import Switch
+from gradwire.sim.engine.fabric import Fabric
+from gradwire.sim.engine.memory import records
 from gradwire.sim.simulate import simulate
-from gradwire.testing import Ends, transport
-from gradwire.testing.oracle import Case, Change, Letter, Outcome, first_difference, run_engine, run_oracle
+from gradwire.testing import FlowHarness, transport
+from gradwire.testing.oracle import Case, MessageSpec, NetworkChange, Outcome, first_difference, run_engine, run_oracle
 from gradwire.testing.oracle.packets import ACK, DATA
+from gradwire.topology import LinkSpec, leaf_spine, star
+from gradwire.topology.routing import build_routing
 
 FRAME = 1066  # 1000 bytes of payload
 TX = FRAME * 80  # ps at 100 Gbps
@@ -31,7 +31,7 @@ KINDS = ("tcp_newreno", "dctcp", "cubic")
 
 
 def play(
-    letters: list[Letter], kind: str = "tcp_newreno", connections: str = "persistent", *, cable: int = US,
+    letters: list[MessageSpec], kind: str = "tcp_newreno", connections: str = "persistent", *, cable: int = US,
     changes: Any = (), **more: Any,
 ) -> Outcome:  # fmt: skip
     """Two hosts, 100 Gbps. What the oracle says as well. One engine, of all that carry streams, plays each of them."""
@@ -57,7 +57,9 @@ def alone(packets: int) -> int:
 
 def starts(outcome: Outcome, message: int) -> list[int]:
     """When the data packets of a message left their host."""
-    return [t.start for t in outcome.transmissions if t.packet.flow == message and t.packet.kind == DATA and t.link == 0]
+    return [
+        t.start for t in outcome.transmissions if t.packet.flow == message and t.packet.kind == DATA and t.link == 0
+    ]
 
 
 # --- windows ------------------------------------------------------------------------------------------------------
@@ -65,7 +67,7 @@ def starts(outcome: Outcome, message: int) -> list[int]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_warm_connection_sends_at_line_rate_from_the_first_packet(kind):
-    letters = [Letter(0, 0, 1, 300_000), Letter(100 * US, 0, 1, 300_000)]
+    letters = [MessageSpec(0, 0, 1, 300_000), MessageSpec(100 * US, 0, 1, 300_000)]
     fresh, warm = play(letters, kind, "fresh"), play(letters, kind)
     assert ends(fresh)[0] == ends(warm)[0] > alone(300)  # slow start
     assert ends(fresh)[1] == 100 * US + ends(fresh)[0]
@@ -78,9 +80,9 @@ def test_the_window_falls_after_a_silence(kind, silence, window):
     """300 packets make it 207: 160 when the last of them leaves, and one more for each of the next 47 answers, until not
     even half of it is under way (160 + 47 > 2 (150 - 47)). It halves for every time-out (200 us) that passes after the
     last packet was sent, down to the first window; so many leave before the first answer, 40 us later, is there."""
-    first = [Letter(0, 0, 1, 300_000)]
+    first = [MessageSpec(0, 0, 1, 300_000)]
     again = starts(play(first, kind, cable=10 * US), 0)[-1] + silence * US
-    outcome = play([*first, Letter(again, 0, 1, 2_000_000)], kind, cable=10 * US)
+    outcome = play([*first, MessageSpec(again, 0, 1, 2_000_000)], kind, cable=10 * US)
     assert sum(start < again + 40 * US for start in starts(outcome, 1)) == window
 
 
@@ -89,9 +91,9 @@ def _fabric(tables: list[Any], **more: Any) -> Fabric:
     return Fabric(network, build_routing(network), switch=Switch(), transports=tables, **more)
 
 
-def _rested(owner: Any, window: int, threshold: int, silence: int) -> Ends:
+def _rested(owner: Any, window: int, threshold: int, silence: int) -> FlowHarness:
     """A connection of a measured round trip of 10 us (time-out 2 ms) that has been silent for so many us."""
-    flow = Ends(owner, 100)
+    flow = FlowHarness(owner, 100)
     flow[at.S_STREAM] = flow.f
     flow[CWND], flow[SSTHRESH], flow[SRTT] = window << SHIFT, threshold << SHIFT, 10 * US
     flow[at.S_LAST_SENT] = 7 * US
@@ -116,7 +118,7 @@ def test_resume(window, threshold, silence, after, threshold_after):
 
 
 def test_the_cubic_curve_stands_still_while_nothing_is_to_be_sent():
-    flow = Ends(Cubic, 100)
+    flow = FlowHarness(Cubic, 100)
     flow[EPOCH], flow[SEEN], flow[at.S_LAST_SENT] = 100 * US, 150 * US, 145 * US
     flow.run["resume"](flow.M, flow.k, flow.f, 400 * US)
     assert (flow[EPOCH], flow[SEEN]) == (350 * US, 400 * US)
@@ -127,7 +129,7 @@ def test_the_cubic_curve_stands_still_while_nothing_is_to_be_sent():
 
 def test_a_message_queues_behind_the_one_before_it():
     """Its packets follow without a gap, and it is delivered when they are there, not when the first is acknowledged."""
-    letters = [Letter(0, 0, 1, 300_000), Letter(200 * US, 0, 1, 50_000), Letter(201 * US, 0, 1, 20_000)]
+    letters = [MessageSpec(0, 0, 1, 300_000), MessageSpec(200 * US, 0, 1, 50_000), MessageSpec(201 * US, 0, 1, 20_000)]
     outcome = play(letters, min_rto="1ms")
     assert ends(outcome)[1:] == [200 * US + alone(50), 200 * US + alone(70)]
     both = starts(outcome, 1) + starts(outcome, 2)
@@ -136,7 +138,7 @@ def test_a_message_queues_behind_the_one_before_it():
 
 def test_messages_are_delivered_in_their_order():
     """A short one behind a long one does not overtake it, where fresh connections take turns."""
-    letters = [Letter(0, 0, 1, 500_000), Letter(1, 0, 1, 1_000)]
+    letters = [MessageSpec(0, 0, 1, 500_000), MessageSpec(1, 0, 1, 1_000)]
     fresh, stream = ends(play(letters, connections="fresh")), ends(play(letters))
     assert fresh[1] < fresh[0] and stream[0] < stream[1]
     assert stream[1] - stream[0] == TX
@@ -146,10 +148,10 @@ def test_messages_are_delivered_in_their_order():
 def test_the_next_message_finds_the_loss_at_the_end_of_the_one_before(kind):
     """The last packet of the first message is lost; three packets of the second say so, and no time-out is needed."""
     first, gone = 20, 19 * TX  # when the last packet of the first one leaves
-    warm = [Letter(0, 0, 1, 300_000)]
+    warm = [MessageSpec(0, 0, 1, 300_000)]
     at_ps = 150 * US
-    letters = [*warm, Letter(at_ps, 0, 1, first * 1000), Letter(at_ps, 0, 1, 20_000)]
-    cut = [Change(at_ps + gone - 1, "cut", 0), Change(at_ps + gone + TX - 1, "mend", 0)]
+    letters = [*warm, MessageSpec(at_ps, 0, 1, first * 1000), MessageSpec(at_ps, 0, 1, 20_000)]
+    cut = [NetworkChange(at_ps + gone - 1, "cut", 0), NetworkChange(at_ps + gone + TX - 1, "mend", 0)]
     outcome = play(letters, kind, changes=cut, min_rto="1ms")
     assert outcome.again == [0, 1, 1]  # and the very last one, to be on the safe side
     # three answers back: 23 packets, their way, an answer's way, then the packet once more
@@ -177,7 +179,7 @@ def test_estimates_survive():
 # --- which messages share one ---------------------------------------------------------------------------------------
 
 
-def _entropies(letters: list[Letter], connections: str) -> list[set[int]]:
+def _entropies(letters: list[MessageSpec], connections: str) -> list[set[int]]:
     tables = [transport(kind, connections=connections) for kind in KINDS]
     case = Case(leaf_spine(2, 2, 2, LinkSpec(10**11, US)), tables, letters)
     engine = run_engine(case)
@@ -191,8 +193,8 @@ def _entropies(letters: list[Letter], connections: str) -> list[set[int]]:
 def test_one_for_each_transport_pair_and_class():
     """Which shows in the path: a connection has one, and the messages on it share it."""
     letters = [
-        Letter(0, 0, 2, 5000), Letter(0, 0, 2, 5000), Letter(9 * US, 0, 2, 5000), Letter(0, 0, 3, 5000),
-        Letter(0, 2, 0, 5000), Letter(0, 0, 2, 5000, priority=1), Letter(0, 0, 2, 5000, transport=1),
+        MessageSpec(0, 0, 2, 5000), MessageSpec(0, 0, 2, 5000), MessageSpec(9 * US, 0, 2, 5000), MessageSpec(0, 0, 3, 5000),
+        MessageSpec(0, 2, 0, 5000), MessageSpec(0, 0, 2, 5000, priority=1), MessageSpec(0, 0, 2, 5000, transport=1),
     ]  # fmt: skip
     shared = _entropies(letters, "persistent")
     assert all(len(each) == 1 for each in shared)
@@ -206,7 +208,7 @@ def test_one_for_each_transport_pair_and_class():
 
 def test_numbers_begin_anew_after_the_last(monkeypatch):
     """Cumulative points have 22 bits."""
-    letters = [Letter(n * 20 * US, 0, 1, 40_000 + n) for n in range(20)]
+    letters = [MessageSpec(n * 20 * US, 0, 1, 40_000 + n) for n in range(20)]
     plain = play(letters)
     monkeypatch.setattr(records, "FIRST_PACKET", (1 << 22) - 130)
     around = play(letters)
@@ -284,16 +286,20 @@ def test_the_testbeds_own_setting_is_the_transports_now():
 
 
 def test_a_descendant_has_to_say_that_it_carries_streams(tmp_path):
-    (tmp_path / "mine.py").write_text("from gradwire.components.transports.dctcp import Dctcp\nclass Mine(Dctcp):\n    pass\n")
+    (tmp_path / "mine.py").write_text(
+        "from gradwire.protocols.transports.tcp.dctcp import Dctcp\nclass Mine(Dctcp):\n    pass\n"
+    )
     tables = {
         "name": "x", "topology": {"kind": "star", "hosts": 3},
         "transport": {"kind": "mine:Mine", "connections": "persistent"},
         "traffic": [{"kind": "all_to_all", "name": "a", "size": "1kB"}],
     }  # fmt: skip
-    from gradwire.sim.precheck import check_variants
+    from gradwire.sim.preparation import check_variants
 
     scenario = build_scenario(tables).at(tmp_path)
-    with pytest.raises(ScenarioError, match="mine:Mine has no connections"):
+    with pytest.raises(ScenarioError, match="mine:Mine has no persistent connections"):
         check_variants(scenario.variants())
-    (tmp_path / "mine.py").write_text("from gradwire.components.transports.dctcp import Dctcp\nclass Mine(Dctcp):\n    streams = True\n")
+    (tmp_path / "mine.py").write_text(
+        "from gradwire.protocols.transports.tcp.dctcp import Dctcp\nclass Mine(Dctcp):\n    streams = True\n"
+    )
     check_variants(scenario.variants())

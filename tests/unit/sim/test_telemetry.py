@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from sim_cases import MS, US, make_trace, ps_job, ring_job, rows
 
+from gradwire.result_store.result import TABLES, Result
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.scenarios.load import build_scenario
-from gradwire.scenarios.result import TABLES, Result
+from gradwire.scenarios.loading.load import build_scenario
 from gradwire.scenarios.wire import serialisation_ps
-from gradwire.sim.precheck import check_variants
+from gradwire.sim.preparation import check_variants
 from gradwire.sim.simulate import simulate
 
 RATE, LATENCY = 100 * 10**9, US
@@ -70,9 +70,7 @@ def crossings(result: Result) -> dict[str, list[tuple[int, int, int]]]:
             continue
         found[port] = []
         for key, sent in flows.items():
-            before = [
-                flows[key] for link, flows in of_link.items() if link.endswith(f"->{node}") and key in flows
-            ]
+            before = [flows[key] for link, flows in of_link.items() if link.endswith(f"->{node}") and key in flows]
             assert len(before) == 1  # one path per message and direction
             arrivals = []
             for row in before[0]:
@@ -195,14 +193,14 @@ def test_ports_by_their_names_and_by_nodes():
 
 def test_parallel_cables_are_all_sampled(tmp_path: Any):
     """Two cables between the same switches have one name, and both are meant by it."""
-    from gradwire.experiment.topology import build_network
-    from gradwire.sim.telemetry import ports_of
+    from gradwire.sim.telemetry import find_ports
+    from gradwire.topology import build_network
 
     scenario = case()
     network = build_network(scenario.topology, scenario.link, scenario.link_override)
     twice = np.flatnonzero(network.link_src == network.index["leaf0"])[-2:]
     network.link_dst[twice[1]] = network.link_dst[twice[0]]
-    assert ports_of([network.link_name(twice[0])], network).tolist() == twice.tolist()
+    assert find_ports([network.link_name(twice[0])], network).tolist() == twice.tolist()
 
 
 def test_packets_of_one_job_alone():
@@ -225,15 +223,8 @@ def test_layers_of_messages():
 
 
 def test_what_carries_what_is_in_the_summary():
-    late = {
-        "name": "late",
-        "kind": "permutation",
-        "size": "9kB",
-        "transport": {"kind": "dcqcn", "payload": "1kB"},
-    }
-    summary = simulate(
-        case(traffic=[case().traffic[0].model_dump(mode="json", exclude_unset=True), late])
-    ).summary
+    late = {"name": "late", "kind": "permutation", "size": "9kB", "transport": {"kind": "dcqcn", "payload": "1kB"}}
+    summary = simulate(case(traffic=[case().traffic[0].model_dump(mode="json", exclude_unset=True), late])).summary
     assert summary["transports"] == {
         "burst": {"kind": "dctcp", "payload": 4096, "overhead": 66, "wire": "tcp"},
         "late": {"kind": "dcqcn", "payload": 1000, "overhead": 58, "wire": "roce"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradwire.scenarios.load import load_scenario
+from gradwire.scenarios.loading.load import load_scenario
 from gradwire.sim.simulate import simulate
 
 

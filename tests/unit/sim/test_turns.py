@@ -12,11 +12,11 @@ pytest.importorskip("torch")
 
 from sim_cases import make_trace
 
-from gradwire.experiment.schedulers.tictac import TicTac
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.scenarios.load import build_scenario
-from gradwire.sim.session import Session
-from gradwire.sim.turns import Turns
+from gradwire.scenarios.loading.load import build_scenario
+from gradwire.sim.sessions.async_session import AsyncSession
+from gradwire.sim.sessions.session import Session
+from gradwire.workload.schedulers.tictac import TicTac
 from tests.unit.training.test_simulated import scenario
 
 LATENCY = 2_000_000
@@ -32,13 +32,15 @@ def trace(*sizes: int, ready: int = 0):
 
 def whole(workers: int, **more):
     """Nothing is lost, and nothing tagged."""
-    return scenario("dctcp", workers, job={"push_bound": 0.0, "tagging": {"magnitude": False}, **more.pop("job", {})}, **more)
+    return scenario(
+        "dctcp", workers, job={"push_bound": 0.0, "tagging": {"magnitude": False}, **more.pop("job", {})}, **more
+    )
 
 
 def test_a_push_and_a_pull_of_one_worker_are_a_step() -> None:
     """To the picosecond, of one tensor in one message, once and again."""
     made = trace(15_000, ready=10**7)
-    session, turns, begin = Session(whole(1)), Turns(whole(1)), 0
+    session, turns, begin = Session(whole(1)), AsyncSession(whole(1)), 0
     for turn in range(3):
         took = session.step(made).time_ps
         turns.push(0, turn, made, begin)
@@ -53,12 +55,12 @@ def test_a_push_and_a_pull_of_one_worker_are_a_step() -> None:
 def test_pushes_share_the_servers_link() -> None:
     """Two that begin together take about twice as long as one, and one that begins when the other is through as long."""
     made = trace(15_000)
-    alone = Turns(whole(2))
+    alone = AsyncSession(whole(2))
     alone.push(0, 0, made, 0)
     one = alone.next().time_ps
     alone.push(1, 0, made, one + 10**9)
     assert alone.next().time_ps - one - 10**9 == one
-    both = Turns(whole(2))
+    both = AsyncSession(whole(2))
     for worker in range(2):
         both.push(worker, 0, made, 0)
     times = [both.next() for _ in range(2)]
@@ -69,11 +71,11 @@ def test_pushes_share_the_servers_link() -> None:
 
 def test_nothing_comes_before_its_time() -> None:
     made = trace(15_000)
-    turns = Turns(whole(1))
+    turns = AsyncSession(whole(1))
     turns.push(0, 0, made, 5 * 10**9)
     assert turns.next(until_ps=5 * 10**9) is None
     came = turns.next()
-    again = Turns(whole(1))
+    again = AsyncSession(whole(1))
     again.push(0, 0, made, 5 * 10**9)
     assert again.next(until_ps=came.time_ps) is None
     assert again.next(until_ps=came.time_ps + 1).time_ps == came.time_ps
@@ -83,7 +85,7 @@ def test_nothing_comes_before_its_time() -> None:
 def test_what_is_under_way_comes_while_it_rests() -> None:
     """And is told; the network is a new one then, at that time."""
     made = trace(15_000)
-    turns = Turns(whole(2))
+    turns = AsyncSession(whole(2))
     for worker in range(2):
         turns.push(worker, 0, made, 0)
     first = turns.next()
@@ -91,7 +93,7 @@ def test_what_is_under_way_comes_while_it_rests() -> None:
     (second,) = turns.rest(first.time_ps)
     assert second.worker != first.worker and second.time_ps > first.time_ps
     turns.push(first.worker, 1, made, first.time_ps)
-    alone = Turns(whole(2))
+    alone = AsyncSession(whole(2))
     alone.push(0, 0, made, 0)
     assert turns.next().time_ps - first.time_ps == alone.next().time_ps, "it meets nothing of before"
     assert turns.built == 2
@@ -101,7 +103,7 @@ def test_two_who_go_on_from_the_same_rest_go_on_alike() -> None:
     made = trace(40_000, 500)
     bounded = scenario("dlcp", 3, job={"push_bound": 0.3})
 
-    def course(turns: Turns, begin: int, first: int) -> list[tuple]:
+    def course(turns: AsyncSession, begin: int, first: int) -> list[tuple]:
         found = []
         for worker in range(3):
             turns.push(worker, first, made, begin)
@@ -114,11 +116,11 @@ def test_two_who_go_on_from_the_same_rest_go_on_alike() -> None:
                 turns.push(came.worker, first + 1, made, came.time_ps)
         return found
 
-    one = Turns(bounded)
+    one = AsyncSession(bounded)
     course(one, 0, 0)
     later = 10**12
     one.rest(later)
-    other = Turns(bounded)
+    other = AsyncSession(bounded)
     other.resume(one.built, later)
     assert course(one, later, 5) == course(other, later, 5)
 
@@ -126,7 +128,7 @@ def test_two_who_go_on_from_the_same_rest_go_on_alike() -> None:
 def test_losses_are_within_bounds_and_where_they_are() -> None:
     """Eight workers that push to one port with a shallow buffer lose some of what is small, of each no more than its bound."""
     made = trace(60_000)
-    turns = Turns(scenario("dlcp", 8, job={"push_bound": 0.2}, switch={
+    turns = AsyncSession(scenario("dlcp", 8, job={"push_bound": 0.2}, switch={
         "queues": 8, "buffer": "32KiB", "ecn_threshold": "16KiB", "selective_drop": True,
     }))  # fmt: skip
     for worker in range(8):
@@ -148,15 +150,15 @@ def test_losses_are_within_bounds_and_where_they_are() -> None:
 ], ids=["ring", "adder", "layer"])  # fmt: skip
 def test_what_cannot_come_one_by_one_is_refused(more, said) -> None:
     with pytest.raises(ScenarioError, match=said):
-        Turns(scenario("dlcp", 4, **more))
+        AsyncSession(scenario("dlcp", 4, **more))
 
 
 def test_a_scheduler_that_holds_back_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """At once; and one of the user's own that does not say so, when it is asked."""
     with pytest.raises(ScenarioError, match=r"job.scheduler: tictac holds messages back"):
-        Turns(whole(1, job={"scheduler": {"kind": "tictac"}}))
+        AsyncSession(whole(1, job={"scheduler": {"kind": "tictac"}}))
     monkeypatch.setattr(TicTac, "holds_back", False)
-    turns = Turns(whole(1, job={"scheduler": {"kind": "tictac"}}))
+    turns = AsyncSession(whole(1, job={"scheduler": {"kind": "tictac"}}))
     with pytest.raises(ScenarioError, match=r"job.scheduler: tictac holds messages back"):
         turns.push(0, 0, trace(1000), 0)
 
@@ -168,7 +170,7 @@ def test_a_server_beside_its_worker_has_it_at_once() -> None:
         "job": [{"name": "job", "trace": "step", "iterations": 1, "workers": 1, "servers": 1,
                  "exchange": {"kind": "parameter_server", "colocated": True}}],
     })  # fmt: skip
-    turns = Turns(own)
+    turns = AsyncSession(own)
     turns.push(0, 0, trace(1000), 7)
     came = turns.next()
     assert (came.time_ps, came.pushed, came.messages) == (7, True, None)
@@ -185,7 +187,10 @@ def test_nothing_is_pushed_before_it_is_ready(workers: int) -> None:
         "job": [{"name": "job", "trace": "step", "iterations": 1, "workers": workers, "servers": workers,
                  "exchange": {"kind": "parameter_server", "colocated": True}}],
     })  # fmt: skip
-    turns, made = Turns(own), trace(4000, 1000, ready=10**9)  # the larger one, on the first worker's host, is the last
+    turns, made = (
+        AsyncSession(own),
+        trace(4000, 1000, ready=10**9),
+    )  # the larger one, on the first worker's host, is the last
     for worker in range(workers):
         turns.push(worker, 0, made, 5 * worker)
     times = [(each.time_ps, each.worker) for each in (turns.next() for _ in range(workers))]
@@ -196,7 +201,7 @@ def test_nothing_is_pushed_before_it_is_ready(workers: int) -> None:
 def test_tensors_as_long_as_others_have_priorities_of_their_own() -> None:
     """What was sent before is not what is sent now, though it was as long: here of the front layer, and of the back one."""
     tagged = whole(1, job={"tagging": {"magnitude": False, "layer_priority": True}})
-    turns, queues = Turns(tagged), []
+    turns, queues = AsyncSession(tagged), []
     for turn, layers in enumerate(((0, 1), (1, 0))):
         made = trace(1000, 1000)
         made.tensors[:] = [replace(each, layer=layer) for each, layer in zip(made.tensors, layers, strict=True)]
@@ -204,4 +209,3 @@ def test_tensors_as_long_as_others_have_priorities_of_their_own() -> None:
         sent = turns.next().messages
         queues.append(sent.priority[np.argsort(sent.tensor)].tolist())
     assert queues[0] == queues[1][::-1] and len(set(queues[0])) == 2
-

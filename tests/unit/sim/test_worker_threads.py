@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from transport_bench import star_of
 
-from gradwire.components import layout as at
-from gradwire.experiment.routing import build_routing
+from gradwire.jit import layout as at
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.inner_units import Ps
-from gradwire.scenarios.schema.network import Switch
-from gradwire.sim.fabric import watched
-from gradwire.sim.fabric.fabric import Fabric
-from gradwire.sim.fabric.specialise import Kernel
-from gradwire.sim.fabric.workers import WorkerThreads
+from gradwire.scenarios.schema.network.network import Switch
+from gradwire.sim.engine import guarded_rules
+from gradwire.sim.engine.fabric import Fabric
+from gradwire.sim.engine.specialization import CompiledEngine
+from gradwire.sim.engine.worker_threads import WorkerThreads
 from gradwire.testing import transport
+from gradwire.topology.routing import build_routing
 
 WORDS = 64
 
@@ -42,7 +42,7 @@ def test_what_one_thread_raises_ends_all(stopped: int) -> None:
             time.sleep(0.001)
         return epoch + 1
 
-    workers = WorkerThreads(M, Kernel(run, run, run, ""), 2)
+    workers = WorkerThreads(M, CompiledEngine(run, run, run, ""), 2)
     with pytest.raises(RuntimeError, match="it is over"):
         workers.advance(alone=False)
     for each in threading.enumerate():
@@ -58,9 +58,7 @@ def test_what_one_thread_raises_ends_all(stopped: int) -> None:
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_what_a_rule_raises_that_is_compiled_in_this_process(
-    own: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_rule_raises_that_is_compiled_in_this_process(own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes as it is, of whatever class: one line if something of the user's is compiled, else a mistake of ours."""
 
     def run(*_: int) -> int:
@@ -69,7 +67,7 @@ def test_what_a_rule_raises_that_is_compiled_in_this_process(
     network = star_of(2)
     fabric = Fabric(network, build_routing(network), switch=Switch(), transports=[transport("dctcp")])
     monkeypatch.setattr(fabric._workers, "kernel", replace(fabric._workers.kernel, run=run))
-    monkeypatch.setattr(watched, "is_users", lambda owner: own)
+    monkeypatch.setattr(guarded_rules, "is_user_defined", lambda owner: own)
     with pytest.raises(
         ScenarioError if own else KeyError, match="has raised KeyError: 'seven'; expected" if own else "seven"
     ):

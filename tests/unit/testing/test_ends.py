@@ -1,4 +1,4 @@
-"""`Ends` with classes that are no transports, or only half of one: one message says what is missing."""
+"""`FlowHarness` with classes that are no transports, or only half of one: one message says what is missing."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from pydantic import model_validator
 
-from gradwire.components import layout as at
-from gradwire.components.transports.constant_rate import ConstantRate
-from gradwire.components.transports.timely import Timely
+from gradwire.jit import layout as at
+from gradwire.protocols.transports.constant_rate import ConstantRate
+from gradwire.protocols.transports.roce.timely import Timely
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.scenarios.schema.base import refuse
-from gradwire.testing import Ends
+from gradwire.scenarios.schema.base import single_mistake
+from gradwire.testing import FlowHarness
 
 
 class NoData(ConstantRate):
@@ -37,17 +37,17 @@ for _name in dir(ConstantRate):
         (NoData, "'NoData' has no on_data"),
         (Bare, "'Bare' has no on_data"),
         (object, "'object' has no control_bytes, "),
-        (3, "'3' is no class"),
+        (3, "'3' is not a class"),
     ],
 )
 def test_what_is_missing_is_named(owner: Any, said: str) -> None:
     with pytest.raises(ScenarioError, match=re.escape(f"Ends(owner): {said}")) as raised:
-        Ends(owner, 3)
+        FlowHarness(owner, 3)
     assert "docs/extending.md" in str(raised.value)
 
 
 def parameters_of(**settings: Any) -> list[int]:
-    flow = Ends(Timely, 3, **settings)
+    flow = FlowHarness(Timely, 3, **settings)
     return [int(word) for word in flow.M[flow.k : flow.k + at.PARAM_WORDS]]
 
 
@@ -71,7 +71,7 @@ def test_bare_numbers_may_stand_beside_quantities_with_a_unit() -> None:
 )
 def test_settings_are_checked_whether_or_not_they_have_units(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ScenarioError, match=re.escape(said)):
-        Ends(Timely, 3, **settings)
+        FlowHarness(Timely, 3, **settings)
 
 
 class Wagons(ConstantRate):
@@ -82,11 +82,13 @@ class Wagons(ConstantRate):
     @model_validator(mode="after")
     def _even(self) -> Wagons:
         if self.wagons % 2:
-            raise refuse("wagons", "the last one has no unit beside it", self.wagons, "an even number")
+            raise single_mistake("wagons", "the last one has no unit beside it", self.wagons, "an even number")
         return self
 
 
 def test_units_are_not_read_out_of_what_is_said() -> None:
-    with pytest.raises(ScenarioError, match=re.escape("the last one has no unit beside it (got 5); expected an even number")):
-        Ends(Wagons, 3, wagons=5)
-    Ends(Wagons, 3, wagons=4)
+    with pytest.raises(
+        ScenarioError, match=re.escape("the last one has no unit beside it (got 5); expected an even number")
+    ):
+        FlowHarness(Wagons, 3, wagons=5)
+    FlowHarness(Wagons, 3, wagons=4)

@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 from numba import njit
 
-import gradwire.sim.fabric.fabric
-from gradwire.components.draws import draw
-from gradwire.components.transports import base
-from gradwire.components.transports.dctcp import Dctcp
-from gradwire.components.transports.dlcp import Dlcp
-from gradwire.components.transports.tcp_newreno import TcpNewReno
-from gradwire.experiment.topology import LinkSpec, leaf_spine, star
-from gradwire.scenarios.schema.network import Switch
-from gradwire.sim.fabric import memory
-from gradwire.testing.oracle import Case, Letter, first_difference, run_engine, run_oracle
+import gradwire.sim.engine.fabric
+from gradwire.jit.counter_rng import draw
+from gradwire.protocols.transports import base
+from gradwire.protocols.transports.dlcp.dlcp import Dlcp
+from gradwire.protocols.transports.tcp.dctcp import Dctcp
+from gradwire.protocols.transports.tcp.tcp_newreno import TcpNewReno
+from gradwire.scenarios.schema.network.network import Switch
+from gradwire.sim.engine.memory import engine_memory
+from gradwire.testing.oracle import Case, MessageSpec, first_difference, run_engine, run_oracle
 from gradwire.testing.oracle.packets import DATA, Packet, packet_of
 from gradwire.testing.oracle.uncompiled import uncompiled
+from gradwire.topology import LinkSpec, leaf_spine, star
 
 US = 10**6
 NEWRENO, DCTCP, DLCP = 0, 1, 2
@@ -57,21 +57,17 @@ def test_uncompiled_functions_call_no_compiled_ones():
     assert not any(hasattr(value, "py_func") for value in function.__globals__.values())
     assert function.__globals__["_below"] is uncompiled(_below)
     assert function.__globals__["base"].bit is uncompiled(base.bit)  # through the module
-    assert [function([0x5555AAAA], n) for n in range(100)] == [
-        _above(np.array([0x5555AAAA]), n) for n in range(100)
-    ]
+    assert [function([0x5555AAAA], n) for n in range(100)] == [_above(np.array([0x5555AAAA]), n) for n in range(100)]
 
 
 def test_a_packet_survives_its_words():
-    packet = Packet(
-        5, 4, 0xFFFF, 0x3FFF, 7, True, 0xFFFF, sequence=0x3FFFFF, argument=0x3FFFFF, ce=True, echo=True
-    )
+    packet = Packet(5, 4, 0xFFFF, 0x3FFF, 7, True, 0xFFFF, sequence=0x3FFFFF, argument=0x3FFFFF, ce=True, echo=True)
     assert packet_of(*packet.words(), 5) == packet
     assert packet_of(*Packet(5, 0, 1, 60, 0, False, 2).words(), 5) == Packet(5, 0, 1, 60, 0, False, 2)
 
 
 def test_differences_are_found_and_told():
-    case = Case(star(2, LinkSpec(10**9, US)), tables(), [Letter(0, 0, 1, 5000, DLCP)])
+    case = Case(star(2, LinkSpec(10**9, US)), tables(), [MessageSpec(0, 0, 1, 5000, DLCP)])
     one, other = run_oracle(case), run_oracle(case)
     assert first_difference(one, other) == ""
     start = one.transmissions[3]
@@ -88,16 +84,14 @@ def test_mixed_transports_keep_the_kinds_of_their_packets():
     """The dispatch over several transports once overwrote the packet kind: a DLCP flow took every acknowledgement
     for Stop."""
     network = star(3, LinkSpec(10**10, US, 0.1))
-    engine = agree(
-        Case(network, tables(), [Letter(0, 0, 2, 50_000, kind) for kind in (DLCP, DCTCP, NEWRENO)])
-    )
+    engine = agree(Case(network, tables(), [MessageSpec(0, 0, 2, 50_000, kind) for kind in (DLCP, DCTCP, NEWRENO)]))
     assert any(engine.again)
 
 
 def test_the_short_last_packet_is_short_when_sent_again():
     """What a Bitmap asks for is marked as important in its sequence number, which once hid that it was the last."""
     network = star(2, LinkSpec(10**9, US, 0.4))
-    engine = agree(Case(network, tables(), [Letter(0, 0, 1, 2_010, DLCP)] * 20, seed=3))
+    engine = agree(Case(network, tables(), [MessageSpec(0, 0, 1, 2_010, DLCP)] * 20, seed=3))
     sizes = [t.packet.size for t in engine.transmissions if t.packet.kind == DATA and t.packet.sequence == 2]
     assert len(sizes) > 2 * 20 and set(sizes) == {68}
 
@@ -105,26 +99,22 @@ def test_the_short_last_packet_is_short_when_sent_again():
 def test_stop_ends_a_flow_that_waits_for_its_turn():
     """With others at the card, and alone: nothing is sent after Stop has arrived."""
     network = star(3, LinkSpec(10**9, US))
-    letters = [Letter(0, 0, 1, 200_000, DLCP, bound=0.5, important=False)]
+    letters = [MessageSpec(0, 0, 1, 200_000, DLCP, bound=0.5, important=False)]
     alone = agree(Case(network, tables(), letters))
     together = agree(Case(network, tables(), letters * 3))
     for outcome in (alone, together):
         for number, sent in enumerate(outcome.sent):
-            stopped = max(
-                t.start for t in outcome.transmissions if t.packet.flow == number and t.packet.kind == 2
-            )
-            late = [
-                t for t in outcome.transmissions if t.packet.flow == number and t.start > stopped + 20 * US
-            ]
+            stopped = max(t.start for t in outcome.transmissions if t.packet.flow == number and t.packet.kind == 2)
+            late = [t for t in outcome.transmissions if t.packet.flow == number and t.start > stopped + 20 * US]
             assert sent < 150 and not [t for t in late if t.packet.kind == DATA and t.link == 0]
 
 
 def test_the_timers_of_finished_flows_leave_room_for_others(monkeypatch):
     """Hundreds of short messages within one time-out, most of them from one host: their timers are still set when they
     are done, and once filled the host's heap and then its neighbour's."""
-    monkeypatch.setattr(gradwire.sim.fabric.fabric, "CLOSE_BATCH", 1 << 40)
-    letters = [Letter(0, src, 1 - src, 100, DCTCP) for src in (0, 1)]
-    letters += [Letter(2 * US, n % 5 // 4, 1 - n % 5 // 4, 3_000, DCTCP, after=n) for n in range(200)]
+    monkeypatch.setattr(gradwire.sim.engine.fabric, "CLOSE_BATCH", 1 << 40)
+    letters = [MessageSpec(0, src, 1 - src, 100, DCTCP) for src in (0, 1)]
+    letters += [MessageSpec(2 * US, n % 5 // 4, 1 - n % 5 // 4, 3_000, DCTCP, after=n) for n in range(200)]
     engine = agree(Case(star(2, LinkSpec(10**11, US)), tables(), letters))
     assert engine.arrivals[-1].time < 2_000 * US
 
@@ -132,9 +122,9 @@ def test_the_timers_of_finished_flows_leave_room_for_others(monkeypatch):
 @pytest.mark.parametrize("batch", [1, 64])
 def test_messages_of_one_moment_start_in_the_order_of_sending(batch, monkeypatch):
     """Flow records are used again, latest first; that once reversed messages that were sent at the same time."""
-    monkeypatch.setattr(gradwire.sim.fabric.fabric, "CLOSE_BATCH", batch)
-    letters = [Letter(n, 0, 1, 500, DLCP) for n in range(100)]
-    letters += [Letter(500 * US, 0, 1, 9_000, DLCP)] + [Letter(40 * US, 0, 1, 500, DLCP, after=100)] * 100
+    monkeypatch.setattr(gradwire.sim.engine.fabric, "CLOSE_BATCH", batch)
+    letters = [MessageSpec(n, 0, 1, 500, DLCP) for n in range(100)]
+    letters += [MessageSpec(500 * US, 0, 1, 9_000, DLCP)] + [MessageSpec(40 * US, 0, 1, 500, DLCP, after=100)] * 100
     engine = agree(Case(star(2, LinkSpec(10**10, US)), tables(), letters))
     firsts = [t.packet.flow for t in engine.transmissions if t.link == 0 and t.packet.kind == DATA]
     assert firsts[-100:] == list(range(101, 201))
@@ -144,14 +134,14 @@ def test_bitmaps_of_several_packets():
     """Bitmaps of several packets, lost controls, long messages: the side channel against the oracle."""
     network = star(2, LinkSpec(10**11, US, 0.05))
     payload = {"payload": "64B", "probe_timeout": "20us"}
-    agree(Case(network, tables(**payload), [Letter(0, 0, 1, 64 * 9_000 + 1, DLCP)], seed=5))
+    agree(Case(network, tables(**payload), [MessageSpec(0, 0, 1, 64 * 9_000 + 1, DLCP)], seed=5))
 
 
 @pytest.mark.parametrize("balancing", ["ecmp", "spray_random"])
 def test_what_is_fetched_ahead_changes_nothing(monkeypatch, balancing):
     """Large networks ask memory for what the next node needs; forced onto a small one, the engine is the oracle's."""
-    letters = [Letter(n * US // 2, n % 6, (n + 3) % 6, 30_000, n % 3) for n in range(24)]
+    letters = [MessageSpec(n * US // 2, n % 6, (n + 3) % 6, 30_000, n % 3) for n in range(24)]
     switch = Switch.model_validate({"buffer": "30kB", "ecn_threshold": "10kB", "queues": 2})
     case = Case(leaf_spine(2, 3, 2, LinkSpec(10**10, US)), tables(), letters, switch, balancing)
-    monkeypatch.setattr(memory, "NEAR_LINKS", 0)
+    monkeypatch.setattr(engine_memory, "NEAR_LINKS", 0)
     assert agree(case).transmissions

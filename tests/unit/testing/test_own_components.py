@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gradwire.experiment.topology import LinkSpec, star
-from gradwire.scenarios.load import load_scenario
-from gradwire.testing import Case, Letter, agree, agree_on, transport
+from gradwire.scenarios.loading.load import load_scenario
+from gradwire.testing import Case, MessageSpec, agree, agree_on, transport
+from gradwire.topology import LinkSpec, star
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 WITH_A_TIME = '''
@@ -57,7 +57,7 @@ def folder(written, monkeypatch):
 @pytest.mark.parametrize("keys", [{}, {"patience": "7us"}, {"percent": 50}])
 def test_a_case_has_the_defaults_and_units_of_the_class(folder, keys):
     table = transport("waiting:Waiting", payload="1000B", **keys)
-    letters = [Letter(0, host, 0, 30_000) for host in (1, 2, 3)]
+    letters = [MessageSpec(0, host, 0, 30_000) for host in (1, 2, 3)]
     seen = agree(Case(star(4, LinkSpec(10**10, 1_000_000)), [table], letters, folder=folder))
     assert seen.sent == [30, 30, 30]
 

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from gradwire import cli
 from gradwire.scenarios.errors import TraceError
 from gradwire.traces.formats import export_trace, exporters, import_trace, importers
-from gradwire.traces.formats.magnitudes import Model, fit
+from gradwire.traces.formats.magnitudes import MagnitudeModel, fit_model
 from gradwire.traces.trace import load_trace
 
 GOOD: dict[str, bytes] = {
@@ -121,9 +121,9 @@ def test_damaged_gzip(name: str):
         (b" \n\n ", "is empty"),
         (gzip.compress(b"", mtime=0), "is empty"),
         (b"\x1f\x8b", "gzip data are damaged"),
-        (b"hello\n", "no format that gradwire knows"),
-        (bytes(range(256)) * 20, "no format that gradwire knows"),
-        (b"\x89PNG\r\n\x1a\n" + bytes(100), "no format that gradwire knows"),
+        (b"hello\n", "unknown format"),
+        (bytes(range(256)) * 20, "unknown format"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(100), "unknown format"),
     ],
 )
 def test_files_that_are_nothing(content: bytes, what: str):
@@ -152,9 +152,7 @@ def test_exports_never_overwrite_and_leave_nothing_half_written(format: str):
     Path("wall").write_text("")
     with pytest.raises(TraceError, match="wall"):
         export_trace(trace, "wall/job", format=format)
-    assert {path: path.read_bytes() for path in Path().glob("job*")} == {
-        Path(p): b for p, b in before.items()
-    }
+    assert {path: path.read_bytes() for path in Path().glob("job*")} == {Path(p): b for p, b in before.items()}
     with pytest.raises(TraceError, match="iteration 4"):
         export_trace(trace, "other", format=format, iterations=[4])
     with pytest.raises(TraceError, match=r"ranks\): is 0"):
@@ -163,9 +161,9 @@ def test_exports_never_overwrite_and_leave_nothing_half_written(format: str):
 
 def test_the_model_is_fitted_to_what_it_generates():
     # Draw a trace from a known model, then fit: the parameters come back, within what 400 tensors can tell.
-    from gradwire.traces.trace import TensorInfo, Trace, scale_exponents, to_halves
+    from gradwire.traces.trace import TensorInfo, Trace, scale_exponents, to_float16
 
-    truth = Model("truth", -4.0, -2.0, -0.3, 0.5, 0.2, 0.05, 3.0, 1.5, 0.2)
+    truth = MagnitudeModel("truth", -4.0, -2.0, -0.3, 0.5, 0.2, 0.05, 3.0, 1.5, 0.2)
     count = 400
     sizes = np.exp(np.random.default_rng(0).uniform(8, 12, count)).astype(np.int64)
     mean, top = zip(*truth.draw(sizes, np.arange(count) / (count - 1), 2, seed=5), strict=True)
@@ -183,10 +181,10 @@ def test_the_model_is_fitted_to_what_it_generates():
             for n, (s, e) in enumerate(zip(sizes, exponents, strict=True))
         ],
         iterations,
-        np.concatenate([to_halves(m, int(e)) for m, e in zip(mean, exponents, strict=True)], axis=1),
-        np.concatenate([to_halves(t, int(e)) for t, e in zip(top, exponents, strict=True)], axis=1),
+        np.concatenate([to_float16(m, int(e)) for m, e in zip(mean, exponents, strict=True)], axis=1),
+        np.concatenate([to_float16(t, int(e)) for t, e in zip(top, exponents, strict=True)], axis=1),
     )
-    found = fit(trace)
+    found = fit_model(trace)
     assert found.depth_slope == pytest.approx(truth.depth_slope, abs=0.3)
     assert found.size_slope == pytest.approx(truth.size_slope, abs=0.1)
     assert found.intercept == pytest.approx(truth.intercept, abs=1.0)
@@ -202,20 +200,15 @@ def test_magnitudes_follow_the_seed_and_the_manifest_says_so():
     assert first.digest() == same.digest()
     assert (first.magnitudes(0, 0)[0] != other.magnitudes(0, 0)[0]).any()
     told = first.manifest["magnitudes"]
-    assert (told["source"], told["model"], told["fitted_to"], told["seed"]) == (
-        "model",
-        "lognormal",
-        "resnet50",
-        1,
-    )
+    assert (told["source"], told["model"], told["fitted_to"], told["seed"]) == ("model", "lognormal", "resnet50", 1)
     assert set(told["parameters"]) >= {"intercept", "sigma_slope", "peak_mean"}
     assert first.chunk_rms(0, 0) is None
     with pytest.raises(TraceError, match="not measured"):
-        fit(first)
+        fit_model(first)
 
 
 def test_maxima_are_possible():
-    wild = Model("wild", 0.0, 0.0, 0.0, 1.0, 0.5, 0.0, 1.0, 2.0, 5.0)  # maxima all over the place
+    wild = MagnitudeModel("wild", 0.0, 0.0, 0.0, 1.0, 0.5, 0.0, 1.0, 2.0, 5.0)  # maxima all over the place
     means, tops = zip(*wild.draw(np.array([100_000, 3]), np.array([0.0, 1.0]), 2, seed=1), strict=True)
     assert [m.shape for m in means] == [(2, 391), (2, 1)]
     for mean, top in zip(means, tops, strict=True):
@@ -234,14 +227,10 @@ def test_commands():
     assert "log-normal model fitted to resnet50" in done.output
     again = runner.invoke(cli.app, ["trace", "import", "w.txt", "--out", "t"])
     assert again.exit_code == 2
-    told = runner.invoke(
-        cli.app, ["trace", "import", "w.txt", "--out", "t2", "--json", "--dtype", "bfloat16"]
-    )
+    told = runner.invoke(cli.app, ["trace", "import", "w.txt", "--out", "t2", "--json", "--dtype", "bfloat16"])
     assert json.loads(told.stdout)["understood"]["rows"] == 3
     assert load_trace("t2").tensors[0].dtype == "bfloat16"
-    out = runner.invoke(
-        cli.app, ["trace", "export", "t", "--format", "chakra", "--ranks", "2", "--out", "job"]
-    )
+    out = runner.invoke(cli.app, ["trace", "export", "t", "--format", "chakra", "--ranks", "2", "--out", "job"])
     assert out.stdout.split() == ["written:", "job.0.et", "written:", "job.1.et"]
     bad = runner.invoke(cli.app, ["trace", "import", "missing", "--out", "t3"])
     assert (bad.exit_code, Path("t3").exists()) == (2, False)
@@ -253,9 +242,7 @@ def test_importing_needs_no_torch():
         "from gradwire.traces.formats import import_trace, export_trace\n"
         f"t = import_trace({str(SAMPLES / 'foreign.0.et')!r}); export_trace(t, 'x.json', format='perfetto')"
     )
-    subprocess.run(
-        [sys.executable, "-c", code], check=True, cwd=Path.cwd(), env={"PYTHONPATH": str(ROOT)}, timeout=60
-    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path.cwd(), env={"PYTHONPATH": str(ROOT)}, timeout=60)
 
 
 @pytest.mark.parametrize("command", ["import", "export", "merge", "plot", "diff"])
@@ -267,7 +254,12 @@ def test_commands_help_with_an_example(command: str):
 
 def test_what_has_no_room_is_said_with_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1_500))
-    with pytest.raises(TraceError, match=r"out.csv: has 1\d\.\d kB, and there is room for 1.5 kB; expected a place with room$"):
+    with pytest.raises(
+        TraceError,
+        match=r"out.csv: has 1\d\.\d kB, but only 1.5 kB of disk space are free; expected a disk with enough space$",
+    ):
         export_trace(load_trace("resnet50"), "out.csv", format="csv")
-    with pytest.raises(TraceError, match=r"2 files of \d+\.\d kB in all, and there is room for 1.5 kB.*, or fewer of them$"):
+    with pytest.raises(
+        TraceError, match=r"2 files of \d+\.\d kB in all, but only 1.5 kB of disk space are free.*, or fewer files$"
+    ):
         export_trace(load_trace("resnet50"), "job", format="chakra", ranks=2)

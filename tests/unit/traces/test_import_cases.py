@@ -54,14 +54,10 @@ GOOD = {
     "12-bom-crlf-gzip/bom_crlf.json": BASE,
     "12-bom-crlf-gzip/two_members.json.gz": BASE,
     "12-bom-crlf-gzip/zero_padding.json.gz": BASE,
-    "12-bom-crlf-gzip/trailing_garbage.json.gz": BASE._replace(
-        doubtful="bytes behind the gzip data, ignored"
-    ),
+    "12-bom-crlf-gzip/trailing_garbage.json.gz": BASE._replace(doubtful="bytes behind the gzip data, ignored"),
     "12-bom-crlf-gzip/utf16.json": BASE._replace(doubtful="text in UTF-16, read as UTF-8"),
     "18-syncbn/trace.json": ONE_BUCKET._replace(skipped="all_reduce of SyncBatchNorm's statistics"),
-    "19-small-metric-allreduce/trace.json": ONE_BUCKET._replace(
-        skipped="collectives outside of the backward pass"
-    ),
+    "19-small-metric-allreduce/trace.json": ONE_BUCKET._replace(skipped="collectives outside of the backward pass"),
     # The step of the damaged kernel is left out: when its gradient was ready is not known.
     "22-zero-timestamps/one_kernel.json": BASE._replace(iterations=2, doubtful="kernels with ts 0 and dur 0"),
     "22-zero-timestamps/trace.json": BASE._replace(iterations=2, doubtful="kernels with ts 0 and dur 0"),
@@ -93,9 +89,7 @@ def test_a_public_case_has_the_values_of_its_readme(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["trace", "distinct_ids"])
 def test_a_file_of_several_ranks_is_refused(name: str) -> None:
-    with pytest.raises(
-        TraceError, match=r"holds several ranks \(processes 1, 2\); expected one rank per file"
-    ):
+    with pytest.raises(TraceError, match=r"holds several ranks \(processes 1, 2\); expected one rank per file"):
         import_trace(CASES / "17-two-processes" / f"{name}.json")
 
 
@@ -116,7 +110,7 @@ def test_shapes_as_python_writes_them(name: str, shapes: list[tuple[int, ...]], 
     ("name", "what"),
     [
         ("excel_de", r"line 2: forward_ms is '0,9'; expected .* with a decimal point"),
-        ("thousands", r"line 2: numel is '9,408'; expected .* without separators"),
+        ("thousands", r"line 2: numel is '9,408'; expected .* without thousands separators"),
         ("huge", "line 4: numel is '99999999999999999999'"),  # so bf16 in the lines before is read
         ("nan", "line 2: ready_ms is 'nan'"),
     ],

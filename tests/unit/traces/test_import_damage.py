@@ -14,7 +14,7 @@ from formats_cases import SHARED
 
 from gradwire.scenarios.errors import TraceError
 from gradwire.traces.formats import import_trace
-from gradwire.traces.storage import write
+from gradwire.traces.storage.writer import write
 from gradwire.traces.trace import Trace
 
 BASE = SHARED / "cases" / "traces" / "base.json"
@@ -56,12 +56,19 @@ def test_a_shape_of_anything_but_whole_numbers_is_none(tmp_path: Path, shape: li
 
 @pytest.mark.parametrize(
     ("events", "kind"),
-    [(None, "null"), ("abc", "a string"), (5, "a number"), (1.5, "a number"), ({"a": 1}, "an object"), (True, "a boolean")],
+    [
+        (None, "null"),
+        ("abc", "a string"),
+        (5, "a number"),
+        (1.5, "a number"),
+        ({"a": 1}, "an object"),
+        (True, "a boolean"),
+    ],
 )
 def test_a_file_whose_events_are_no_array_is_refused(tmp_path: Path, events: object, kind: str) -> None:
     path = tmp_path / "none.json"
     path.write_text(json.dumps({"traceEvents": events}))
-    with pytest.raises(TraceError, match=f"has traceEvents that are no array but {kind}; expected an array of events"):
+    with pytest.raises(TraceError, match=f"traceEvents is {kind}; expected an array of events"):
         import_trace(path)
 
 
@@ -81,7 +88,11 @@ def test_a_cpu_record_with_a_damaged_time_costs_its_step(
 ) -> None:
     def damage(events: Events) -> None:
         later(events)
-        named = [each for each in events if each["name"].startswith((name, f"autograd::engine::{name}", f"torch::autograd::{name}"))]
+        named = [
+            each
+            for each in events
+            if each["name"].startswith((name, f"autograd::engine::{name}", f"torch::autograd::{name}"))
+        ]
         assert len(named) == 12
         named[which].update(values)
 
@@ -97,7 +108,9 @@ def test_a_forward_operator_with_a_damaged_time_costs_nothing(tmp_path: Path) ->
 
     trace = damaged(tmp_path, damage)
     assert times_of(trace) == [SOUND] * 3
-    assert trace.manifest["source"]["doubtful"]["forward operators at a time far outside of the recording, left out"] == 1
+    assert (
+        trace.manifest["source"]["doubtful"]["forward operators at a time far outside of the recording, left out"] == 1
+    )
 
 
 def kernels(events: Events) -> Events:
@@ -106,7 +119,9 @@ def kernels(events: Events) -> Events:
 
 @pytest.mark.parametrize("row", [{"pid": None}, {"tid": 8}, {"pid": 2}, {"pid": 2, "tid": 8}])
 @pytest.mark.parametrize("which", [4, 5, 13, 22])
-def test_a_kernel_on_another_stream_than_its_siblings_costs_its_step(tmp_path: Path, row: dict[str, int | None], which: int) -> None:
+def test_a_kernel_on_another_stream_than_its_siblings_costs_its_step(
+    tmp_path: Path, row: dict[str, int | None], which: int
+) -> None:
     def damage(events: Events) -> None:
         kernel = kernels(events)[which]
         kernel.update(row)

@@ -69,9 +69,7 @@ def test_two_iterations_in_a_step_of_the_profiler_are_two() -> None:
     recorded = Recorded(Job(iterations=4, layout="none"))
     begin = recorded.events[0]["ts"]
     trace = imported([*recorded.events, step(0, begin - 10, recorded.clock)])
-    assert [iteration.optimizer_ps // US for iteration in trace.iterations] == [
-        t.optimizer for t in recorded.times
-    ]
+    assert [iteration.optimizer_ps // US for iteration in trace.iterations] == [t.optimizer for t in recorded.times]
 
 
 def test_a_closure_that_runs_several_times_is_refused() -> None:
@@ -93,9 +91,7 @@ def test_an_optimizer_within_another_is_counted_once() -> None:
     for event in inner:
         event.update(name="Optimizer.step#Wrapped.step", ts=event["ts"] + 1, dur=event["dur"] - 2)
     trace = imported([*recorded.events, *inner])
-    assert [iteration.optimizer_ps // US for iteration in trace.iterations] == [
-        t.optimizer for t in recorded.times
-    ]
+    assert [iteration.optimizer_ps // US for iteration in trace.iterations] == [t.optimizer for t in recorded.times]
 
 
 def test_launches_without_work_are_refused() -> None:
@@ -149,9 +145,7 @@ def test_groups_that_say_nothing_are_counted_as_doubtful() -> None:
     # The other group is called in the forward pass, too, which those of gradients are not.
     assert [t.numel for t in imported(events).tensors] == [30_000, 20_000]
     backward = [
-        e
-        for e in events
-        if e["tid"] != 100 or e["args"].get("Process Group Name") != "2" or "nelems" in e["name"]
+        e for e in events if e["tid"] != 100 or e["args"].get("Process Group Name") != "2" or "nelems" in e["name"]
     ]
     doubtful = imported(backward).manifest["source"]["doubtful"]
     assert "collectives of process groups that may not exchange gradients (1, 2)" in doubtful
@@ -164,9 +158,7 @@ def test_clocks_that_differ_doubt_no_single_kernel() -> None:
         if event["cat"] == "kernel":
             event["ts"] -= 50
     trace = imported(recorded.events)
-    assert [iteration.optimizer_ps // US for iteration in trace.iterations] == [
-        t.optimizer for t in recorded.times
-    ]
+    assert [iteration.optimizer_ps // US for iteration in trace.iterations] == [t.optimizer for t in recorded.times]
     assert [iteration.forward_end_ps.max() // US for iteration in trace.iterations] == [
         t.forward for t in recorded.times
     ]

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch", reason="capture records PyTorch training (e
 from gradwire import cli  # noqa: E402
 from gradwire.scenarios.errors import TraceError  # noqa: E402
 from gradwire.traces import models  # noqa: E402
-from gradwire.traces.builtin import BuiltinRun, capture_builtin, pick_device  # noqa: E402
+from gradwire.traces.capture.builtin_models import BuiltinRun, capture_builtin, pick_device  # noqa: E402
 from gradwire.traces.capture.clocks import clock_for  # noqa: E402
 from gradwire.traces.trace import load_trace  # noqa: E402
 
@@ -61,7 +61,7 @@ def test_bad_settings(field: str, value: Any) -> None:
 
 
 def test_bad_settings_of_a_text_model() -> None:
-    with pytest.raises(TraceError, match="image size for gpt2-small; expected none, it learns from text"):
+    with pytest.raises(TraceError, match="image size for gpt2-small; expected none: the model learns from text"):
         BuiltinRun("nowhere", "gpt2-small", image_size=64)
     with pytest.raises(TraceError, match="sequence 1025; expected 1 to 1024 for gpt2-small"):
         BuiltinRun("nowhere", "gpt2-small", sequence=1025)
@@ -70,11 +70,9 @@ def test_bad_settings_of_a_text_model() -> None:
 def test_the_place_is_tried_before_training(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     steps: list[int] = []
-    with pytest.raises(TraceError, match="out: lies inside of something that is no folder"):
+    with pytest.raises(TraceError, match="out: has a parent that is not a folder"):
         capture_builtin(
-            BuiltinRun("synthetic", **QUICK),
-            tmp_path / "file" / "out",
-            progress=lambda s, *_: steps.append(s),
+            BuiltinRun("synthetic", **QUICK), tmp_path / "file" / "out", progress=lambda s, *_: steps.append(s)
         )
     assert steps == []
     capture_builtin(BuiltinRun("synthetic", **QUICK), tmp_path / "new" / "place")
@@ -94,7 +92,9 @@ def test_the_command_repeats_the_run(run: BuiltinRun, monkeypatch: pytest.Monkey
     """What the manifest says to type gives the same settings, with the model's own ones spelled out."""
 
     seen: list[BuiltinRun] = []
-    monkeypatch.setattr("gradwire.traces.builtin.capture_builtin", lambda run, out, progress: seen.append(run) or out)
+    monkeypatch.setattr(
+        "gradwire.traces.capture.builtin_models.capture_builtin", lambda run, out, progress: seen.append(run) or out
+    )
     program, *arguments = shlex.split(run.command(Path("a/b/c")))
     result = CliRunner().invoke(cli.app, arguments)
     assert (program, result.exit_code, result.stdout) == ("gradwire", 0, "trace written to c\n")
@@ -108,7 +108,9 @@ def test_documented_commands_are_accepted(monkeypatch: pytest.MonkeyPatch) -> No
     commands = [line.strip() for line in page.splitlines() if line.startswith("    gradwire capture ")]
     assert len(commands) >= 4
     seen: list[BuiltinRun] = []
-    monkeypatch.setattr("gradwire.traces.builtin.capture_builtin", lambda run, out, progress: seen.append(run) or out)
+    monkeypatch.setattr(
+        "gradwire.traces.capture.builtin_models.capture_builtin", lambda run, out, progress: seen.append(run) or out
+    )
     for command in commands:
         result = CliRunner().invoke(cli.app, shlex.split(command)[1:])
         assert result.exit_code == 0, (command, result.output)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from gradwire.scenarios.schema.policy import Tagging
-from gradwire.traces.messages import Tagger, layer_priorities
 from gradwire.traces.models import MODELS
+from gradwire.traces.tagging import Tagger, layer_priorities
 from gradwire.traces.trace import BUNDLED, Trace, bundled_traces, load_trace
 
 # Layers, tensors and parameters that the architecture has, with 10 classes where it learnt CIFAR-10.
@@ -51,9 +51,7 @@ def test_each_has_its_architecture(trace: Trace) -> None:
 
 
 def test_the_manifest_says_where_it_comes_from(trace: Trace) -> None:
-    wanted = (
-        "model batch dataset device cpu threads versions seed capture_overhead optimizer command phase_steps"
-    )
+    wanted = "model batch dataset device cpu threads versions seed capture_overhead optimizer command phase_steps"
     assert set(wanted.split()) <= set(trace.manifest)
     assert trace.manifest["model"] == trace.name.removesuffix("-h100")
     assert trace.manifest["capture_overhead"]["pairs"] >= 5

@@ -13,7 +13,7 @@ from capture_cases import CountingClock, Tiny, images, train  # noqa: E402
 from torch import nn  # noqa: E402
 
 from gradwire.scenarios.errors import TraceError  # noqa: E402
-from gradwire.traces.capture.recorder import Recorder, summarise  # noqa: E402
+from gradwire.traces.capture.recorder import TraceRecorder, summarise  # noqa: E402
 from gradwire.traces.capture.session import capture  # noqa: E402
 from gradwire.traces.trace import load_trace  # noqa: E402
 
@@ -61,7 +61,7 @@ def test_statistics_cost_no_recorded_time(tmp_path: Path, monkeypatch: pytest.Mo
 def test_only_captured_steps_are_hooked(counting: CountingClock) -> None:
     model = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 2))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    recorder = Recorder(model, optimizer, {"early": [1], "late": [3]}, overhead_pairs=2)
+    recorder = TraceRecorder(model, optimizer, {"early": [1], "late": [3]}, overhead_pairs=2)
     marks = []
     while not recorder.done:
         before = counting.now
@@ -122,9 +122,7 @@ def test_statistics_are_those_of_the_real_gradients(tmp_path: Path) -> None:
     def keep(step: int) -> None:
         raw[step] = [p.grad.detach().numpy().copy().reshape(-1) for p in model.parameters()]
 
-    trace = train(
-        model, tmp_path / "t", images, {"early": range(1, 3), "late": range(6, 8)}, on_gradients=keep
-    )
+    trace = train(model, tmp_path / "t", images, {"early": range(1, 3), "late": range(6, 8)}, on_gradients=keep)
     assert trace.phases == {"early": [0, 1], "late": [2, 3]}
     for iteration in trace.iterations:
         for number, gradient in enumerate(raw[iteration.step]):
@@ -185,11 +183,7 @@ def test_tied_weights_belong_to_the_first_layer_that_runs(tmp_path: Path) -> Non
 
     trace = train(Tied(), tmp_path / "t", lambda: torch.randint(0, 40, (2, 5)), {"early": range(2)})
     assert trace.layers == ["embed", "middle", "head"]
-    assert [(t.name, t.layer) for t in trace.tensors] == [
-        ("head.weight", 0),
-        ("middle.weight", 1),
-        ("middle.bias", 1),
-    ]
+    assert [(t.name, t.layer) for t in trace.tensors] == [("head.weight", 0), ("middle.weight", 1), ("middle.bias", 1)]
     # The sum of both uses is complete only after the embedding's backward: last of all.
     assert trace.iterations[0].ready_ps.argmax() == 0
 
@@ -309,7 +303,7 @@ def test_step_without_optimizer_is_refused(tmp_path: Path) -> None:
         ({"phases": [1, 2]}, r"capture\(phases\): is \[1, 2\], of type list"),
         ({"phases": {"a": [3, "x"]}}, r"capture\(phases\), a: is 'x', of type str"),
         ({"phases": {"a": 3}}, r"capture\(phases\), a: is 3, of type int; expected numbers of steps"),
-        ({"phases": {3: [4]}}, r"capture\(phases\): is 3, of type int; expected names"),
+        ({"phases": {3: [4]}}, r"capture\(phases\): is 3, of type int; expected phase names"),
         ({"name": 3}, r"capture\(name\): is 3, of type int"),
         ({"manifest": 3}, r"capture\(manifest\): is 3, of type int"),
         ({"manifest": {"seen": object()}}, r"manifest: cannot be written as JSON \(Object of type object"),
@@ -341,13 +335,13 @@ def test_a_loss_is_a_single_number(tmp_path: Path, loss: Any) -> None:
 def test_impossible_phases(phases: dict[str, Any]) -> None:
     model = Tiny()
     with pytest.raises(TraceError, match="at least one step, each in one phase only"):
-        Recorder(model, torch.optim.SGD(model.parameters(), 0.1), phases)
+        TraceRecorder(model, torch.optim.SGD(model.parameters(), 0.1), phases)
 
 
 def test_model_without_parameters_to_train() -> None:
     model = nn.Linear(2, 2).requires_grad_(False)
     with pytest.raises(TraceError, match="Linear: has no trainable parameter"):
-        Recorder(model, torch.optim.SGD(model.parameters(), 0.1), {"early": [0]})
+        TraceRecorder(model, torch.optim.SGD(model.parameters(), 0.1), {"early": [0]})
 
 
 def test_a_parameter_without_elements_sends_nothing(tmp_path: Path) -> None:

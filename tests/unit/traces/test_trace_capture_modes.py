@@ -15,9 +15,9 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import gradwire  # noqa: E402
 from gradwire.scenarios.errors import TraceError  # noqa: E402
-from gradwire.traces.capture.recorder import Recorder  # noqa: E402
+from gradwire.traces.capture.recorder import TraceRecorder  # noqa: E402
 from gradwire.traces.capture.statistics import summarise  # noqa: E402
-from gradwire.traces.storage import raw_gradient  # noqa: E402
+from gradwire.traces.storage.writer import raw_gradient  # noqa: E402
 from gradwire.traces.trace import load_trace  # noqa: E402
 
 HOOKS = ("_forward_pre_hooks", "_forward_hooks")
@@ -38,9 +38,7 @@ def expect_gradients(trace: Any, raw: dict[int, list[np.ndarray]], rtol: float =
             mean, largest = trace.magnitudes(index, number)
             np.testing.assert_allclose(mean, [run.mean() for run in runs], rtol=rtol)
             np.testing.assert_allclose(largest, [run.max() for run in runs], rtol=rtol)
-            np.testing.assert_allclose(
-                trace.l2(index, number), [np.linalg.norm(run) for run in runs], rtol=rtol
-            )
+            np.testing.assert_allclose(trace.l2(index, number), [np.linalg.norm(run) for run in runs], rtol=rtol)
 
 
 def gradients(model: nn.Module) -> list[np.ndarray]:
@@ -93,9 +91,7 @@ def test_no_hook_outlives_the_capture(tmp_path: Path) -> None:
 
     model = Tiny()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with gradwire.capture(
-        model, optimizer, out=tmp_path / "t", iterations=1, warmup=0, overhead_pairs=0
-    ) as cap:
+    with gradwire.capture(model, optimizer, out=tmp_path / "t", iterations=1, warmup=0, overhead_pairs=0) as cap:
         assert hooks(model, optimizer) > 10
         for _ in range(2):
             model(images()).mean().backward()
@@ -223,7 +219,7 @@ def test_several_optimizers(tmp_path: Path, counting: CountingClock) -> None:
 
 def test_what_is_no_optimizer(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"optimiser Tiny; expected a torch\.optim\.Optimizer"):
-        Recorder(Tiny(), [Tiny()], {"early": [0]})
+        TraceRecorder(Tiny(), [Tiny()], {"early": [0]})
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
@@ -238,7 +234,7 @@ def test_activation_checkpointing(tmp_path: Path, counting: CountingClock, reent
             self.first, self.second, self.third = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
 
         def forward(self, x: Any) -> Any:
-            rest = lambda y: torch.tanh(self.third(torch.tanh(self.second(y))))  # noqa: E731
+            rest = lambda y: torch.tanh(self.third(torch.tanh(self.second(y))))
             return checkpoint(rest, self.first(x), use_reentrant=reentrant)
 
     trace = train(Saving(), tmp_path / "t", lambda: torch.randn(2, 4), {"early": range(2)})
@@ -280,10 +276,7 @@ def test_a_loop_that_calls_parts_of_the_model(tmp_path: Path, counting: Counting
             cap.step(1.0)
     trace = load_trace(tmp_path / "t")
     assert trace.layers == ["parts.0", "parts.1"]
-    assert trace.iterations[0].forward_start_ps.tolist() == [
-        0,
-        2,
-    ]  # one hook marks both moments at the beginning
+    assert trace.iterations[0].forward_start_ps.tolist() == [0, 2]  # one hook marks both moments at the beginning
     assert trace.manifest["capture_overhead"]["pairs"] == 1
 
 
@@ -313,15 +306,15 @@ def test_figures_do_not_depend_on_how_many_runs_are_computed_at_once(
     at_once = summarise(gradient)
     assert at_once.shape == (3, -(-elements // 256)) and torch.equal(gradient, before)
     for rows in (1, 7, 10**9):
-        monkeypatch.setattr("gradwire.traces.capture.statistics.CACHED_ROWS", rows if rows > 1 or elements < 10**4 else 3)
+        monkeypatch.setattr(
+            "gradwire.traces.capture.statistics.CACHED_ROWS", rows if rows > 1 or elements < 10**4 else 3
+        )
         assert torch.equal(summarise(gradient), at_once)
 
 
 def test_a_sparse_gradient(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Embedding(50, 8, sparse=True), nn.Linear(8, 2))
-    trace = train(
-        model, tmp_path / "t", lambda: torch.randint(0, 50, (3, 4)), {"early": range(1)}, momentum=0.0
-    )
+    trace = train(model, tmp_path / "t", lambda: torch.randint(0, 50, (3, 4)), {"early": range(1)}, momentum=0.0)
     assert trace.chunk_max(0, 0).max() > 0
 
 
@@ -394,4 +387,4 @@ def test_a_compiled_part_of_a_model(tmp_path: Path) -> None:
 def test_data_parallel_is_refused() -> None:
     model = nn.DataParallel(Tiny())
     with pytest.raises(TraceError, match=r"nn\.DataParallel; expected DistributedDataParallel"):
-        Recorder(model, torch.optim.SGD(model.parameters(), 0.1), {"early": [0]})
+        TraceRecorder(model, torch.optim.SGD(model.parameters(), 0.1), {"early": [0]})

@@ -15,10 +15,7 @@ from trace_cases import small_trace
 from written_traces import TABLES, edit_manifest
 
 from gradwire.scenarios.errors import TraceError
-from gradwire.traces.trace import (
-    SCHEMA_VERSION,
-    load_trace,
-)
+from gradwire.traces.trace import SCHEMA_VERSION, load_trace
 
 
 @pytest.fixture
@@ -65,9 +62,7 @@ def test_flipped_byte_in_the_data_is_noticed(saved: Path) -> None:
 
 def test_other_schema_version(saved: Path) -> None:
     edit_manifest(saved, schema_version=SCHEMA_VERSION + 1)
-    with pytest.raises(
-        TraceError, match=f"schema version {SCHEMA_VERSION + 1}; expected {SCHEMA_VERSION}, 2 or 1; "
-    ):
+    with pytest.raises(TraceError, match=f"schema version {SCHEMA_VERSION + 1}; expected {SCHEMA_VERSION}, 2 or 1; "):
         load_trace(saved)
 
 
@@ -77,10 +72,7 @@ def test_other_schema_version(saved: Path) -> None:
         ({"schema_version": None}, "schema version None"),
         ({"schema_version": True}, "schema version True"),
         ({"magnitudes": {"source": "guessed"}}, "magnitudes .'source': 'guessed'"),
-        (
-            {"groups": [{"kind": "fsdp_unit", "tensors": [0, 4]}]},
-            r"groups\[0\]: tensors \[0, 4\]; expected .* 0 to 3",
-        ),
+        ({"groups": [{"kind": "fsdp_unit", "tensors": [0, 4]}]}, r"groups\[0\]: tensors \[0, 4\]; expected .* 0 to 3"),
         ({"groups": [{"tensors": [0]}]}, r"groups\[0\]: kind None"),
         ({"name": 3}, "name 3"),
         ({"rows": None}, "rows None"),
@@ -126,8 +118,10 @@ def test_names_of_columns_that_are_no_text(saved: Path, table: str) -> None:
 
 
 def test_a_trace_beyond_the_memory_of_the_machine(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradwire.traces.room.available", lambda: 100)
-    with pytest.raises(TraceError, match=r"chunks.parquet: a trace of \d+ chunks would take .* GiB of memory; expected at most"):
+    monkeypatch.setattr("gradwire.traces.storage.memory_limits.available_bytes", lambda: 100)
+    with pytest.raises(
+        TraceError, match=r"chunks.parquet: a trace of \d+ chunks would take .* GiB of memory; expected at most"
+    ):
         load_trace(saved)
 
 
@@ -154,11 +148,11 @@ def test_wrong_contents_are_refused(saved: Path, tmp_path: Path) -> None:
         ("tensors", "numel", pa.array([1] * 4), "numel|rows"),
         ("tensors", "name", pa.array([None, "b", "c", "d"], pa.string()), "empty values"),
         ("tensors", "tensor", pa.array([0, 2, 1, 3], pa.int32()), "tensor 2 in row 1; expected 1"),
-        ("chunks", "mean", pa.array(mean), "not finite"),
+        ("chunks", "mean", pa.array(mean), "non-finite"),
         ("iterations", "sampled", pa.array([True, False, True]), "rows; expected .* for these tensors"),
         ("iterations", "rank", pa.array([0, -1, 0], pa.int32()), "iteration 1: rank -1; expected 0 or more"),
         ("iterations", "rank", pa.array([0, None, 0], pa.int32()), "empty values"),
-        ("iterations", "ready_ps", pa.array(early), "iteration 1: a gradient ready outside it"),
+        ("iterations", "ready_ps", pa.array(early), "iteration 1: a gradient is ready outside of the iteration"),
         ("iterations", "ready_ps", pa.array(short), "iteration 1: ready_ps is int64"),
         ("iterations", "end_ps", pa.array([1, 2, 3]), "end_ps 1; expected"),
     ]

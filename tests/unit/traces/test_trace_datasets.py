@@ -51,7 +51,7 @@ def test_a_pickle_cannot_run_code(tmp_path: Path) -> None:
             return os.system, (f"touch {tmp_path}/ran",)
 
     (tmp_path / "data_batch_1").write_bytes(pickle.dumps(Evil()))
-    with pytest.raises(TraceError, match=r"data_batch_1: is no CIFAR pickle \(refers to .*system"):
+    with pytest.raises(TraceError, match=r"data_batch_1: not a CIFAR pickle \(refers to .*system"):
         load_images(tmp_path)
     assert not (tmp_path / "ran").exists()
 

@@ -69,8 +69,16 @@ def test_a_class_may_be_called_test(tmp_path: Path) -> None:
 
 def test_what_is_missing_is_said_by_the_layout_of_train(tmp_path: Path) -> None:
     for name, write, words in (
-        ("folder", lambda at: classes(at, train="ab"), r"expected pictures in train/CLASS and in test/CLASS \(or val/CLASS\)"),
-        ("parquet", lambda at: write_parquet(at / "train-0.parquet", PICTURES, [0, 1, 2]), r"expected test-\*\.parquet"),
+        (
+            "folder",
+            lambda at: classes(at, train="ab"),
+            r"expected pictures in train/CLASS and in test/CLASS \(or val/CLASS\)",
+        ),
+        (
+            "parquet",
+            lambda at: write_parquet(at / "train-0.parquet", PICTURES, [0, 1, 2]),
+            r"expected test-\*\.parquet",
+        ),
         ("pickle", lambda at: write_pickle(at / "data_batch_1", 5), "expected test or test_batch"),
     ):
         (tmp_path / name).mkdir()
@@ -95,7 +103,9 @@ def test_labels_that_no_class_has(tmp_path: Path, split: str, labels: list[Any],
     write_parquet(tmp_path / "train-0.parquet", PICTURES, [0, 1, 2])
     write_parquet(tmp_path / f"{split}-1.parquet", PICTURES, labels)
     most = {"train": 999_999, "test": "2, the largest in train"}[split]
-    with pytest.raises(TraceError, match=rf"{split}-1\.parquet: has the {words} expected whole numbers from 0 to {most}"):
+    with pytest.raises(
+        TraceError, match=rf"{split}-1\.parquet: has the {words} expected whole numbers from 0 to {most}"
+    ):
         load_splits(tmp_path)
 
 
@@ -147,13 +157,15 @@ def test_what_is_no_file_is_not_opened(tmp_path: Path, kind: str) -> None:
         odd.mkdir()
     else:
         odd.symlink_to("/dev/zero" if kind == "device" else "nowhere.png")
-    with pytest.raises(TraceError, match=r"99\.png: has the name of a picture but is no file; expected a JPEG or PNG"):
+    with pytest.raises(
+        TraceError, match=r"99\.png: has the name of a picture but is not a regular file; expected a JPEG or PNG"
+    ):
         load_images(tmp_path)
 
 
 def test_parquet_that_is_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "train-0.parquet")
-    with pytest.raises(TraceError, match=r"train-0\.parquet: is no file"):
+    with pytest.raises(TraceError, match=r"train-0\.parquet: not a regular file"):
         load_images(tmp_path)
 
 

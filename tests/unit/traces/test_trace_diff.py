@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 from trace_cases import small_trace
 
-from gradwire.traces.diff import diff, print_diff
-from gradwire.traces.info import info
+from gradwire.traces.tools.diff import diff, print_diff
+from gradwire.traces.tools.info import info
 from gradwire.traces.trace import Iteration, TensorInfo, Trace
 
 BASE = {"name": "base"}
@@ -102,7 +102,7 @@ def test_tensors_only_in_one_changed_and_reordered() -> None:
     assert "only in A: u" in text
     assert "only in B: w" in text
     assert "changed: v: [512] float32, 2.00 KiB -> [256] float16, 512 B" in text
-    assert "2 tensors in common (by name, in another order), 2 of them changed" in text
+    assert "2 common tensors (by name, reordered), 2 of them changed" in text
 
 
 def test_other_names_of_equal_sizes_are_matched_by_place() -> None:
@@ -110,9 +110,9 @@ def test_other_names_of_equal_sizes_are_matched_by_place() -> None:
     data = diff(a, b)
     assert (data["tensors"]["matched_by"], data["tensors"]["common"]) == ("place", 2)
     assert data["magnitudes"]["early"]["tensors"][0] == {"name": "t", "a": 1.0, "b": 4.0, "log2_ratio": 2.0}
-    assert "by place and size, as no name agrees" in shown(a, b)
+    assert "by position and size, no common names" in shown(a, b)
     assert diff(a, trace(["x"], [[4.0]]))["tensors"]["matched_by"] == "nothing"
-    assert "no tensor in common" in shown(a, trace(["x"], [[4.0]]))
+    assert "no common tensors" in shown(a, trace(["x"], [[4.0]]))
 
 
 def test_magnitudes_by_size_and_in_the_gradients_own_units() -> None:
@@ -137,15 +137,10 @@ def test_rank_correlation_of_chunks() -> None:
     assert found["rank_correlation"] == pytest.approx((120 / 143) ** 0.5)
     # Fewer than ten chunks: no answer. Two tensors: weighted by bytes, 20 chunks in order and 10 in reverse.
     assert (
-        diff(trace(["t"], [rising[:9]]), trace(["t"], [rising[:9]]))["magnitudes"]["early"][
-            "rank_correlation"
-        ]
-        is None
+        diff(trace(["t"], [rising[:9]]), trace(["t"], [rising[:9]]))["magnitudes"]["early"]["rank_correlation"] is None
     )
     twenty, ten = [float(n) for n in range(20)], [float(n) for n in range(10)]
-    found = diff(trace(["t", "u"], [twenty, ten]), trace(["t", "u"], [twenty, ten[::-1]]))["magnitudes"][
-        "early"
-    ]
+    found = diff(trace(["t", "u"], [twenty, ten]), trace(["t", "u"], [twenty, ten[::-1]]))["magnitudes"]["early"]
     assert found["rank_correlation"] == pytest.approx((20 - 10) / 30)
 
 
@@ -154,9 +149,7 @@ def test_phases_of_other_names_are_compared_as_a_whole() -> None:
     assert data["phases"] == {"common": [], "only_in_a": ["early"], "only_in_b": ["imported"]}
     assert list(data["timing"]) == list(data["magnitudes"]) == ["all"]
     assert data["magnitudes"]["all"]["ratio"] == 2.0
-    assert "phases only in B: imported" in shown(
-        trace(["t"], [[1.0]]), trace(["t"], [[2.0]], phase="imported")
-    )
+    assert "phases only in B: imported" in shown(trace(["t"], [[1.0]]), trace(["t"], [[2.0]], phase="imported"))
 
 
 def test_only_iterations_with_statistics_of_their_own_count() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import gradwire
-from gradwire.traces.tables import GRAPHS, RMS, SCHEMAS, SCHEMAS_3
+from gradwire.traces.storage.tables import GRAPHS, RMS, SCHEMAS, SCHEMAS_3
 
 ROOT = Path(gradwire.__file__).resolve().parents[1]
 TEXT = (ROOT / "docs" / "traces.md").read_text(encoding="utf-8")

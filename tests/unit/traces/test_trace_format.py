@@ -18,15 +18,7 @@ from trace_cases import small_trace
 from written_traces import TABLES, edit_manifest, same
 
 from gradwire.scenarios.errors import TraceError
-from gradwire.traces.trace import (
-    Iteration,
-    TensorInfo,
-    Trace,
-    bundled_traces,
-    load_trace,
-    scale_exponents,
-    to_halves,
-)
+from gradwire.traces.trace import Iteration, TensorInfo, Trace, bundled_traces, load_trace, scale_exponents, to_float16
 
 
 @given(
@@ -49,9 +41,7 @@ def test_round_trip(
     directory = tmp_path_factory.mktemp("round") / "trace"
     halves = (range(iterations // 2), range(iterations // 2, iterations))
     chosen = [iterations * rank + n for rank in range(ranks) for half in halves for n in half[::every]]
-    trace = small_trace(
-        seed=seed, iterations=iterations, tensors=tensors, rms=rms, ranks=ranks, sampled=chosen
-    )
+    trace = small_trace(seed=seed, iterations=iterations, tensors=tensors, rms=rms, ranks=ranks, sampled=chosen)
     trace.save(directory)
     again = load_trace(directory)
     same(trace, again)
@@ -67,26 +57,17 @@ def test_digest_sees_every_part() -> None:
     iteration = base.iterations[0]
     later = np.array(iteration.ready_ps)
     later[0] -= 1
-    changed = [
-        Iteration(**{**vars(iteration), "ready_ps": later}),
-        *base.iterations[1:],
-    ]
+    changed = [Iteration(**{**vars(iteration), "ready_ps": later}), *base.iterations[1:]]
     means = np.array(base._mean)
     means[0, 0] += np.float16(0.5)
     for trace in (
-        Trace(
-            {**base.manifest, "note": 1}, base.layers, base.tensors, base.iterations, base._mean, base._max
-        ),
+        Trace({**base.manifest, "note": 1}, base.layers, base.tensors, base.iterations, base._mean, base._max),
         Trace(base.manifest, base.layers, base.tensors, changed, base._mean, base._max),
         Trace(base.manifest, base.layers, base.tensors, base.iterations, means, base._max),
     ):
         digests.add(trace.digest())
     assert len(digests) == 5
-    for other in (
-        small_trace(seed=1, rms=True),
-        small_trace(seed=1, ranks=2),
-        small_trace(seed=1, sampled=[0, 3]),
-    ):
+    for other in (small_trace(seed=1, rms=True), small_trace(seed=1, ranks=2), small_trace(seed=1, sampled=[0, 3])):
         digests.add(other.digest())
     half = base.iterations[0], Iteration(**{**vars(base.iterations[1]), "rank": 1}), *base.iterations[2:]
     digests.add(Trace(base.manifest, base.layers, base.tensors, half, base._mean, base._max).digest())
@@ -126,7 +107,7 @@ def test_unknown_name_lists_what_there_is(monkeypatch: pytest.MonkeyPatch, tmp_p
     small_trace().save(tmp_path / "resnet50")
     assert bundled_traces() == ["resnet50"]
     assert load_trace("resnet50").name == "small"
-    with pytest.raises(TraceError, match=r"resnet5: no such trace.*resnet50; did you mean resnet50\?"):
+    with pytest.raises(TraceError, match=r"resnet5: no such trace.*resnet50; did you mean 'resnet50'\?"):
         load_trace("resnet5")
     (tmp_path / "file").write_text("")
     with pytest.raises(TraceError, match="is a file"):
@@ -167,12 +148,8 @@ def test_l2_is_the_norm_of_the_values() -> None:
     runs = np.split(values, [256, 512])
     exponent = int(scale_exponents(np.array([np.abs(values).max()]))[0])
     figures = [
-        to_halves(np.array([f(run) for run in runs]), exponent)[np.newaxis]
-        for f in (
-            lambda run: np.abs(run).mean(),
-            lambda run: np.abs(run).max(),
-            lambda run: np.sqrt((run**2).mean()),
-        )
+        to_float16(np.array([f(run) for run in runs]), exponent)[np.newaxis]
+        for f in (lambda run: np.abs(run).mean(), lambda run: np.abs(run).max(), lambda run: np.sqrt((run**2).mean()))
     ]
     base = small_trace(iterations=1, tensors=1)
     iteration = base.iterations[0]
@@ -229,7 +206,7 @@ def test_row_groups_are_one_per_sampled_iteration(tmp_path: Path) -> None:
 def test_scaled_halves_neither_vanish_nor_overflow(values: list[float]) -> None:
     array = np.array(values, dtype=np.float64)
     exponent = int(scale_exponents(np.array([array.max()]))[0])
-    halves = to_halves(array, exponent)
+    halves = to_float16(array, exponent)
     assert (halves > 0).all()
     assert np.isfinite(halves).all()
     assert 2**14 <= halves.max() <= 2**15
@@ -243,7 +220,7 @@ def test_gradients_that_float16_would_lose_survive() -> None:
     tiny = np.array([0.0, 1e-12, 3e-9])
     assert (tiny.astype(np.float16) == 0).all()
     exponent = int(scale_exponents(np.array([tiny.max()]))[0])
-    restored = np.ldexp(to_halves(tiny, exponent).astype(np.float64), -exponent)
+    restored = np.ldexp(to_float16(tiny, exponent).astype(np.float64), -exponent)
     assert restored[0] == 0
     np.testing.assert_allclose(restored[1:], tiny[1:], rtol=2**-11)
 
@@ -266,7 +243,7 @@ def test_a_trace_cannot_be_written_to() -> None:
 
 def test_the_format_does_not_need_torch() -> None:
     code = (
-        "import sys, gradwire.traces.trace, gradwire.traces.storage, gradwire.traces.reading, gradwire.traces.messages, gradwire.traces.info, gradwire.traces.datasets.images;"
+        "import sys, gradwire.traces.trace, gradwire.traces.storage.writer, gradwire.traces.storage.reader, gradwire.traces.tagging, gradwire.traces.tools.info, gradwire.traces.datasets.images;"
         "sys.exit('torch' in sys.modules)"
     )
     root = Path(__file__).parents[3]

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from trace_cases import small_trace
 
-from gradwire.traces.info import blocks, info, print_info
+from gradwire.traces.tools.info import info, layer_blocks, print_info
 from gradwire.traces.trace import Iteration, TensorInfo, Trace
 
 
@@ -79,9 +79,7 @@ def deep(names: list[str]) -> Trace:
     infos = [TensorInfo(f"{name}.w", (256,), 256, "float32", n) for n, name in enumerate(names)]
     ends = np.arange(1, len(names) + 1) * 10**9
     ready = 2 * ends[-1] - ends + 10**9
-    captured = [
-        Iteration(0, "early", 3, 1.0, ends - 10**9, ends, ready, int(ready.max()), 0, int(ready.max()))
-    ]
+    captured = [Iteration(0, "early", 3, 1.0, ends - 10**9, ends, ready, int(ready.max()), 0, int(ready.max()))]
     ones = np.ones((1, len(names)), dtype=np.float16)
     return Trace({"name": "deep"}, names, infos, captured, ones, ones)
 
@@ -99,18 +97,18 @@ def test_many_layers_are_shown_in_blocks_unless_asked_for_each() -> None:
 
 def test_blocks_by_the_deepest_names_that_are_few_enough() -> None:
     names = ["a.0.x", "a.0.y", "a.1.x", "b.0.x", "a.0.z"]
-    assert blocks(names, 5) == [
+    assert layer_blocks(names, 5) == [
         ("a.0.x", 0, 0),
         ("a.0.y", 1, 1),
         ("a.1.x", 2, 2),
         ("b.0.x", 3, 3),
         ("a.0.z", 4, 4),
     ]
-    assert blocks(names, 4) == [("a.0", 0, 1), ("a.1", 2, 2), ("b.0", 3, 3), ("a.0", 4, 4)]
-    assert blocks(names, 3) == [("a", 0, 2), ("b", 3, 3), ("a", 4, 4)]  # only neighbours belong together
+    assert layer_blocks(names, 4) == [("a.0", 0, 1), ("a.1", 2, 2), ("b.0", 3, 3), ("a.0", 4, 4)]
+    assert layer_blocks(names, 3) == [("a", 0, 2), ("b", 3, 3), ("a", 4, 4)]  # only neighbours belong together
     nodes = ["n1 Conv2d(3, 0.5)", "n2 ReLU()", "n3 Linear(0.1)"]
-    assert blocks(nodes, 2) == [("n1 Conv2d to n2 ReLU", 0, 1), ("n3 Linear", 2, 2)]
-    assert blocks(names, 2) == [("a.0.x to a.0.y", 0, 1), ("a.1.x to a.0.z", 2, 4)]
+    assert layer_blocks(nodes, 2) == [("n1 Conv2d to n2 ReLU", 0, 1), ("n3 Linear", 2, 2)]
+    assert layer_blocks(names, 2) == [("a.0.x to a.0.y", 0, 1), ("a.1.x to a.0.z", 2, 4)]
 
 
 def test_an_unknown_loss_is_null() -> None:
@@ -158,7 +156,7 @@ def test_where_figures_come_from() -> None:
     assert data["groups"][0] == {"kind": "ddp_bucket", "tensors": [1, 2], "bytes": 2048}
     assert data["phases"]["early"]["iteration_ps_by_rank"] == {"0": 105, "1": 115}
     text = shown(trace).replace("\n", " ")
-    assert "4 iterations of 2 workers (ranks 0, 1), 2 of them with gradient magnitudes of their own" in text
+    assert "4 iterations of 2 workers (ranks 0, 1), 2 of them with gradient magnitudes" in text
     assert (
         "times imported (one after the other); gradient magnitudes not measured: lognormal model fitted to resnet50"
         in " ".join(text.split())

@@ -11,8 +11,8 @@ import pytest
 from trace_cases import small_trace
 
 from gradwire.scenarios.errors import TraceError
-from gradwire.traces.merge import merge
-from gradwire.traces.storage import RAW, raw_folder, raw_gradient, write
+from gradwire.traces.storage.writer import RAW, raw_folder, raw_gradient, write
+from gradwire.traces.tools.rank_merge import merge_ranks
 from gradwire.traces.trace import Trace, load_trace
 
 
@@ -33,7 +33,7 @@ def rank_trace(rank: int, *, exponent: int = 0, draws: int = 1, rms: bool = True
 def test_everything_of_every_rank_is_there(tmp_path: Path) -> None:
     ranks = [rank_trace(rank, exponent=4 - rank) for rank in range(3)]
     paths = [trace.save(tmp_path / f"t.rank{n}") for n, trace in enumerate(ranks)]
-    assert merge([paths[2], paths[0], paths[1]], tmp_path / "all") == tmp_path / "all"
+    assert merge_ranks([paths[2], paths[0], paths[1]], tmp_path / "all") == tmp_path / "all"
     merged = load_trace(tmp_path / "all")
     assert merged.ranks == [0, 1, 2]
     assert merged.name == "all"
@@ -46,9 +46,7 @@ def test_everything_of_every_rank_is_there(tmp_path: Path) -> None:
         np.testing.assert_array_equal(iteration.ready_ps, source.ready_ps)
         for number in range(len(merged.tensors)):
             assert merged.tensors[number].scale_exponent == 2 + number  # of rank 2, the smallest
-            for mine, theirs in zip(
-                merged.magnitudes(index, number), ranks[rank].magnitudes(own, number), strict=True
-            ):
+            for mine, theirs in zip(merged.magnitudes(index, number), ranks[rank].magnitudes(own, number), strict=True):
                 np.testing.assert_allclose(mine, theirs, rtol=2**-11)
             np.testing.assert_allclose(merged.l2(index, number), ranks[rank].l2(own, number), rtol=2**-11)
 
@@ -56,7 +54,7 @@ def test_everything_of_every_rank_is_there(tmp_path: Path) -> None:
 def test_what_ranks_say_alike_and_what_not(tmp_path: Path) -> None:
     for rank in range(2):
         rank_trace(rank).save(tmp_path / f"r{rank}")
-    merge([tmp_path / "r0", tmp_path / "r1"], tmp_path / "all")
+    merge_ranks([tmp_path / "r0", tmp_path / "r1"], tmp_path / "all")
     manifest = load_trace(tmp_path / "all").manifest
     assert manifest["model"] == "m"
     assert manifest["per_rank"] == {
@@ -70,7 +68,7 @@ def test_a_small_gradient_beside_a_large_one_does_not_vanish(tmp_path: Path) -> 
     large, small = rank_trace(0), rank_trace(1, exponent=30)
     large.save(tmp_path / "r0")
     small.save(tmp_path / "r1")
-    merged = load_trace(merge([tmp_path / "r0", tmp_path / "r1"], tmp_path / "all"))
+    merged = load_trace(merge_ranks([tmp_path / "r0", tmp_path / "r1"], tmp_path / "all"))
     for number in range(len(merged.tensors)):
         assert (merged.chunk_mean(4, number) > 0).all()
         np.testing.assert_array_equal(merged.chunk_mean(0, number), large.chunk_mean(0, number))
@@ -84,14 +82,14 @@ def test_a_rank_without_gradient_does_not_cost_the_others_precision(tmp_path: Pa
         tmp_path / "r0"
     )
     other.save(tmp_path / "r1")
-    merged = load_trace(merge([tmp_path / "r0", tmp_path / "r1"], tmp_path / "all"))
+    merged = load_trace(merge_ranks([tmp_path / "r0", tmp_path / "r1"], tmp_path / "all"))
     np.testing.assert_array_equal(merged.magnitudes(4, 0)[0], other.magnitudes(0, 0)[0])
 
 
 def test_rms_is_there_only_if_every_rank_has_it(tmp_path: Path) -> None:
     rank_trace(0).save(tmp_path / "r0")
     rank_trace(1, rms=False).save(tmp_path / "r1")
-    assert load_trace(merge([tmp_path / "r0", tmp_path / "r1"], tmp_path / "all")).chunk_rms(0, 0) is None
+    assert load_trace(merge_ranks([tmp_path / "r0", tmp_path / "r1"], tmp_path / "all")).chunk_rms(0, 0) is None
 
 
 def test_raw_gradients_come_along(tmp_path: Path) -> None:
@@ -101,7 +99,7 @@ def test_raw_gradients_come_along(tmp_path: Path) -> None:
             raw_folder(raw, index).mkdir(parents=True)
             np.save(raw_folder(raw, index) / "00001.npy", np.full(3, 10 * rank + index, dtype=np.float32))
         write(rank_trace(rank), tmp_path / f"r{rank}", raw=raw / RAW)
-    merge([tmp_path / "r0", tmp_path / "r1"], tmp_path / "all")
+    merge_ranks([tmp_path / "r0", tmp_path / "r1"], tmp_path / "all")
     assert [raw_gradient(tmp_path / "all", index, 1)[0] for index in (0, 2, 4, 6)] == [0, 2, 10, 12]
     with pytest.raises(TraceError, match=r"iter0001.*missing; expected a capture with raw=True"):
         raw_gradient(tmp_path / "all", 1, 1)
@@ -120,23 +118,23 @@ def test_what_does_not_belong_together(tmp_path: Path) -> None:
         odd = Trace(one.manifest, **parts, chunk_mean=one._mean, chunk_max=one._max, sampled=one.sampled)
         odd.save(tmp_path / name)
         with pytest.raises(TraceError, match=message) as caught:
-            merge([tmp_path / "r0", tmp_path / name], tmp_path / "all")
+            merge_ranks([tmp_path / "r0", tmp_path / name], tmp_path / "all")
         assert name in str(caught.value)
         assert not (tmp_path / "all").exists()
 
-    refused("again", "rank 0 is in .*r0 as well", iterations=[replace(i, rank=0) for i in one.iterations])
-    refused("layers", r"layer 1 is another one \(other\)", layers=["layer0", "other"])
+    refused("again", "rank 0 is also in .*r0", iterations=[replace(i, rank=0) for i in one.iterations])
+    refused("layers", r"layer 1 differs \(other\)", layers=["layer0", "other"])
     others = [replace(one.tensors[0], dtype="bfloat16"), *one.tensors[1:]]
-    refused("dtype", "tensor 0 is another one .t0 .* bfloat16", tensors=others)
+    refused("dtype", "tensor 0 differs .t0 .* bfloat16", tensors=others)
     steps = [replace(i, step=i.step + 1) for i in one.iterations]
     refused("steps", "recorded steps .*'early': .1, 11.*expected .*'early': .0, 10", iterations=steps)
 
 
 def test_nothing_to_merge_or_no_room_for_it(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="no traces given"):
-        merge([], tmp_path / "all")
+        merge_ranks([], tmp_path / "all")
     rank_trace(0).save(tmp_path / "r0")
     with pytest.raises(TraceError, match="exists already"):
-        merge([tmp_path / "r0"], tmp_path / "r0")
+        merge_ranks([tmp_path / "r0"], tmp_path / "r0")
     with pytest.raises(TraceError, match="no such trace"):
-        merge([tmp_path / "r7"], tmp_path / "all")
+        merge_ranks([tmp_path / "r7"], tmp_path / "all")

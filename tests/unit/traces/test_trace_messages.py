@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from trace_cases import small_trace
 
 from gradwire.scenarios.schema.policy import Tagging
-from gradwire.traces.messages import SMALLEST_SAMPLE, Tagger, layer_priorities, packet_statistics
+from gradwire.traces.tagging import SMALLEST_SAMPLE, Tagger, layer_priorities, packet_statistics
 from gradwire.traces.trace import CHUNK_ELEMENTS, Iteration, TensorInfo, Trace
 
 
@@ -46,9 +46,7 @@ def test_packet_statistics_match_the_definition(case: tuple[int, int, int, int],
     mean = draw.lognormal(0, 3, chunks).astype(np.float16)
     largest = (mean * 3).astype(np.float16)
     got = packet_statistics(mean, largest, numel, per_packet, first_element=first, n_elements=count)
-    want = slow_statistics(
-        mean.astype(float).tolist(), largest.astype(float).tolist(), per_packet, first, count
-    )
+    want = slow_statistics(mean.astype(float).tolist(), largest.astype(float).tolist(), per_packet, first, count)
     np.testing.assert_allclose(got[0], want[0], rtol=1e-12)
     np.testing.assert_array_equal(got[1], want[1])
 
@@ -60,9 +58,7 @@ def test_small_packets_beside_large_ones_lose_no_precision() -> None:
     np.testing.assert_array_equal(got, mean.astype(np.float64))
 
 
-@pytest.mark.parametrize(
-    ("first", "count", "per_packet"), [(0, 301, 10), (-1, 5, 10), (300, 1, 10), (0, 1, 0)]
-)
+@pytest.mark.parametrize(("first", "count", "per_packet"), [(0, 301, 10), (-1, 5, 10), (300, 1, 10), (0, 1, 0)])
 def test_ranges_outside_the_tensor_are_refused(first: int, count: int, per_packet: int) -> None:
     chunks = np.ones(2, dtype=np.float16)
     with pytest.raises(ValueError, match="elements"):
@@ -79,8 +75,7 @@ def layered_trace(sizes: list[list[int]], iterations: int = 1) -> Trace:
     times = np.zeros(len(sizes), dtype=np.int64)
     ready = np.ones(len(infos), dtype=np.int64)
     captured = [
-        Iteration(i, "early" if i < 3 else "late", i, 1.0, times, times, ready, 1, 0, 1)
-        for i in range(iterations)
+        Iteration(i, "early" if i < 3 else "late", i, 1.0, times, times, ready, 1, 0, 1) for i in range(iterations)
     ]
     chunks = sum(info.chunks for info in infos)
     mean = np.random.default_rng(0).lognormal(0, 1, (iterations, chunks)).astype(np.float16)
@@ -140,8 +135,7 @@ def test_hand_worked_threshold() -> None:
     """Four packets of one chunk each, f = 0.5, ewma = 0.5: the threshold is the averaged median."""
     times, ready = np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64)
     captured = [
-        Iteration(i, phase, i, 1.0, times, times, ready, 1, 0, 1)
-        for i, phase in enumerate(["early", "early", "late"])
+        Iteration(i, phase, i, 1.0, times, times, ready, 1, 0, 1) for i, phase in enumerate(["early", "early", "late"])
     ]
     mean = np.array([[1, 2, 4, 8], [10, 20, 40, 80], [1, 1, 0, 5]], dtype=np.float16)
     info = TensorInfo("t", (1024,), 1024, "float32", 0)
@@ -198,9 +192,7 @@ def test_a_rank_has_its_own_threshold() -> None:
     """Whatever the other rank's gradients are like, the threshold follows those of one rank alone."""
     both = small_trace(iterations=4, ranks=2)
     rows = len(both.iterations) // 2
-    alone = Trace(
-        both.manifest, both.layers, both.tensors, both.iterations[:rows], both._mean[:rows], both._max[:rows]
-    )
+    alone = Trace(both.manifest, both.layers, both.tensors, both.iterations[:rows], both._mean[:rows], both._max[:rows])
     merged, single = (Tagger(trace, Tagging(magnitude=True), 1) for trace in (both, alone))
     assert [merged.threshold(i, 0, 256) for i in range(rows)] == [single.threshold(i, 0, 256) for i in range(rows)]
     # The second rank starts afresh, with the quantile of its own first iteration.

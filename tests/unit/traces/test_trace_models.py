@@ -43,11 +43,11 @@ EXACT = {
     "vgg11-quarter": sum(
         9 * a * b + b + 2 * b
         for a, b in ((3, 16), (16, 32), (32, 64), (64, 64), (64, 128), (128, 128), (128, 128), (128, 128))
-    ) + 128 * 10 + 10,
+    )
+    + 128 * 10
+    + 10,
     # 128 characters and 256 places; per layer one projection of three, one out, a feed-forward of four, two norms
-    "char-gpt": (128 + 256) * 128
-    + 2 * (4 * (128**2 + 128) + 2 * 4 * 128**2 + 4 * 128 + 128 + 4 * 128)
-    + 2 * 128,
+    "char-gpt": (128 + 256) * 128 + 2 * (4 * (128**2 + 128) + 2 * 4 * 128**2 + 4 * 128 + 128 + 4 * 128) + 2 * 128,
     "char-lstm": 345_728,  # 128 x 192, 4 x 192 x (192 + 192 + 2), 192 x 128 + 128
     "resnet110": 1_727_962,
     "googlenet": 13_004_888,
@@ -58,8 +58,7 @@ EXACT = {
     "lstm": 2 * 10_000 * 650 + 10_000 + 2 * 4 * (2 * 650**2 + 2 * 650),
     "lstm-large": 2 * 10_000 * 1500 + 10_000 + 2 * 4 * (2 * 1500**2 + 2 * 1500),
     # one embedding; six layers with 4 and six with 8 projections of 512, feed-forwards of 2048, 2 and 3 norms
-    "transformer-base": 37_000 * 512
-    + 6 * (12 * (512**2 + 512) + 2 * (2 * 512 * 2048 + 2048 + 512) + 5 * 2 * 512),
+    "transformer-base": 37_000 * 512 + 6 * (12 * (512**2 + 512) + 2 * (2 * 512 * 2048 + 2048 + 512) + 5 * 2 * 512),
     "bert-base": 109_514_298,
     "gpt2-small": 124_439_808,
 }
@@ -223,7 +222,9 @@ def test_real_numbers(name: str) -> None:
     assert [name for name in silent if not name.endswith("key.bias")] == []
 
 
-@pytest.mark.parametrize("name", [name for name in REAL if "BatchNorm2d" in LAYERS[name]] + ["resnet8", "vgg11-quarter"])
+@pytest.mark.parametrize(
+    "name", [name for name in REAL if "BatchNorm2d" in LAYERS[name]] + ["resnet8", "vgg11-quarter"]
+)
 def test_every_channel_learns(name: str) -> None:
     """After three steps there is no channel whose normalisation is what it was, but for one in a thousand, by chance: one that is
     zero on both ways of a block, and rectified, would be for ever."""
@@ -343,7 +344,9 @@ def test_a_preactivated_network_starts_within_two_deviations() -> None:
     last = model.fc.weight.flatten()  # of which the deviation is what it has before it is cut
     assert 1.8 < last.abs().max().item() * 8 <= 2.001
     assert not any(parameter.any() for name, parameter in model.named_parameters() if name.endswith("bias"))
-    assert all((parameter == 1).all() for name, parameter in model.named_parameters() if "bn" in name and "weight" in name)
+    assert all(
+        (parameter == 1).all() for name, parameter in model.named_parameters() if "bn" in name and "weight" in name
+    )
 
 
 def test_positions_are_those_of_the_paper() -> None:
@@ -370,7 +373,7 @@ def test_the_output_matrix_is_the_embedding() -> None:
 
 
 def test_unknown_model() -> None:
-    with pytest.raises(TraceError, match=r"model 'resnet_50'.*did you mean resnet50"):
+    with pytest.raises(TraceError, match=r"model 'resnet_50'.*did you mean 'resnet50'"):
         find_model("resnet_50")
     with pytest.raises(TraceError, match="one of alexnet, vgg16"):
         find_model("perceptron")

@@ -12,8 +12,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="capture records PyTorch training (extra: capture)")
 
-from gradwire.traces.merge import merge  # noqa: E402
-from gradwire.traces.storage import raw_gradient  # noqa: E402
+from gradwire.traces.storage.writer import raw_gradient  # noqa: E402
+from gradwire.traces.tools.rank_merge import merge_ranks  # noqa: E402
 from gradwire.traces.trace import Trace, load_trace  # noqa: E402
 
 pytestmark = [
@@ -57,9 +57,7 @@ CASES = [("plain", "ddp"), ("mixed", "ddp"), ("plain", "fsdp2")]
 
 @pytest.mark.parametrize("rank", RANKS)
 @pytest.mark.parametrize(("folder", "kind"), CASES)
-def test_magnitudes_are_those_of_the_ranks_own_gradient(
-    jobs: Path, folder: str, kind: str, rank: int
-) -> None:
+def test_magnitudes_are_those_of_the_ranks_own_gradient(jobs: Path, folder: str, kind: str, rank: int) -> None:
     trace, expected = load(jobs / folder, kind, rank)
     assert trace.ranks == [rank]
     for index in trace.sampled:
@@ -70,9 +68,7 @@ def test_magnitudes_are_those_of_the_ranks_own_gradient(
             mean, largest = trace.magnitudes(index, number)
             np.testing.assert_allclose(mean, [run.mean() for run in runs], rtol=2e-3)
             np.testing.assert_allclose(largest, [run.max() for run in runs], rtol=2e-3)
-            np.testing.assert_allclose(
-                trace.l2(index, number), [np.linalg.norm(run) for run in runs], rtol=2e-3
-            )
+            np.testing.assert_allclose(trace.l2(index, number), [np.linalg.norm(run) for run in runs], rtol=2e-3)
 
 
 @pytest.mark.parametrize(("folder", "kind"), CASES)
@@ -84,9 +80,7 @@ def test_names_layers_and_times_are_those_of_the_plain_model(jobs: Path, folder:
     for iteration in trace.iterations:
         assert iteration.backward_end_ps == iteration.ready_ps.max()  # and not when the network was done
         assert (np.diff(iteration.forward_start_ps) > 0).all()
-        per_layer = [
-            max(iteration.ready_ps[n] for n, t in enumerate(trace.tensors) if t.layer == k) for k in range(4)
-        ]
+        per_layer = [max(iteration.ready_ps[n] for n, t in enumerate(trace.tensors) if t.layer == k) for k in range(4)]
         assert per_layer == sorted(per_layer, reverse=True)
     exposed = trace.manifest["exposed_communication_ps"]
     assert len(exposed) == 3
@@ -148,14 +142,12 @@ def test_the_network_is_in_no_time_of_fsdp2(jobs: Path) -> None:
     for iteration in trace.iterations:
         assert 0 < iteration.forward_end_ps.max() < iteration.backward_end_ps < 200
     assert min(trace.manifest["exposed_communication_ps"]) < 200
-    assert (
-        max(trace.manifest["capture_overhead"]["plain_s"]) > 10 * 1e6 / 1e12
-    )  # it is in the step as a whole
+    assert max(trace.manifest["capture_overhead"]["plain_s"]) > 10 * 1e6 / 1e12  # it is in the step as a whole
 
 
 def test_ranks_merge(jobs: Path, tmp_path: Path) -> None:
     paths = [jobs / "plain" / f"ddp.rank{rank}" for rank in RANKS]
-    merged = load_trace(merge(paths, tmp_path / "all"))
+    merged = load_trace(merge_ranks(paths, tmp_path / "all"))
     assert merged.ranks == [0, 1]
     assert merged.phases == {"training": [0, 1, 2, 3, 4, 5]}
     assert merged.groups == load_trace(paths[0]).groups

@@ -13,13 +13,13 @@ from matplotlib.image import imread
 from trace_cases import small_trace
 
 from gradwire.scenarios.errors import TraceError
-from gradwire.traces.plot import (
+from gradwire.traces.tools.plot import (
     backward_spans,
     layer_quantiles,
-    magnitudes,
+    magnitude_figure,
     plot_trace,
     shorten_name,
-    timeline,
+    timeline_figure,
 )
 from gradwire.traces.trace import Iteration, TensorInfo, Trace
 
@@ -50,9 +50,7 @@ def test_backward_of_a_gradient_ready_before_the_forward_pass_ends() -> None:
     trace = three_layers()
     of_the_second = [*trace.tensors[:2], replace(trace.tensors[2], layer=1)]  # which runs until 3 ms
     early = replace(trace.iterations[0], ready_ps=np.array([10, 9, 5]) * MS)
-    begin, end = backward_spans(
-        Trace(trace.manifest, trace.layers, of_the_second, [early], trace._mean, trace._max), 0
-    )
+    begin, end = backward_spans(Trace(trace.manifest, trace.layers, of_the_second, [early], trace._mean, trace._max), 0)
     assert (begin[1], end[1]) == (5 * MS, 5 * MS)
     assert (begin[0], end[0]) == (6 * MS, 10 * MS)
 
@@ -70,7 +68,7 @@ def bars(figure: Figure, panel: int, colour: str) -> list[tuple[float, float, fl
 
 
 def test_timeline_shows_every_layer_in_milliseconds() -> None:
-    figure = timeline(three_layers(), 0)
+    figure = timeline_figure(three_layers(), 0)
     assert bars(figure, 0, "#0072B2") == [(0, 0, 1), (1, 1, 2), (2, 3, 3)]
     assert bars(figure, 0, "#E69F00") == [(0, 8, 2), (2, 6, 2)]
     ready = figure.axes[0].lines[0]
@@ -95,21 +93,19 @@ def test_quantiles_are_of_each_layer_in_the_gradients_own_units() -> None:
 
 
 def test_layers_without_gradient_are_pointed_out() -> None:
-    figure = magnitudes(
-        three_layers(np.array([[1, 1, 1, 0, 0] + [0] * 8 + [1] * 4]))
-    )  # 2 of 5, 8 of 12 are zero
+    figure = magnitude_figure(three_layers(np.array([[1, 1, 1, 0, 0] + [0] * 8 + [1] * 4])))  # 2 of 5, 8 of 12 are zero
     marked = [line for line in figure.axes[0].lines if line.get_marker() == "v"]
     assert [list(line.get_xdata()) for line in marked] == [[2]]
     assert any("zero" in text.get_text() for text in figure.legends[0].get_texts())
-    assert not any("zero" in text.get_text() for text in magnitudes(three_layers()).legends[0].get_texts())
+    assert not any("zero" in text.get_text() for text in magnitude_figure(three_layers()).legends[0].get_texts())
 
 
 def test_modelled_magnitudes_are_not_called_measured() -> None:
     trace = three_layers()
-    assert "measured" in magnitudes(trace)._suptitle.get_text()
+    assert "measured" in magnitude_figure(trace)._suptitle.get_text()
     manifest = {**trace.manifest, "magnitudes": {"source": "model", "model": "lognormal"}}
     modelled = Trace(manifest, trace.layers, trace.tensors, trace.iterations, trace._mean, trace._max)
-    assert "from a lognormal model, not measured" in magnitudes(modelled)._suptitle.get_text()
+    assert "from a lognormal model, not measured" in magnitude_figure(modelled)._suptitle.get_text()
 
 
 def test_a_panel_per_phase_and_only_sampled_iterations() -> None:
@@ -117,24 +113,22 @@ def test_a_panel_per_phase_and_only_sampled_iterations() -> None:
     rows = np.array([0, 5])
     sparse = Trace(trace.manifest, trace.layers, trace.tensors, trace.iterations, trace._mean[rows], trace._max[rows],
                    None, [0, 5])  # fmt: skip
-    titles = [axes.get_title(loc="left") for axes in magnitudes(sparse).axes]
+    titles = [axes.get_title(loc="left") for axes in magnitude_figure(sparse).axes]
     assert titles == ["early: training step 0", "late: training step 50"]
 
 
 def test_a_merged_trace_says_whose_iterations_are_drawn() -> None:
     trace = small_trace(iterations=4)
-    captured = [
-        replace(each, phase="early", step=each.index % 2, rank=each.index // 2) for each in trace.iterations
-    ]
+    captured = [replace(each, phase="early", step=each.index % 2, rank=each.index // 2) for each in trace.iterations]
     merged = Trace(trace.manifest, trace.layers, trace.tensors, captured, trace._mean, trace._max)
-    assert magnitudes(merged).axes[0].get_title(loc="left") == "early: training steps 0, 1 of ranks 0, 1"
-    assert "(early, step 0, rank 1)" in timeline(merged, 2).axes[0].get_title(loc="left")
+    assert magnitude_figure(merged).axes[0].get_title(loc="left") == "early: training steps 0, 1 of ranks 0, 1"
+    assert "(early, step 0, rank 1)" in timeline_figure(merged, 2).axes[0].get_title(loc="left")
 
 
 def test_many_phases_are_the_first_and_the_last() -> None:
     trace = small_trace(iterations=6)
     captured = [replace(each, phase=f"p{each.index}") for each in trace.iterations]
-    figure = magnitudes(Trace(trace.manifest, trace.layers, trace.tensors, captured, trace._mean, trace._max))
+    figure = magnitude_figure(Trace(trace.manifest, trace.layers, trace.tensors, captured, trace._mean, trace._max))
     assert [axes.get_title(loc="left")[:2] for axes in figure.axes] == ["p0", "p1", "p2", "p5"]
     assert "4 of 6 phases" in figure._suptitle.get_text()
 
@@ -142,7 +136,7 @@ def test_many_phases_are_the_first_and_the_last() -> None:
 @pytest.mark.parametrize("layers", [1, 107, 220])
 def test_names_never_overlap(layers: int) -> None:
     trace = small_trace(tensors=2 * layers, largest=800, iterations=2)
-    for figure, axis in ((timeline(trace, 0), "y"), (magnitudes(trace), "x")):
+    for figure, axis in ((timeline_figure(trace, 0), "y"), (magnitude_figure(trace), "x")):
         figure.draw_without_rendering()
         axes = figure.axes[0] if axis == "y" else figure.axes[-1]
         labels = axes.get_yticklabels() if axis == "y" else axes.get_xticklabels()
@@ -167,7 +161,7 @@ def test_refusals_leave_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"exists already"):
         plot_trace(small_trace(), tmp_path)
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(TraceError, match=r"lies inside of something that is no folder"):
+    with pytest.raises(TraceError, match=r"has a parent that is not a folder"):
         plot_trace(small_trace(), tmp_path / "file" / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 

@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 from gradwire.cli import app
 from gradwire.scenarios.errors import TraceError
 from gradwire.traces.formats import export_trace
-from gradwire.traces.info import info, print_info
-from gradwire.traces.match import match
 from gradwire.traces.parts import Iteration, TensorInfo
-from gradwire.traces.retime import retime, times_of
-from gradwire.traces.storage import write
+from gradwire.traces.storage.writer import write
+from gradwire.traces.tools.info import info, print_info
+from gradwire.traces.tools.retime import load_times, retime
+from gradwire.traces.tools.tensor_matching import match_tensors
 from gradwire.traces.trace import BUNDLED, Trace, load_trace
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
@@ -53,7 +53,17 @@ def trace_of(
         end = (20 * count + index) * scale
         captured.append(
             Iteration(
-                index, phase, index, 0.5 + index, begin, begin + 10 * scale, ready, end, 3 * scale, end + 3 * scale, rank
+                index,
+                phase,
+                index,
+                0.5 + index,
+                begin,
+                begin + 10 * scale,
+                ready,
+                end,
+                3 * scale,
+                end + 3 * scale,
+                rank,
             )
         )
     chunks = sum(-(-size // 256) for size in sizes)
@@ -118,9 +128,7 @@ def test_of_another_head_the_times_are_taken_as_they_are_and_it_is_named() -> No
     same_times(made.iterations[0], b.iterations[0])
     said = made.manifest["retimed"]
     assert said["matched"] == 4
-    assert said["same_place_other_size"] == [
-        {"name": "t4", "elements": 70, "there": "other4", "there_elements": 7000}
-    ]
+    assert said["same_place_other_size"] == [{"name": "t4", "elements": 70, "there": "other4", "there_elements": 7000}]
 
 
 @pytest.mark.parametrize("names", ["t", "other"])
@@ -185,7 +193,7 @@ def test_readiness_matches_what_is_listed_in_another_order() -> None:
         plain.manifest, plain.layers, [plain.tensors[n] for n in order],
         [replace(each, ready_ps=each.ready_ps[order]) for each in plain.iterations], plain._mean, plain._max,
     )  # fmt: skip
-    assert match(a, b).by == "readiness"
+    assert match_tensors(a, b).by == "readiness"
     same_times(retime(a, b).iterations[0], plain.iterations[0])
 
 
@@ -248,7 +256,7 @@ def test_shared_magnitudes_are_read_where_they_are(tmp_path: Path, monkeypatch: 
 
 def test_other_magnitudes_are_not_shared(tmp_path: Path) -> None:
     trace = trace_of([300, 40])
-    with pytest.raises(TraceError, match="t: has other magnitudes than resnet20"):
+    with pytest.raises(TraceError, match="t: magnitudes differ from those of resnet20"):
         write(trace, tmp_path / "made", chunks_of="resnet20")
     assert not (tmp_path / "made").exists()
 
@@ -283,7 +291,7 @@ def test_times_of_a_chakra_trace(tmp_path: Path) -> None:
     """Of a job that was exported, whole microseconds; it has no names of layers that would do."""
     a, b = trace_of([300, 40, 90]), trace_of([300, 40, 90], names="other", scale=10**6)
     (file,) = export_trace(b, tmp_path / "job", format="chakra")
-    times, source = times_of(file)
+    times, source = load_times(file)
     made, theirs = retime(a, times).iterations[0], b.iterations[0]
     assert source["format"] == "chakra"
     np.testing.assert_array_equal(made.ready_ps, theirs.ready_ps)
@@ -319,10 +327,15 @@ def test_what_cannot_be_is_refused(
 # --- what comes with gradwire ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "owner", "matched"), [
-    ("resnet50-v100", "resnet50", 159), ("vgg16-gpu", "vgg16", 15), ("vgg16-h100", "vgg16", 32),
-    ("gpt2-small-h100", "gpt2-small", 148),
-])
+@pytest.mark.parametrize(
+    ("name", "owner", "matched"),
+    [
+        ("resnet50-v100", "resnet50", 159),
+        ("vgg16-gpu", "vgg16", 15),
+        ("vgg16-h100", "vgg16", 32),
+        ("gpt2-small-h100", "gpt2-small", 148),
+    ],
+)
 def test_bundled(name: str, owner: str, matched: int) -> None:
     trace, of = load_trace(name), load_trace(owner)
     same_gradients(trace, of)
@@ -342,7 +355,7 @@ def test_the_bundled_one_is_what_its_command_makes(name: str, tmp_path: Path) ->
     if not DATA[name].exists():
         pytest.skip(f"needs {DATA[name].name} of the shared data")
     bundled = load_trace(name)
-    times, source = times_of(DATA[name])
+    times, source = load_times(DATA[name])
     made = retime(load_trace(bundled.manifest["retimed"]["magnitudes_of"]["name"]), times, name, source)
     made.manifest["command"] = bundled.manifest["command"]
     assert made.digest() == bundled.digest()
@@ -365,6 +378,6 @@ def test_on_a_gpu_the_first_linear_layer_of_vgg16_is_ready_at_once() -> None:
 def test_times_come_from_gzipped_files_too(tmp_path: Path) -> None:
     text = b"name,numel,forward_us,backward_us\nx,300,5,7\n"
     (tmp_path / "t.csv.gz").write_bytes(gzip.compress(text))
-    trace, source = times_of(tmp_path / "t.csv.gz")
+    trace, source = load_times(tmp_path / "t.csv.gz")
     assert trace.iterations[0].forward_end_ps.tolist() == [5 * 10**6]
     assert source["file"] == "t.csv.gz"

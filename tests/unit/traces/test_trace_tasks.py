@@ -73,9 +73,7 @@ def test_one_token_is_hidden_at_least(text: Path) -> None:
     assert targets.shape == (2,)
 
 
-@pytest.mark.parametrize(
-    ("name", "distinct"), [("gpt2-small", 300), ("bert-base", 299), ("transformer-base", 299)]
-)
+@pytest.mark.parametrize(("name", "distinct"), [("gpt2-small", 300), ("bert-base", 299), ("transformer-base", 299)])
 def test_a_text_leaves_the_last_number_to_the_task(tmp_path: Path, name: str, distinct: int) -> None:
     """More different words than numbers: what hides a token or begins a target is none of them."""
     path = tmp_path / "words.txt"

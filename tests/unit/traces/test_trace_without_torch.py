@@ -9,7 +9,15 @@ from pathlib import Path
 import gradwire
 
 ROOT = Path(gradwire.__file__).resolve().parents[1]
-READING = ("diff", "info", "merge", "messages", "plot", "storage", "trace")  # and formats/
+READING = (
+    "tools.diff",
+    "tools.info",
+    "tools.rank_merge",
+    "tools.plot",
+    "tagging",
+    "storage.reader",
+    "trace",
+)  # and formats/
 
 WITHOUT_TORCH = """
 import sys
@@ -30,7 +38,7 @@ def test_what_only_reads_can_be_imported() -> None:
     formats = [f"formats.{path.stem}" for path in sorted((ROOT / "traces" / "formats").glob("[a-z]*.py"))]
     assert len(formats) >= 5
     in_fresh_interpreter(
-        "import importlib, gradwire.cli.trace\n"
+        "import importlib, gradwire.cli.commands.trace\n"
         + "\n".join(f"importlib.import_module('gradwire.traces.{name}')" for name in [*READING, *formats])
     )
 
@@ -39,9 +47,9 @@ def test_a_bundled_trace_is_looked_at(tmp_path: Path) -> None:
     printed = in_fresh_interpreter(f"""
 from pathlib import Path
 import gradwire
-from gradwire.traces.diff import diff
-from gradwire.traces.info import info
-from gradwire.traces.plot import plot_trace
+from gradwire.traces.tools.diff import diff
+from gradwire.traces.tools.info import info
+from gradwire.traces.tools.plot import plot_trace
 trace = gradwire.load_trace("resnet50")
 print(info(trace)["tensors"], diff(trace, trace)["identical"])
 plot_trace(trace, Path({str(tmp_path / "pictures")!r}))

@@ -10,16 +10,16 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from gradwire.learn import train  # noqa: E402
-from gradwire.scenarios.load import load_scenario  # noqa: E402
+from gradwire.scenarios.loading.load import load_scenario  # noqa: E402
+from gradwire.studies.training.run import train  # noqa: E402
 from gradwire.training.build import trainer_of  # noqa: E402
 from gradwire.training.data import images  # noqa: E402
-from gradwire.training.network import Answer, Random, Replay  # noqa: E402
+from gradwire.training.networks.builtin_networks import Answer, Random, Replay  # noqa: E402
+from gradwire.training.parameter_server.asynchronous_trainer import Asynchronous, LinkTiming  # noqa: E402
+from gradwire.training.parameter_server.mipd_trainer import MipdTrainer  # noqa: E402
 from gradwire.training.reducers.feedback import ErrorFeedback  # noqa: E402
 from gradwire.training.reducers.powersgd import PowerSGD  # noqa: E402
 from gradwire.training.reducers.topk import TopK  # noqa: E402
-from gradwire.training.served.asynchronous import Asynchronous, Pace  # noqa: E402
-from gradwire.training.served.mipd import Mipd  # noqa: E402
 from gradwire.training.trainer import Recipe, Score, Trainer  # noqa: E402
 from tests.support.training_cases import plain, resnet, same  # noqa: E402
 
@@ -42,7 +42,7 @@ def test_one_worker_is_synchronous_training(reducer) -> None:
 
 def order(staleness: int | None, *compute: int, turns: int = 8, rate: int = 0) -> list[tuple[int, int, int]]:
     recipe = Recipe(workers=len(compute), batch=2, steps=9, schedule="constant")
-    trainer = Asynchronous(plain(), DATA, recipe, staleness=staleness, pace=Pace(compute, rate))
+    trainer = Asynchronous(plain(), DATA, recipe, staleness=staleness, pace=LinkTiming(compute, rate))
     return [(each.time_ps, each.worker, each.stale) for each in (trainer.turn() for _ in range(turns))]
 
 
@@ -59,7 +59,9 @@ def test_a_bound_by_hand() -> None:
 
 def test_alike_workers_are_all_but_themselves_behind() -> None:
     assert [stale for *_, stale in order(None, 5, 5, 5, turns=9)] == [0, 1, 2, 2, 2, 2, 2, 2, 2]
-    assert [worker for _, worker, _ in order(None, 0, 0, 0, turns=6)] == [0, 1, 2, 0, 1, 2], "even if nothing takes time"
+    assert [worker for _, worker, _ in order(None, 0, 0, 0, turns=6)] == [0, 1, 2, 0, 1, 2], (
+        "even if nothing takes time"
+    )
 
 
 def test_bytes_take_time() -> None:
@@ -75,10 +77,10 @@ def test_a_server_that_all_share_serves_one_after_the_other() -> None:
     count = sum(p.numel() for p in plain().parameters())
     way = 4 * count * 8 * 10**9
     recipe = Recipe(workers=2, batch=2, steps=9, schedule="constant")
-    trainer = Asynchronous(plain(), DATA, recipe, pace=Pace((0,), server_rate=1000))
+    trainer = Asynchronous(plain(), DATA, recipe, pace=LinkTiming((0,), server_rate=1000))
     seen = [trainer.turn() for _ in range(4)]
     assert [(each.time_ps, each.worker) for each in seen] == [(way, 0), (2 * way, 1), (3 * way, 0), (4 * way, 1)]
-    other = Asynchronous(plain(), DATA, recipe, pace=Pace((0,), server_rate=1000))
+    other = Asynchronous(plain(), DATA, recipe, pace=LinkTiming((0,), server_rate=1000))
     other.load_state_dict(copy.deepcopy(trainer.state_dict()))
     assert [trainer.turn().time_ps for _ in range(3)] == [other.turn().time_ps for _ in range(3)]
 
@@ -97,16 +99,19 @@ def test_what_the_network_answers_takes_time() -> None:
 def test_no_slack_is_the_mean_gradient() -> None:
     """All pull together: N updates of an N-th each are one with the mean, without momentum."""
     recipe = Recipe(workers=4, batch=8, steps=5, rate=0.1, momentum=0.0, weight_decay=0.0)
-    ours = Asynchronous(plain(), DATA, recipe, staleness=0, pace=Pace((1, 2, 3, 4)))
+    ours = Asynchronous(plain(), DATA, recipe, staleness=0, pace=LinkTiming((1, 2, 3, 4)))
     theirs = Trainer(plain(), DATA, recipe)
     for _ in range(5):
         assert ours.step().loss == pytest.approx(theirs.step().loss, rel=1e-5)
     for mine, its in zip(ours.model.parameters(), theirs.model.parameters(), strict=True):
         assert torch.allclose(mine, its, atol=1e-6)
-    stale = Asynchronous(plain(), DATA, recipe, pace=Pace((1, 2, 3, 4)))
+    stale = Asynchronous(plain(), DATA, recipe, pace=LinkTiming((1, 2, 3, 4)))
     for _ in range(5):
         stale.step()
-    assert not all(torch.allclose(a, b, atol=1e-4) for a, b in zip(stale.model.parameters(), theirs.model.parameters(), strict=True))
+    assert not all(
+        torch.allclose(a, b, atol=1e-4)
+        for a, b in zip(stale.model.parameters(), theirs.model.parameters(), strict=True)
+    )
 
 
 def test_a_gradient_is_of_what_was_pulled() -> None:
@@ -114,7 +119,7 @@ def test_a_gradient_is_of_what_was_pulled() -> None:
     recipe = Recipe(workers=2, batch=4, steps=3, rate=0.4, schedule="constant", momentum=0.0, weight_decay=0.0)
     net = plain()
     before = copy.deepcopy(net)
-    trainer = Asynchronous(net, DATA, recipe, pace=Pace((1, 1)))
+    trainer = Asynchronous(net, DATA, recipe, pace=LinkTiming((1, 1)))
     inputs, targets = trainer.dealer.step(0)
     for worker in range(2):
         assert trainer.turn().stale == worker
@@ -130,7 +135,15 @@ def test_a_gradient_is_of_what_was_pulled() -> None:
 def test_it_goes_on_from_a_checkpoint(tmp_path) -> None:
     """In the midst of turns: pushes under way and workers that wait are in it."""
     recipe = Recipe(workers=3, batch=8, steps=6)
-    make = lambda: Asynchronous(resnet(), DATA, recipe, ErrorFeedback(reducer=TopK(ratio=0.45)), Random(0.1), staleness=1, pace=Pace((10**9, 4 * 10**9), 10**9))  # noqa: E731
+    make = lambda: Asynchronous(
+        resnet(),
+        DATA,
+        recipe,
+        ErrorFeedback(reducer=TopK(ratio=0.45)),
+        Random(0.1),
+        staleness=1,
+        pace=LinkTiming((10**9, 4 * 10**9), 10**9),
+    )
     whole, first, second = make(), make(), make()
     rows = [whole.step() for _ in range(6)]
     assert [first.step() for _ in range(4)] == rows[:4], "and it is repeatable"
@@ -142,8 +155,8 @@ def test_it_goes_on_from_a_checkpoint(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("make", [
-    lambda *given: Asynchronous(*given, pace=Pace((10**9, 10**11))),
-    lambda model, data, recipe, _, network: Mipd(model, data, recipe, network=network, pace=Pace((10**9, 10**11))),
+    lambda *given: Asynchronous(*given, pace=LinkTiming((10**9, 10**11))),
+    lambda model, data, recipe, _, network: MipdTrainer(model, data, recipe, network=network, pace=LinkTiming((10**9, 10**11))),
 ], ids=["asynchronous", "mipd"])  # fmt: skip
 def test_what_was_lost_is_said_turn_by_turn(make) -> None:
     """Workers 0 and 2 are a hundred times faster: all turns of the first steps are theirs, two each. A row of `lost` is of a
@@ -169,7 +182,9 @@ def test_the_table_agrees_with_the_steps(tmp_path) -> None:
     numels = [info.numel for info in trainer_of(scenario, DATA).infos]
     for row in learned.steps:
         mine = [each for each in learned.tables["lost"] if each["step"] == row["step"]]
-        assert sum(each["lost"] * numels[each["tensor"]] for each in mine) / 4 / sum(numels) == pytest.approx(row["lost"])
+        assert sum(each["lost"] * numels[each["tensor"]] for each in mine) / 4 / sum(numels) == pytest.approx(
+            row["lost"]
+        )
         assert {each["worker"] for each in mine} == {0, 2} and max(each["lost"] for each in mine) <= 1
 
 
@@ -185,12 +200,12 @@ def test_bytes_both_ways() -> None:
 def test_it_learns() -> None:
     data = images("synthetic", 8, augment=False, limit=2000)
     recipe = Recipe(workers=4, batch=16, steps=90, rate=0.1)
-    *_, last = Asynchronous(resnet(), data, recipe, pace=Pace((10, 11, 12, 30))).run()
+    *_, last = Asynchronous(resnet(), data, recipe, pace=LinkTiming((10, 11, 12, 30))).run()
     assert isinstance(last, Score) and last.accuracy > 0.5 and last.pulled_bytes > 0
 
 
 def test_what_needs_all_workers_is_refused() -> None:
     with pytest.raises(ValueError, match="powersgd has 2 rounds"):
         Asynchronous(plain(), DATA, Recipe(), PowerSGD())
-    with pytest.raises(ValueError, match="expected zero: they come one by one"):
+    with pytest.raises(ValueError, match="expected zero: they push one by one"):
         Asynchronous(plain(), DATA, Recipe(fill="stale"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.scenarios.load import load_scenario
+from gradwire.scenarios.loading.load import load_scenario
 
 torch = pytest.importorskip("torch")
 

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 torch = pytest.importorskip("torch")
 
 from gradwire import cli  # noqa: E402
-from gradwire.learn import check_trainings, train  # noqa: E402
 from gradwire.scenarios.errors import GradwireError  # noqa: E402
-from gradwire.scenarios.load import load_scenario  # noqa: E402
+from gradwire.scenarios.loading.load import load_scenario  # noqa: E402
+from gradwire.studies.training.run import check_trainings, train  # noqa: E402
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "largest_signs.toml"
 SHORT = ["training.steps=3", "training.samples=200", "training.size=8", "training.batch=4", "job.workers=2"]
@@ -32,7 +32,9 @@ def tiny(*more: str):
 
 
 def signs(*more: str):
-    return load_scenario(EXAMPLE, set=["training.samples=100", "training.steps=3", "training.batch=4", *more], policy="signs")
+    return load_scenario(
+        EXAMPLE, set=["training.samples=100", "training.steps=3", "training.batch=4", *more], policy="signs"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +68,10 @@ def both(scenario, words: str) -> None:
     (['training.data="{}/empty"', 'training.model="char-lstm"'], "empty: holds no text"),
     (['training.network={{replay="{}/nope"}}'], "nope: is not there"),
     (['training.network={{replay="{}/file"}}'], "file: is a file"),
-    (['training.network={{replay="{}/unkept"}}'], "unkept: has not kept which packets were lost"),
+    (['training.network={{replay="{}/unkept"}}'], "unkept: did not record its lost packets"),
     (['training.system={{kind="mp2", predictor="{}/gone.npz"}}', "job.pull_bound=0"], "gone.npz: cannot be read: No such file"),
     (['training.system={{kind="wnn", predictor="{}/gone.npz"}}', "job.pull_bound=0"], "gone.npz: cannot be read: No such file"),
-    (['training.system={{kind="mp2", predictor="{}/pipe.npz"}}'], "pipe.npz: is no predictor"),
+    (['training.system={{kind="mp2", predictor="{}/pipe.npz"}}'], "pipe.npz: is not a predictor"),
 ])  # fmt: skip
 def test_what_is_not_there(kept: Path, more: list[str], words: str) -> None:
     both(tiny(*(each.format(kept) for each in more)), words)
@@ -107,15 +109,21 @@ def test_classes_of_data_are_none_of_a_trace() -> None:
 
 
 def test_keys_of_a_run_are_noted() -> None:
-    from gradwire.scenarios.checks.scenario import remarks
+    from gradwire.scenarios.validation.scenario import remarks
 
     said = " ".join(remarks(tiny('job.start="1ms"', 'job.phase="early"')))
-    assert "job[0].start has no effect: it is of a run" in said and "job[0].phase has no effect: it is of a run" in said
+    assert (
+        "job[0].start has no effect: it applies to runs" in said
+        and "job[0].phase has no effect: it applies to runs" in said
+    )
     said = " ".join(remarks(tiny('training.compute="trace"', 'job.phase="early"')))
     assert "phase" not in said
     beside = 'traffic=[{name="others", kind="poisson", load=0.3, sizes="10kB"}]'
-    said = {network: " ".join(remarks(tiny(beside, f"training.network={network}"))) for network in ('"ideal"', "{loss=0.1}", '"simulated"')}
-    assert ["traffic makes no difference to a training" in each for each in said.values()] == [True, True, False]
+    said = {
+        network: " ".join(remarks(tiny(beside, f"training.network={network}")))
+        for network in ('"ideal"', "{loss=0.1}", '"simulated"')
+    }
+    assert ["traffic has no effect on training" in each for each in said.values()] == [True, True, False]
 
 
 def test_a_model_is_told_by_its_name(kept: Path) -> None:
@@ -129,7 +137,11 @@ def test_a_reducer_of_ones_own_is_replayed(kept: Path, tmp_path: Path) -> None:
     again = f'training.network={{replay="{kept / "signs"}"}}'
     for each in (EXAMPLE, EXAMPLE.with_suffix(".py")):
         shutil.copy(each, tmp_path)
-    elsewhere = load_scenario(tmp_path / EXAMPLE.name, set=["training.samples=100", "training.steps=3", "training.batch=4", again], policy="signs")
+    elsewhere = load_scenario(
+        tmp_path / EXAMPLE.name,
+        set=["training.samples=100", "training.steps=3", "training.batch=4", again],
+        policy="signs",
+    )
     first = train(signs(*KEEPING[1:]))
     for asked in (signs(again), elsewhere, signs(again, 'training.reducer={kind="largest_signs:LargestSigns"}')):
         check_trainings([asked])
@@ -156,7 +168,7 @@ def test_the_command_says_it_without_torch(kept: Path) -> None:
 
 
 @pytest.mark.parametrize(("more", "words"), [
-    ([*RING, TOPK], "adds up no topk"),
+    ([*RING, TOPK], "cannot add up topk"),
     ([*RING, 'training.reducer={kind="randomk"}'], 'expected job.pull_fill = "zero"'),
     (['job.exchange={kind="halving_doubling"}', "job.servers=0", "job.push_bound=0.0"], "halving_doubling cannot be trained"),
     (["job.accumulate=2"], "micro-batches are not accumulated"),
@@ -164,9 +176,9 @@ def test_the_command_says_it_without_torch(kept: Path) -> None:
     (['training.model="vgg11-quarter"', "training.size=4"], "4 pixels of a side are too few"),
     ([SLIMDP, "job.pull_bound=0.1"], "would lose what servers send back"),
     ([SLIMDP, "training.resync=3"], "training.resync"),
-    (['training.system={kind="mipd"}', 'job.fill="stale"'], "stands for what is missing in a mean of workers"),
-    (['training.system={kind="mipd", computing=["1ms"]}', "job.jitter=0.5"], "job.jitter: 0.5 is of a trace's times"),
-    (['training.system={kind="mipd", computing=["1ms"]}', "job.compute_scale=0.0"], "job.compute_scale: 0 is of a trace's times"),
+    (['training.system={kind="mipd"}', 'job.fill="stale"'], "applies to a mean of workers"),
+    (['training.system={kind="mipd", computing=["1ms"]}', "job.jitter=0.5"], "job.jitter: 0.5 applies to a trace's times"),
+    (['training.system={kind="mipd", computing=["1ms"]}', "job.compute_scale=0.0"], "job.compute_scale: 0 applies to a trace's times"),
 ])  # fmt: skip
 def test_what_cannot_be_trained(more: list[str], words: str) -> None:
     both(tiny('training.network="ideal"', *more), words)
@@ -174,7 +186,7 @@ def test_what_cannot_be_trained(more: list[str], words: str) -> None:
 
 @pytest.mark.parametrize(("more", "words"), [
     (["job.exchange.partition=6000B"], "6000 bytes cut packets"),
-    (['job.exchange={kind="parameter_server"}', 'job.scheduler={kind="p3"}'], "p3 cuts gradients its own way"),
+    (['job.exchange={kind="parameter_server"}', 'job.scheduler={kind="p3"}'], "p3 partitions gradients itself"),
     (['fault=[{kind="link_down", between=["h0","switch0"], at="1ms"}]'], "happens at times of a whole run"),
     (["job.accumulate=2"], "micro-batches are not accumulated"),
     (['training.system={kind="mipd"}', 'job.order="layer"'], "layer holds messages back"),

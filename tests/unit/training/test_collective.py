@@ -6,23 +6,23 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gradwire.learn import train  # noqa: E402
 from gradwire.scenarios.errors import ScenarioError  # noqa: E402
-from gradwire.scenarios.load import load_scenario  # noqa: E402
-from gradwire.sim.session import Session  # noqa: E402
+from gradwire.scenarios.loading.load import load_scenario  # noqa: E402
+from gradwire.sim.sessions.session import Session  # noqa: E402
+from gradwire.studies.training.run import train  # noqa: E402
 from gradwire.traces.trace import TensorInfo  # noqa: E402
-from gradwire.training.collective import all_reduced  # noqa: E402
-from gradwire.training.encoded import Encoded  # noqa: E402
-from gradwire.training.exchange import Exchange  # noqa: E402
-from gradwire.training.network import Answer, Memoryless, Random, Recorded, Replay  # noqa: E402
+from gradwire.training.exchange.encoded_tensors import Encoded  # noqa: E402
+from gradwire.training.exchange.exchange import Exchange  # noqa: E402
+from gradwire.training.exchange.lossy_ring import lossless_all_reduce  # noqa: E402
+from gradwire.training.exchange.ring_allreduce import HopMasks  # noqa: E402
+from gradwire.training.networks.builtin_networks import Answer, Memoryless, Random, RecordingNetwork, Replay  # noqa: E402
+from gradwire.training.networks.simulated import Simulated  # noqa: E402
 from gradwire.training.reducers.base import Reducer  # noqa: E402
 from gradwire.training.reducers.feedback import ErrorFeedback  # noqa: E402
 from gradwire.training.reducers.powersgd import PowerSGD, orthonormal  # noqa: E402
 from gradwire.training.reducers.qsgd import QSGD  # noqa: E402
 from gradwire.training.reducers.randomk import RandomK  # noqa: E402
 from gradwire.training.reducers.topk import TopK  # noqa: E402
-from gradwire.training.ring import Hops  # noqa: E402
-from gradwire.training.simulated import Simulated  # noqa: E402
 from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
 from tests.support.training_cases import resnet  # noqa: E402
 from tests.unit.training.test_asynchronous import DATA  # noqa: E402
@@ -55,7 +55,7 @@ class Loses(Memoryless):
             mask = torch.ones(2 * layout.workers - 2, layout.workers, layout.packets(bucket), dtype=torch.bool)
             self.lost(pushed.round, mask)
             masks.append(None if bool(mask.all()) else mask)
-        return Answer([[None] * len(pushed.infos)] * layout.workers, hops=Hops(layout.buckets, masks))
+        return Answer([[None] * len(pushed.infos)] * layout.workers, hops=HopMasks(layout.buckets, masks))
 
 
 @pytest.mark.parametrize("reducer", EVERY, ids=NAMES)
@@ -74,6 +74,7 @@ def test_where_nothing_is_lost_a_ring_has_what_servers_have(reducer) -> None:
 def test_what_a_worker_lacks_of_the_mean_is_at_its_own_places() -> None:
     """Of Random-k, where what worker 2 sends worker 3 in the first hop of the all-gather is lost, segment 3 of the values: who is
     behind has no better one."""
+
     def lost(round_: int, mask: torch.Tensor) -> None:
         mask[3, 2] = False
 
@@ -96,6 +97,7 @@ def test_what_a_worker_lacks_of_the_mean_is_at_its_own_places() -> None:
 
 def test_a_mean_over_those_that_are_in_it() -> None:
     """Worker 0's first packets are lost in the first hop of reduce-scatter: its values are missing from segment 0's mean."""
+
     def lost(round_: int, mask: torch.Tensor) -> None:
         mask[0, 0] = False
 
@@ -116,6 +118,7 @@ def test_a_mean_over_those_that_are_in_it() -> None:
 
 def test_factors_that_differ_are_each_workers_own() -> None:
     """Of PowerSGD, where workers 1 and 2 lack a part of P: they go on with another P, and everybody with the sum of all Q."""
+
     def lost(round_: int, mask: torch.Tensor) -> None:
         if round_ == 0:
             mask[2, 0, :1] = False  # of three workers: the first hop of the all-gather, to worker 1
@@ -143,8 +146,8 @@ def test_factors_that_differ_are_each_workers_own() -> None:
 def test_trainings_go_on_and_are_replayed(reducer, tmp_path) -> None:
     """With losses both ways, to the bit, and with what the workers' reducers remember by themselves."""
     recipe = Recipe(workers=4, batch=4, steps=6, payload=64, collective="ring", pull_fill="zero", resync=4)
-    make = lambda network: Trainer(resnet(), DATA, recipe, reducer, network)  # noqa: E731
-    recorded = Recorded(Random(0.05, way="both"))
+    make = lambda network: Trainer(resnet(), DATA, recipe, reducer, network)
+    recorded = RecordingNetwork(Random(0.05, way="both"))
     whole, first, second = make(recorded), make(Random(0.05, way="both")), make(Random(0.05, way="both"))
     rows = [whole.step() for _ in range(6)]
     assert whole.replicas is not None and rows[-1].apart_rms > 0 == rows[3].apart_rms
@@ -162,6 +165,7 @@ def test_trainings_go_on_and_are_replayed(reducer, tmp_path) -> None:
 @pytest.mark.parametrize("reducer", EVERY, ids=NAMES)
 def test_the_simulator_carries_them(reducer) -> None:
     """In less time than gradients take; and what is lost there on either half is lost here."""
+
     def made(reducer=None, **more):
         recipe = Recipe(workers=4, batch=4, steps=3, payload=128, collective="ring", pull_fill="zero")
         asked = scenario(job=RING, transport={"kind": "dlcp", "payload": "128B"}, **more)
@@ -179,7 +183,7 @@ def test_the_simulator_carries_them(reducer) -> None:
 
 def test_bringing_together_sends_parameters_and_not_what_is_reduced() -> None:
     exchange = Exchange(RandomK(ratio=0.25), INFOS, 4, **ZERO)
-    nbytes, time_ps = all_reduced(exchange, gradients(4), 0, None)
+    nbytes, time_ps = lossless_all_reduce(exchange, gradients(4), 0, None)
     assert (nbytes, time_ps) == (2 * 3 * 4 * 32, 0)  # of 127 values, a quarter each
     recipe = Recipe(workers=4, batch=4, steps=2, payload=64, collective="ring", pull_fill="zero", resync=2)
     trainer = Trainer(resnet(), DATA, recipe, RandomK(ratio=0.1), Random(0.3, way="pull"))
@@ -209,12 +213,16 @@ class Claims(Reducer):
 
 def test_what_does_not_add_up_is_refused() -> None:
     for reducer in (TopK(), QSGD(), ErrorFeedback(reducer=TopK())):
-        with pytest.raises(ValueError, match=f"adds up no {reducer.kind}; expected .* or one whose values can be added up"):
+        with pytest.raises(
+            ValueError, match=f"cannot add up {reducer.kind}; expected .* or one whose values can be added up"
+        ):
             Exchange(reducer, INFOS, 4, **ZERO)
     for more in ({"pull_fill": "stale"}, {"fill": "stale"}):
-        with pytest.raises(ValueError, match=r"what randomk sent of other elements .* expected job\.pull_fill = \"zero\""):
+        with pytest.raises(ValueError, match=r"sends other elements .* expected job\.pull_fill = \"zero\""):
             Exchange(RandomK(), INFOS, 4, **{**ZERO, **more})
-    with pytest.raises(ScenarioError, match="adds up, and answers with uint8 for m; expected one field of float32, and no head"):
+    with pytest.raises(
+        ScenarioError, match="adds up, and returns uint8 for m; expected one field of float32, and no head"
+    ):
         Exchange(Claims(), INFOS, 4, **ZERO).step(gradients(4), 0)
 
 

@@ -16,17 +16,19 @@ from torch import nn  # noqa: E402
 
 from gradwire import cli  # noqa: E402
 from gradwire.scenarios.errors import ScenarioError, TraceError  # noqa: E402
-from gradwire.scenarios.load import load_scenario  # noqa: E402
+from gradwire.scenarios.loading.load import load_scenario  # noqa: E402
 from gradwire.traces.models import MODELS  # noqa: E402
 from gradwire.training.build import data_of  # noqa: E402
 from gradwire.training.data import Images, images  # noqa: E402
-from gradwire.training.network import Random  # noqa: E402
+from gradwire.training.networks.builtin_networks import Random  # noqa: E402
 from gradwire.training.trainer import Recipe, Score, Trainer  # noqa: E402
 from tests.support.picture_cases import write_parquet, write_picture  # noqa: E402
 
 
 def table(**keys: Any) -> Any:
-    return load_scenario("train-tiny", set=[f"training.{key}={value}" for key, value in keys.items()], policy="dctcp").training
+    return load_scenario(
+        "train-tiny", set=[f"training.{key}={value}" for key, value in keys.items()], policy="dctcp"
+    ).training
 
 
 def folders(root: Path, **inside: str) -> None:
@@ -50,22 +52,30 @@ def test_test_has_the_labels_of_train(tmp_path: Path) -> None:
 
 def test_one_class_cannot_be_learned(tmp_path: Path) -> None:
     folders(tmp_path, train="b", test="b")
-    with pytest.raises(TraceError, match=r"there is one class only in train; expected at least two classes of pictures$"):
+    with pytest.raises(
+        TraceError, match=r"there is only one class in train; expected at least two classes of pictures$"
+    ):
         images(tmp_path, 8)
     folders(tmp_path, train="c")
     assert images(tmp_path, 8).classes == 2
-    with pytest.raises(TraceError, match=r"one class only in 1 pictures of train; expected .* pictures, or more of them"):
+    with pytest.raises(
+        TraceError, match=r"only one class in 1 pictures of train; expected .* pictures, or more of them"
+    ):
         images(tmp_path, 8, limit=1)
 
 
 def test_a_limit_that_leaves_test_a_class_more(tmp_path: Path) -> None:
     folders(tmp_path, train="abc", test="abc")
     taken = images(tmp_path, 8, limit=6)
-    assert taken.classes == 3 and taken.train[1].tolist() == taken.test[1].tolist() == [0, 0, 1, 1, 2, 2], "of all classes"
+    assert taken.classes == 3 and taken.train[1].tolist() == taken.test[1].tolist() == [0, 0, 1, 1, 2, 2], (
+        "of all classes"
+    )
     for name in "ab":
         for path in (tmp_path / "test" / name).iterdir():
             path.unlink()
-    with pytest.raises(TraceError, match="class 2 is in test and not in 2 pictures of train; expected classes 0 to 1, or more"):
+    with pytest.raises(
+        TraceError, match="class 2 is in test and not in 2 pictures of train; expected classes 0 to 1, or more"
+    ):
         images(tmp_path, 8, limit=2)
 
 
@@ -99,7 +109,9 @@ def test_sizes_that_a_model_cannot_take(model: str, size: int, words: str, tmp_p
     with pytest.raises(ScenarioError, match=f"^{re.escape(words)}$"):
         data_of(table(model=model, size=size, data='"nowhere"'))
     settings = [word for each in (f"model={model}", f"size={size}") for word in ("--set", f"training.{each}")]
-    done = CliRunner().invoke(cli.app, ["train", "train-tiny", "--policy", "dctcp", *settings, "--out", str(tmp_path / "out")])
+    done = CliRunner().invoke(
+        cli.app, ["train", "train-tiny", "--policy", "dctcp", *settings, "--out", str(tmp_path / "out")]
+    )
     assert done.exit_code == 2 and words in done.stderr and "Traceback" not in done.output + done.stderr
 
 
@@ -149,7 +161,9 @@ def test_data_that_does_not_fit_together(given: tuple[Any, ...], words: str) -> 
 @pytest.mark.parametrize("shape", [(20, 5), (20, 8, 8), (20, 3, 8, 6)])
 def test_what_is_no_picture_is_not_moved(shape: tuple[int, ...]) -> None:
     one = (torch.zeros(shape), Y)
-    with pytest.raises(TraceError, match=r"Images\(augment\): is True with samples \(\d.*\); expected pictures .*, or augment = False"):
+    with pytest.raises(
+        TraceError, match=r"Images\(augment\): is True with samples \(\d.*\); expected pictures .*, or augment = False"
+    ):
         Images(one, one, 2)
     assert len(Images(one, one, 2, augment=False)) == 20
 

@@ -18,16 +18,16 @@ from training_cases import plain, same  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
 from gradwire import cli  # noqa: E402
-from gradwire.learn import train  # noqa: E402
-from gradwire.scenarios.components import components  # noqa: E402
+from gradwire.result_store.training_result import TrainingResult  # noqa: E402
 from gradwire.scenarios.errors import ScenarioError  # noqa: E402
-from gradwire.scenarios.learned import Learned  # noqa: E402
-from gradwire.scenarios.load import load_scenario  # noqa: E402
+from gradwire.scenarios.loading.load import load_scenario  # noqa: E402
+from gradwire.scenarios.loading.registry import components  # noqa: E402
+from gradwire.studies.training.run import train  # noqa: E402
 from gradwire.training.build import data_of, trainer_of  # noqa: E402
 from gradwire.training.data import images  # noqa: E402
-from gradwire.training.devices import WORKSPACE, Stopwatch, described, moved, repeatable  # noqa: E402
-from gradwire.training.encoded import Encoded  # noqa: E402
-from gradwire.training.network import Pushed, Random  # noqa: E402
+from gradwire.training.devices import WORKSPACE, Stopwatch, describe_device, deterministic, to_device  # noqa: E402
+from gradwire.training.exchange.encoded_tensors import Encoded  # noqa: E402
+from gradwire.training.networks.builtin_networks import Pushed, Random  # noqa: E402
 from gradwire.training.trainer import Recipe, Trainer, tensors_of  # noqa: E402
 
 SHORT = [
@@ -168,6 +168,7 @@ def test_what_the_simulator_lost_is_lost_again_on_another_device(more: str, tmp_
 def test_over_the_simulator_and_on_another_device_from_a_checkpoint_on(policy: str, tmp_path: Path) -> None:
     """Two of four steps on a second device and two on the CPU: the bits, tables and losses are those of four on the
     CPU, and the summary says which were made where."""
+
     def stop(share: float, words: str) -> None:
         if "step 3" in words:
             raise KeyboardInterrupt
@@ -176,7 +177,7 @@ def test_over_the_simulator_and_on_another_device_from_a_checkpoint_on(policy: s
     whole = train(scenario(*asked, policy=policy), tmp_path / "whole")
     with SecondDevice(), pytest.raises(KeyboardInterrupt):
         train(scenario(*asked, 'training.device="cuda"', policy=policy), tmp_path / "part", progress=stop)
-    early = Learned.read(tmp_path / "part").summary
+    early = TrainingResult.read(tmp_path / "part").summary
     assert early["steps_done"] == 2 and [each["device"] for each in early["devices"]] == ["cuda"]
     learned = train(scenario(*asked, policy=policy), tmp_path / "part")
     assert learned.steps == whole.steps and learned.scores == whole.scores
@@ -189,10 +190,12 @@ def test_over_the_simulator_and_on_another_device_from_a_checkpoint_on(policy: s
 
 def test_steps_that_are_made_again_are_of_who_makes_them_again(tmp_path: Path) -> None:
     """Two steps on the CPU, one on a second device that no checkpoint has behind it, and that one and the rest on the CPU."""
+
     def stop(number: int) -> Callable[[float, str], None]:
         def hears(share: float, words: str) -> None:
             if f"step {number}" in words:
                 raise KeyboardInterrupt
+
         return hears
 
     asked = ("training.score_every=1", "training.checkpoint_every=2")
@@ -200,7 +203,7 @@ def test_steps_that_are_made_again_are_of_who_makes_them_again(tmp_path: Path) -
         train(scenario(*asked), tmp_path / "one", progress=stop(3))
     with SecondDevice(), pytest.raises(KeyboardInterrupt):
         train(scenario(*asked, 'training.device="cuda"'), tmp_path / "one", progress=stop(4))
-    meanwhile = Learned.read(tmp_path / "one").summary
+    meanwhile = TrainingResult.read(tmp_path / "one").summary
     assert meanwhile["steps_done"] == 3
     assert [(each["from_step"], each["device"]) for each in meanwhile["devices"]] == [(0, "cpu"), (2, "cuda")]
     learned = train(scenario(*asked), tmp_path / "one")
@@ -209,7 +212,7 @@ def test_steps_that_are_made_again_are_of_who_makes_them_again(tmp_path: Path) -
 
 def test_a_training_of_another_scenario_is_still_refused(tmp_path: Path) -> None:
     train(scenario(IDEAL), tmp_path / "one")
-    with pytest.raises(Exception, match="holds the training of another scenario"):
+    with pytest.raises(Exception, match="holds a training run of another scenario"):
         train(scenario(IDEAL, "training.batch=5"), tmp_path / "one")
 
 
@@ -267,10 +270,10 @@ def test_measured_encoding_waits_for_the_device(monkeypatch: pytest.MonkeyPatch)
 def test_repeatable_is_only_asked_of_a_gpu_and_only_inside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(WORKSPACE, raising=False)
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
-    with repeatable(torch.device("cpu")):
+    with deterministic(torch.device("cpu")):
         assert not torch.are_deterministic_algorithms_enabled() and torch.backends.cudnn.benchmark
         assert WORKSPACE not in os.environ
-    with repeatable(torch.device("cuda")):
+    with deterministic(torch.device("cuda")):
         assert torch.are_deterministic_algorithms_enabled() and os.environ[WORKSPACE] == ":4096:8"
         assert not torch.backends.cudnn.benchmark and not torch.backends.cudnn.allow_tf32
     assert not torch.are_deterministic_algorithms_enabled()
@@ -280,11 +283,14 @@ def test_repeatable_is_only_asked_of_a_gpu_and_only_inside(monkeypatch: pytest.M
 
 def test_what_does_not_repeat_is_named_and_other_warnings_are_heard() -> None:
     pool, places = torch.nn.functional.max_pool2d(torch.rand(1, 1, 4, 4), 2, return_indices=True)
-    with pytest.warns(UserWarning, match="something else") as heard, SecondDevice(), \
-            repeatable(torch.device("cuda")) as unlike:
+    with (
+        pytest.warns(UserWarning, match="something else") as heard,
+        SecondDevice(),
+        deterministic(torch.device("cuda")) as unlike,
+    ):
         torch.nn.functional.max_unpool2d(pool, places, 2)
         warnings.warn("something else", stacklevel=1)
-        said = described(torch.device("cuda"), unlike, ["one"])
+        said = describe_device(torch.device("cuda"), unlike, ["one"])
     assert said == {
         "device": "cuda", "name": "a second device", "deterministic_algorithms": True,
         "not_deterministic": ["max_unpooling2d_forward_out"], "slower": ["one"],
@@ -295,7 +301,7 @@ def test_what_does_not_repeat_is_named_and_other_warnings_are_heard() -> None:
 def test_moved_keeps_what_is_no_tensor() -> None:
     one = {"a": [torch.ones(2), 3, None], 1: ("x", torch.zeros(1))}
     with SecondDevice() as device:
-        found = moved(one, device)
+        found = to_device(one, device)
         assert found["a"][0].device == found[1][1].device == device
         assert found["a"][1:] == [3, None] and found[1][0] == "x" and isinstance(found[1], tuple)
 
@@ -315,12 +321,16 @@ def test_a_device_that_is_not_there_is_one_message(command: list[str]) -> None:
     found = CliRunner().invoke(cli.app, command)
     assert found.exit_code == 2 and "Traceback" not in found.output
     words = "".join(found.output.replace("│", "").split())
-    assert "training.device:device'cuda" in words and "cannotbeused" in words and ("expectedcpu,orauto:thereisnoGPU" in words or "expectedcpu,autooroneofcuda:0" in words)
+    assert (
+        "training.device:device'cuda" in words
+        and "cannotbeused" in words
+        and ("expectedcpu,orauto:torchfindsnoGPU" in words or "expectedcpu,autooroneofcuda:0" in words)
+    )
     assert not any(Path("here").rglob("*.toml"))
 
 
 def test_a_device_of_no_such_name_and_one_for_what_only_simulates() -> None:
-    with pytest.raises(ScenarioError, match=r"(?s)device.*is none that is computed on.*mps"):
+    with pytest.raises(ScenarioError, match=r"(?s)device.*is not a compute device.*mps"):
         scenario('training.device="mps"')
     found = CliRunner().invoke(cli.app, ["reproduce", "schedulers", "--device", "cuda", "--out", "here"])
     assert found.exit_code == 2 and "only simulates" in found.output and not Path("here").exists()
@@ -334,12 +344,12 @@ def test_auto_is_the_cpu_where_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_reproduction_on_another_device_is_another_training() -> None:
     """What is kept of the CPU has the key that it always had; the command and the page say the device."""
-    from gradwire.analysis.claims import claims_of
-    from gradwire.analysis.claims.plan import planned
+    from gradwire.studies.reproduce import claims_of
+    from gradwire.studies.reproduce.run_plan import runs_of_claim
 
     data = {"pictures": "synthetic", "text": "synthetic"}
     claim = claims_of("reducers", [])[0]
-    before, cpu, cuda = (planned(claim, 1, False, data, *more) for more in ((), ("cpu",), ("cuda",)))
+    before, cpu, cuda = (runs_of_claim(claim, 1, False, data, *more) for more in ((), ("cpu",), ("cuda",)))
     assert [run.key for run in before] == [run.key for run in cpu]
     assert not {run.key for run in cpu} & {run.key for run in cuda}
     assert {run.scenario.training.device for run in cuda} == {"cuda"}
@@ -365,7 +375,7 @@ def test_the_command_says_on_what_it_computed(monkeypatch: pytest.MonkeyPatch) -
 def test_on_a_gpu_it_repeats_and_is_near_the_cpu(case: str) -> None:
     """The same seeds give the same bits there, and of what draws nothing the first step has the CPU's loss."""
     settings = [*CASES[case], 'training.device="cuda"']
-    with repeatable(torch.device("cuda")) as unlike:
+    with deterministic(torch.device("cuda")) as unlike:
         (one, rows, score), (other, again, judged) = trained(*settings), trained(*settings)
     assert {each.device.type for each in one.model.parameters()} == {"cuda"}
     if not unlike:
@@ -379,6 +389,7 @@ def test_on_a_gpu_it_repeats_and_is_near_the_cpu(case: str) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_on_a_gpu_over_the_simulator_and_back(tmp_path: Path) -> None:
     """Trained on a GPU, gone on with on the CPU."""
+
     def stop(share: float, words: str) -> None:
         if "step 3" in words:
             raise KeyboardInterrupt

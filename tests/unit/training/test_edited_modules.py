@@ -14,15 +14,21 @@ from typer.testing import CliRunner
 torch = pytest.importorskip("torch")
 
 from gradwire import cli  # noqa: E402
-from gradwire.learn import train  # noqa: E402
+from gradwire.result_store.provenance import input_digests  # noqa: E402
 from gradwire.scenarios.errors import GradwireError, ResultError  # noqa: E402
-from gradwire.scenarios.load import load_scenario  # noqa: E402
-from gradwire.scenarios.record import input_digests  # noqa: E402
-from gradwire.training.going_on import inputs_of  # noqa: E402
-from gradwire.training.served.predictor_file import place_of  # noqa: E402
+from gradwire.scenarios.loading.load import load_scenario  # noqa: E402
+from gradwire.studies.training.run import train  # noqa: E402
+from gradwire.training.parameter_server.predictor_file import predictor_path  # noqa: E402
+from gradwire.training.resume_checks import inputs_of  # noqa: E402
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "largest_signs.toml"
-SHORT = ["training.samples=100", "training.steps=4", "training.batch=4", "training.network={loss=0.2}", "training.score_every=2"]
+SHORT = [
+    "training.samples=100",
+    "training.steps=4",
+    "training.batch=4",
+    "training.network={loss=0.2}",
+    "training.score_every=2",
+]
 
 
 @pytest.fixture
@@ -31,7 +37,9 @@ def beside(tmp_path: Path) -> Path:
     for each in (EXAMPLE, EXAMPLE.with_suffix(".py")):
         shutil.copy(each, tmp_path)
     module = tmp_path / "largest_signs.py"
-    module.write_text(module.read_text().replace("import torch\n", "import torch\n\nimport shared_by_signs  # noqa\n", 1))
+    module.write_text(
+        module.read_text().replace("import torch\n", "import torch\n\nimport shared_by_signs  # noqa\n", 1)
+    )
     (tmp_path / "shared_by_signs.py").write_text("SIZE = 1\n")
     return tmp_path / EXAMPLE.name
 
@@ -72,7 +80,7 @@ def test_an_edited_module_is_refused(beside: Path, tmp_path: Path, finished: boo
             train(scenario(beside), out, until=until)
     if file.startswith("shared"):  # the other one may be found where Python looks, too
         module.unlink()
-        with pytest.raises(ResultError, match=f"was made with {file}, which is not there any more"):
+        with pytest.raises(ResultError, match=f"was made with {file}, which is missing now"):
             train(scenario(beside), out)
     assert content(out) == before
     module.write_text(text)
@@ -96,8 +104,22 @@ def test_a_table_is_an_input_too(tmp_path: Path) -> None:
     file = tmp_path / "mine.edges"
     first = "".join(f"h{host} s0\n" for host in range(9))
     file.write_text(first)
-    short = [*SHORT, "training.size=8", "job.workers=2", f'topology={{kind="graph", file="{file}"}}', 'training.network="ideal"']
-    asked = ["train", "train-tiny", "--policy", "dctcp", "--out", str(tmp_path / "out"), *(word for each in short for word in ("--set", each))]
+    short = [
+        *SHORT,
+        "training.size=8",
+        "job.workers=2",
+        f'topology={{kind="graph", file="{file}"}}',
+        'training.network="ideal"',
+    ]
+    asked = [
+        "train",
+        "train-tiny",
+        "--policy",
+        "dctcp",
+        "--out",
+        str(tmp_path / "out"),
+        *(word for each in short for word in ("--set", each)),
+    ]
     done = CliRunner().invoke(cli.app, asked)
     assert done.exit_code == 0, done.output
     file.write_text(first + "h9 s0\n")
@@ -109,13 +131,25 @@ def test_data_and_predictors_are_inputs(tmp_path: Path) -> None:
     """A text of one's own, and a predictor's file; what is handed over is not looked for in files, and bundled ones have no place."""
     text, predictor = tmp_path / "words.txt", tmp_path / "mine.npz"
     text.write_text("a text of some words, " * 400)
-    predictor.write_bytes(place_of("wnn", "bundled").read_bytes())
-    more = ['training.model="char-lstm"', f'training.data="{text}"', "training.size=8", "training.samples=100", "training.steps=2",
-            "training.batch=2", "job.workers=2", 'training.network="ideal"']
+    predictor.write_bytes(predictor_path("wnn", "bundled").read_bytes())
+    more = [
+        'training.model="char-lstm"',
+        f'training.data="{text}"',
+        "training.size=8",
+        "training.samples=100",
+        "training.steps=2",
+        "training.batch=2",
+        "job.workers=2",
+        'training.network="ideal"',
+    ]
     system = f'training.system={{kind="wnn", predictor="{predictor}"}}'
 
     def asked(*others: str):
-        return load_scenario("train-tiny", set=[*(each for each in more if "samples" not in each), "job.pull_bound=0", *others], policy="dctcp")
+        return load_scenario(
+            "train-tiny",
+            set=[*(each for each in more if "samples" not in each), "job.pull_bound=0", *others],
+            policy="dctcp",
+        )
 
     train(asked(system), tmp_path / "out")
     inputs = json.loads((tmp_path / "out" / "training.json").read_text())["inputs"]
@@ -139,5 +173,11 @@ def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "words.txt").write_text(f"{folder} text of some words")
-    asked = load_scenario("train-tiny", set=['training.model="char-lstm"', f'training.data="{tmp_path}"', "training.size=8"], policy="dctcp")
-    assert inputs_of(asked) == {f"training.data: {name}/words.txt": digest(tmp_path / name / "words.txt") for name in ("a", "b")}
+    asked = load_scenario(
+        "train-tiny",
+        set=['training.model="char-lstm"', f'training.data="{tmp_path}"', "training.size=8"],
+        policy="dctcp",
+    )
+    assert inputs_of(asked) == {
+        f"training.data: {name}/words.txt": digest(tmp_path / name / "words.txt") for name in ("a", "b")
+    }

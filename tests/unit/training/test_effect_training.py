@@ -8,9 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gradwire.learn import train  # noqa: E402
-from gradwire.scenarios.checks.effect import keys_without_effect  # noqa: E402
-from gradwire.scenarios.load import build_scenario  # noqa: E402
+from gradwire.scenarios.loading.load import build_scenario  # noqa: E402
+from gradwire.scenarios.validation.effect import keys_without_effect  # noqa: E402
+from gradwire.studies.training.run import train  # noqa: E402
 
 BASE: dict[str, Any] = {
     "name": "x", "topology": {"kind": "star", "hosts": 3}, "link": {"rate": "1Gbps"}, "transport": "dctcp",

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy  # noqa: E402
 
 from gradwire.scenarios.errors import ScenarioError  # noqa: E402
 from gradwire.traces.models.resnet import CifarResNet, PreactivatedResNet  # noqa: E402
-from gradwire.training.gradients import Fastest, Together, of_each_in_turn  # noqa: E402
+from gradwire.training.backward.worker_gradients import FastestGradients, JointGradients, sequential_gradients  # noqa: E402
 
 
 class Text(nn.Module):
@@ -61,7 +61,11 @@ def made(kind: str):
     torch.manual_seed(3)
     if kind in ("resnet", "shifting norms", "norms without scale"):
         model = CifarResNet(1, 10) if kind == "resnet" else PreactivatedResNet(1, 10)
-        for each in [each for each in model.modules() if kind == "norms without scale" and "weight" in getattr(each, "_buffers", {})]:
+        for each in [
+            each
+            for each in model.modules()
+            if kind == "norms without scale" and "weight" in getattr(each, "_buffers", {})
+        ]:
             del each.weight
             each.register_parameter("weight", None)
         for parameter in model.parameters():
@@ -80,8 +84,8 @@ def test_together_as_in_turn(kind: str, workers: int) -> None:
     if kind in ("resnet", "shifting norms") and workers == 12:
         pytest.skip("a batch norm over one sample")
     model, loss, inputs, targets = made(kind)
-    expected = of_each_in_turn(model, loss, inputs, targets, workers)
-    together = Together(model, workers)
+    expected = sequential_gradients(model, loss, inputs, targets, workers)
+    together = JointGradients(model, workers)
     assert together.possible
     got = together(loss, inputs, targets)
     assert got[0] == pytest.approx(expected[0], rel=1e-9)
@@ -97,8 +101,12 @@ def test_nothing_of_it_stays() -> None:
     model.eval()
     before = model(*inputs)
     model.train()
-    state = {name: value.clone() for name, value in model.state_dict().items() if "running" not in name and "tracked" not in name}
-    Together(model, 3)(loss, inputs, targets)
+    state = {
+        name: value.clone()
+        for name, value in model.state_dict().items()
+        if "running" not in name and "tracked" not in name
+    }
+    JointGradients(model, 3)(loss, inputs, targets)
     assert all(torch.equal(value, model.state_dict()[name]) for name, value in state.items())
     assert all(p.grad is None for p in model.parameters())
     assert all("forward" not in vars(module) for module in model.modules())
@@ -109,7 +117,7 @@ def test_nothing_of_it_stays() -> None:
 def test_running_statistics_are_the_mean_of_the_workers() -> None:
     norm, x = nn.BatchNorm2d(4), torch.randn(6, 4, 5, 5)
     model = nn.Sequential(norm, nn.Flatten(), nn.Linear(100, 3))
-    Together(model, 2)(of_images, (x,), torch.randint(3, (6,)))
+    JointGradients(model, 2)(of_images, (x,), torch.randint(3, (6,)))
     alone = []
     for half in x.chunk(2):
         single = nn.BatchNorm2d(4)
@@ -141,8 +149,8 @@ def test_in_turn_leaves_what_all_at_once_leaves(momentum: float | None) -> None:
     for seed in range(steps):
         torch.manual_seed(seed)
         x, y = torch.randn(9, 4, 5, 5), torch.randint(3, (9,))
-        Together(model, 3)(of_images, (x,), y)
-        of_each_in_turn(twin, of_images, (x,), y, 3)
+        JointGradients(model, 3)(of_images, (x,), y)
+        sequential_gradients(twin, of_images, (x,), y, 3)
     if momentum is not None:  # without one, it depends on the count, which all at once moves last
         assert torch.allclose(model.twice.running_mean, twin.twice.running_mean, atol=1e-6)
         assert torch.allclose(model.twice.running_var, twin.twice.running_var, atol=1e-6)
@@ -154,27 +162,34 @@ def test_in_turn_leaves_what_all_at_once_leaves(momentum: float | None) -> None:
 def test_on_a_processor_workers_with_enough_samples_go_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """To the same, statistics included; with fewer samples all at once, but for the first step that compares."""
     from gradwire.traces.models import find_model
-    from gradwire.training import gradients as module
+    from gradwire.training.backward import worker_gradients as module
 
     turns: list[int] = []
-    in_turn = module.of_each_in_turn
+    in_turn = module.sequential_gradients
 
     def counted(model, loss, inputs, targets, workers):
         turns.append(len(targets))
         return in_turn(model, loss, inputs, targets, workers)
 
-    monkeypatch.setattr(module, "of_each_in_turn", counted)
+    monkeypatch.setattr(module, "sequential_gradients", counted)
     for samples, expected in ((8, [24, 24]), (4, [12])):
         torch.manual_seed(1)
         turns.clear()
         model = find_model("resnet8").build(10)
         twin = copy.deepcopy(model)
-        answers = Fastest(model, 3)
+        answers = FastestGradients(model, 3)
         for _ in range(2):
             x, y = torch.randn(3 * samples, 3, 16, 16), torch.randint(10, (3 * samples,))
-            (losses, found), (at_once, others) = answers(of_images, (x,), y), Together(twin, 3)(of_images, (x,), y)
+            (losses, found), (at_once, others) = (
+                answers(of_images, (x,), y),
+                JointGradients(twin, 3)(of_images, (x,), y),
+            )
             assert losses == pytest.approx(at_once, rel=1e-6)
-            assert all(torch.allclose(a, b, atol=1e-6) for mine, theirs in zip(found, others, strict=True) for a, b in zip(mine, theirs, strict=True))
+            assert all(
+                torch.allclose(a, b, atol=1e-6)
+                for mine, theirs in zip(found, others, strict=True)
+                for a, b in zip(mine, theirs, strict=True)
+            )
             assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(model.buffers(), twin.buffers(), strict=True))
         assert turns == expected
 
@@ -190,7 +205,7 @@ def test_a_layer_that_is_used_twice_adds_up() -> None:
 
     model = Twice().double()
     x, y = torch.randn(8, 6).double(), torch.randint(6, (8,))
-    got, expected = Together(model, 4)(of_images, (x,), y), of_each_in_turn(model, of_images, (x,), y, 4)
+    got, expected = JointGradients(model, 4)(of_images, (x,), y), sequential_gradients(model, of_images, (x,), y, 4)
     for mine, theirs in zip(got[1], expected[1], strict=True):
         assert all(torch.allclose(a, b, rtol=1e-9) for a, b in zip(mine, theirs, strict=True))
 
@@ -210,8 +225,8 @@ class Placed(nn.Module):
 def test_what_does_not_come_apart_goes_in_turn(length: int) -> None:
     model = Placed().double()
     inputs, targets = (torch.randint(30, (12, length)),), torch.randint(30, (12, length))
-    expected = of_each_in_turn(model, of_text, inputs, targets, 4)
-    gradients = Fastest(model, 4)
+    expected = sequential_gradients(model, of_text, inputs, targets, 4)
+    gradients = FastestGradients(model, 4)
     for _ in range(2):
         losses, got = gradients(of_text, inputs, targets)
         assert losses == expected[0]
@@ -223,14 +238,14 @@ def test_the_first_step_counts_once() -> None:
     """Done both ways, it leaves running statistics as one way does."""
     model, loss, inputs, targets = made("resnet")
     other, *_ = made("resnet")
-    Together(other, 3)(loss, inputs, targets)
-    Fastest(model, 3)(loss, inputs, targets)
+    JointGradients(other, 3)(loss, inputs, targets)
+    FastestGradients(model, 3)(loss, inputs, targets)
     assert all(torch.equal(a, b) for a, b in zip(model.buffers(), other.buffers(), strict=True))
 
 
 def test_models_with_other_parameters_go_in_turn() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Bilinear(4, 4, 2)) if False else nn.LSTM(4, 4)
-    assert not Together(model, 2).possible and "weight_ih_l0" in Together(model, 2).missing
+    assert not JointGradients(model, 2).possible and "weight_ih_l0" in JointGradients(model, 2).missing
 
     class Head(nn.Module):
         def __init__(self) -> None:
@@ -241,7 +256,7 @@ def test_models_with_other_parameters_go_in_turn() -> None:
             return self.lstm(x)[0][:, -1]
 
     head = Head()
-    losses, gradients = Fastest(head, 2)(of_images, (torch.randn(4, 5, 4),), torch.randint(3, (4,)))
+    losses, gradients = FastestGradients(head, 2)(of_images, (torch.randn(4, 5, 4),), torch.randint(3, (4,)))
     assert len(losses) == 2 and [len(each) for each in gradients] == [6, 6]
     assert gradients[0][-1].abs().sum() == 0, "what is not used has a gradient of zero"
 
@@ -254,11 +269,13 @@ def test_a_batch_norm_over_one_value_is_named() -> None:
     def odd(model, inputs, targets):
         raise ValueError("odd")
 
-    with pytest.raises(ScenarioError, match=r"training.batch: gives the batch norm 1 one value per channel, \(1, 4, 1, 1\)"):
-        Fastest(model, 2)(of_images, (torch.randn(2, 3, 8, 8),), torch.tensor([0, 1]))
-    Fastest(model, 2)(of_images, (torch.randn(4, 3, 8, 8),), torch.tensor([0, 1, 2, 3]))
+    with pytest.raises(
+        ScenarioError, match=r"training.batch: gives the batch norm 1 one value per channel, \(1, 4, 1, 1\)"
+    ):
+        FastestGradients(model, 2)(of_images, (torch.randn(2, 3, 8, 8),), torch.tensor([0, 1]))
+    FastestGradients(model, 2)(of_images, (torch.randn(4, 3, 8, 8),), torch.tensor([0, 1, 2, 3]))
     with pytest.raises(ValueError, match=r"^odd$"):
-        Fastest(model, 2)(odd, (torch.randn(4, 3, 8, 8),), torch.tensor([0, 1, 2, 3]))
+        FastestGradients(model, 2)(odd, (torch.randn(4, 3, 8, 8),), torch.tensor([0, 1, 2, 3]))
 
 
 def off(by: float, also_in_float64: bool):
@@ -272,32 +289,38 @@ def off(by: float, also_in_float64: bool):
     return loss
 
 
-@pytest.mark.parametrize(("also_in_float64", "way"), [(False, "all workers at once"), (True, "one worker after the other")])
+@pytest.mark.parametrize(
+    ("also_in_float64", "way"), [(False, "all workers at once"), (True, "one worker after the other")]
+)
 def test_what_rounding_makes_of_gradients_decides_nothing(also_in_float64: bool, way: str) -> None:
     """Where both ways differ in float32, it is float64 that says whether they are the same; and no parameter moves."""
     torch.manual_seed(1)
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 3))
     before = copy.deepcopy(model.state_dict())
     x, y, loss = torch.randn(4, 3, 8, 8), torch.randint(3, (4,)), off(0.01, also_in_float64)
-    fastest = Fastest(model, 2)
+    fastest = FastestGradients(model, 2)
     fastest(loss, (x,), y)
     assert fastest.way == way and not fastest.slower, "on a processor there is nothing to say of it"
     fastest(loss, (x,), y)
     assert model[1].num_batches_tracked == 2
-    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items() if name.endswith(("weight", "bias")))
+    assert all(
+        torch.equal(before[name], value)
+        for name, value in model.state_dict().items()
+        if name.endswith(("weight", "bias"))
+    )
 
 
 def test_on_a_gpu_it_is_said_why_gradients_are_slow() -> None:
     """Nobody should wait ten times as long without having heard of it."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
     for each, loss, why in (
-        (model, off(0.01, True), "all at once they are others"), (nn.LSTM(4, 4), of_images, "weight_ih_l0 is of no layer"),
+        (model, off(0.01, True), "computed all at once they differ"), (nn.LSTM(4, 4), of_images, "weight_ih_l0 belongs to an unsupported layer"),
     ):  # fmt: skip
-        fastest = Fastest(each, 2)
+        fastest = FastestGradients(each, 2)
         fastest.on_gpu = True
         with pytest.warns(UserWarning, match=f"one worker after the other: {why}.*; a GPU takes ten times as long"):
             if isinstance(each, nn.LSTM):
-                loss = lambda model, inputs, targets: model(inputs[0])[0].square().sum(dim=(1, 2))  # noqa: E731
+                loss = lambda model, inputs, targets: model(inputs[0])[0].square().sum(dim=(1, 2))
                 fastest(loss, (torch.randn(4, 2, 4),), torch.zeros(4))
             else:
                 fastest(loss, (torch.randn(4, 3, 2, 2),), torch.randint(3, (4,)))
@@ -313,23 +336,25 @@ def test_on_a_gpu_it_is_said_why_gradients_are_slow() -> None:
 def test_what_is_replayed_has_the_bits_of_what_was_recorded(name: str) -> None:
     """Other samples each time, gradients and running statistics, and parameters that have moved."""
     from gradwire.traces.models import find_model
-    from gradwire.training.devices import repeatable
-    from gradwire.training.recorded import Recorded
+    from gradwire.training.backward.cuda_graph import RecordedGraph
+    from gradwire.training.devices import deterministic
     from gradwire.training.trainer import losses_of
 
     text = name == "char-gpt"
-    with repeatable(torch.device("cuda")):
+    with deterministic(torch.device("cuda")):
         torch.manual_seed(1)
         model = find_model(name).build(30).cuda().train()
         twin = copy.deepcopy(model)
-        replayed, together = Recorded(model, Together(model, 4).stacked), Together(twin, 4)
+        replayed, together = RecordedGraph(model, JointGradients(model, 4).stacked), JointGradients(twin, 4)
         for _ in range(4):
             inputs = torch.randint(30, (8, 16)).cuda() if text else torch.randn(8, 3, 32, 32).cuda()
             targets = torch.randint(30, (8, 16) if text else (8,)).cuda()
             losses, gradients = replayed(losses_of, (inputs,), targets)
             expected, others = together(losses_of, (inputs,), targets)
             assert losses == expected
-            assert all(torch.equal(a, b) for x, y in zip(gradients, others, strict=True) for a, b in zip(x, y, strict=True))
+            assert all(
+                torch.equal(a, b) for x, y in zip(gradients, others, strict=True) for a, b in zip(x, y, strict=True)
+            )
             assert all(torch.equal(a, b) for a, b in zip(model.buffers(), twin.buffers(), strict=True))
             with torch.no_grad():
                 for each in (*model.parameters(), *twin.parameters()):
@@ -342,9 +367,11 @@ def test_what_is_replayed_has_the_bits_of_what_was_recorded(name: str) -> None:
 @pytest.mark.parametrize("momentum", [0.1, None])
 def test_what_cannot_be_recorded_goes_on_as_it_was(momentum: float | None) -> None:
     """With no momentum a batch norm counts steps in Python, which a recording would not."""
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, momentum=momentum), nn.Flatten(), nn.Linear(144, 3)).cuda()
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, momentum=momentum), nn.Flatten(), nn.Linear(144, 3)
+    ).cuda()
     twin = copy.deepcopy(model)
-    recorded, eager = Fastest(model, 2, recorded=True), Fastest(twin, 2)
+    recorded, eager = FastestGradients(model, 2, recorded=True), FastestGradients(twin, 2)
     slow = pytest.warns(UserWarning, match="cannot be replayed: ") if momentum is None else nullcontext()
     for number in range(5):
         x, y = torch.randn(4, 3, 8, 8).cuda(), torch.randint(3, (4,)).cuda()
@@ -353,7 +380,10 @@ def test_what_cannot_be_recorded_goes_on_as_it_was(momentum: float | None) -> No
         expected, others = eager(of_images, (x,), y)
         assert losses == pytest.approx(expected, rel=1e-5)
         assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(found[1], others[1], strict=True))
-        assert all(torch.allclose(a.float(), b.float(), atol=1e-6) for a, b in zip(model.buffers(), twin.buffers(), strict=True))
+        assert all(
+            torch.allclose(a.float(), b.float(), atol=1e-6)
+            for a, b in zip(model.buffers(), twin.buffers(), strict=True)
+        )
 
 
 @pytest.mark.gpu
@@ -363,14 +393,14 @@ def test_what_cannot_be_recorded_goes_on_as_it_was(momentum: float | None) -> No
 def test_models_of_the_library_are_replayed(name: str, precision: str) -> None:
     """With as many samples as it is done for, of which libraries choose algorithms; and nothing is said against it."""
     from gradwire.traces.models import find_model
-    from gradwire.training.devices import repeatable
+    from gradwire.training.devices import deterministic
     from gradwire.training.precision import in_precision
     from gradwire.training.trainer import losses_of
 
     device = torch.device("cuda")
-    with repeatable(device):
+    with deterministic(device):
         torch.manual_seed(0)
-        fastest = Fastest(find_model(name).build(30).cuda().train(), 8, recorded=True)
+        fastest = FastestGradients(find_model(name).build(30).cuda().train(), 8, recorded=True)
         inputs, targets = torch.randn(2048, 3, 32, 32).cuda(), torch.randint(30, (2048,)).cuda()
         for _ in range(2):
             fastest(in_precision(losses_of, precision, device), (inputs,), targets)

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from gradwire.scenarios.errors import GradwireError  # noqa: E402
 from gradwire.training.data import images  # noqa: E402
-from gradwire.training.encoded import Encoded  # noqa: E402
+from gradwire.training.exchange.encoded_tensors import Encoded  # noqa: E402
 from gradwire.training.reducers.base import Reducer  # noqa: E402
 from gradwire.training.reducers.dgc import DGC  # noqa: E402
 from gradwire.training.reducers.feedback import ErrorFeedback, MomentumCorrection  # noqa: E402
@@ -85,10 +85,13 @@ class Wide(Dense):
 
 STRANGE: dict[str, tuple[Reducer, str]] = {
     "changing": (Changing(ratio=0.1), r"compress of Changing \(.*test_hooks.py:\d+\) changes the gradient of "),
-    "short": (ErrorFeedback(reducer=Short(ratio=0.1)), r"decode of Short .* answers a tensor of float32, \(\d+,\) for "),
-    "late": (ErrorFeedback(reducer=Late(ratio=0.1)), r"decode of Late .* answers a tensor of float32, \(\d+,\) for "),
-    "mute": (Mute(ratio=0.1), r"compress of Mute .* answers a tensor of float32"),
-    "wide": (Wide(), r"compress of Wide .* adds up, and answers with float64 for "),
+    "short": (
+        ErrorFeedback(reducer=Short(ratio=0.1)),
+        r"decode of Short .* returns a tensor of float32, \(\d+,\) for ",
+    ),
+    "late": (ErrorFeedback(reducer=Late(ratio=0.1)), r"decode of Late .* returns a tensor of float32, \(\d+,\) for "),
+    "mute": (Mute(ratio=0.1), r"compress of Mute .* returns a tensor of float32"),
+    "wide": (Wide(), r"compress of Wide .* adds up, and returns float64 for "),
 }
 """Reducers of a user's own, and what is said of them."""
 
@@ -108,7 +111,7 @@ def worker(rank: int, folder: Path) -> None:
     from torch.nn.parallel import DistributedDataParallel
 
     from gradwire.training.data import Dealer
-    from gradwire.training.hooks import register
+    from gradwire.training.exchange.ddp_hooks import register
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=2)
@@ -188,11 +191,18 @@ def test_reducers_differ(found: list[dict]) -> None:
 
 def test_encodings_in_one_piece() -> None:
     """Of different lengths, one after the other, and nothing in between."""
-    from gradwire.training.hooks import _of, _opened, _size, _whole
+    from gradwire.training.exchange.ddp_hooks import _in_one_piece, _layout_of, _size, _unpack
 
-    mine = [Encoded((torch.tensor([1.0, 2.0]), torch.tensor([4, 7], dtype=torch.int32))), Encoded((torch.ones(3, 2),), (torch.tensor([9.0]),))]
-    box = torch.cat([*map(_whole, mine), torch.zeros(5, dtype=torch.uint8)])
+    mine = [
+        Encoded((torch.tensor([1.0, 2.0]), torch.tensor([4, 7], dtype=torch.int32))),
+        Encoded((torch.ones(3, 2),), (torch.tensor([9.0]),)),
+    ]
+    box = torch.cat([*map(_in_one_piece, mine), torch.zeros(5, dtype=torch.uint8)])
     assert len(box) == 16 + 28 + 5 == sum(map(_size, mine)) + 5
-    layout = [_of(Encoded((torch.zeros(5), torch.zeros(5, dtype=torch.int32))), 2), mine[1]]
-    read = _opened(box, layout)
-    assert all(torch.equal(a, b) for x, y in zip(read, mine, strict=True) for a, b in zip(x.fields + x.head, y.fields + y.head, strict=True))
+    layout = [_layout_of(Encoded((torch.zeros(5), torch.zeros(5, dtype=torch.int32))), 2), mine[1]]
+    read = _unpack(box, layout)
+    assert all(
+        torch.equal(a, b)
+        for x, y in zip(read, mine, strict=True)
+        for a, b in zip(x.fields + x.head, y.fields + y.head, strict=True)
+    )

@@ -14,7 +14,7 @@ if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
 
 from torch.nn.functional import batch_norm, conv2d  # noqa: E402
 
-from gradwire.training import kernels  # noqa: E402
+from gradwire.training.backward import triton_kernels  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 GPU = torch.cuda.is_available()
@@ -37,14 +37,17 @@ def seeded() -> None:
     torch.manual_seed(0)
 
 
-@pytest.mark.parametrize(("workers", "samples", "channels", "side"), [(2, 3, 16, 9), (3, 2, 5, 8), (2, 4, 64, 4), (2, 3, 80, 5), (1, 2, 3, 40)])
+@pytest.mark.parametrize(
+    ("workers", "samples", "channels", "side"),
+    [(2, 3, 16, 9), (3, 2, 5, 8), (2, 4, 64, 4), (2, 3, 80, 5), (1, 2, 3, 40)],
+)
 def test_a_batch_norm_of_each_worker_is_that_of_torch(workers: int, samples: int, channels: int, side: int) -> None:
     x = pictures(workers * samples, channels, side, side) * 2 + 3
     dy = pictures(*x.shape)
     weight, bias = torch.rand(channels, device=DEVICE) + 0.5, torch.randn(channels, device=DEVICE)
     heard: dict[str, torch.Tensor] = {}
     mine = x.clone().requires_grad_()
-    y = kernels.Normalised.apply(
+    y = triton_kernels.BatchNormPerWorker.apply(
         mine, weight, bias, workers, 1e-5, lambda mean, var: heard.update(mean=mean, var=var),
         lambda by, shift: heard.update(weight=by, bias=shift),
     )  # fmt: skip
@@ -52,7 +55,11 @@ def test_a_batch_norm_of_each_worker_is_that_of_torch(workers: int, samples: int
     values = samples * side * side
     for worker in range(workers):
         part = slice(worker * samples, (worker + 1) * samples)
-        theirs, by, shift = x[part].float().requires_grad_(), weight.clone().requires_grad_(), bias.clone().requires_grad_()
+        theirs, by, shift = (
+            x[part].float().requires_grad_(),
+            weight.clone().requires_grad_(),
+            bias.clone().requires_grad_(),
+        )
         mean, var = torch.zeros(channels, device=DEVICE), torch.zeros(channels, device=DEVICE)
         expected = batch_norm(theirs, mean, var, by, shift, True, 1.0, 1e-5)
         expected.backward(dy[part].float())
@@ -65,7 +72,7 @@ def test_a_batch_norm_of_each_worker_is_that_of_torch(workers: int, samples: int
 @pytest.mark.parametrize("scales", [True, False])
 def test_a_layer_goes_to_them_and_comes_back(scales: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """With and without a scale: what the layer puts out, gradients by worker and running statistics are the library's."""
-    from gradwire.training import layers
+    from gradwire.training.backward import sliced_layers
 
     norm = torch.nn.BatchNorm2d(8, momentum=0.25).to(DEVICE)
     if scales:
@@ -76,15 +83,17 @@ def test_a_layer_goes_to_them_and_comes_back(scales: bool, monkeypatch: pytest.M
     x, dy = pictures(6, 8, 5, 5) + 1, pictures(6, 8, 5, 5)
 
     def found(by) -> list[torch.Tensor]:
-        monkeypatch.setattr(layers, "kernels_for", lambda x: by)
+        monkeypatch.setattr(sliced_layers, "kernels_for", lambda x: by)
         norm.reset_running_stats()
         mine, heard = x.float().requires_grad_() if by is None else x.clone().requires_grad_(), {}
-        out = layers._batch_norm(norm, mine, 3, lambda parameter, gradient: heard.update({id(parameter): gradient}))
+        out = sliced_layers._batch_norm(
+            norm, mine, 3, lambda parameter, gradient: heard.update({id(parameter): gradient})
+        )
         out.backward(dy.to(out.dtype))
         parts = [heard[id(each)] for each in norm.parameters()]
         return [out, mine.grad, *parts, norm.running_mean.clone(), norm.running_var.clone()]
 
-    kernels_, library = found(kernels), found(None)
+    kernels_, library = found(triton_kernels), found(None)
     assert len(kernels_) == 5 + scales
     assert all(far(one, other) < ROUNDING for one, other in zip(kernels_, library, strict=True))
 
@@ -93,7 +102,15 @@ def test_a_batch_norm_far_from_zero_keeps_its_digits() -> None:
     """Sums are of differences from a value of the channel: a mean a thousand deviations from zero costs nothing."""
     x = (torch.randn(4, 8, 16, 16, device=DEVICE) + 1000).to(memory_format=torch.channels_last)
     heard = {}
-    kernels.Normalised.apply(x, torch.ones(8, device=DEVICE), torch.zeros(8, device=DEVICE), 2, 1e-5, lambda mean, var: heard.update(var=var), None)
+    triton_kernels.BatchNormPerWorker.apply(
+        x,
+        torch.ones(8, device=DEVICE),
+        torch.zeros(8, device=DEVICE),
+        2,
+        1e-5,
+        lambda mean, var: heard.update(var=var),
+        None,
+    )
     assert far(heard["var"][0], x[:2].double().var(dim=(0, 2, 3), unbiased=False)) < 1e-4
 
 
@@ -101,11 +118,13 @@ def test_a_batch_norm_far_from_zero_keeps_its_digits() -> None:
     (2, 3, 3, 16, 8, 3, 1), (2, 2, 16, 16, 9, 3, 1), (3, 2, 16, 32, 8, 3, 2), (2, 2, 16, 24, 8, 1, 2), (1, 40, 16, 16, 16, 3, 1),
     (2, 2, 64, 64, 8, 3, 1),
 ])  # fmt: skip
-def test_gradients_of_weights_by_worker(workers: int, samples: int, inputs: int, outputs: int, pixels: int, side: int, stride: int) -> None:
+def test_gradients_of_weights_by_worker(
+    workers: int, samples: int, inputs: int, outputs: int, pixels: int, side: int, stride: int
+) -> None:
     x = pictures(workers * samples, inputs, pixels, pixels, dtype=MULTIPLIED)
     weight = torch.randn(outputs, inputs, side, side, device=DEVICE)
     dy = pictures(*conv2d(x.float(), weight, None, stride, side // 2).shape, dtype=MULTIPLIED)
-    found = kernels.weights_apart(x, dy, workers, side, stride, side // 2)
+    found = triton_kernels.weight_gradients_per_worker(x, dy, workers, side, stride, side // 2)
     assert found.dtype == torch.float32
     for worker in range(workers):
         part = slice(worker * samples, (worker + 1) * samples)
@@ -122,31 +141,33 @@ def test_a_convolution_of_few_channels_and_its_way_back(inputs: int, outputs: in
     expected = conv2d(theirs, weight.float(), None, 1, side // 2)
     dy = pictures(*expected.shape, dtype=MULTIPLIED)
     expected.backward(dy.float())
-    assert far(kernels.convolved(x, weight), expected) < ROUNDING
-    assert far(kernels.convolved(dy, kernels.turned(weight)), theirs.grad) < ROUNDING
+    assert far(triton_kernels.convolve(x, weight), expected) < ROUNDING
+    assert far(triton_kernels.convolve(dy, triton_kernels.transposed_weights(weight)), theirs.grad) < ROUNDING
 
 
 def test_they_are_tried_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """What Triton cannot compile is not used, and said."""
-    from gradwire.training import layers
+    from gradwire.training.backward import sliced_layers
 
-    kernels.try_out(DEVICE)
-    layers._kernels.cache_clear()
-    assert layers._kernels(DEVICE) is kernels
-    layers._kernels.cache_clear()
-    monkeypatch.setattr(kernels, "try_out", lambda device: 1 / 0)
+    triton_kernels.try_out(DEVICE)
+    sliced_layers._kernels.cache_clear()
+    assert sliced_layers._kernels(DEVICE) is triton_kernels
+    sliced_layers._kernels.cache_clear()
+    monkeypatch.setattr(triton_kernels, "try_out", lambda device: 1 / 0)
     with pytest.warns(UserWarning, match="libraries take twice as long: division by zero"):
-        assert layers._kernels(DEVICE) is None
-    layers._kernels.cache_clear()
+        assert sliced_layers._kernels(DEVICE) is None
+    sliced_layers._kernels.cache_clear()
 
 
 @pytest.mark.skipif(not GPU, reason="no CUDA device")
 @pytest.mark.parametrize("name", ["resnet20", "resnet20-v2", "vgg11-quarter"])
-def test_a_model_with_them_is_as_near_float32_as_without_and_repeats(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_with_them_is_as_near_float32_as_without_and_repeats(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from gradwire.traces.models import find_model
-    from gradwire.training import layers
-    from gradwire.training.devices import repeatable
-    from gradwire.training.gradients import Together, of_each_in_turn
+    from gradwire.training.backward import sliced_layers
+    from gradwire.training.backward.worker_gradients import JointGradients, sequential_gradients
+    from gradwire.training.devices import deterministic
     from gradwire.training.precision import in_precision
     from gradwire.training.trainer import losses_of
 
@@ -157,15 +178,15 @@ def test_a_model_with_them_is_as_near_float32_as_without_and_repeats(name: str, 
     def of_all(gradients):
         return torch.cat([each.reshape(-1) for mine in gradients for each in mine])
 
-    with repeatable(DEVICE):
-        expected = of_all(of_each_in_turn(model, losses_of, inputs, targets, 4)[1])
+    with deterministic(DEVICE):
+        expected = of_all(sequential_gradients(model, losses_of, inputs, targets, 4)[1])
         before = {key: value.clone() for key, value in model.named_buffers()}
-        found, again = (of_all(Together(model, 4)(mixed, inputs, targets)[1]) for _ in range(2))
+        found, again = (of_all(JointGradients(model, 4)(mixed, inputs, targets)[1]) for _ in range(2))
         with_kernels = {key: value.clone() for key, value in model.named_buffers()}
-        monkeypatch.setattr(layers, "kernels_for", lambda x: None)
+        monkeypatch.setattr(sliced_layers, "kernels_for", lambda x: None)
         for key, value in model.named_buffers():
             value.copy_(before[key])
-        plain, _ = (of_all(Together(model, 4)(mixed, inputs, targets)[1]) for _ in range(2))
+        plain, _ = (of_all(JointGradients(model, 4)(mixed, inputs, targets)[1]) for _ in range(2))
     assert torch.equal(found, again) and not torch.equal(found, plain)
     assert far(found, expected) < 1.5 * far(plain, expected) + 1e-3
     for key, value in model.named_buffers():

@@ -11,14 +11,9 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from gradwire.training.data import images  # noqa: E402
-from gradwire.training.network import Answer, Random, Recorded, Replay  # noqa: E402
-from gradwire.training.served.mp2 import Mp2Trainer, Predicted, places_at  # noqa: E402
-from gradwire.training.served.predictor import (  # noqa: E402
-    BLOCK,
-    PERIOD,
-    features,
-    kinds_of,
-)
+from gradwire.training.networks.builtin_networks import Answer, Random, RecordingNetwork, Replay  # noqa: E402
+from gradwire.training.parameter_server.mp2_trainer import Mp2Rules, Mp2Trainer, positions_at  # noqa: E402
+from gradwire.training.parameter_server.predictor import BLOCK, PERIOD, features, kinds_of  # noqa: E402
 from gradwire.training.trainer import Recipe, Score, Trainer  # noqa: E402
 from tests.support.training_cases import Points, close, plain, resnet  # noqa: E402
 
@@ -37,7 +32,9 @@ def slope(model, inputs, targets):
     return (model.w[0] * inputs[0]).sum(dim=1)
 
 
-def line(rules: Predicted, *points: list[float], network=None, payload: int = 4096, momentum: float = 0.0, steps: int = 60) -> Mp2Trainer:
+def line(
+    rules: Mp2Rules, *points: list[float], network=None, payload: int = 4096, momentum: float = 0.0, steps: int = 60
+) -> Mp2Trainer:
     recipe = Recipe(len(points), 1, steps, 1.0, "constant", momentum=momentum, weight_decay=0.0, payload=payload)
     return Mp2Trainer(Line(len(points[0])), Points(*points), recipe, rules, network, slope)
 
@@ -48,28 +45,33 @@ def line(rules: Predicted, *points: list[float], network=None, payload: int = 40
 def test_an_eighth_in_each_of_eight_steps() -> None:
     """All places once in a cycle, in another order in the next one, and the same for everybody with the seed."""
     for cycle in range(5):
-        rows = torch.stack([places_at(PERIOD * cycle + phase, 7) for phase in range(PERIOD)])
+        rows = torch.stack([positions_at(PERIOD * cycle + phase, 7) for phase in range(PERIOD)])
         assert (rows.sum(dim=0) == 1).all() and (rows.sum(dim=1) == BLOCK // PERIOD).all()
-    assert not torch.equal(places_at(0, 7), places_at(PERIOD, 7)) and not torch.equal(places_at(0, 7), places_at(0, 8))
+    assert not torch.equal(positions_at(0, 7), positions_at(PERIOD, 7)) and not torch.equal(
+        positions_at(0, 7), positions_at(0, 8)
+    )
 
 
 def test_bytes_each_way() -> None:
     """Two workers. Everything in the first step; then four of each block's 32 where there are so many, and vectors in full."""
     for pull in ("full", "pushed"):
-        trainer = Mp2Trainer(plain(), DATA, Recipe(workers=2, batch=8, steps=9), Predicted(pull=pull, tolerance=1e6))
+        trainer = Mp2Trainer(plain(), DATA, Recipe(workers=2, batch=8, steps=9), Mp2Rules(pull=pull, tolerance=1e6))
         rows = [trainer.step() for _ in range(3)]
         for number, row in enumerate(rows):
-            now = places_at(number, 0).repeat(100)
+            now = positions_at(number, 0).repeat(100)
             pushed = 3114 if not number else int(now[:216].sum()) + int(now[:2880].sum()) + 18
             assert row.sent_bytes == 2 * 4 * pushed and (number == 0 or 380 <= pushed <= 420)
             assert row.pulled_bytes == 2 * 4 * (3114 if pull == "full" else pushed)
 
 
 def test_bytes_are_those_of_the_serialised_packets() -> None:
-    recorded = Recorded(Random(0.0))
+    recorded = RecordingNetwork(Random(0.0))
     seen = []
     carry = recorded.carry
-    recorded.carry = lambda pushed: (seen.append(sum(len(p) for row in pushed.encoded for e in row for p in e.to_packets(256))), carry(pushed))[1]
+    recorded.carry = lambda pushed: (
+        seen.append(sum(len(p) for row in pushed.encoded for e in row for p in e.to_packets(256))),
+        carry(pushed),
+    )[1]
     trainer = Mp2Trainer(plain(), DATA, Recipe(workers=2, batch=4, steps=3, payload=256), None, recorded)
     assert [trainer.step().sent_bytes for _ in range(3)] == seen
 
@@ -86,7 +88,7 @@ def test_kinds() -> None:
 
 def test_held_moves_by_hand() -> None:
     """Gradients of 1: after the full push everything is taken to go on as it did, which is right."""
-    trainer = line(Predicted(predictor="hold", full_every=100), [1.0] * 64, [3.0] * 64)
+    trainer = line(Mp2Rules(predictor="hold", full_every=100), [1.0] * 64, [3.0] * 64)
     for number in range(4):
         trainer.step()
         assert trainer.model.w.detach().view(-1).tolist() == [-2.0 * (number + 1)] * 64
@@ -95,39 +97,41 @@ def test_held_moves_by_hand() -> None:
     before = trainer.model.w.detach().clone()
     trainer.step()
     moved = (before - trainer.model.w.detach()).view(2, BLOCK)
-    assert torch.equal(moved, torch.where(places_at(4, 0), 4.0, 2.0).expand(2, BLOCK))
+    assert torch.equal(moved, torch.where(positions_at(4, 0), 4.0, 2.0).expand(2, BLOCK))
     assert trainer.error == pytest.approx((1 - 0.9) * 0.5, rel=1e-4) or trainer.error == pytest.approx(0.5)
 
 
 def test_what_is_not_pushed_stays_without_a_predictor() -> None:
     """After a cycle of eight everything has moved once."""
-    trainer = line(Predicted(predictor="none", full_every=1000, tolerance=10.0), [1.0] * 64)
+    trainer = line(Mp2Rules(predictor="none", full_every=1000, tolerance=10.0), [1.0] * 64)
     trainer.step()
     for number in range(1, 9):
         before = trainer.model.w.detach().clone()
         trainer.step()
-        assert torch.equal((trainer.model.w.detach() != before).view(2, BLOCK), places_at(number, 0).expand(2, BLOCK))
+        assert torch.equal(
+            (trainer.model.w.detach() != before).view(2, BLOCK), positions_at(number, 0).expand(2, BLOCK)
+        )
 
 
 def test_momentum_is_not_forgotten() -> None:
     """Gradients of 1 and momentum 1/2: velocities 1, 1.5, 1.75, ... whether a parameter is pushed or not."""
-    trainer = line(Predicted(predictor="none", full_every=1000, tolerance=10.0), [1.0] * 32, momentum=0.5)
+    trainer = line(Mp2Rules(predictor="none", full_every=1000, tolerance=10.0), [1.0] * 32, momentum=0.5)
     for number in range(6):
         before = trainer.model.w.detach().clone()
         trainer.step()
         moved = (before - trainer.model.w.detach()).view(-1)
-        assert set(moved[places_at(number, 0)].tolist()) == {2 - 0.5**number}
+        assert set(moved[positions_at(number, 0)].tolist()) == {2 - 0.5**number}
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_a_full_push_in_every_step_is_plain_training(momentum: float) -> None:
     """To rounding; and a network that knows nothing gives another training."""
     recipe = Recipe(workers=3, batch=8, steps=6, rate=0.05, momentum=momentum, clip=50.0)
-    ours, theirs = Mp2Trainer(plain(), DATA, recipe, Predicted(full_every=1)), Trainer(plain(), DATA, recipe)
+    ours, theirs = Mp2Trainer(plain(), DATA, recipe, Mp2Rules(full_every=1)), Trainer(plain(), DATA, recipe)
     for _ in range(6):
         assert ours.step().loss == pytest.approx(theirs.step().loss, rel=1e-4)
     assert close(ours.model, theirs.model) and ours.full == 6
-    less = Mp2Trainer(plain(), DATA, recipe, Predicted(predictor="none"))
+    less = Mp2Trainer(plain(), DATA, recipe, Mp2Rules(predictor="none"))
     for _ in range(6):
         less.step()
     assert not close(less.model, theirs.model, 1e-3)
@@ -136,45 +140,60 @@ def test_a_full_push_in_every_step_is_plain_training(momentum: float) -> None:
 def test_a_perfect_predictor_is_plain_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is told the truth: nothing else is approximated."""
     recipe = Recipe(workers=2, batch=8, steps=9, rate=0.05)
-    ours, theirs = Mp2Trainer(plain(), DATA, recipe, Predicted(full_every=100, tolerance=1e9)), Trainer(plain(), DATA, recipe)
+    ours, theirs = (
+        Mp2Trainer(plain(), DATA, recipe, Mp2Rules(full_every=100, tolerance=1e9)),
+        Trainer(plain(), DATA, recipe),
+    )
     truth = []
 
     def told(seen, age, values, last, scale, spread, conv):
         return truth[-1] if len(values) == len(truth[-1]) else torch.zeros_like(values)
 
-    monkeypatch.setattr(ours, "_guess", told)
+    monkeypatch.setattr(ours, "_predict", told)
     for _ in range(9):
         before = [p.detach().clone() for p in theirs.model.parameters()]
         theirs.step()
         moved = [(a.detach() - b).view(-1) for a, b in zip(theirs.model.parameters(), before, strict=True)]
-        truth.append(torch.cat([nn.functional.pad(moved[at], (0, -len(moved[at]) % BLOCK)).view(-1, BLOCK) for at in (0, 2)]))
+        truth.append(
+            torch.cat([nn.functional.pad(moved[at], (0, -len(moved[at]) % BLOCK)).view(-1, BLOCK) for at in (0, 2)])
+        )
         ours.step()
     assert close(ours.model, theirs.model, 1e-5) and ours.full == 1
 
 
 def test_the_predictor_hears_how_long_ago_each_was_pushed(monkeypatch: pytest.MonkeyPatch) -> None:
     """By its place in its cycle; everything was in step 0. What was held out to see how good predictions are, a step longer."""
-    trainer = line(Predicted(full_every=1000, tolerance=1e9), [1.0] * 64)
+    trainer = line(Mp2Rules(full_every=1000, tolerance=1e9), [1.0] * 64)
     heard = []
-    monkeypatch.setattr(trainer, "_guess", lambda seen, age, *told: (heard.append(age.clone()), torch.zeros_like(seen))[1])
+    monkeypatch.setattr(
+        trainer, "_predict", lambda seen, age, *told: (heard.append(age.clone()), torch.zeros_like(seen))[1]
+    )
     for _ in range(20):
         trainer.step()
     assert len(heard) == 2 * 19
     for number in range(1, 20):
-        pushed = [min(back for back in range(number + 1) if back == number or places_at(number - back, 0)[place]) for place in range(BLOCK)]
-        before = [min(back for back in range(1, number + 1) if back == number or places_at(number - back, 0)[place]) for place in range(BLOCK)]
+        pushed = [
+            min(back for back in range(number + 1) if back == number or positions_at(number - back, 0)[place])
+            for place in range(BLOCK)
+        ]
+        before = [
+            min(back for back in range(1, number + 1) if back == number or positions_at(number - back, 0)[place])
+            for place in range(BLOCK)
+        ]
         watched, whole = heard[2 * number - 2 : 2 * number]
-        now = places_at(number, 0).nonzero().view(-1).tolist()
+        now = positions_at(number, 0).nonzero().view(-1).tolist()
         assert whole.tolist() == pushed
-        assert [int(watched[place]) for place in now] == [before[place] if at % 2 == 0 else 0 for at, place in enumerate(now)]
+        assert [int(watched[place]) for place in now] == [
+            before[place] if at % 2 == 0 else 0 for at, place in enumerate(now)
+        ]
 
 
 def test_everything_is_pushed_when_predictions_fail() -> None:
     """Nothing is predicted, an error of 1, and no more than 1/2 is tolerated: then every second step is full."""
-    trainer = line(Predicted(predictor="none", full_every=1000, tolerance=0.5), [1.0] * 64)
+    trainer = line(Mp2Rules(predictor="none", full_every=1000, tolerance=0.5), [1.0] * 64)
     rows = [trainer.step() for _ in range(6)]
     assert [row.sent_bytes == 4 * 64 for row in rows] == [True, False] * 3 and trainer.full == 3
-    regular = line(Predicted(predictor="none", full_every=3, tolerance=10.0), [1.0] * 64)
+    regular = line(Mp2Rules(predictor="none", full_every=3, tolerance=10.0), [1.0] * 64)
     assert [regular.step().sent_bytes == 4 * 64 for _ in range(7)] == [True, False, False] * 2 + [True]
 
 
@@ -184,7 +203,7 @@ def test_what_is_lost_is_averaged_over_the_others_or_held() -> None:
     first, second = torch.ones(16, dtype=torch.bool), torch.ones(16, dtype=torch.bool)
     first[0] = second[0] = second[15] = False
     gone = Replay([[Answer([[first], [second]])], [Answer([[None], [None]])]])
-    trainer = line(Predicted(predictor="hold", full_every=100), [1.0] * 32, [3.0] * 32, network=gone, payload=8)
+    trainer = line(Mp2Rules(predictor="hold", full_every=100), [1.0] * 32, [3.0] * 32, network=gone, payload=8)
     row = trainer.step()
     assert trainer.model.w.detach().view(-1).tolist() == [0.0] * 2 + [-2.0] * 28 + [-1.0] * 2
     assert row.lost == pytest.approx(3 / 32)
@@ -197,8 +216,12 @@ def test_features_are_what_they_say() -> None:
     age, conv = torch.arange(BLOCK) % 9, torch.tensor([True, False, True])
     x = features(seen, age, values, last, one, two, conv)
     assert x.shape == (3, 6, BLOCK)
-    assert torch.allclose(x[:, 0], seen * 2) and torch.allclose(x[:, 2], values / 2) and torch.allclose(x[:, 3], last * 2)
-    assert x[0, 1].tolist() == (age / 8).tolist() and x[:, 4, 0].tolist() == [1, 0, 1] and x[:, 5, 0].tolist() == [0, 1, 0]
+    assert (
+        torch.allclose(x[:, 0], seen * 2) and torch.allclose(x[:, 2], values / 2) and torch.allclose(x[:, 3], last * 2)
+    )
+    assert (
+        x[0, 1].tolist() == (age / 8).tolist() and x[:, 4, 0].tolist() == [1, 0, 1] and x[:, 5, 0].tolist() == [0, 1, 0]
+    )
     again = features(7 * seen, age, 9 * values, 7 * last, 7 * one, 9 * two, conv)
     assert torch.allclose(x, again, atol=1e-5)
 
@@ -206,12 +229,15 @@ def test_features_are_what_they_say() -> None:
 @pytest.mark.parametrize("predictor", ["bundled", "several", "hold", "none"])
 def test_least_squares_of_four_workers(predictor: str) -> None:
     """Each worker has another optimum; the mean is found, however the rest is predicted."""
+
     def distance(model, inputs, targets):
         return 0.5 * (model.w[0] - inputs[0]).square().sum(dim=1)
 
     points = torch.randn(4, 96, generator=torch.Generator().manual_seed(2)) * 3
     recipe = Recipe(4, 1, 400, 0.1, "triangle", rise=0.01, momentum=0.0, weight_decay=0.0)
-    trainer = Mp2Trainer(Line(96), Points(*points.tolist()), recipe, Predicted(predictor=predictor, full_every=1000), None, distance)
+    trainer = Mp2Trainer(
+        Line(96), Points(*points.tolist()), recipe, Mp2Rules(predictor=predictor, full_every=1000), None, distance
+    )
     for _ in range(400):
         trainer.step()
     mean = points.mean(dim=0)
@@ -221,7 +247,7 @@ def test_least_squares_of_four_workers(predictor: str) -> None:
 
 def test_it_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     recipe = Recipe(workers=2, batch=8, steps=9, payload=256)
-    make = lambda: Mp2Trainer(resnet(), DATA, recipe, Predicted(full_every=7), Random(0.1))  # noqa: E731
+    make = lambda: Mp2Trainer(resnet(), DATA, recipe, Mp2Rules(full_every=7), Random(0.1))
     whole, first, second = make(), make(), make()
     rows = [whole.step() for _ in range(9)]
     assert [first.step() for _ in range(5)] == rows[:5]

@@ -9,15 +9,25 @@ torch = pytest.importorskip("torch")
 
 from gradwire.scenarios.errors import ScenarioError  # noqa: E402
 from gradwire.traces.trace import TensorInfo  # noqa: E402
-from gradwire.training.encoded import Encoded  # noqa: E402
-from gradwire.training.network import Answer, Ideal, Pushed, Random, Recorded, Replay, Spread  # noqa: E402
+from gradwire.training.exchange.encoded_tensors import Encoded  # noqa: E402
+from gradwire.training.networks.builtin_networks import (  # noqa: E402
+    Answer,
+    EvenLoss,
+    Ideal,
+    Pushed,
+    Random,
+    RecordingNetwork,
+    Replay,
+)
 
 INFOS = [TensorInfo(f"t{n}", (10_000,), 10_000, "float32", n) for n in range(4)]
 
 
 def pushed(step: int = 0, workers: int = 2, payload: int = 40) -> Pushed:
     """1000 packets of 10 elements per tensor; magnitudes rise within each."""
-    return Pushed(step, 0, payload, INFOS, [[Encoded((torch.arange(10_000).float(),)) for _ in INFOS] for _ in range(workers)])
+    return Pushed(
+        step, 0, payload, INFOS, [[Encoded((torch.arange(10_000).float(),)) for _ in INFOS] for _ in range(workers)]
+    )
 
 
 def lost(network, step: int = 0) -> np.ndarray:
@@ -70,7 +80,7 @@ def test_quota_and_tail() -> None:
 def test_rules_out_of_reach_are_refused() -> None:
     with pytest.raises(ScenarioError, match=r"Random\(loss\): is 1.5; expected a number from 0 to 1"):
         Random(1.5)
-    with pytest.raises(ScenarioError, match=r"leaves no room between runs|Random\(burst\)"):
+    with pytest.raises(ScenarioError, match=r"too high for bursts|Random\(burst\)"):
         Random(0.9, burst=3)
 
 
@@ -82,12 +92,16 @@ def test_magnitudes_of_packets() -> None:
 
 
 def test_replay_is_what_was_recorded() -> None:
-    recorded = Recorded(Random(0.3))
+    recorded = RecordingNetwork(Random(0.3))
     answers = [recorded.carry(pushed(step)) for step in range(3)]
     replayed = Replay(recorded.answers)
     for step in range(3):
         again = replayed.carry(pushed(step))
-        assert all(torch.equal(a, b) for x, y in zip(again.arrived, answers[step].arrived, strict=True) for a, b in zip(x, y, strict=True))
+        assert all(
+            torch.equal(a, b)
+            for x, y in zip(again.arrived, answers[step].arrived, strict=True)
+            for a, b in zip(x, y, strict=True)
+        )
     assert replayed.carry(pushed(3)) is replayed.carry(pushed(0)), "from the first again"
 
 
@@ -95,12 +109,12 @@ def test_replay_of_something_else_is_refused() -> None:
     with pytest.raises(ValueError, match="no steps"):
         Replay([])
     one = Replay([[Answer([[None] * 4])]])
-    with pytest.raises(ValueError, match="1 workers are replayed, and there are 2"):
+    with pytest.raises(ValueError, match="1 workers are recorded; expected 2"):
         one.carry(pushed())
     short = Replay([[Answer([[torch.ones(3, dtype=torch.bool)] * 4] * 2)]])
-    with pytest.raises(ValueError, match="tensor t0: 3 packets are replayed, and 1000 are sent"):
+    with pytest.raises(ValueError, match="tensor t0: 3 packets are recorded; expected 1000"):
         short.carry(pushed())
-    with pytest.raises(ValueError, match="has 1 rounds"):
+    with pytest.raises(ValueError, match="has 1 recorded rounds"):
         Replay([[Answer([[None] * 4] * 2)]]).carry(Pushed(0, 1, 40, INFOS, pushed().encoded))
 
 
@@ -108,11 +122,13 @@ def test_spread_losses_are_as_many_and_anywhere() -> None:
     """A network that loses the last fifth of the first worker's packets of one tensor; spread, it is a fortieth of all, which
     are other ones in another step."""
     tail = Random(0.2, last=True, worker=0, layers="front")
-    spread = lost(Spread(tail))
+    spread = lost(EvenLoss(tail))
     assert lost(tail).sum() == spread.sum() == 400 and lost(tail)[1].sum() == 0
     assert all(30 < part < 70 for part in spread.sum(axis=2).flatten()), "50 of each of eight tensors"
-    assert not np.array_equal(spread, lost(Spread(tail), step=1)) and not np.array_equal(spread, lost(Spread(tail, seed=1)))
-    assert lost(Spread(Ideal())).sum() == 0 and Spread(Ideal()).carry(pushed()).arrived[0][0] is None
+    assert not np.array_equal(spread, lost(EvenLoss(tail), step=1)) and not np.array_equal(
+        spread, lost(EvenLoss(tail, seed=1))
+    )
+    assert lost(EvenLoss(Ideal())).sum() == 0 and EvenLoss(Ideal()).carry(pushed()).arrived[0][0] is None
 
 
 def test_spread_losses_are_counted_in_bytes() -> None:
@@ -121,19 +137,24 @@ def test_spread_losses_are_counted_in_bytes() -> None:
     rows = [[Encoded((torch.ones(info.numel),)) for info in infos]]
     asked = Pushed(0, 0, 40, infos, rows)
     gone = {}
-    for name, network in (("random", Random(0.3, layers="back")), ("spread", Spread(Random(0.3, layers="back")))):
+    for name, network in (("random", Random(0.3, layers="back")), ("spread", EvenLoss(Random(0.3, layers="back")))):
         masks = network.carry(asked).arrived[0]
-        gone[name] = [0 if mask is None else int((~mask).sum()) * (12 if info.numel == 3 else 40) for mask, info in zip(masks, infos, strict=True)]
+        gone[name] = [
+            0 if mask is None else int((~mask).sum()) * (12 if info.numel == 3 else 40)
+            for mask, info in zip(masks, infos, strict=True)
+        ]
     assert sum(gone["random"][:-1]) == 0 and sum(gone["spread"][:-1]) > 0
     assert 0 <= sum(gone["random"]) - sum(gone["spread"]) < 40
 
 
 def test_spread_losses_of_a_ring_are_in_any_hop() -> None:
-    from gradwire.training.ring import RingLayout
+    from gradwire.training.exchange.ring_allreduce import RingLayout
     from tests.support.training_cases import pushed_round
 
     asked = pushed_round(RingLayout((16_000,), ((0,),), 8, 40))
-    whole, spread = (network.carry(asked).hops.masks[0] for network in (Random(0.2, way="pull"), Spread(Random(0.2, way="pull"))))
+    whole, spread = (
+        network.carry(asked).hops.masks[0] for network in (Random(0.2, way="pull"), EvenLoss(Random(0.2, way="pull")))
+    )
     assert whole.shape == spread.shape and (~whole).sum() == (~spread).sum()
     assert whole[:7].all() and abs(int((~spread[:7]).sum()) - int((~spread[7:]).sum())) < 0.2 * int((~spread).sum())
 
@@ -141,16 +162,16 @@ def test_spread_losses_of_a_ring_are_in_any_hop() -> None:
 def test_spread_losses_of_a_ring_are_counted_in_bytes() -> None:
     """Segments of 15 values are a packet of 40 bytes and one of 20. With the short ones lost of all messages, 112 of them, as many
     bytes anywhere are fewer packets, some of them long; to less than a packet."""
-    from gradwire.training.ring import Hops, RingLayout
+    from gradwire.training.exchange.ring_allreduce import HopMasks, RingLayout
     from tests.support.training_cases import pushed_round
 
     class Tails(Ideal):
         def carry(self, pushed):
             mask = torch.ones(14, 8, 2, dtype=torch.bool)
             mask[..., 1] = False
-            return Answer([[None]] * 8, hops=Hops(((0,),), [mask]))
+            return Answer([[None]] * 8, hops=HopMasks(((0,),), [mask]))
 
     asked = pushed_round(RingLayout((120,), ((0,),), 8, 40))
-    found = ~Spread(Tails()).carry(asked).hops.masks[0]
+    found = ~EvenLoss(Tails()).carry(asked).hops.masks[0]
     long, short = int(found[..., 0].sum()), int(found[..., 1].sum())
     assert long > 0 and short > 0 and 0 <= 112 * 20 - (40 * long + 20 * short) < 40

@@ -12,21 +12,26 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gradwire.learn import train  # noqa: E402
+from gradwire.result_store.result import Result  # noqa: E402
 from gradwire.scenarios.errors import ResultError, ScenarioError  # noqa: E402
-from gradwire.scenarios.load import load_scenario  # noqa: E402
-from gradwire.scenarios.result import Result  # noqa: E402
+from gradwire.scenarios.loading.load import load_scenario  # noqa: E402
 from gradwire.sim.simulate import simulate  # noqa: E402
+from gradwire.studies.training.run import train  # noqa: E402
 from gradwire.traces.trace import load_trace  # noqa: E402
-from gradwire.training.encoded import Encoded  # noqa: E402
-from gradwire.training.network import Pushed  # noqa: E402
-from gradwire.training.of_run import OfRun  # noqa: E402
-from gradwire.training.ring import RingLayout, buckets_of  # noqa: E402
+from gradwire.training.exchange.encoded_tensors import Encoded  # noqa: E402
+from gradwire.training.exchange.ring_allreduce import RingLayout, buckets_of  # noqa: E402
+from gradwire.training.loss_replay.result_loss_network import ResultLossNetwork  # noqa: E402
+from gradwire.training.networks.builtin_networks import Pushed  # noqa: E402
 
 JOB = [
     "job.workers=4", "job.iterations=3", "topology.hosts=6", "output.missing=true", "link.loss=0.02", "job.push_bound=0.3",
 ]  # fmt: skip
-RING = ['job.exchange={kind="ring", bucket="256KiB"}', "job.servers=0", "job.pull_bound=0.3", "job.pull_important=false"]
+RING = [
+    'job.exchange={kind="ring", bucket="256KiB"}',
+    "job.servers=0",
+    "job.pull_bound=0.3",
+    "job.pull_important=false",
+]
 MODEL = [
     'training.model="resnet20"', "training.size=8", "training.samples=200", "training.batch=2", "training.steps=4", "training.augment=false",
 ]  # fmt: skip
@@ -39,7 +44,11 @@ def asked(*more: str):
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
-    for name, more in (("servers", ["job.servers=2"]), ("back", ["job.servers=1", "job.pull_bound=0.3", "job.pull_important=false"]), ("ring", RING)):
+    for name, more in (
+        ("servers", ["job.servers=2"]),
+        ("back", ["job.servers=1", "job.pull_bound=0.3", "job.pull_important=false"]),
+        ("ring", RING),
+    ):
         simulate(asked(*more)).write(folder / name)
     return folder
 
@@ -72,7 +81,7 @@ def test_masks_are_what_messages_lacked(runs: Path, name: str) -> None:
         worker = hosts.index(message["dst"] if back else message["src"])
         first = (begins[message["tensor"], message["part"]] + row["offset"]) // 4096
         gone |= {(message["iteration"], back, worker, message["tensor"], first + n) for n in range(row["packets"])}
-    network = OfRun(runs / name)
+    network = ResultLossNetwork(runs / name)
     found, times = set(), []
     for step in range(3):
         answer = network.carry(pushed(step))
@@ -80,7 +89,10 @@ def test_masks_are_what_messages_lacked(runs: Path, name: str) -> None:
         for back, rows in ((False, answer.arrived), (True, answer.pulled)):
             for worker, row in enumerate(rows):
                 for tensor, mask in enumerate(row):
-                    found |= {(step, back, worker, tensor, int(n)) for n in ([] if mask is None else np.flatnonzero(~mask.numpy()))}
+                    found |= {
+                        (step, back, worker, tensor, int(n))
+                        for n in ([] if mask is None else np.flatnonzero(~mask.numpy()))
+                    }
     assert found == gone and {each[0] for each in gone} == {0, 1, 2} and {each[1] for each in gone} >= {name == "back"}
     ends = [max(row["end_ps"] for row in result.iterations.to_pylist() if row["iteration"] == n) for n in range(3)]
     assert times == [ends[0], ends[1] - ends[0], ends[2] - ends[1]]
@@ -90,7 +102,7 @@ def test_masks_are_what_messages_lacked(runs: Path, name: str) -> None:
 
 def test_hops_of_a_ring_lack_what_messages_lacked(runs: Path) -> None:
     """As many packets of each sender, half and bucket."""
-    result, network = Result.read(runs / "ring"), OfRun(runs / "ring")
+    result, network = Result.read(runs / "ring"), ResultLossNetwork(runs / "ring")
     messages, counted = result.messages.to_pylist(), {}
     for row in result.missing.to_pylist():
         message = messages[row["message"]]
@@ -112,20 +124,26 @@ def test_hops_of_a_ring_lack_what_messages_lacked(runs: Path) -> None:
 @pytest.mark.parametrize("name", ["servers", "ring"])
 def test_a_training_over_a_run(runs: Path, name: str, tmp_path: Path) -> None:
     more = RING if name == "ring" else ["job.servers=2"]
-    learned = train(asked(*more, f'training.network={{replay="{runs / name}"}}', "training.score_every=2"), tmp_path / "out")
-    network = OfRun(runs / name)
+    learned = train(
+        asked(*more, f'training.network={{replay="{runs / name}"}}', "training.score_every=2"), tmp_path / "out"
+    )
+    network = ResultLossNetwork(runs / name)
     assert [row["time_ps"] for row in learned.steps] == [network.steps[n % 3].time_ps for n in range(4)]
     assert all(0 < row["lost"] < 0.3 for row in learned.steps)
 
 
 def test_a_ring_is_not_brought_together_over_a_run(runs: Path) -> None:
     """Which is said before a step, and not when it is due."""
-    with pytest.raises(ScenarioError, match=r"training\.resync: .*ring is of a run, which says nothing of how long"):
+    with pytest.raises(ScenarioError, match=r"training\.resync: .*ring is the Result of a run, without a time"):
         train(asked(*RING, "training.resync=3", f'training.network={{replay="{runs / "ring"}"}}'))
 
 
 def test_buckets_that_make_no_difference_are_named(runs: Path) -> None:
-    asked_for = [*RING[1:], 'job.exchange={kind="ring", bucket="1MiB"}', f'training.network={{replay="{runs / "ring"}"}}']
+    asked_for = [
+        *RING[1:],
+        'job.exchange={kind="ring", bucket="1MiB"}',
+        f'training.network={{replay="{runs / "ring"}"}}',
+    ]
     assert "job.exchange.bucket" in train(asked(*asked_for)).summary["replayed"]["otherwise"]
 
 
@@ -135,7 +153,7 @@ def test_buckets_that_make_no_difference_are_named(runs: Path) -> None:
     (['training.model="resnet8"'], "tensors of other sizes"),
     (RING, "exchange parameter_server there, ring here"),
     (['training.reducer={kind="topk"}'], "reducer none there, topk here"),
-    (['training.system={kind="slimdp"}'], "in which gradients were sent, and no slimdp"),
+    (['training.system={kind="slimdp"}'], "that sent gradients, not slimdp"),
 ])  # fmt: skip
 def test_what_does_not_fit_is_refused(runs: Path, more: list[str], words: str) -> None:
     with pytest.raises(ScenarioError, match=rf"training\.network\.replay.*{words}"):
@@ -144,30 +162,42 @@ def test_what_does_not_fit_is_refused(runs: Path, more: list[str], words: str) -
 
 def test_runs_that_say_too_little_are_refused(runs: Path, tmp_path: Path) -> None:
     simulate(asked("job.servers=1", "output.missing=false", "job.iterations=1")).write(tmp_path / "silent")
-    with pytest.raises(ResultError, match="has not kept what messages were delivered without; expected the Result of a run with one job"):
-        OfRun(tmp_path / "silent")
-    simulate(asked('job.exchange={kind="halving_doubling"}', "job.servers=0", "job.iterations=1", "job.push_bound=0.0")).write(tmp_path / "other")
+    with pytest.raises(ResultError, match="did not record missing packets; expected the Result of a run with one job"):
+        ResultLossNetwork(tmp_path / "silent")
+    simulate(
+        asked('job.exchange={kind="halving_doubling"}', "job.servers=0", "job.iterations=1", "job.push_bound=0.0")
+    ).write(tmp_path / "other")
     with pytest.raises(ResultError, match="other: is of halving_doubling"):
-        OfRun(tmp_path / "other")
+        ResultLossNetwork(tmp_path / "other")
     (tmp_path / "silent" / "result.json").write_text("{")
     with pytest.raises(ResultError, match=r"result\.json"):
-        OfRun(tmp_path / "silent")
+        ResultLossNetwork(tmp_path / "silent")
 
 
 def test_iterations_whose_messages_were_under_way_do_not_count(runs: Path, tmp_path: Path) -> None:
     """Of a run that was ended: workers may be through with an iteration whose pulls are still under way."""
     whole = Result.read(runs / "back")
     ends = np.array(whole.messages["end_ps"])[np.array(whole.messages["iteration"]) == 1]
-    simulate(asked("job.servers=1", "job.pull_bound=0.3", "job.pull_important=false", f"duration={ends.max() - 1}ps")).write(tmp_path / "ended")
-    (iteration,) = {row["iteration"] for row in Result.read(tmp_path / "ended").messages.to_pylist() if row["end_ps"] < 0 and row["iteration"] < 2}
-    assert len(OfRun(tmp_path / "ended").steps) == iteration == 1
+    simulate(
+        asked("job.servers=1", "job.pull_bound=0.3", "job.pull_important=false", f"duration={ends.max() - 1}ps")
+    ).write(tmp_path / "ended")
+    (iteration,) = {
+        row["iteration"]
+        for row in Result.read(tmp_path / "ended").messages.to_pylist()
+        if row["end_ps"] < 0 and row["iteration"] < 2
+    }
+    assert len(ResultLossNetwork(tmp_path / "ended").steps) == iteration == 1
     first = min(row["end_ps"] for row in whole.messages.to_pylist())
     simulate(asked("job.servers=1", f"duration={first}ps")).write(tmp_path / "early")
-    with pytest.raises(ResultError, match="has no iteration that all workers have finished, and whose messages have all been delivered"):
-        OfRun(tmp_path / "early")
+    with pytest.raises(
+        ResultError, match="has no iteration that all workers have finished, and whose messages have all been delivered"
+    ):
+        ResultLossNetwork(tmp_path / "early")
 
 
-@pytest.mark.parametrize(("column", "value"), [("packet", -1), ("packets", 10**8), ("packets", 0), ("bytes", 5 * 10**8)])
+@pytest.mark.parametrize(
+    ("column", "value"), [("packet", -1), ("packets", 10**8), ("packets", 0), ("bytes", 5 * 10**8)]
+)
 def test_damaged_numbers_are_refused(runs: Path, tmp_path: Path, column: str, value: int) -> None:
     shutil.copytree(runs / "servers", tmp_path / "copy")
     place = tmp_path / "copy" / "missing.parquet"
@@ -177,16 +207,18 @@ def test_damaged_numbers_are_refused(runs: Path, tmp_path: Path, column: str, va
     changed = table.set_column(table.column_names.index(column), table.schema.field(column), [values])
     for made in (changed, pyarrow.concat_tables([table, table])):
         parquet.write_table(made, place)
-        with pytest.raises(ResultError, match=r"missing\.parquet: (is damaged|packet is -1 in row 0; expected a number from 0)"):
-            OfRun(tmp_path / "copy")
+        with pytest.raises(
+            ResultError, match=r"missing\.parquet: (is damaged|packet is -1 in row 0; expected a number from 0)"
+        ):
+            ResultLossNetwork(tmp_path / "copy")
 
 
 @pytest.mark.parametrize(("more", "words"), [
-    (["job.exchange.staleness=2"], r"job\.exchange\.staleness is how a simulated job waits"),
+    (["job.exchange.staleness=2"], r"job\.exchange\.staleness applies to simulated jobs"),
     (["job.accumulate=2"], r"job\.accumulate 2 micro-batches"),
     (["job.exchange.partition=10000B"], r"has messages of 10000 bytes.*partition is a multiple of 4096 bytes"),
 ])  # fmt: skip
 def test_runs_that_trainings_are_not_like_are_refused(tmp_path: Path, more: list[str], words: str) -> None:
     simulate(asked("job.servers=1", "job.iterations=1", *more)).write(tmp_path / "run")
     with pytest.raises(ResultError, match=words):
-        OfRun(tmp_path / "run")
+        ResultLossNetwork(tmp_path / "run")

@@ -9,21 +9,29 @@ torch = pytest.importorskip("torch")
 
 from torch.nn.functional import cross_entropy  # noqa: E402
 
-from gradwire.learn import train  # noqa: E402
 from gradwire.scenarios.errors import ScenarioError  # noqa: E402
-from gradwire.scenarios.load import load_scenario  # noqa: E402
+from gradwire.scenarios.loading.load import load_scenario  # noqa: E402
+from gradwire.studies.training.run import train  # noqa: E402
 from gradwire.training.data import Dealer, images  # noqa: E402
-from gradwire.training.network import Random  # noqa: E402
-from gradwire.training.served.asynchronous import Asynchronous  # noqa: E402
-from gradwire.training.served.mipd import Mipd  # noqa: E402
-from gradwire.training.served.mp2 import Mp2Trainer  # noqa: E402
-from gradwire.training.served.slimdp import SlimTrainer  # noqa: E402
+from gradwire.training.networks.builtin_networks import Random  # noqa: E402
+from gradwire.training.parameter_server.asynchronous_trainer import Asynchronous  # noqa: E402
+from gradwire.training.parameter_server.mipd_trainer import MipdTrainer  # noqa: E402
+from gradwire.training.parameter_server.mp2_trainer import Mp2Trainer  # noqa: E402
+from gradwire.training.parameter_server.slimdp_trainer import SlimTrainer  # noqa: E402
 from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
 from tests.support.training_cases import parameters, plain, resnet, same  # noqa: E402
 
 DATA = images("synthetic", 8, limit=400)
 ADAM = {"optimizer": "adamw", "rate": 0.003, "betas": (0.8, 0.95), "epsilon": 1e-6, "weight_decay": 0.02}
-SHORT = ["training.steps=4", "training.samples=200", "training.size=8", "training.batch=4", "job.workers=2", 'training.network="ideal"', "job.pull_bound=0"]
+SHORT = [
+    "training.steps=4",
+    "training.samples=200",
+    "training.size=8",
+    "training.batch=4",
+    "job.workers=2",
+    'training.network="ideal"',
+    "job.pull_bound=0",
+]
 
 
 def recipe(workers: int = 1, steps: int = 6, **more) -> Recipe:
@@ -69,7 +77,9 @@ def test_an_update_is_the_papers() -> None:
 @pytest.mark.parametrize("collective", ["parameter_server", "ring"])
 def test_it_goes_on_from_a_checkpoint(collective: str) -> None:
     """Both means, and how many steps; in a ring that loses those of each worker."""
-    whole, half = (Trainer(plain(), DATA, recipe(4, collective=collective), network=Random(0.2, way="both")) for _ in range(2))
+    whole, half = (
+        Trainer(plain(), DATA, recipe(4, collective=collective), network=Random(0.2, way="both")) for _ in range(2)
+    )
     for _ in range(3):
         whole.step(), half.step()
     later = Trainer(plain(), DATA, recipe(4, collective=collective), network=Random(0.2, way="both"))
@@ -80,21 +90,25 @@ def test_it_goes_on_from_a_checkpoint(collective: str) -> None:
 
 
 def test_a_scenario_says_so() -> None:
-    made = load_scenario("train-tiny", set=[*SHORT, 'training.optimizer={kind="adamw", rate=0.003, betas=[0.8, 0.95], epsilon=1e-6}'], policy="dctcp")
+    made = load_scenario(
+        "train-tiny",
+        set=[*SHORT, 'training.optimizer={kind="adamw", rate=0.003, betas=[0.8, 0.95], epsilon=1e-6}'],
+        policy="dctcp",
+    )
     other = load_scenario("train-tiny", set=[*SHORT, 'training.optimizer={kind="adamw", rate=0.003}'], policy="dctcp")
     first, second = train(made), train(other)
     assert first.steps[0]["loss"] == second.steps[0]["loss"] and first.steps[2]["loss"] != second.steps[2]["loss"]
 
 
 @pytest.mark.parametrize(("keys", "words"), [
-    (['training.optimizer={kind="adamw", momentum=0.5}'], "optimizer.momentum: is not known to adamw"),
-    (['training.optimizer={kind="adamw", nesterov=true}'], "optimizer.nesterov: is not known to adamw"),
-    (["training.optimizer={betas=[0.9, 0.99]}"], "optimizer.betas: is not known to sgd"),
-    (["training.optimizer={epsilon=1e-7}"], "optimizer.epsilon: is not known to sgd"),
+    (['training.optimizer={kind="adamw", momentum=0.5}'], "optimizer.momentum: is not a key of adamw"),
+    (['training.optimizer={kind="adamw", nesterov=true}'], "optimizer.nesterov: is not a key of adamw"),
+    (["training.optimizer={betas=[0.9, 0.99]}"], "optimizer.betas: is not a key of sgd"),
+    (["training.optimizer={epsilon=1e-7}"], "optimizer.epsilon: is not a key of sgd"),
     (['training.optimizer={kind="adamw", betas=[0.9]}'], "optimizer.betas: is too short"),
-    (['training.optimizer={kind="adamw"}', 'training.reducer={kind="dgc"}'], "reducer.momentum: is momentum besides that of the optimiser"),
-    (['training.optimizer={kind="adamw"}', 'training.reducer={kind="topk"}', "training.momentum_correction=0.9"], "momentum_correction: is momentum besides"),
-    *((['training.optimizer={kind="adamw"}', f'training.system={{kind="{kind}"}}'], f"optimizer.kind: is not what {kind} updates parameters by")
+    (['training.optimizer={kind="adamw"}', 'training.reducer={kind="dgc"}'], "reducer.momentum: duplicates the optimiser's momentum"),
+    (['training.optimizer={kind="adamw"}', 'training.reducer={kind="topk"}', "training.momentum_correction=0.9"], "momentum_correction: duplicates"),
+    *((['training.optimizer={kind="adamw"}', f'training.system={{kind="{kind}"}}'], f"optimizer.kind: conflicts with {kind}")
       for kind in ("mp2", "slimdp", "mipd")),
 ])  # fmt: skip
 def test_what_does_not_go_together(keys: list[str], words: str) -> None:
@@ -102,13 +116,17 @@ def test_what_does_not_go_together(keys: list[str], words: str) -> None:
         load_scenario("train-tiny", set=[*SHORT, *keys], policy="dctcp")
 
 
-@pytest.mark.parametrize("make", [Mipd, Mp2Trainer, SlimTrainer])
+@pytest.mark.parametrize("make", [MipdTrainer, Mp2Trainer, SlimTrainer])
 def test_systems_that_descend_by_themselves(make) -> None:
-    with pytest.raises(ValueError, match="optimizer = 'adamw' is not how parameters are updated here; expected sgd"):
+    with pytest.raises(ValueError, match="optimizer = 'adamw' is not supported by this system; expected sgd"):
         make(plain(), DATA, recipe(2))
 
 
 def test_recipes() -> None:
-    for more, words in (({"optimizer": "lion"}, "Recipe.optimizer"), ({"betas": (0.9, 2.0)}, "Recipe.betas"), ({"epsilon": -1.0}, "Recipe.epsilon")):
+    for more, words in (
+        ({"optimizer": "lion"}, "Recipe.optimizer"),
+        ({"betas": (0.9, 2.0)}, "Recipe.betas"),
+        ({"epsilon": -1.0}, "Recipe.epsilon"),
+    ):
         with pytest.raises(ScenarioError, match=words):
             recipe(**more)

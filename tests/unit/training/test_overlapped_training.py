@@ -13,17 +13,17 @@ from dense_cases import shaped_trace  # noqa: E402
 from sim_cases import scenario  # noqa: E402
 from torch import nn  # noqa: E402
 
-from gradwire.experiment.needs import find_needs  # noqa: E402
-from gradwire.experiment.resolve import jobs_of  # noqa: E402
 from gradwire.scenarios.errors import ScenarioError  # noqa: E402
-from gradwire.scenarios.load import build_scenario  # noqa: E402
+from gradwire.scenarios.loading.load import build_scenario  # noqa: E402
 from gradwire.scenarios.schema.scenario import Scenario  # noqa: E402
 from gradwire.traces.models.resnet import CifarResNet  # noqa: E402
 from gradwire.training.build import trainer_of  # noqa: E402
 from gradwire.training.data import images  # noqa: E402
-from gradwire.training.overlapped import OverlappedTrainer  # noqa: E402
+from gradwire.training.exchange.overlapped_averaging import OverlappedTrainer  # noqa: E402
 from gradwire.training.precision import Precision  # noqa: E402
 from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
+from gradwire.workload.prerequisites import find_prerequisites  # noqa: E402
+from gradwire.workload.resolve import make_jobs  # noqa: E402
 from tests.support.training_cases import close, parameters  # noqa: E402
 
 DATA = images("synthetic", 8, limit=400)
@@ -74,7 +74,7 @@ def test_bytes_are_those_of_the_simulated_exchange() -> None:
     shapes = [[tuple(each.shape) for each in module.parameters()] for module in net if list(module.parameters())]
     exchange = {"kind": "overlapped", "batch": RECIPE.batch}
     case, trace = scenario({"workers": 3, "exchange": exchange}), shaped_trace(shapes)
-    (job,) = jobs_of(case, find_needs(case, trace))
+    (job,) = make_jobs(case, find_prerequisites(case, trace))
     assert row.sent_bytes == job.exchange.bytes_per_iteration
 
 
@@ -93,8 +93,21 @@ def test_a_checkpoint_is_gone_on_with() -> None:
 
 def tiny(training: dict[str, object] | None = None, **exchange: object) -> Scenario:
     """A scenario that trains a small net by overlapped averaging."""
-    job = {"name": "job", "trace": "resnet20", "workers": 4, "exchange": {"kind": "overlapped", "batch": 16, **exchange}}
-    table = {"model": "resnet8", "data": "synthetic", "size": 16, "samples": 400, "batch": 16, "steps": 3, "network": "ideal"}
+    job = {
+        "name": "job",
+        "trace": "resnet20",
+        "workers": 4,
+        "exchange": {"kind": "overlapped", "batch": 16, **exchange},
+    }
+    table = {
+        "model": "resnet8",
+        "data": "synthetic",
+        "size": 16,
+        "samples": 400,
+        "batch": 16,
+        "steps": 3,
+        "network": "ideal",
+    }
     topology = {"kind": "star", "hosts": 4}
     return build_scenario(
         {"name": "case", "topology": topology, "transport": "dctcp", "job": [job], "training": {**table, **(training or {})}}, "case"
@@ -112,11 +125,13 @@ def test_a_scenario_says_so() -> None:
         ({"network": "simulated"}, {}, "cannot be trained over"),
         ({"optimizer": {"clip": 1.0}}, {}, "norm of all gradients"),
         ({"reducer": {"kind": "topk", "ratio": 0.1}}, {}, "sends no reduced gradients"),
-        ({"system": {"kind": "slimdp"}}, {}, "has no place in slimdp"),
+        ({"system": {"kind": "slimdp"}}, {}, "is not supported by slimdp"),
         ({}, {"batch": 8}, "training.batch"),
     ],
 )
-def test_what_does_not_go_together_is_refused(training: dict[str, object], exchange: dict[str, object], words: str) -> None:
+def test_what_does_not_go_together_is_refused(
+    training: dict[str, object], exchange: dict[str, object], words: str
+) -> None:
     with pytest.raises(ScenarioError, match=words):
         trainer_of(tiny(training, **exchange), DATA)
 
@@ -125,6 +140,7 @@ def test_what_does_not_go_together_is_refused(training: dict[str, object], excha
 @pytest.mark.parametrize("scaled", [False, True], ids=["all at once", "in turn"])
 def test_a_layer_that_is_applied_twice_is_refused(scaled: bool, precision: Precision) -> None:
     """However gradients are made: a norm over groups with weights has each worker computed by itself."""
+
     class Twice(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -10,10 +10,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gradwire.learn import check_trainings, train  # noqa: E402
+from gradwire.result_store.provenance import input_digests  # noqa: E402
 from gradwire.scenarios.errors import ScenarioError  # noqa: E402
-from gradwire.scenarios.load import load_scenario  # noqa: E402
-from gradwire.scenarios.record import input_digests  # noqa: E402
+from gradwire.scenarios.loading.load import load_scenario  # noqa: E402
+from gradwire.studies.training.run import check_trainings, train  # noqa: E402
 from gradwire.traces.trace import TensorInfo  # noqa: E402
 from gradwire.training.build import data_of, trainer_of  # noqa: E402
 from gradwire.training.reducers.base import Reducer  # noqa: E402
@@ -21,7 +21,7 @@ from gradwire.training.reducers.feedback import ErrorFeedback  # noqa: E402
 from gradwire.training.reducers.state import State  # noqa: E402
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "largest_signs.toml"
-SHORT = ["training.samples=100", "training.steps=4", "training.batch=4", 'training.network={loss=0.2}']
+SHORT = ["training.samples=100", "training.steps=4", "training.batch=4", "training.network={loss=0.2}"]
 
 
 @pytest.fixture
@@ -63,7 +63,9 @@ def test_it_is_the_class_that_it_is_in_python(beside: Path) -> None:
 
 def test_the_example_decodes_whatever_arrives(beside: Path) -> None:
     """Of a tensor worked out by hand: the two largest, their signs, and their mean size; what is missing is zero."""
-    reducer = trainer_of(scenario(beside, "training.reducer.ratio=0.5"), data_of(scenario(beside).training)).exchange.reducer
+    reducer = trainer_of(
+        scenario(beside, "training.reducer.ratio=0.5"), data_of(scenario(beside).training)
+    ).exchange.reducer
     info, x = TensorInfo("w", (4,), 4, "float32", 0), torch.tensor([1.0, -5.0, 3.0, 0.5])
     encoded = reducer.reducer.compress(x, info, State(0, 0, 0))
     assert encoded.nbytes() == 2 * 5 + 4
@@ -87,11 +89,11 @@ def test_it_is_gone_on_with(beside: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("class LargestSigns(Reducer)", "class LargestSigns", r"'largest_signs:LargestSigns' is no reducer; expected a class derived from"),
-        ("class LargestSigns", "class Other", "there is no LargestSigns in .*largest_signs.py"),
+        ("class LargestSigns(Reducer)", "class LargestSigns", r"'largest_signs:LargestSigns' is not a reducer; expected a class derived from"),
+        ("class LargestSigns", "class Other", "no LargestSigns in .*largest_signs.py"),
         ("def decode", "def decoded", r"largest_signs.py: LargestSigns has no decode"),
-        ("ratio: Ratio", "share: Ratio", r"training.reducer.ratio: unknown key; expected no key but share"),
-        ("import torch\n", "import torch\nraise OSError('no')\n", r"cannot be loaded: .*largest_signs.py:\d+: OSError: no"),
+        ("ratio: Ratio", "share: Ratio", r"training.reducer.ratio: unknown key; expected only share"),
+        ("import torch\n", "import torch\nraise OSError('no')\n", r"cannot load .*largest_signs.py:\d+: OSError: no"),
     ],
 )  # fmt: skip
 def test_mistakes_are_told_by_a_check(beside: Path, old: str, new: str, words: str) -> None:
@@ -124,7 +126,9 @@ def test_it_may_have_a_name_of_its_own(beside: Path) -> None:
 def test_what_stops_it_is_one_line(beside: Path, old: str, line: int, where: str) -> None:
     module(beside, old, "        raise ValueError('of mine')\n")
     data = data_of(scenario(beside).training)
-    with pytest.raises(ScenarioError, match=rf"^training.reducer: {where}: .*largest_signs.py:{line}: ValueError: of mine$"):
+    with pytest.raises(
+        ScenarioError, match=rf"^training.reducer: {where}: .*largest_signs.py:{line}: ValueError: of mine$"
+    ):
         trainer_of(scenario(beside), data).step()
 
 
@@ -132,26 +136,37 @@ def test_what_stops_it_later_says_when(beside: Path) -> None:
     """And so does what is asked for tags, and when a step is over."""
     old = "        values = flat(tensor)\n"
     module(beside, old, f"{old}        if state.step == 2 and info.name == 'fc.bias': raise ValueError('of mine')\n")
-    with pytest.raises(ScenarioError, match=r"^training.reducer: compress of LargestSigns stopped in step 2 at fc\.bias: .*ValueError: of mine$"):
+    with pytest.raises(
+        ScenarioError,
+        match=r"^training.reducer: compress of LargestSigns stopped in step 2 at fc\.bias: .*ValueError: of mine$",
+    ):
         train(scenario(beside))
-    module(beside, "    def decode(", "    def settle(self, sent, info, state):\n        raise KeyError(info.numel)\n\n    def decode(")
+    module(
+        beside,
+        "    def decode(",
+        "    def settle(self, sent, info, state):\n        raise KeyError(info.numel)\n\n    def decode(",
+    )
     with pytest.raises(ScenarioError, match=r"settle of LargestSigns stopped in step 0 at conv1\.weight: .*KeyError"):
         train(scenario(beside))
-    module(beside, "    def decode(", "    def magnitudes(self, encoded, info):\n        return encoded.nothing\n\n    def decode(")
+    module(
+        beside,
+        "    def decode(",
+        "    def magnitudes(self, encoded, info):\n        return encoded.nothing\n\n    def decode(",
+    )
     with pytest.raises(ScenarioError, match=r"magnitudes of LargestSigns stopped at conv1\.weight: .*AttributeError"):
         train(scenario(beside, 'training.network={loss=0.2, magnitudes="small"}'))
 
 
 def test_a_module_that_is_not_there_is_told_with_where_it_was_looked_for(beside: Path, tmp_path: Path) -> None:
     mine = 'training.reducer.kind="of_mine:Signs"'
-    words = rf"'of_mine:Signs' cannot be loaded: No module named 'of_mine' in {tmp_path} \(`modules`\), nor where Python looks;"
+    words = rf"cannot load 'of_mine:Signs': No module named 'of_mine' in {tmp_path} \(`modules`\) or on Python's path;"
     with pytest.raises(ScenarioError, match=words):
         check_trainings([scenario(beside, mine)])
     (tmp_path / "elsewhere").mkdir()
     with pytest.raises(ScenarioError, match=rf"No module named 'of_mine' in {tmp_path / 'elsewhere'} "):
         check_trainings([scenario(beside, mine, f'modules="{tmp_path}/elsewhere"')])
     (tmp_path / "of_mine.py").write_text("import of_nobody\n")
-    with pytest.raises(ScenarioError, match=rf"cannot be loaded: No module named 'of_nobody' \({tmp_path}/of_mine.py\);"):
+    with pytest.raises(ScenarioError, match=rf"cannot load .*: No module named 'of_nobody' \({tmp_path}/of_mine.py\);"):
         check_trainings([scenario(beside, mine)])
 
 
@@ -161,5 +176,5 @@ def test_error_feedback_asks_what_is_inside(beside: Path) -> None:
     module(beside, "    ratio: Ratio", "    remembers_error = True\n    ratio: Ratio")
     module(beside, "class LargestSigns", "from typing import ClassVar\n\n\nclass LargestSigns")
     module(beside, "    remembers_error = True", "    remembers_error: ClassVar[bool] = True")
-    with pytest.raises(ScenarioError, match="remembers by itself what it does not send"):
+    with pytest.raises(ScenarioError, match="keeps what it does not send itself"):
         check_trainings([scenario(beside)])

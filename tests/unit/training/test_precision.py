@@ -11,11 +11,11 @@ torch = pytest.importorskip("torch")
 from training_cases import same  # noqa: E402
 
 from gradwire.scenarios.errors import ScenarioError  # noqa: E402
-from gradwire.scenarios.load import load_scenario  # noqa: E402
+from gradwire.scenarios.loading.load import load_scenario  # noqa: E402
 from gradwire.traces.models import find_model  # noqa: E402
-from gradwire.training import layers  # noqa: E402
+from gradwire.training.backward import sliced_layers  # noqa: E402
+from gradwire.training.backward.worker_gradients import JointGradients, sequential_gradients  # noqa: E402
 from gradwire.training.build import data_of, trainer_of  # noqa: E402
-from gradwire.training.gradients import Together, of_each_in_turn  # noqa: E402
 from gradwire.training.precision import check_precision, exact, in_precision  # noqa: E402
 from gradwire.training.trainer import Recipe, losses_of  # noqa: E402
 
@@ -35,7 +35,9 @@ def trainer(*settings: str):
 def distance(one, other) -> float:
     """Of the gradients of all workers from others, as a share of these."""
     pairs = [(a, b) for mine, theirs in zip(one, other, strict=True) for a, b in zip(mine, theirs, strict=True)]
-    away, whole = (sum(float(each.square().sum()) for each in what) for what in zip(*[(a - b, b) for a, b in pairs], strict=True))
+    away, whole = (
+        sum(float(each.square().sum()) for each in what) for what in zip(*[(a - b, b) for a, b in pairs], strict=True)
+    )
     return (away / whole) ** 0.5
 
 
@@ -52,12 +54,12 @@ def test_gradients_are_near_those_of_float32_and_float32_themselves(name: str) -
     inputs = torch.randint(10, (32, 16)) if text else torch.randn(32, 3, 32, 32)
     targets = torch.randint(10, (32, 16) if text else (32,))
     mixed = in_precision(losses_of, "bfloat16", torch.device("cpu"))
-    _, expected = of_each_in_turn(model, losses_of, (inputs,), targets, 4)
-    _, found = of_each_in_turn(model, mixed, (inputs,), targets, 4)
+    _, expected = sequential_gradients(model, losses_of, (inputs,), targets, 4)
+    _, found = sequential_gradients(model, mixed, (inputs,), targets, 4)
     assert {each.dtype for mine in found for each in mine} == {torch.float32}
     assert 1e-4 < distance(found, expected) < 0.03, "as good as float32, or far from it"
     if name.startswith("resnet"):  # all at once as one after the other
-        _, at_once = Together(model, 4)(mixed, (inputs,), targets)
+        _, at_once = JointGradients(model, 4)(mixed, (inputs,), targets)
         assert {each.dtype for mine in at_once for each in mine} == {torch.float32}
         assert distance(at_once, found) < 1e-3
 
@@ -69,8 +71,8 @@ def test_layers_with_a_bias_come_apart_as_well() -> None:
     )  # fmt: skip
     inputs, targets = (torch.randn(16, 3, 8, 8),), torch.randint(10, (16,))
     mixed = in_precision(losses_of, "bfloat16", torch.device("cpu"))
-    _, expected = of_each_in_turn(model, losses_of, inputs, targets, 4)
-    assert 1e-4 < distance(Together(model, 4)(mixed, inputs, targets)[1], expected) < 0.02
+    _, expected = sequential_gradients(model, losses_of, inputs, targets, 4)
+    assert 1e-4 < distance(JointGradients(model, 4)(mixed, inputs, targets)[1], expected) < 0.02
 
 
 def test_a_loss_without_rounding_is_what_it_was() -> None:
@@ -124,7 +126,9 @@ def test_a_processor_without_it_for_recurrent_layers_is_said(monkeypatch: pytest
     text = ['training.model="char-lstm"', "training.size=16"]
     expected = trainer(*text)  # float32 is computed everywhere
     monkeypatch.setattr(torch.nn.LSTM, "forward", fails)
-    with pytest.raises(ScenarioError, match=r"(?s)training.precision: bfloat16 is nothing that.*expected.*float32, or a GPU"):
+    with pytest.raises(
+        ScenarioError, match=r"(?s)training.precision: this processor cannot compute.*expected.*float32, or a GPU"
+    ):
         trainer(MIXED, *text)
     trainer(MIXED)  # has no such layers
     before = torch.random.get_rng_state()
@@ -142,10 +146,12 @@ def test_what_is_no_precision_is_refused() -> None:
 
 def test_kernels_that_cannot_be_had_are_said_and_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once: libraries do what they would."""
-    monkeypatch.setitem(sys.modules, "gradwire.training.kernels", None)
-    layers._kernels.cache_clear()
-    with pytest.warns(UserWarning, match="kernels for cuda:7 cannot be used, and libraries take twice as long") as said:
-        assert layers._kernels(torch.device("cuda:7")) is layers._kernels(torch.device("cuda:7")) is None
-    layers._kernels.cache_clear()
+    monkeypatch.setitem(sys.modules, "gradwire.training.backward.triton_kernels", None)
+    sliced_layers._kernels.cache_clear()
+    with pytest.warns(UserWarning, match="kernels for cuda:7 cannot be used; libraries take twice as long") as said:
+        assert sliced_layers._kernels(torch.device("cuda:7")) is sliced_layers._kernels(torch.device("cuda:7")) is None
+    sliced_layers._kernels.cache_clear()
     assert len(said) == 1
-    assert layers.kernels_for(torch.zeros(1, 1, 2, 2, dtype=torch.bfloat16)) is None, "on the processor, without a word"
+    assert sliced_layers.kernels_for(torch.zeros(1, 1, 2, 2, dtype=torch.bfloat16)) is None, (
+        "on the processor, without a word"
+    )

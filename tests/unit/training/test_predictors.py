@@ -16,52 +16,63 @@ torch = pytest.importorskip("torch")
 import numpy as np  # noqa: E402
 
 from gradwire import cli  # noqa: E402
-from gradwire.predictor import Plan, make_predictor  # noqa: E402
 from gradwire.scenarios.errors import ResultError, ScenarioError, TraceError  # noqa: E402
+from gradwire.studies.training.predictor_making import PredictorPlan, make_predictor  # noqa: E402
 from gradwire.training.data import images  # noqa: E402
-from gradwire.training.served.fitting import Fitting, errors_blocks, seen_at  # noqa: E402
-from gradwire.training.served.mp2 import Mp2Trainer, Predicted, places_at  # noqa: E402
-from gradwire.training.served.predictor import (  # noqa: E402
+from gradwire.training.parameter_server.mp2_trainer import Mp2Rules, Mp2Trainer, positions_at  # noqa: E402
+from gradwire.training.parameter_server.parameter_samples import LENGTH, sample_blocks, sample_scalars  # noqa: E402
+from gradwire.training.parameter_server.predictor import (  # noqa: E402
     BLOCK,
     PERIOD,
     BlockPredictor,
     ScalarPredictor,
     WeightNowcaster,
     load_predictor,
-    normalised,
+    normalise,
     nowcast,
     save_predictor,
 )
-from gradwire.training.served.predictor_file import BUNDLED, SHIPPED  # noqa: E402
-from gradwire.training.served.samples import LENGTH, of_blocks, of_scalars  # noqa: E402
-from gradwire.training.served.wnn import WnnTrainer  # noqa: E402
+from gradwire.training.parameter_server.predictor_file import BUNDLED, BUNDLED_FILES  # noqa: E402
+from gradwire.training.parameter_server.predictor_fitting import Fitting, errors_blocks, features_at  # noqa: E402
+from gradwire.training.parameter_server.wnn_trainer import WnnTrainer  # noqa: E402
 from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
 from tests.support.training_cases import close, plain, resnet, same  # noqa: E402
 
 DATA = images("synthetic", 8, limit=400)
 
 
-@pytest.mark.parametrize(("kind", "name"), SHIPPED)
+@pytest.mark.parametrize(("kind", "name"), BUNDLED_FILES)
 def test_bundled_predictors_are_small_and_say_where_they_are_from(kind: str, name: str) -> None:
     net, manifest = load_predictor(kind, name)
-    assert sum(p.numel() for p in net.parameters()) < 15_000 and (BUNDLED / SHIPPED[kind, name]).stat().st_size < 80_000
-    assert manifest["command"].startswith("gradwire predictor") and manifest["date"] and len(manifest["plan"]["seeds"]) >= 2
+    assert (
+        sum(p.numel() for p in net.parameters()) < 15_000
+        and (BUNDLED / BUNDLED_FILES[kind, name]).stat().st_size < 80_000
+    )
+    assert (
+        manifest["command"].startswith("gradwire predictor")
+        and manifest["date"]
+        and len(manifest["plan"]["seeds"]) >= 2
+    )
     assert manifest["error"]["predicted"] < 1, "better than to stay"
     if kind == "mp2":
         assert manifest["error"]["predicted"] < manifest["error"]["hold"]
     if name == "several":
-        assert set(manifest["plan"]["models"]) == set(manifest["error_by_model"]) == {"resnet8", "vgg11-quarter", "char-lstm"}
+        assert (
+            set(manifest["plan"]["models"])
+            == set(manifest["error_by_model"])
+            == {"resnet8", "vgg11-quarter", "char-lstm"}
+        )
         assert all(each["predicted"] < each["hold"] for each in manifest["error_by_model"].values())
 
 
 def test_every_shipped_file_has_a_name() -> None:
-    assert sorted(SHIPPED.values()) == sorted(each.name for each in BUNDLED.iterdir())
+    assert sorted(BUNDLED_FILES.values()) == sorted(each.name for each in BUNDLED.iterdir())
 
 
 def test_nowcast_by_hand() -> None:
     """Values 0 1 2 3 4: range 4, normalised 0 to 1/2; an answer of 1/4 is a step of 2."""
     history = torch.tensor([[0.0], [1.0], [2.0], [3.0], [4.0]])
-    values, spread = normalised(history)
+    values, spread = normalise(history)
     assert values.tolist() == [[0, 0.125, 0.25, 0.375, 0.5]] and spread.tolist() == [4]
 
     class Quarter(ScalarPredictor):
@@ -87,7 +98,7 @@ def test_nowcasting_jumps_each_fifth_period_and_leaves_normalisations_alone() ->
 
 def test_nowcasting_goes_on_from_a_checkpoint() -> None:
     recipe = Recipe(workers=2, batch=8, steps=20)
-    make = lambda: WnnTrainer(resnet(), DATA, recipe, period=1)  # noqa: E731
+    make = lambda: WnnTrainer(resnet(), DATA, recipe, period=1)
     whole, first, second = make(), make(), make()
     rows = [whole.step() for _ in range(8)]
     for _ in range(3):
@@ -98,25 +109,26 @@ def test_nowcasting_goes_on_from_a_checkpoint() -> None:
 
 def test_samples_are_of_the_training_that_would_be_without() -> None:
     """Moves add up to the difference of parameters, which sampling does not change; the age of what is seen is MP2's."""
+
     def made() -> Trainer:
         return Trainer(plain(), DATA, Recipe(workers=2, batch=8, steps=40, rate=0.05))
 
     trainer, other = made(), made()
-    samples = of_blocks(trainer, 1, most=1000)
+    samples = sample_blocks(trainer, 1, most=1000)
     for _ in range(40):
         other.step()
     assert close(trainer.model, other.model)
     assert samples["moved"].shape[1:] == (LENGTH + 1, BLOCK) and len(samples["values"]) == 10 * 97
     assert samples["conv"].view(10, 97)[0].sum() == 7
-    x, target, unknown = seen_at(samples, 37, 0)
-    assert int(unknown.sum()) == BLOCK - BLOCK // PERIOD and torch.equal(~unknown, places_at(37, 0))
+    x, target, unknown = features_at(samples, 37, 0)
+    assert int(unknown.sum()) == BLOCK - BLOCK // PERIOD and torch.equal(~unknown, positions_at(37, 0))
     known = ~unknown
     assert torch.allclose(x[:, 0][:, known], target[:, known]) and (x[:, 0][:, unknown] == 0).all()
     for place in range(BLOCK):
-        age = next(back for back in range(LENGTH) if places_at(37 - back, 0)[place])
+        age = next(back for back in range(LENGTH) if positions_at(37 - back, 0)[place])
         assert torch.allclose(x[:, 3, place] * samples["scale"], samples["moved"][:, LENGTH - age, place])
         assert x[0, 1, place] == age / PERIOD
-    scalars = of_scalars(made(), 1, most=50)
+    scalars = sample_scalars(made(), 1, most=50)
     assert scalars["history"].shape[1] == 5 and set(scalars["kind"].tolist()) == {0, 1, 2}
 
 
@@ -144,7 +156,7 @@ def test_fitting_learns_what_can_be_learned() -> None:
     assert [later.step() for _ in range(7)] == errors[5:], "gone on with to the bit"
 
 
-PLAN = Plan(seeds=(1, 2), size=8, limit=200, workers=2, batch=8, steps=60, epochs=2)
+PLAN = PredictorPlan(seeds=(1, 2), size=8, limit=200, workers=2, batch=8, steps=60, epochs=2)
 
 
 @pytest.mark.parametrize("kind", ["mp2", "wnn"])
@@ -156,15 +168,17 @@ def test_a_predictor_is_made_and_used(kind: str, tmp_path: Path, monkeypatch: py
     net, read = load_predictor(kind, tmp_path / "new.npz")
     assert read == json.loads(json.dumps(manifest)) and read["plan"]["seeds"] == [1, 2]
     system = Mp2Trainer if kind == "mp2" else WnnTrainer
-    more = (Predicted(predictor=str(tmp_path / "new.npz")),) if kind == "mp2" else ()
+    more = (Mp2Rules(predictor=str(tmp_path / "new.npz")),) if kind == "mp2" else ()
     named = {} if kind == "mp2" else {"predictor": str(tmp_path / "new.npz")}
     system(resnet(), DATA, Recipe(workers=2, batch=8, steps=2), *more, **named).step()
-    monkeypatch.setattr("gradwire.predictor._sampled", lambda *_: pytest.fail("what is done is not done again"))
+    monkeypatch.setattr(
+        "gradwire.studies.training.predictor_making._sample", lambda *_: pytest.fail("what is done is not done again")
+    )
     make_predictor(kind, tmp_path / "new.npz", PLAN)
     again, _ = load_predictor(kind, tmp_path / "new.npz")
     assert all(torch.equal(a, b) for a, b in zip(net.parameters(), again.parameters(), strict=True))
     with pytest.raises(ResultError, match="of another plan"):
-        make_predictor(kind, tmp_path / "new.npz", Plan(seeds=(1, 3)))
+        make_predictor(kind, tmp_path / "new.npz", PredictorPlan(seeds=(1, 3)))
 
 
 @pytest.mark.slow
@@ -189,7 +203,13 @@ def test_predictors_of_something_else_are_refused(tmp_path: Path) -> None:
     save_predictor(tmp_path / "small.npz", BlockPredictor(8), {"kind": "mp2"})
     (tmp_path / "text.npz").write_text("mine")
     np.savez(tmp_path / "bare.npz", x=np.zeros(3))
-    for name, words in (("wnn", "is a predictor for wnn"), ("small", "is no predictor"), ("text", "is no predictor"), ("bare", "is no predictor"), ("nowhere", "cannot be read")):
+    for name, words in (
+        ("wnn", "is a predictor for wnn"),
+        ("small", "is not a predictor"),
+        ("text", "is not a predictor"),
+        ("bare", "is not a predictor"),
+        ("nowhere", "cannot be read"),
+    ):
         with pytest.raises(TraceError, match=words):
             load_predictor("mp2", tmp_path / f"{name}.npz")
 
@@ -200,28 +220,39 @@ def test_files_that_hold_no_arrays_are_refused_in_our_words(tmp_path: Path) -> N
     np.savez(tmp_path / "objects", manifest=np.array([{}], dtype=object))
     np.savez(tmp_path / "whole", manifest=np.zeros(3))
     whole = (tmp_path / "whole.npz").read_bytes()
-    contents = {"text": b"mine", "empty": b"", "zip": b"PK\3\4 and no more", "cut": whole[:-30], "damaged": whole.replace(b"\x93NUMPY", b"NUMPY\x93")}
+    contents = {
+        "text": b"mine",
+        "empty": b"",
+        "zip": b"PK\3\4 and no more",
+        "cut": whole[:-30],
+        "damaged": whole.replace(b"\x93NUMPY", b"NUMPY\x93"),
+    }
     for name, content in contents.items():
         (tmp_path / f"{name}.npz").write_bytes(content)
     for name in ("one.npy", "objects.npz", *(f"{name}.npz" for name in contents)):
-        with pytest.raises(TraceError, match=r"is no predictor \(no \.npz file of numbers\); expected a file that `gradwire predictor mp2` wrote"):
+        with pytest.raises(
+            TraceError,
+            match=r"is not a predictor \(not an \.npz file of numbers\); expected a file that `gradwire predictor mp2` wrote",
+        ):
             load_predictor("mp2", tmp_path / name)
     np.savez(tmp_path / "texts.npz", manifest=np.array(json.dumps({"kind": "mp2"})), x=np.array("words"))
     for name in ("whole", "texts"):
-        with pytest.raises(TraceError, match="is no predictor"):
+        with pytest.raises(TraceError, match="is not a predictor"):
             load_predictor("mp2", tmp_path / f"{name}.npz")
 
 
-def test_files_that_cannot_be_are_refused_before_anything_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_cannot_be_are_refused_before_anything_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A folder; a place in something that is no folder, or in a folder that cannot be written to; nothing is left there."""
-    monkeypatch.setattr("gradwire.predictor._trainers", lambda *_: pytest.fail("data is read"))
+    monkeypatch.setattr("gradwire.studies.training.predictor_making._trainers", lambda *_: pytest.fail("data is read"))
     (tmp_path / "folder").mkdir()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").write_text("mine")
     (tmp_path / "file").write_text("mine")
     before = sorted(tmp_path.rglob("*"))
     for name, words in (
-        ("folder", "folder: is a folder; expected a file"), ("full", "full: is a folder"), ("file/new.npz", "lies inside of something that is no folder"),
+        ("folder", "folder: is a folder; expected a file"), ("full", "full: is a folder"), ("file/new.npz", "has a parent that is not a folder"),
         ("", r"make_predictor\(out\): is empty"), ("n" * 300, "the name is too long"), ("folder/a\0b", "zero byte"),
     ):  # fmt: skip
         with pytest.raises(ResultError, match=words):
@@ -229,7 +260,9 @@ def test_files_that_cannot_be_are_refused_before_anything_is_trained(tmp_path: P
     for refused in ("folder", "full"):
         done = CliRunner().invoke(cli.app, ["predictor", "mp2", "--out", str(tmp_path / refused)])
         assert done.exit_code == 2 and "is a folder" in done.stderr
-    monkeypatch.setattr("gradwire.predictor.os.access", lambda *_: False)  # root may write anywhere
+    monkeypatch.setattr(
+        "gradwire.studies.training.predictor_making.os.access", lambda *_: False
+    )  # root may write anywhere
     with pytest.raises(ResultError, match="file: may not be written there"):
         make_predictor("mp2", tmp_path / "file", PLAN)
     assert sorted(tmp_path.rglob("*")) == before
@@ -237,35 +270,61 @@ def test_files_that_cannot_be_are_refused_before_anything_is_trained(tmp_path: P
 
 def test_a_predictor_for_which_there_is_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was there stays, and what was trained: the same command goes on from it."""
+
     def full(path: Path, *_: object) -> None:
         path.write_text("half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
     (tmp_path / "old.npz").write_text("mine")
-    monkeypatch.setattr("gradwire.training.served.predictor.save_predictor", full)
-    with pytest.raises(ResultError, match=r"old\.npz: there is no room left"):
+    monkeypatch.setattr("gradwire.training.parameter_server.predictor.save_predictor", full)
+    with pytest.raises(ResultError, match=r"old\.npz: no space left on device"):
         make_predictor("wnn", tmp_path / "old.npz", replace(PLAN, epochs=1))
-    assert (tmp_path / "old.npz").read_text() == "mine" and {each.name for each in tmp_path.iterdir()} == {"old.npz", "old.npz.work"}
+    assert (tmp_path / "old.npz").read_text() == "mine" and {each.name for each in tmp_path.iterdir()} == {
+        "old.npz",
+        "old.npz.work",
+    }
 
 
 @pytest.mark.slow
 def test_the_command(tmp_path: Path) -> None:
     """A predictor and its manifest, as JSON; and the same again, from what is there."""
-    words = ["mp2", "--size", "8", "--samples", "200", "--steps", "60", "--epochs", "1", "--seed", "1", "--seed", "2", "--out", "p.npz"]
+    words = [
+        "mp2",
+        "--size",
+        "8",
+        "--samples",
+        "200",
+        "--steps",
+        "60",
+        "--epochs",
+        "1",
+        "--seed",
+        "1",
+        "--seed",
+        "2",
+        "--out",
+        "p.npz",
+    ]
     for more in (["--json"], []):
         done = Warm.with_torch().run("predictor", *words, *more, timeout=240)
         assert done.returncode == 0, done.stderr
         if more:
             manifest = json.loads(done.stdout)
             assert manifest == load_predictor("mp2", tmp_path / "p.npz")[1] and manifest["plan"]["steps"] == 60
-    assert "relative to these: predicted 0." in done.stdout and done.stdout.endswith("predictor: p.npz\n")
+    assert "in an unseen training run: predicted 0." in done.stdout and done.stdout.endswith("predictor: p.npz\n")
 
 
 @pytest.mark.slow
 def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
-    for words, said in ((["xyz"], "has no predictor"), (["mp2", "--seed", "1"], "two or more"), (["mp2", "--model", "resnet9"], "did you mean"), (["wnn", "--model", "bert-base"], "learns masked"), (["mp2", "--data", "nowhere"], "no such data")):
+    for words, said in (
+        (["xyz"], "has no predictor"),
+        (["mp2", "--seed", "1"], "two or more"),
+        (["mp2", "--model", "resnet9"], "did you mean"),
+        (["wnn", "--model", "bert-base"], "learns masked"),
+        (["mp2", "--data", "nowhere"], "no such data"),
+    ):
         done = Warm.with_torch().run("predictor", *words, "--out", "p.npz")
         assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr, done.stderr
     with pytest.raises(ScenarioError, match="1 seeds"):
-        make_predictor("mp2", tmp_path / "p.npz", Plan(seeds=(1,)))
+        make_predictor("mp2", tmp_path / "p.npz", PredictorPlan(seeds=(1,)))
     assert not list(tmp_path.iterdir())

@@ -6,17 +6,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gradwire.pricing import spread, step_times, turn_times  # noqa: E402
+from gradwire.result_store.result import KINDS  # noqa: E402
 from gradwire.scenarios.errors import ScenarioError  # noqa: E402
-from gradwire.scenarios.load import build_scenario  # noqa: E402
-from gradwire.scenarios.result import KINDS  # noqa: E402
-from gradwire.sim.session import Session  # noqa: E402
-from gradwire.sim.turns import Turns  # noqa: E402
+from gradwire.scenarios.loading.load import build_scenario  # noqa: E402
+from gradwire.sim.sessions.async_session import AsyncSession  # noqa: E402
+from gradwire.sim.sessions.session import Session  # noqa: E402
+from gradwire.studies.training.step_time_model import asynchronous_step_times, scale_tensors, synchronous_step_times  # noqa: E402
 from gradwire.traces.trace import TensorInfo  # noqa: E402
 from gradwire.training.build import data_of, trainer_of  # noqa: E402
-from gradwire.training.served.pace import Pace  # noqa: E402
-from gradwire.training.simulated import Simulated  # noqa: E402
-from gradwire.training.simulated_turns import SimulatedTurns  # noqa: E402
+from gradwire.training.networks.simulated import Simulated  # noqa: E402
+from gradwire.training.networks.simulated_async import SimulatedTurns  # noqa: E402
+from gradwire.training.parameter_server.link_timing import LinkTiming  # noqa: E402
 from tests.unit.training.test_simulated import made_trace, scenario  # noqa: E402
 
 INFOS = [TensorInfo(f"t{n}", (numel,), numel, "float32", n) for n, numel in enumerate((1000, 10, 90_000, 3))]
@@ -25,10 +25,10 @@ MS = 10**9
 
 def test_bytes_are_spread_as_parameters_are() -> None:
     """All of them as they are; of half the bytes half of each; and what is less than a value is not sent."""
-    assert spread(INFOS, 4 * 91_013) == INFOS
-    half = spread(INFOS, 2 * 91_013)
+    assert scale_tensors(INFOS, 4 * 91_013) == INFOS
+    half = scale_tensors(INFOS, 2 * 91_013)
     assert sum(info.numel for info in half) == round(91_013 / 2) and half[2].numel == pytest.approx(45_000, abs=1)
-    few = spread(INFOS, 400)
+    few = scale_tensors(INFOS, 400)
     assert sum(info.numel for info in few) == 100 and all(info.numel for info in few) and len(few) < 4
 
 
@@ -44,12 +44,12 @@ TINY = {
 
 def test_dense_steps_take_what_a_training_over_the_simulator_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """To the picosecond, in the mean of as many steps over connections that are kept; and no less than bytes over the rate."""
-    monkeypatch.setattr("gradwire.pricing.PLAYED", 3)
+    monkeypatch.setattr("gradwire.studies.training.step_time_model.SIMULATED_STEPS", 3)
     asked = build_scenario(TINY)
     trainer = trainer_of(asked, data_of(asked.training), Simulated(Session(asked)))
     rows = [trainer.step() for _ in range(3)]
     n = 4.0 * 75_290
-    found = step_times(asked, n, n, ("1Gbps", "10Gbps"), 5 * MS)
+    found = synchronous_step_times(asked, n, n, ("1Gbps", "10Gbps"), 5 * MS)
     assert round(sum(row.time_ps for row in rows) / 3) + 5 * MS == found["1Gbps"]
     assert found["1Gbps"] - 5 * MS > 8 * n * 8 / 1e9 * 1e12
     assert 5 < (found["1Gbps"] - 5 * MS) / (found["10Gbps"] - 5 * MS) < 15
@@ -60,12 +60,21 @@ def test_what_comes_back_may_be_of_another_length() -> None:
     plain = {"push_bound": 0.0, "tagging": {"layer_priority": False}}
     session, trace = Session(scenario("dctcp", job=plain)), made_trace(elements=[1001, 6])
     played = session.step(trace, 0.5)
-    pushes, pulls = ([int(b) for b, w in zip(played.messages.nbytes, played.workers[:, way], strict=True) if w >= 0] for way in (0, 1))
+    pushes, pulls = (
+        [int(b) for b, w in zip(played.messages.nbytes, played.workers[:, way], strict=True) if w >= 0]
+        for way in (0, 1)
+    )
     assert sorted(set(pushes)) == [24, 4004] and sorted(set(pulls)) == [12, 2004]
     assert session.step(trace, 4.0).time_ps > session.step(trace).time_ps > 0
     by_tensor = Session(scenario("dctcp", job=plain)).step(trace, [40, 5000]).messages
-    assert {int(t): int(n) for t, n, k in zip(by_tensor.tensor, by_tensor.nbytes, by_tensor.kind, strict=True) if KINDS[k] == "pull"} == {0: 40, 1: 5000}
-    with pytest.raises(ScenarioError, match=r"job\.pull_bound: is 0\.1: some may be lost of what comes back in other lengths"):
+    assert {
+        int(t): int(n)
+        for t, n, k in zip(by_tensor.tensor, by_tensor.nbytes, by_tensor.kind, strict=True)
+        if KINDS[k] == "pull"
+    } == {0: 40, 1: 5000}
+    with pytest.raises(
+        ScenarioError, match=r"job\.pull_bound: is 0\.1: answers of other sizes than the pushes may be lost"
+    ):
         Session(scenario(job={"pull_bound": 0.1})).step(made_trace(), 0.5)
     ring = scenario("dctcp", job={**plain, "servers": 0, "exchange": {"kind": "ring"}})
     with pytest.raises(ScenarioError, match="parameter_server"):
@@ -73,19 +82,21 @@ def test_what_comes_back_may_be_of_another_length() -> None:
 
 
 def test_a_shared_link_by_hand() -> None:
-    assert Pace((1,), rate=8 * 10**12, server_rate=16 * 10**12).moved(10, 100, 90) == (110, 105), "the slower of both"
-    assert Pace((1,), rate=8 * 10**12).moved(10, 100, 900) == (110, 100), "each has the server's to itself"
+    assert LinkTiming((1,), rate=8 * 10**12, server_rate=16 * 10**12).moved(10, 100, 90) == (110, 105), (
+        "the slower of both"
+    )
+    assert LinkTiming((1,), rate=8 * 10**12).moved(10, 100, 900) == (110, 100), "each has the server's to itself"
 
 
 def test_turns_take_what_a_training_over_the_simulator_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """To the picosecond, and so does who comes when not matter."""
-    monkeypatch.setattr("gradwire.pricing.TURNED", 3)
+    monkeypatch.setattr("gradwire.studies.training.step_time_model.SIMULATED_ASYNC_STEPS", 3)
     training = {**TINY["training"], "system": {"kind": "asynchronous", "computing": ["5ms"]}}
     asked = build_scenario({**TINY, "training": training})
-    trainer = trainer_of(asked, data_of(asked.training), SimulatedTurns(Turns(asked)))
+    trainer = trainer_of(asked, data_of(asked.training), SimulatedTurns(AsyncSession(asked)))
     rows = [trainer.step() for _ in range(3)]
     n = 4.0 * 75_290
-    assert turn_times(asked, n, n, ("1Gbps",), 5 * MS)["1Gbps"] == rows[-1].clock_ps // 3
+    assert asynchronous_step_times(asked, n, n, ("1Gbps",), 5 * MS)["1Gbps"] == rows[-1].clock_ps // 3
 
 
 def test_turns_settle_at_the_servers_rate_or_at_a_workers() -> None:
@@ -93,7 +104,7 @@ def test_turns_settle_at_the_servers_rate_or_at_a_workers() -> None:
     of one to three in a hundred; or a worker's computing, push and pull."""
     training = {**TINY["training"], "system": {"kind": "asynchronous"}}
     asked = build_scenario({**TINY, "training": training})
-    busy = turn_times(asked, 400_000, 200_000, ("1Gbps",), 5 * MS)["1Gbps"]
+    busy = asynchronous_step_times(asked, 400_000, 200_000, ("1Gbps",), 5 * MS)["1Gbps"]
     assert 1.01 < busy / (8 * 400_000 * 8 / 1e9 * 1e12) < 1.1
-    idle = turn_times(asked, 1000, 500, ("100Gbps",), 5 * MS)["100Gbps"]
+    idle = asynchronous_step_times(asked, 1000, 500, ("100Gbps",), 5 * MS)["100Gbps"]
     assert 0 < idle - 5 * MS < 0.05 * MS

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 from reducer_cases import drawn  # noqa: E402
 
 from gradwire.traces.models import find_model  # noqa: E402
-from gradwire.training.exchange import Exchange  # noqa: E402
+from gradwire.training.exchange.exchange import Exchange  # noqa: E402
 from gradwire.training.reducers.base import Reducer  # noqa: E402
 from gradwire.training.reducers.dgc import DGC  # noqa: E402
 from gradwire.training.reducers.fp16 import Half  # noqa: E402
@@ -55,7 +55,11 @@ def theirs_by_hand() -> list[int]:
 def serialised(kind: str, sizes: list[int]) -> int:
     """Length of what one worker sends: a percent of each tensor, rounded down, at least one element; places of four bytes."""
     value, place = struct.calcsize("<f"), struct.calcsize("<i")
-    of = {"none": lambda n: value * n, "topk": lambda n: (value + place) * max(1, n // 100), "randomk": lambda n: value * max(1, n // 100)}
+    of = {
+        "none": lambda n: value * n,
+        "topk": lambda n: (value + place) * max(1, n // 100),
+        "randomk": lambda n: value * max(1, n // 100),
+    }
     return sum(of[kind](n) for n in sizes)
 
 
@@ -102,7 +106,7 @@ def test_dgcs_published_bytes_are_within_what_its_threshold_leaves_open() -> Non
 def test_bytes_of_the_others_are_those_by_hand(reducer: Reducer, expected: int) -> None:
     """Of their network with our ten outputs, as the page has them: two bytes, bits, two bits and a scale a packet, a byte and a norm for 128."""
     sizes = [*theirs_by_hand()[:-2], 640, 10]
-    packets = lambda n, per: -(-n // (4096 - per))  # noqa: E731
+    packets = lambda n, per: -(-n // (4096 - per))
     of = {
         "fp16": lambda n: 2 * n, "signsgd": lambda n: -(-n // 8) + (4 * packets(-(-n // 8), 4) if reducer.scale == "mean" else 0),
         "terngrad": lambda n: -(-n // 4) + 4 * packets(-(-n // 4), 4), "qsgd": lambda n: -(-n // min(n, 128)) * (min(n, 128) + 4),

@@ -15,8 +15,8 @@ from reducer_cases import SHAPES, distance_after, drawn, info_of, one  # noqa: E
 
 from gradwire.scenarios.errors import ScenarioError  # noqa: E402
 from gradwire.traces.trace import TensorInfo  # noqa: E402
-from gradwire.training.exchange import Exchange, answer_bytes  # noqa: E402
-from gradwire.training.network import Answer, Random, Replay  # noqa: E402
+from gradwire.training.exchange.exchange import Exchange, answer_bytes  # noqa: E402
+from gradwire.training.networks.builtin_networks import Answer, Random, Replay  # noqa: E402
 from gradwire.training.reducers.base import Reducer  # noqa: E402
 from gradwire.training.reducers.dgc import DGC  # noqa: E402
 from gradwire.training.reducers.feedback import ErrorFeedback, MomentumCorrection  # noqa: E402
@@ -122,7 +122,10 @@ def test_topk_is_a_contraction(shape: tuple[int, ...], seed: int) -> None:
 
 def test_randomk_draws_the_same_for_all_workers_and_other_ones_each_step() -> None:
     info, reducer = info_of(1000), RandomK(ratio=0.1)
-    seen = [reducer.compress(torch.ones(1000), info, State(7, w, 3, step=s)).known["indices"] for w, s in ((0, 0), (5, 0), (0, 1))]
+    seen = [
+        reducer.compress(torch.ones(1000), info, State(7, w, 3, step=s)).known["indices"]
+        for w, s in ((0, 0), (5, 0), (0, 1))
+    ]
     assert torch.equal(seen[0], seen[1]) and not torch.equal(seen[0], seen[2])
     assert len(seen[0].unique()) == 100
 
@@ -180,7 +183,12 @@ def test_signs_by_hand() -> None:
 def test_most_votes_win() -> None:
     """Three workers and four: the majority's sign, a tie is plus; a bit comes back for each; what is no number stays so."""
     info = [TensorInfo("t", (9,), 9, "float32", 0)]
-    votes = [[1, 1, -1, -1, 1, -1, 1, -1, -1], [1, -1, 1, -1, 1, -1, 1, -1, 1], [1, -1, -1, 1, 1, -1, -1, -1, 1], [1, 1, 1, 1, 1, 1, 1, 1, -1]]
+    votes = [
+        [1, 1, -1, -1, 1, -1, 1, -1, -1],
+        [1, -1, 1, -1, 1, -1, 1, -1, 1],
+        [1, -1, -1, 1, 1, -1, -1, -1, 1],
+        [1, 1, 1, 1, 1, 1, 1, 1, -1],
+    ]
     gradients = [[torch.tensor([0.1 * each for each in row])] for row in votes]
     for count, expected in ((3, [1, -1, -1, -1, 1, -1, 1, -1, 1]), (4, [1, 1, 1, 1, 1, -1, 1, -1, 1])):
         (found,), sent = Exchange(SignSGD(scale="none", vote=True), info, count).step(gradients[:count], 0)
@@ -191,7 +199,7 @@ def test_most_votes_win() -> None:
     gradients[1][0][3] = torch.nan
     (found,), _ = Exchange(SignSGD(scale="none", vote=True), info, 4).step(gradients, 0)
     assert found.isnan().all()
-    with pytest.raises(ScenarioError, match=r'vote: is of signs alone.*expected scale = "none"'):
+    with pytest.raises(ScenarioError, match=r'vote: needs signs without.*expected scale = "none"'):
         SignSGD(vote=True)
 
 
@@ -261,13 +269,17 @@ def test_dgc_sends_about_as_much_as_it_is_told() -> None:
 # error feedback and momentum
 
 
-@pytest.mark.parametrize("name", [name for name, each in ALL.items() if not each.remembers_error and "unbiased" not in name])
+@pytest.mark.parametrize(
+    "name", [name for name, each in ALL.items() if not each.remembers_error and "unbiased" not in name]
+)
 @budget(0.1)
 @given(seed=st.integers(0, 1000), lost=st.sampled_from([0.0, 0.3, 1.0]), payload=st.sampled_from([160, 400]))
 def test_error_feedback_conserves_the_sum(name: str, seed: int, lost: float, payload: int) -> None:
     """All that was sent and what is kept is the sum of the gradients, of whatever packets the network loses, as they are fed back."""
     shapes = [(40, 30), (17,)]
-    exchange = Exchange(ErrorFeedback(reducer=ALL[name]), [info_of(*s) for s in shapes], 2, seed, payload=payload, feed_back=True)
+    exchange = Exchange(
+        ErrorFeedback(reducer=ALL[name]), [info_of(*s) for s in shapes], 2, seed, payload=payload, feed_back=True
+    )
     network = Random(lost, seed=seed)
     total = [torch.zeros(s) for s in shapes]
     whole = [torch.zeros(s) for s in shapes]
@@ -316,7 +328,7 @@ def test_momentum_around_feedback_is_dgc() -> None:
 
 
 def test_feedback_twice_is_refused() -> None:
-    with pytest.raises(ScenarioError, match="dgc remembers by itself"):
+    with pytest.raises(ScenarioError, match="dgc keeps what it does not send"):
         ErrorFeedback(reducer=DGC())
     with pytest.raises(ScenarioError, match="randomk is unbiased"):
         ErrorFeedback(reducer=RandomK(unbiased=True))
@@ -358,7 +370,7 @@ def test_stale_before_there_is_anything_is_zero() -> None:
 
 
 def test_fills_that_want_to_know_places_refuse_topk() -> None:
-    with pytest.raises(ValueError, match="wants to know which elements were lost, and topk sends them"):
+    with pytest.raises(ValueError, match="needs to know which elements were lost, and topk sends them"):
         Exchange(TopK(), [info_of(4)], 2, fill="rescaled")
 
 
@@ -376,7 +388,7 @@ def test_goes_on_from_a_checkpoint() -> None:
 def test_what_servers_answer_by_hand() -> None:
     """Two workers, 1000 elements of one tensor. Dense means are float32, or half of it; of two workers' largest tenths, at other
     places, 200 elements come back with theirs; of a tenth that a seed has chosen for both, 100 without."""
-    from gradwire.training.encoded import Encoded
+    from gradwire.training.exchange.encoded_tensors import Encoded
 
     info = [TensorInfo("t", (1000,), 1000, "float32", 0)]
     first, second = torch.zeros(1000), torch.zeros(1000)

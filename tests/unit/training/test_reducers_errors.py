@@ -14,7 +14,7 @@ from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from reducer_cases import SHAPES, distance_after, drawn, info_of, one  # noqa: E402
 
-from gradwire.training.exchange import Exchange  # noqa: E402
+from gradwire.training.exchange.exchange import Exchange  # noqa: E402
 from gradwire.training.reducers.base import Reducer  # noqa: E402
 from gradwire.training.reducers.dgc import DGC  # noqa: E402
 from gradwire.training.reducers.feedback import ErrorFeedback  # noqa: E402

@@ -11,10 +11,11 @@ torch = pytest.importorskip("torch")
 from reducer_cases import drawn, info_of, one  # noqa: E402
 
 from gradwire.scenarios.errors import ScenarioError  # noqa: E402
-from gradwire.scenarios.load import load_scenario  # noqa: E402
+from gradwire.scenarios.loading.load import load_scenario  # noqa: E402
+from gradwire.training.backward.flat_gradients import FlatGradients  # noqa: E402
 from gradwire.training.build import data_of, trainer_of  # noqa: E402
-from gradwire.training.exchange import Exchange  # noqa: E402
-from gradwire.training.network import Random  # noqa: E402
+from gradwire.training.exchange.exchange import Exchange  # noqa: E402
+from gradwire.training.networks.builtin_networks import Random  # noqa: E402
 from gradwire.training.reducers.base import Reducer  # noqa: E402
 from gradwire.training.reducers.dgc import DGC  # noqa: E402
 from gradwire.training.reducers.feedback import ErrorFeedback, MomentumCorrection  # noqa: E402
@@ -24,10 +25,9 @@ from gradwire.training.reducers.powersgd import PowerSGD  # noqa: E402
 from gradwire.training.reducers.qsgd import QSGD  # noqa: E402
 from gradwire.training.reducers.randomk import RandomK  # noqa: E402
 from gradwire.training.reducers.signsgd import SignSGD  # noqa: E402
-from gradwire.training.reducers.state import State, finite  # noqa: E402
+from gradwire.training.reducers.state import State, zero_nonfinite  # noqa: E402
 from gradwire.training.reducers.terngrad import TernGrad  # noqa: E402
 from gradwire.training.reducers.topk import TopK  # noqa: E402
-from gradwire.training.rows import Rows  # noqa: E402
 
 ALL: dict[str, Reducer] = {
     "none": Dense(), "fp16": Half(), "topk": TopK(ratio=0.1), "randomk": RandomK(ratio=0.1), "dgc": DGC(ratio=0.1),
@@ -47,8 +47,8 @@ def tiny(*more: str):
 
 
 @pytest.mark.parametrize(("make", "words"), [
-    (lambda: TopK(ratio=0), r"TopK: cannot be made, 1 mistake:\n  ratio: is out of range \(got 0\); expected a number above 0"),
-    (lambda: QSGD(levels=128, bucket=0), r"(?s)2 mistakes:.*levels: .*at most 127.*bucket: .*at least 1"),
+    (lambda: TopK(ratio=0), r"TopK: invalid arguments, 1 error:\n  ratio: is out of range \(got 0\); expected a number above 0"),
+    (lambda: QSGD(levels=128, bucket=0), r"(?s)2 errors:.*levels: .*at most 127.*bucket: .*at least 1"),
     (lambda: PowerSGD(rank=0), "rank: is out of range"),
     (lambda: TopK(ratoi=0.1), 'ratoi: unknown key; expected "ratio"'),
     (lambda: Half(format="float8"), 'format: is unknown'),
@@ -62,19 +62,19 @@ def test_what_cannot_be_made_is_explained(make, words: str) -> None:
 
 
 def test_tables_of_a_scenario_are_explained_as_before() -> None:
-    with pytest.raises(ScenarioError, match=r"(?s)is no valid scenario, 1 mistake:.*training.reducer.ratio: is out of range"):
+    with pytest.raises(ScenarioError, match=r"(?s)invalid scenario, 1 error:.*training.reducer.ratio: is out of range"):
         tiny('training.reducer={kind="topk", ratio=0.0}')
 
 
 @pytest.mark.parametrize(("make", "words"), [
-    (lambda: ErrorFeedback(reducer=DGC()), "dgc remembers by itself"),
+    (lambda: ErrorFeedback(reducer=DGC()), "dgc keeps what it does not send"),
     (lambda: ErrorFeedback(reducer=RandomK(unbiased=True)), "randomk is unbiased"),
     (lambda: ErrorFeedback(reducer=MomentumCorrection(reducer=RandomK(unbiased=True))), "randomk is unbiased"),
-    (lambda: ErrorFeedback(reducer=ErrorFeedback(reducer=TopK())), "topk has error feedback around it already"),
-    (lambda: ErrorFeedback(reducer=MomentumCorrection(reducer=ErrorFeedback(reducer=TopK()))), "feedback around it already"),
-    (lambda: MomentumCorrection(reducer=DGC()), "dgc has a momentum by itself"),
-    (lambda: MomentumCorrection(reducer=MomentumCorrection(reducer=TopK())), "topk has momentum correction around it already"),
-    (lambda: MomentumCorrection(reducer=ErrorFeedback(reducer=MomentumCorrection(reducer=TopK()))), "around it already"),
+    (lambda: ErrorFeedback(reducer=ErrorFeedback(reducer=TopK())), "topk already has error feedback"),
+    (lambda: ErrorFeedback(reducer=MomentumCorrection(reducer=ErrorFeedback(reducer=TopK()))), "already has error feedback"),
+    (lambda: MomentumCorrection(reducer=DGC()), "dgc has its own momentum"),
+    (lambda: MomentumCorrection(reducer=MomentumCorrection(reducer=TopK())), "topk already has momentum correction"),
+    (lambda: MomentumCorrection(reducer=ErrorFeedback(reducer=MomentumCorrection(reducer=TopK()))), "already has momentum correction"),
 ])  # fmt: skip
 def test_nothing_is_done_twice(make, words: str) -> None:
     with pytest.raises(ScenarioError, match=words):
@@ -85,10 +85,10 @@ PLAIN = "training.optimizer.momentum=0.0"
 
 
 @pytest.mark.parametrize(("settings", "words"), [
-    (['training.reducer={kind="dgc"}', "training.error_feedback=true"], "training.error_feedback: dgc remembers by itself"),
+    (['training.reducer={kind="dgc"}', "training.error_feedback=true"], "training.error_feedback: dgc keeps what it does not send"),
     (['training.reducer={kind="randomk", unbiased=true}', "training.error_feedback=true"], "randomk is unbiased"),
-    (['training.reducer={kind="dgc"}', PLAIN, "training.momentum_correction=0.5"], "momentum_correction: dgc has a momentum by"),
-    (['training.reducer={kind="dgc"}'], r"training.reducer.momentum: is momentum besides .*optimizer.momentum = 0"),
+    (['training.reducer={kind="dgc"}', PLAIN, "training.momentum_correction=0.5"], "momentum_correction: dgc has its own momentum"),
+    (['training.reducer={kind="dgc"}'], r"training.reducer.momentum: duplicates .*optimizer.momentum = 0"),
     (["training.error_feedback=true"], "training.error_feedback: has nothing to feed back.*feed_back = true"),
     (["training.error_feedback=true", 'training.reducer={kind="none"}'], "has nothing to feed back"),
 ])  # fmt: skip
@@ -157,7 +157,9 @@ def test_of_nothing_nothing_is_sent(name: str, shape: tuple[int, ...]) -> None:
     assert reducer.decode(encoded, info, torch.ones(0, dtype=torch.bool)).shape == (0,)
     exchange = Exchange(reducer, [info, info_of(20, 3)], 2, payload=160)
     for step in range(2):
-        (nothing, rest), sent = exchange.step([[torch.zeros(shape), drawn((20, 3), worker)] for worker in range(2)], step, Random(0.3))
+        (nothing, rest), sent = exchange.step(
+            [[torch.zeros(shape), drawn((20, 3), worker)] for worker in range(2)], step, Random(0.3)
+        )
         assert nothing.shape == shape and rest.shape == (20, 3) and sent.nbytes[0] > 0
 
 
@@ -234,9 +236,12 @@ def test_powersgd_starts_anew_after_nan() -> None:
 def test_what_is_no_number_shows_alike_all_at_once(reducer: Reducer) -> None:
     """As on a GPU, in rows."""
     infos = [info_of(60, 40), info_of(30)]
-    exchange, rows = Exchange(reducer, infos, 2, seed=3), Rows(infos, 2, 3, torch.device("cpu"))
+    exchange, rows = Exchange(reducer, infos, 2, seed=3), FlatGradients(infos, 2, 3, torch.device("cpu"))
     for step in range(4):
-        spoilt = [[spoiled(NAN if worker and not step else INF if step == 1 else 0.0), drawn((30,), step)] for worker in range(2)]
+        spoilt = [
+            [spoiled(NAN if worker and not step else INF if step == 1 else 0.0), drawn((30,), step)]
+            for worker in range(2)
+        ]
         rows.step = step
         whole = reducer.whole(torch.stack([torch.cat([each.view(-1) for each in mine]) for mine in spoilt]), rows)
         reducer.settle_whole(whole.sent, rows)
@@ -248,8 +253,8 @@ def test_what_is_no_number_shows_alike_all_at_once(reducer: Reducer) -> None:
 
 def test_finite_numbers_are_remembered_as_they_are() -> None:
     x = torch.tensor([-0.0, 1e-42, 3e38, -3e38, NAN, INF, -INF])
-    assert finite(x).tolist() == [0, x[1].item(), x[2].item(), x[3].item(), 0, 0, 0]
-    assert math.copysign(1, finite(x)[0].item()) == -1
+    assert zero_nonfinite(x).tolist() == [0, x[1].item(), x[2].item(), x[3].item(), 0, 0, 0]
+    assert math.copysign(1, zero_nonfinite(x)[0].item()) == -1
 
 
 def test_terngrad_keeps_what_is_all_alike() -> None:

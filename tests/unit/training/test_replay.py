@@ -15,12 +15,12 @@ torch = pytest.importorskip("torch")
 
 import gradwire  # noqa: E402
 from gradwire import cli  # noqa: E402
-from gradwire.learn import train  # noqa: E402
 from gradwire.scenarios.errors import GradwireError, ResultError, ScenarioError  # noqa: E402
-from gradwire.scenarios.load import load_scenario  # noqa: E402
+from gradwire.scenarios.loading.load import load_scenario  # noqa: E402
+from gradwire.studies.training.run import train  # noqa: E402
 from gradwire.training.data import images  # noqa: E402
-from gradwire.training.kept import Again, Kept  # noqa: E402
-from gradwire.training.network import Random  # noqa: E402
+from gradwire.training.loss_replay.loss_recording import LossRecording, RecordedLossNetwork  # noqa: E402
+from gradwire.training.networks.builtin_networks import Random  # noqa: E402
 from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
 from tests.support.training_cases import plain, resnet  # noqa: E402
 
@@ -38,7 +38,7 @@ def tiny(*more: str):
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("kept")
     for name, more in (("dense", ()), ("topk", (TOPK, "training.error_feedback=true")), ("slimdp", (SLIMDP,))):
-        train(tiny("training.keep_missing=true", 'training.network={loss=0.3}', *more), folder / name)
+        train(tiny("training.keep_missing=true", "training.network={loss=0.3}", *more), folder / name)
     return folder
 
 
@@ -65,7 +65,9 @@ def test_another_training_is_refused_before_a_step(
     kept: Path, name: str, more: list[str], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Trainer, "step", lambda self: pytest.fail("a step was trained"))
-    with pytest.raises(ScenarioError, match=rf"^training\.network\.replay: {kept / name} is of another training: .*{words}"):
+    with pytest.raises(
+        ScenarioError, match=rf"^training\.network\.replay: {kept / name} is of another training run: .*{words}"
+    ):
         replay(kept / name, *more)
 
 
@@ -115,23 +117,26 @@ def test_folders_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     for name, words in (("nowhere", "nowhere: is not there"), ("file", "file: is a file"), ("n" * 300, "is not there")):
         with pytest.raises(ResultError, match=words):
-            Again(tmp_path / name)
+            RecordedLossNetwork(tmp_path / name)
     for wrong in (3, None):
         with pytest.raises(ResultError, match=r"Again\(folder\)"):
-            Again(wrong)
+            RecordedLossNetwork(wrong)
 
 
 @pytest.mark.parametrize(("missing", "words"), [
-    ("true", r"is of another training: workers 8 there, 2 here; tensors of other sizes"),
-    ("false", "run: has not kept what messages were delivered without; expected the Result of a run with one job"),
+    ("true", r"is of another training run: workers 8 there, 2 here; tensors of other sizes"),
+    ("false", "run: did not record missing packets; expected the Result of a run with one job"),
 ])  # fmt: skip
 def test_a_run_is_no_training(tmp_path: Path, missing: str, words: str) -> None:
     """It has a table of what was missing with other columns, and is replayed by `OfRun`; the command says in one line what does not
     fit, and leaves nothing."""
     run = load_scenario("train-tiny", set=["job.iterations=1", f"output.missing={missing}"], policy="dlcp")
     gradwire.simulate(run).write(tmp_path / "run")
-    with pytest.raises(ResultError, match=r"run: is the Result of a simulated or emulated run, not of a training; expected .*keep_missing = true"):
-        Again(tmp_path / "run")
+    with pytest.raises(
+        ResultError,
+        match=r"run: is the Result of a simulated or emulated run, not of a training run; expected .*keep_missing = true",
+    ):
+        RecordedLossNetwork(tmp_path / "run")
     asked = ["train", "train-tiny", "--policy", "dlcp", "--out", str(tmp_path / "out")]
     for each in (*SHORT, f'training.network={{replay="{tmp_path / "run"}"}}'):
         asked += ["--set", each]
@@ -143,26 +148,30 @@ def test_tables_alone_say_what_was_pushed(tmp_path: Path) -> None:
     """Kept from Python, with no scenario beside them; older tables say nothing, and are taken as they are."""
     recipe: dict[str, int] = {"batch": 4, "steps": 2, "payload": 400}
     data = images("synthetic", 8, limit=200)
-    network = Kept(Random(0.3))
+    network = LossRecording(Random(0.3))
     first = Trainer(plain(), data, Recipe(workers=2, **recipe), network=network)
     rows = [first.step() for _ in range(2)]
     network.write(tmp_path)
-    again = Trainer(plain(), data, Recipe(workers=2, **recipe), network=Again(tmp_path))
+    again = Trainer(plain(), data, Recipe(workers=2, **recipe), network=RecordedLossNetwork(tmp_path))
     assert [again.step() for _ in range(2)] == rows
     for model, other, words in (
         (plain, Recipe(workers=3, **recipe), "2 workers there, 3 here"),
         (plain, Recipe(workers=2, **{**recipe, "payload": 800}), "payload 400 there, 800 here"),
         (plain, Recipe(workers=2, collective="ring", **recipe), "exchange parameter_server there, ring here"),
-        (resnet, Recipe(workers=2, **recipe), "4 tensors there, 23 here, such as 0.weight of 216 elements for conv1.weight of 432 elements"),
+        (
+            resnet,
+            Recipe(workers=2, **recipe),
+            "4 tensors there, 23 here, such as 0.weight of 216 elements for conv1.weight of 432 elements",
+        ),
     ):
         with pytest.raises(ScenarioError, match=words):
-            Trainer(model(), data, other, network=Again(tmp_path)).step()
+            Trainer(model(), data, other, network=RecordedLossNetwork(tmp_path)).step()
     with pytest.raises(ScenarioError, match="2 steps there, 3 here"):
-        Trainer(plain(), data, Recipe(workers=2, **{**recipe, "steps": 3}), network=Again(tmp_path))
+        Trainer(plain(), data, Recipe(workers=2, **{**recipe, "steps": 3}), network=RecordedLossNetwork(tmp_path))
     table = parquet.read_table(tmp_path / "missing.parquet")
     old = {key: value for key, value in table.schema.metadata.items() if key != b"pushed"}
     parquet.write_table(table.replace_schema_metadata(old), tmp_path / "missing.parquet")
-    again = Trainer(plain(), data, Recipe(workers=2, **recipe), network=Again(tmp_path))
+    again = Trainer(plain(), data, Recipe(workers=2, **recipe), network=RecordedLossNetwork(tmp_path))
     assert [again.step() for _ in range(2)] == rows
 
 

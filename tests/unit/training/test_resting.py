@@ -9,15 +9,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gradwire.learn import train  # noqa: E402
+from gradwire.result_store.training_result import TrainingResult  # noqa: E402
 from gradwire.scenarios.errors import ScenarioError  # noqa: E402
-from gradwire.scenarios.learned import Learned  # noqa: E402
-from gradwire.scenarios.load import load_scenario  # noqa: E402
-from gradwire.sim.session import Session  # noqa: E402
+from gradwire.scenarios.loading.load import load_scenario  # noqa: E402
+from gradwire.sim.sessions.session import Session  # noqa: E402
+from gradwire.studies.training.run import train  # noqa: E402
 from gradwire.training.build import data_of, trainer_of  # noqa: E402
-from gradwire.training.kept import Kept, remembers  # noqa: E402
-from gradwire.training.network import Ideal, Random, Recorded, Spread  # noqa: E402
-from gradwire.training.simulated import Simulated  # noqa: E402
+from gradwire.training.loss_replay.loss_recording import LossRecording, is_stateful  # noqa: E402
+from gradwire.training.networks.builtin_networks import EvenLoss, Ideal, Random, RecordingNetwork  # noqa: E402
+from gradwire.training.networks.simulated import Simulated  # noqa: E402
 from gradwire.training.trainer import Trainer  # noqa: E402
 from tests.support.killing import Killed  # noqa: E402
 
@@ -55,15 +55,17 @@ def alike(one: Path, other: Path) -> bool:
         {each.name for each in other.glob("*.parquet")} == names
         and all(parquet.read_table(one / name).equals(parquet.read_table(other / name)) for name in names)
         and all(torch.equal(mine[name], theirs[name]) for name in mine)
-        and Learned.read(one).summary["steps_done"] == Learned.read(other).summary["steps_done"]
+        and TrainingResult.read(one).summary["steps_done"] == TrainingResult.read(other).summary["steps_done"]
     )
 
 
 def killed_in(step: int):
     """Hears of progress, and ends the training in that step."""
+
     def hears(share: float, words: str) -> None:
         if words.startswith(f"step {step},"):
             raise KeyboardInterrupt
+
     return hears
 
 
@@ -72,7 +74,8 @@ def test_who_looks_on_changes_nothing(arm: str, tmp_path: Path) -> None:
     """Every look at held-out data, or none before the end; a folder, or none."""
     found = [
         train(tiny(f"training.score_every={every}", arm=arm), None if place is None else tmp_path / f"{every}")
-        for every in (1, 3, 100) for place in (None, tmp_path)
+        for every in (1, 3, 100)
+        for place in (None, tmp_path)
     ]
     assert all(each.steps == found[0].steps and each.tables["lost"] == found[0].tables["lost"] for each in found)
     for each in found:
@@ -120,7 +123,9 @@ def test_stopped_between_rests_it_goes_on_alike(arm: str, rest: int, tmp_path: P
             assert torch.load(place / "checkpoint.pt", weights_only=True)["done"] == rested[-1]
         if step > 2:
             looked = (step - 1) // 2 * 2
-            assert Learned.read(place).summary["steps_done"] == max([looked, *rested]), "tables are of the last look"
+            assert TrainingResult.read(place).summary["steps_done"] == max([looked, *rested]), (
+                "tables are of the last look"
+            )
         train(scenario, place)
         assert alike(place, tmp_path / "whole"), step
 
@@ -159,7 +164,7 @@ def test_a_target_that_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             patch.setattr(Trainer, "step", lambda self: pytest.fail("a step was trained again"))
             again = train(scenario, part, until=1e-6)
         assert again.tables == first.tables and again.summary == first.summary
-        assert train(scenario, part).steps == Learned.read(whole).steps
+        assert train(scenario, part).steps == TrainingResult.read(whole).steps
         assert alike(part, whole)
 
 
@@ -201,8 +206,19 @@ def test_where_nothing_is_remembered_looks_are_checkpoints(settings: list[str], 
 
 def test_what_remembers() -> None:
     session = Simulated(Session(tiny()))
-    assert all(remembers(each) for each in (session, Kept(session), Spread(session), Kept(Spread(Recorded(session)))))
-    assert not any(remembers(each) for each in (Ideal(), Random(0.1), Kept(Random(0.1)), Recorded(Kept(Ideal()))))
+    assert all(
+        is_stateful(each)
+        for each in (
+            session,
+            LossRecording(session),
+            EvenLoss(session),
+            LossRecording(EvenLoss(RecordingNetwork(session))),
+        )
+    )
+    assert not any(
+        is_stateful(each)
+        for each in (Ideal(), Random(0.1), LossRecording(Random(0.1)), RecordingNetwork(LossRecording(Ideal())))
+    )
     session.plays.close()
 
 

@@ -12,12 +12,12 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+from gradwire.training.backward.worker_gradients import JointGradients  # noqa: E402
 from gradwire.training.data import images  # noqa: E402
-from gradwire.training.gradients import Together  # noqa: E402
-from gradwire.training.network import Answer, Random, Recorded, Replay  # noqa: E402
+from gradwire.training.exchange.ring_allreduce import HopMasks, Ring, RingLayout, buckets_of  # noqa: E402
+from gradwire.training.networks.builtin_networks import Answer, Random, RecordingNetwork, Replay  # noqa: E402
 from gradwire.training.reducers.topk import TopK  # noqa: E402
 from gradwire.training.replicas import Replicas  # noqa: E402
-from gradwire.training.ring import Hops, Ring, RingLayout, buckets_of  # noqa: E402
 from gradwire.training.trainer import Recipe, Score, Trainer, losses_of  # noqa: E402
 from tests.support.training_cases import pushed_round, resnet  # noqa: E402
 
@@ -159,7 +159,12 @@ def same(one: Trainer, other: Trainer) -> bool:
 def test_a_ring_without_loss_is_the_servers_training(fill: str) -> None:
     """Bit by bit; also a network that is asked and loses nothing."""
     plain = Trainer(resnet(), DATA, Recipe(workers=4, batch=4, steps=3))
-    ring = Trainer(resnet(), DATA, Recipe(workers=4, batch=4, steps=3, collective="ring", fill=fill), network=Random(0.0, way="both"))
+    ring = Trainer(
+        resnet(),
+        DATA,
+        Recipe(workers=4, batch=4, steps=3, collective="ring", fill=fill),
+        network=Random(0.0, way="both"),
+    )
     for _ in range(3):
         assert plain.step().loss == ring.step().loss
     assert same(plain, ring) and ring.replicas is None
@@ -172,8 +177,10 @@ def linear() -> nn.Module:
 
 def test_two_steps_of_a_ring_are_numpys() -> None:
     """Gradients by autograd, everything else by hand: the walk, momentum and decay of each worker, who drift apart."""
-    recipe = Recipe(workers=4, batch=4, steps=2, rate=0.5, schedule="constant", payload=400, collective="ring", fill="rescaled")
-    recorded = Recorded(Random(0.2, way="both"))
+    recipe = Recipe(
+        workers=4, batch=4, steps=2, rate=0.5, schedule="constant", payload=400, collective="ring", fill="rescaled"
+    )
+    recorded = RecordingNetwork(Random(0.2, way="both"))
     trainer = Trainer(linear(), DATA, recipe, network=recorded)
     rows = [trainer.step() for _ in range(2)]
     hand, numels = ByHand(4, "rescaled", "stale"), [1920, 10]
@@ -195,8 +202,14 @@ def test_two_steps_of_a_ring_are_numpys() -> None:
         for worker in range(4):
             mean = [means[worker][10:1930].reshape(10, 192), means[worker][:10]]
             decayed = [g + 1e-4 * v for g, v in zip(mean, values[worker], strict=True)]
-            momentum[worker] = decayed if momentum[worker] is None else [0.9 * m + g for m, g in zip(momentum[worker], decayed, strict=True)]
-            values[worker] = [(v - 0.5 * m).astype(np.float32) for v, m in zip(values[worker], momentum[worker], strict=True)]
+            momentum[worker] = (
+                decayed
+                if momentum[worker] is None
+                else [0.9 * m + g for m, g in zip(momentum[worker], decayed, strict=True)]
+            )
+            values[worker] = [
+                (v - 0.5 * m).astype(np.float32) for v, m in zip(values[worker], momentum[worker], strict=True)
+            ]
     for worker in range(4):
         for mine, theirs in zip(trainer.replicas.values[worker], values[worker], strict=True):
             np.testing.assert_allclose(mine.detach().numpy(), theirs, atol=2e-6)
@@ -212,7 +225,17 @@ def test_lost_parameters_are_those_of_before(fill: str) -> None:
     second step's gradient at the old values there (or zeros); the servers do not mind."""
     mask = torch.ones(20, dtype=torch.bool)
     mask[0] = False
-    recipe = Recipe(workers=2, batch=4, steps=2, rate=0.5, schedule="constant", momentum=0.0, weight_decay=0.0, payload=400, pull_fill=fill)
+    recipe = Recipe(
+        workers=2,
+        batch=4,
+        steps=2,
+        rate=0.5,
+        schedule="constant",
+        momentum=0.0,
+        weight_decay=0.0,
+        payload=400,
+        pull_fill=fill,
+    )
     answer = Answer([[None, None]] * 2, pulled=[[None, None], [mask, None]])
     trainer = Trainer(linear(), DATA, recipe, network=Replay([[answer]]))
     start = [p.detach().clone() for p in linear().parameters()]
@@ -232,7 +255,11 @@ def test_lost_parameters_are_those_of_before(fill: str) -> None:
         mine = [s.clone() for s in server]
         mine[0].reshape(-1)[:100] = kept
         assert row.lost == 0 and row.lost_back == pytest.approx(100 / (2 * 1930))
-    for ours, theirs in ((trainer.model.parameters(), server), (trainer.replicas.values[0], server), (trainer.replicas.values[1], mine)):
+    for ours, theirs in (
+        (trainer.model.parameters(), server),
+        (trainer.replicas.values[0], server),
+        (trainer.replicas.values[1], mine),
+    ):
         for a, b in zip(ours, theirs, strict=True):
             np.testing.assert_allclose(a.detach().numpy(), b.numpy(), atol=1e-6)
     away = (mine[0] - server[0]).abs().max() / 2
@@ -245,8 +272,8 @@ def test_lost_parameters_are_those_of_before(fill: str) -> None:
 ])  # fmt: skip
 def test_it_goes_on_from_a_checkpoint_and_can_be_replayed(recipe: Recipe, tmp_path) -> None:
     """To the bit, with copies, their momentum, and what came last; what was lost is lost again."""
-    recorded = Recorded(Random(0.1, way="both"))
-    make = lambda network: Trainer(resnet(), DATA, recipe, network=network)  # noqa: E731
+    recorded = RecordingNetwork(Random(0.1, way="both"))
+    make = lambda network: Trainer(resnet(), DATA, recipe, network=network)
     whole, first, second = make(recorded), make(Random(0.1, way="both")), make(Random(0.1, way="both"))
     rows = [whole.step() for _ in range(6)]
     assert whole.replicas is not None and rows[-1].apart_rms > 0
@@ -278,7 +305,10 @@ def test_statistics_are_a_workers_own() -> None:
     net = resnet().train()
     replicas = Replicas(net, 2)
     before = [p.detach().clone() for p in net.parameters()]
-    inputs = torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(1)) * torch.tensor([1.0] * 4 + [5.0] * 4)[:, None, None, None]
+    inputs = (
+        torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+        * torch.tensor([1.0] * 4 + [5.0] * 4)[:, None, None, None]
+    )
     replicas.answers(losses_of, (inputs,), torch.arange(8))
     small, large = (each["bn1.running_var"] for each in replicas.buffers)
     assert float((large - 0.9).mean() / (small - 0.9).mean()) == pytest.approx(25, rel=0.5)
@@ -292,12 +322,14 @@ def test_copies_that_are_the_same_have_the_gradients_of_one_model() -> None:
     """And statistics of batch norms as before."""
     one, other = resnet().train(), resnet().train()
     inputs, targets = torch.randn(16, 3, 8, 8), torch.arange(16) % 10
-    losses, gradients = Together(one, 4)(losses_of, (inputs,), targets)
+    losses, gradients = JointGradients(one, 4)(losses_of, (inputs,), targets)
     theirs, others = Replicas(other, 4).answers(losses_of, (inputs,), targets)
     assert losses == pytest.approx(theirs, rel=1e-5)
     for mine, their in zip(gradients, others, strict=True):
         assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(mine, their, strict=True))
-    assert all(torch.allclose(a.float(), b.float(), atol=1e-6) for a, b in zip(one.buffers(), other.buffers(), strict=True))
+    assert all(
+        torch.allclose(a.float(), b.float(), atol=1e-6) for a, b in zip(one.buffers(), other.buffers(), strict=True)
+    )
 
 
 def test_a_score_is_of_all_workers() -> None:
@@ -322,11 +354,16 @@ def test_a_score_is_of_all_workers() -> None:
 
 
 def test_what_a_ring_cannot_add_up_is_refused() -> None:
-    with pytest.raises(ValueError, match="adds up no topk"):
+    with pytest.raises(ValueError, match="cannot add up topk"):
         Trainer(resnet(), DATA, Recipe(workers=2, batch=4, collective="ring"), TopK())
     mask = torch.ones(2, 2, 3, dtype=torch.bool)
-    trainer = Trainer(linear(), DATA, Recipe(workers=2, batch=4, collective="ring"), network=Replay([[Answer([], hops=Hops(((1, 0),), [mask]))]]))
-    trainer.network.answers[0][0] = Answer([[None, None]] * 2, hops=Hops(((1, 0),), [mask]))
+    trainer = Trainer(
+        linear(),
+        DATA,
+        Recipe(workers=2, batch=4, collective="ring"),
+        network=Replay([[Answer([], hops=HopMasks(((1, 0),), [mask]))]]),
+    )
+    trainer.network.answers[0][0] = Answer([[None, None]] * 2, hops=HopMasks(((1, 0),), [mask]))
     with pytest.raises(ValueError, match=r"bucket 0: a mask of \(2, 2, 3\) for hops, senders and packets \(2, 2, 1\)"):
         trainer.step()
 

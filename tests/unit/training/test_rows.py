@@ -12,8 +12,9 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from gradwire.traces.trace import TensorInfo  # noqa: E402
-from gradwire.training.exchange import Exchange  # noqa: E402
-from gradwire.training.network import Ideal, Random  # noqa: E402
+from gradwire.training.backward.flat_gradients import FlatGradients, StackedGradients, matrix_of  # noqa: E402
+from gradwire.training.exchange.exchange import Exchange  # noqa: E402
+from gradwire.training.networks.builtin_networks import Ideal, Random  # noqa: E402
 from gradwire.training.reducers.base import Reducer  # noqa: E402
 from gradwire.training.reducers.dgc import DGC  # noqa: E402
 from gradwire.training.reducers.feedback import ErrorFeedback, MomentumCorrection  # noqa: E402
@@ -21,7 +22,6 @@ from gradwire.training.reducers.none import Dense  # noqa: E402
 from gradwire.training.reducers.qsgd import QSGD  # noqa: E402
 from gradwire.training.reducers.randomk import RandomK  # noqa: E402
 from gradwire.training.reducers.topk import TopK  # noqa: E402
-from gradwire.training.rows import Rows, Stacked, matrix_of  # noqa: E402
 
 SHAPES = ((64, 3, 5), (7,), (40, 60), (1,), (1300,))
 INFOS = [TensorInfo(f"t{n}", shape, torch.Size(shape).numel(), "float32", n) for n, shape in enumerate(SHAPES)]
@@ -45,9 +45,7 @@ REDUCERS: dict[str, Reducer] = {
 def gradients(step: int, workers: int = WORKERS, scale: float = 1.0) -> list[list]:
     """Some that are heavy in the tails, other ones in each step."""
     draws = torch.Generator().manual_seed(step)
-    return [
-        [scale * torch.randn(shape, generator=draws) ** 3 for shape in SHAPES] for _ in range(workers)
-    ]
+    return [[scale * torch.randn(shape, generator=draws) ** 3 for shape in SHAPES] for _ in range(workers)]
 
 
 def exchanges(reducer: Reducer, **more) -> tuple[Exchange, Exchange]:
@@ -132,13 +130,13 @@ def test_where_more_is_asked_it_goes_one_by_one(more: dict) -> None:
 def test_what_is_stacked_is_what_was_stacked() -> None:
     mine = gradients(1)
     matrix = matrix_of(mine)
-    stacked = Stacked(matrix, [torch.Size(shape) for shape in SHAPES])
+    stacked = StackedGradients(matrix, [torch.Size(shape) for shape in SHAPES])
     assert len(stacked) == WORKERS and matrix_of(stacked) is matrix
     assert all(torch.equal(a, b) for x, y in zip(stacked, mine, strict=True) for a, b in zip(x, y, strict=True))
 
 
 def test_counts_and_numbers_of_tensors() -> None:
-    rows = Rows(INFOS, WORKERS, 0, torch.device("cpu"))
+    rows = FlatGradients(INFOS, WORKERS, 0, torch.device("cpu"))
     chosen = torch.rand(2, rows.bounds[-1][1], generator=torch.Generator().manual_seed(1)) < 0.3
     expected = [[int(row[a:b].sum()) for a, b in rows.bounds] for row in chosen]
     assert rows.counts(chosen).tolist() == expected

@@ -11,25 +11,25 @@ torch = pytest.importorskip("torch")
 
 from sim_cases import make_trace as made  # noqa: E402
 
-from gradwire.experiment.replay import Replay as RunReplay  # noqa: E402
 from gradwire.scenarios.errors import GradwireError, ScenarioError, TraceError  # noqa: E402
-from gradwire.scenarios.load import build_scenario  # noqa: E402
-from gradwire.sim.session import Session  # noqa: E402
+from gradwire.scenarios.loading.load import build_scenario  # noqa: E402
+from gradwire.sim.sessions.session import Session  # noqa: E402
 from gradwire.sim.simulate import simulate  # noqa: E402
 from gradwire.traces.models.resnet import CifarResNet  # noqa: E402
 from gradwire.traces.trace import TensorInfo  # noqa: E402
-from gradwire.training.as_trace import _encoded_by  # noqa: E402
 from gradwire.training.data import images  # noqa: E402
-from gradwire.training.encoded import Encoded  # noqa: E402
-from gradwire.training.network import Pushed, Recorded, Replay  # noqa: E402
+from gradwire.training.exchange.encoded_tensors import Encoded  # noqa: E402
+from gradwire.training.exchange.ring_allreduce import RingLayout  # noqa: E402
+from gradwire.training.loss_replay.step_trace import _encoding_ends  # noqa: E402
+from gradwire.training.networks.builtin_networks import Pushed, RecordingNetwork, Replay  # noqa: E402
+from gradwire.training.networks.simulated import Simulated  # noqa: E402
 from gradwire.training.reducers.feedback import ErrorFeedback  # noqa: E402
 from gradwire.training.reducers.none import Dense  # noqa: E402
 from gradwire.training.reducers.powersgd import PowerSGD  # noqa: E402
 from gradwire.training.reducers.signsgd import SignSGD  # noqa: E402
 from gradwire.training.reducers.topk import TopK  # noqa: E402
-from gradwire.training.ring import RingLayout  # noqa: E402
-from gradwire.training.simulated import Simulated  # noqa: E402
 from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
+from gradwire.workload.replay import Replay as RunReplay  # noqa: E402
 
 
 def made_trace(tensors: int = 2, elements: int | list[int] = 100, name: str = "step"):
@@ -75,18 +75,24 @@ def test_a_step_is_a_simulation_of_it() -> None:
     played = session.step(trace)
     rows = whole.messages.to_pydict()
     assert played.time_ps == max(rows["end_ps"])
-    seen = {(row["message"], n) for row in whole.missing.to_pylist() for n in range(row["packet"], row["packet"] + row["packets"])}
+    seen = {
+        (row["message"], n)
+        for row in whole.missing.to_pylist()
+        for n in range(row["packet"], row["packet"] + row["packets"])
+    }
     mine = {(index, int(n)) for index, mask in played.missing.items() for n in np.flatnonzero(mask)}
     assert mine == seen and seen
     assert session.now_ps == played.time_ps
     again = session.step(trace)
-    between = session.now_ps - played.time_ps - again.time_ps  # it rests a little after the end of a step, less than a host takes
+    between = (
+        session.now_ps - played.time_ps - again.time_ps
+    )  # it rests a little after the end of a step, less than a host takes
     assert 0 <= between <= one.host.software_latency and session.built == 1
     session.close()
 
 
 def test_a_network_is_built_anew_after_many_messages(monkeypatch) -> None:
-    monkeypatch.setattr("gradwire.sim.lasting.MOST_MESSAGES", 20)
+    monkeypatch.setattr("gradwire.sim.sessions.persistent_network.MAX_MESSAGES", 20)
     session, trace = Session(scenario()), made_trace(3, 5_000)
     for _ in range(3):
         session.step(trace)
@@ -96,7 +102,7 @@ def test_a_network_is_built_anew_after_many_messages(monkeypatch) -> None:
 @pytest.mark.parametrize("reducer", [None, ErrorFeedback(reducer=TopK(ratio=0.3)), PowerSGD(rank=1)])
 def test_training_over_it_can_be_replayed(reducer) -> None:
     """Bit by bit, also where a step has two rounds; within the bound; the clock is the sum of the steps."""
-    recorded = Recorded(Simulated(Session(scenario())))
+    recorded = RecordingNetwork(Simulated(Session(scenario())))
     first = trainer(recorded, reducer)
     rows, losses = [], []
     for _ in range(4):
@@ -160,7 +166,10 @@ def test_bounds_by_phase_follow_what_is_really_sent() -> None:
 
 
 def test_a_broken_bound_ends_a_step(monkeypatch) -> None:
-    monkeypatch.setattr("gradwire.sim.lasting.allowed_losses", lambda sizes, bounds: np.zeros(len(sizes), dtype=np.int64))
+    monkeypatch.setattr(
+        "gradwire.sim.sessions.persistent_network.allowed_loss_per_message",
+        lambda sizes, bounds: np.zeros(len(sizes), dtype=np.int64),
+    )
     values = torch.ones(40 * 1024)
     values.view(40, 1024)[::2] *= 0.01
     network = Simulated(Session(scenario()))
@@ -176,13 +185,18 @@ def test_a_bound_of_zero_loses_nothing() -> None:
 
 def test_partitions_are_put_together() -> None:
     """Messages of 64 KiB; what is lost of the second is in the middle of the tensor's mask."""
+
     class Plays:
         scenario, takes_contents = scenario(), False
 
         def step(self, trace, back=1.0):
             found = Session(self.scenario).step(trace)
             rows = found.messages
-            wanted = next(n for n in range(len(rows)) if rows.captured[n] == 2 and found.workers[n, 0] == 2 and rows.first[n] == 16 * 1024)
+            wanted = next(
+                n
+                for n in range(len(rows))
+                if rows.captured[n] == 2 and found.workers[n, 0] == 2 and rows.first[n] == 16 * 1024
+            )
             mask = np.zeros(16, dtype=bool)
             mask[3] = True
             return dataclasses.replace(found, missing={wanted: mask})
@@ -238,7 +252,12 @@ def test_workers_replay_the_iterations_that_those_of_a_job_do(phase: str | None,
     session.step = lambda trace, *args, **named: (seen.append(trace), play(trace, *args, **named))[1]  # type: ignore[method-assign]
     torch.manual_seed(1)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 10))
-    trainer = Trainer(model, images("synthetic", 8, limit=200), Recipe(workers=4, batch=4, steps=4), network=Simulated(session, times, phase))
+    trainer = Trainer(
+        model,
+        images("synthetic", 8, limit=200),
+        Recipe(workers=4, batch=4, steps=4),
+        network=Simulated(session, times, phase),
+    )
     for _ in range(4):
         trainer.step()
     ready = [[each.ready_ps.tolist() for each in trace.iterations] for trace in seen]
@@ -299,7 +318,7 @@ def test_a_ring_loses_what_its_messages_lost() -> None:
 def test_training_with_loss_on_the_way_back_can_be_replayed(job) -> None:
     """Workers differ, within the bound; bit by bit."""
     one = scenario(job=job, link=LOSSY)
-    recorded = Recorded(Simulated(Session(one)))
+    recorded = RecordingNetwork(Simulated(Session(one)))
     recipe = Recipe(workers=4, batch=4, steps=4, collective=one.job[0].exchange.kind)
 
     def run(network) -> tuple[Trainer, list]:
@@ -320,7 +339,7 @@ def test_bringing_workers_together_takes_the_time_of_another_all_reduce() -> Non
     """Of which nothing is lost, and which no bound by phase takes for a change of gradients."""
     calls = []
 
-    class Seen(Recorded):
+    class Seen(RecordingNetwork):
         def carry(self, pushed):
             answer = super().carry(pushed)
             lossy = any(mask is not None for mask in answer.hops.masks)
@@ -343,15 +362,22 @@ def test_bringing_workers_together_takes_the_time_of_another_all_reduce() -> Non
 def test_a_worker_encodes_one_after_the_other() -> None:
     """Of two that are ready at 0 the last first: 7, then 5 more; the third is ready at 100 and takes 9."""
     sent = dataclasses.replace(pushed(torch.zeros(1)), encode_ps=[[5, 7, 9]] * 4)
-    assert _encoded_by(sent, 0, np.arange(3), np.array([0, 0, 100])).tolist() == [12, 7, 109]
-    assert _encoded_by(pushed(torch.zeros(1)), 0, np.arange(3), np.array([0, 0, 100])).tolist() == [0, 0, 100]
+    assert _encoding_ends(sent, 0, np.arange(3), np.array([0, 0, 100])).tolist() == [12, 7, 109]
+    assert _encoding_ends(pushed(torch.zeros(1)), 0, np.arange(3), np.array([0, 0, 100])).tolist() == [0, 0, 100]
 
 
 def test_encoding_overlaps_with_sending() -> None:
     """It delays what is sent, not once more at the end; decoding comes after; a replay has it once, too. Nothing is dropped: a
     time-out, or none, would be longer than all of it."""
+
     def over(**job) -> Session:
-        return Session(scenario("dctcp", job={"push_bound": 0.0, **job}, switch={"queues": 8, "buffer": "16MiB", "ecn_threshold": "16KiB"}))
+        return Session(
+            scenario(
+                "dctcp",
+                job={"push_bound": 0.0, **job},
+                switch={"queues": 8, "buffer": "16MiB", "ecn_threshold": "16KiB"},
+            )
+        )
 
     def run(network, how) -> list:
         torch.manual_seed(1)
@@ -359,24 +385,33 @@ def test_encoding_overlaps_with_sending() -> None:
         made = Trainer(CifarResNet(1, 10), images("synthetic", 8, limit=200), recipe, network=network)
         return [made.step() for _ in range(2)]
 
-    recorded = Recorded(Simulated(over()))
+    recorded = RecordingNetwork(Simulated(over()))
     free, busy = run(Simulated(over()), "none")[0], run(recorded, 1.0)[0]
     assert busy.encode_ps == 75_290 * 1000 and busy.decode_ps == 4 * busy.encode_ps
     assert busy.encode_ps < busy.time_ps - busy.decode_ps < free.time_ps + busy.encode_ps
     assert run(Replay(recorded.answers), 1.0)[0] == busy
     for scale in (0.0, 2.0):
         other = run(Simulated(over(compute_scale=scale)), 1.0)[0]
-        assert other.encode_ps < other.time_ps - other.decode_ps <= free.time_ps + other.encode_ps, "no computing, nor scaled like it"
+        assert other.encode_ps < other.time_ps - other.decode_ps <= free.time_ps + other.encode_ps, (
+            "no computing, nor scaled like it"
+        )
 
 
 def test_what_is_not_sent_is_not_waited_for() -> None:
     """In the second round of PowerSGD only matrices are sent: encoding them again and decoding is all that the clock has besides the
     network."""
+
     def run(how) -> list:
         torch.manual_seed(1)
-        session = Session(scenario("dctcp", job={"push_bound": 0.0}, switch={"queues": 8, "buffer": "16MiB", "ecn_threshold": "16KiB"}))
+        session = Session(
+            scenario(
+                "dctcp", job={"push_bound": 0.0}, switch={"queues": 8, "buffer": "16MiB", "ecn_threshold": "16KiB"}
+            )
+        )
         recipe = Recipe(workers=4, batch=4, steps=1, encode_time=how, momentum=0.0)
-        return Trainer(CifarResNet(1, 10), images("synthetic", 8, limit=200), recipe, PowerSGD(rank=1), Simulated(session)).step()
+        return Trainer(
+            CifarResNet(1, 10), images("synthetic", 8, limit=200), recipe, PowerSGD(rank=1), Simulated(session)
+        ).step()
 
     busy = run(100.0)
     matrices = sum(p.numel() for p in CifarResNet(1, 10).parameters() if p.dim() > 1)
@@ -390,20 +425,33 @@ def test_nothing_to_send_takes_no_time() -> None:
 
 
 def test_what_cannot_be_trained_over_is_refused() -> None:
-    with pytest.raises(ScenarioError, match=r"^job\.pull_bound: is 0\.1; with a reducer it is not said what .*; expected 0, or no reducer$"):
+    with pytest.raises(
+        ScenarioError,
+        match=r"^job\.pull_bound: is 0\.1; with a reducer the servers' answers are not defined; expected 0, or no reducer$",
+    ):
         trainer(Simulated(Session(scenario(job={"pull_bound": 0.1}))), TopK(ratio=0.3)).step()
     with pytest.raises(ScenarioError, match=r"payload.*multiple of 4 bytes"):
         Simulated(Session(scenario(transport={"kind": "dlcp", "payload": "1002B"}, job=RING)))
     with pytest.raises(ScenarioError, match=r"job\.exchange\.partition.*multiple of the payload"):
         Simulated(Session(scenario(job={"exchange": {"kind": "parameter_server", "partition": "10000B"}})))
-    with pytest.raises(ScenarioError, match="p3 cuts gradients its own way"):
+    with pytest.raises(ScenarioError, match="p3 partitions gradients itself"):
         Simulated(Session(scenario(job={"servers": 0, "exchange": {"kind": "ring"}, "scheduler": "p3"})))
     with pytest.raises(ScenarioError, match="transpose cannot be trained"):
         Simulated(Session(scenario(job={"servers": 0, "exchange": {"kind": "transpose"}})))
     with pytest.raises(ScenarioError, match="has 0 jobs"):
-        Session(build_scenario({**scenario().model_dump(mode="json", exclude_unset=True), "job": [],
-                                "traffic": [{"kind": "incast", "name": "t", "fan_in": 2, "receiver": "h0", "size": "1kB"}]}))
-    with pytest.raises(ScenarioError, match=r"^Simulated: 3 workers with packets of 4096 bytes; expected 4 and 4096, as the scenario's job has$"):
+        Session(
+            build_scenario(
+                {
+                    **scenario().model_dump(mode="json", exclude_unset=True),
+                    "job": [],
+                    "traffic": [{"kind": "incast", "name": "t", "fan_in": 2, "receiver": "h0", "size": "1kB"}],
+                }
+            )
+        )
+    with pytest.raises(
+        ScenarioError,
+        match=r"^Simulated: 3 workers with packets of 4096 bytes; expected 4 and 4096, as the scenario's job has$",
+    ):
         Simulated(Session(scenario())).carry(pushed(torch.ones(10), workers=3))
 
 

@@ -9,8 +9,8 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from gradwire.training.data import images  # noqa: E402
-from gradwire.training.network import Answer, Random, Recorded, Replay  # noqa: E402
-from gradwire.training.served.slimdp import Slim, SlimTrainer  # noqa: E402
+from gradwire.training.networks.builtin_networks import Answer, Random, RecordingNetwork, Replay  # noqa: E402
+from gradwire.training.parameter_server.slimdp_trainer import SlimRules, SlimTrainer  # noqa: E402
 from gradwire.training.trainer import Recipe, Score, Trainer  # noqa: E402
 from tests.support.training_cases import Points, close, plain  # noqa: E402
 
@@ -29,7 +29,15 @@ def distance(model, inputs, targets):
     return 0.5 * (model.w - inputs[0]).square().sum(dim=1)
 
 
-def line(slim: Slim, steps: int = 9, rate: float = 0.5, network=None, momentum: float = 0.0, payload: int = 4096, goals=None) -> SlimTrainer:
+def line(
+    slim: SlimRules,
+    steps: int = 9,
+    rate: float = 0.5,
+    network=None,
+    momentum: float = 0.0,
+    payload: int = 4096,
+    goals=None,
+) -> SlimTrainer:
     points = Points(*(goals or [[8.0, 0.0, 2.0, 0.0], [0.0, 8.0, 0.0, 2.0]]))
     recipe = Recipe(len(points), 1, steps, rate, "constant", momentum=momentum, weight_decay=0.0, payload=payload)
     return SlimTrainer(Line(*[0.0] * points.points.shape[1]), points, recipe, slim, network, distance)
@@ -42,21 +50,23 @@ def test_a_core_of_one_by_hand() -> None:
     Worker 0 pulls its own place only: (2 0 1 0); worker 1 has (0 2 0 1).
     Step 1: to (5 0 1.5 0): moved by 3 at 0; server (3.5 3.5 0 0), worker 0 (3.5 0 1.5 0).
     """
-    trainer = line(Slim(alpha=0.25, beta=0.25))
+    trainer = line(SlimRules(alpha=0.25, beta=0.25))
     rows = [trainer.step()]
     assert trainer.model.w.tolist() == [2, 2, 0, 0]
     assert [row[0].tolist() for row in trainer.copies.values] == [[2, 0, 1, 0], [0, 2, 0, 1]]
     rows.append(trainer.step())
     assert trainer.model.w.tolist() == [3.5, 3.5, 0, 0]
     assert [row[0].tolist() for row in trainer.copies.values] == [[3.5, 0, 1.5, 0], [0, 3.5, 0, 1.5]]
-    assert [(row.sent_bytes, row.pulled_bytes) for row in rows] == [(16, 8), (8, 8)], "2 values; at first 2 keys as well"
+    assert [(row.sent_bytes, row.pulled_bytes) for row in rows] == [(16, 8), (8, 8)], (
+        "2 values; at first 2 keys as well"
+    )
 
 
 @pytest.mark.parametrize(("unsent", "expected"), [("kept", [0.75]), ("dropped", [0.25])])
 def test_what_is_not_exchanged_by_hand(unsent: str, expected: list[float]) -> None:
     """One worker, goal (9, 1), rate 1/2: the core is element 0 at first; element 1 moves to 1/2, then to 3/4.
     In step 1 the core is selected anew by the gradient alone, (9, 1) having left (4.5, 0.5); it is made to be element 1."""
-    trainer = line(Slim(alpha=0.5, beta=0.5, unsent=unsent), goals=[[9.0, 1.0]])
+    trainer = line(SlimRules(alpha=0.5, beta=0.5, unsent=unsent), goals=[[9.0, 1.0]])
     trainer.step()
     assert trainer.model.w.tolist() == [4.5, 0] and trainer.copies.values[0][0].tolist() == [4.5, 0.5]
     trainer.cores[0][0] = torch.tensor([1])
@@ -68,7 +78,7 @@ def test_what_is_not_exchanged_by_hand(unsent: str, expected: list[float]) -> No
 def test_bytes_are_the_papers(keys: bool) -> None:
     """4 beta n + 8 (alpha - beta) n each way and worker; with a shared seed 4 alpha n; 4 beta n keys every q-th step, pushed."""
     goals = [[1.0] * 1000] * 3
-    trainer = line(Slim(alpha=0.3, beta=0.1, every=3, keys=keys), goals=goals)
+    trainer = line(SlimRules(alpha=0.3, beta=0.1, every=3, keys=keys), goals=goals)
     each = 3 * (4 * 100 + (8 if keys else 4) * 200)
     rows = [trainer.step() for _ in range(4)]
     assert [row.pulled_bytes for row in rows] == [each] * 4
@@ -76,11 +86,14 @@ def test_bytes_are_the_papers(keys: bool) -> None:
 
 
 def test_bytes_are_those_of_the_serialised_packets() -> None:
-    recorded = Recorded(Random(0.0))
+    recorded = RecordingNetwork(Random(0.0))
     seen = []
     carry = recorded.carry
-    recorded.carry = lambda pushed: (seen.append(sum(len(p) for row in pushed.encoded for e in row for p in e.to_packets(256) if e.units)), carry(pushed))[1]
-    trainer = SlimTrainer(plain(), DATA, Recipe(workers=2, batch=4, steps=3, payload=256), Slim(every=2), recorded)
+    recorded.carry = lambda pushed: (
+        seen.append(sum(len(p) for row in pushed.encoded for e in row for p in e.to_packets(256) if e.units)),
+        carry(pushed),
+    )[1]
+    trainer = SlimTrainer(plain(), DATA, Recipe(workers=2, batch=4, steps=3, payload=256), SlimRules(every=2), recorded)
     assert [trainer.step().sent_bytes for _ in range(3)] == seen
 
 
@@ -88,12 +101,15 @@ def test_bytes_are_those_of_the_serialised_packets() -> None:
 def test_everything_is_plain_data_parallelism(beta: float) -> None:
     """alpha = 1, with momentum and decay: the synchronous trainer to rounding, and all copies alike."""
     recipe = Recipe(workers=3, batch=8, steps=6, rate=0.05)
-    ours, theirs = SlimTrainer(plain(), DATA, recipe, Slim(alpha=1.0, beta=beta, every=2)), Trainer(plain(), DATA, recipe)
+    ours, theirs = (
+        SlimTrainer(plain(), DATA, recipe, SlimRules(alpha=1.0, beta=beta, every=2)),
+        Trainer(plain(), DATA, recipe),
+    )
     for _ in range(6):
         assert ours.step().loss == pytest.approx(theirs.step().loss, rel=1e-4)
     assert close(ours.model, theirs.model)
     assert all(torch.equal(a, b) for a, b in zip(ours.copies.values[0], ours.copies.values[2], strict=True))
-    less = SlimTrainer(plain(), DATA, recipe, Slim(alpha=0.5, beta=0.2))
+    less = SlimTrainer(plain(), DATA, recipe, SlimRules(alpha=0.5, beta=0.2))
     for _ in range(6):
         less.step()
     assert not close(less.model, theirs.model, 1e-3)
@@ -103,13 +119,21 @@ def test_everything_is_plain_data_parallelism(beta: float) -> None:
 def test_nothing_is_lost_that_is_kept() -> None:
     """The server's parameters and what workers have not yet pushed are where they would be if nothing were held back: with
     gradients that do not depend on the parameters, the sum of all steps."""
+
     def slope(model, inputs, targets):
         return (model.w * inputs[0]).sum(dim=1)
 
     goals = [[float(3 * w + e % 7) for e in range(50)] for w in range(3)]
     recipe = Recipe(3, 1, 9, 0.1, "constant", momentum=0.0, weight_decay=0.0)
     for unsent, holds in (("kept", True), ("dropped", False)):
-        trainer = SlimTrainer(Line(*[0.0] * 50), Points(*goals), recipe, Slim(alpha=0.3, beta=0.1, every=2, unsent=unsent), None, slope)
+        trainer = SlimTrainer(
+            Line(*[0.0] * 50),
+            Points(*goals),
+            recipe,
+            SlimRules(alpha=0.3, beta=0.1, every=2, unsent=unsent),
+            None,
+            slope,
+        )
         for _ in range(9):
             trainer.step()
         held = sum(trainer.copies.values[w][0] - trainer.common[w][0] for w in range(3)) / 3
@@ -118,22 +142,25 @@ def test_nothing_is_lost_that_is_kept() -> None:
 
 
 def test_the_explorer_is_of_the_rest_and_visits_all_of_it() -> None:
-    trainer = line(Slim(alpha=0.3, beta=0.1, every=100), goals=[[float(e) for e in range(100)]] * 2)
+    trainer = line(SlimRules(alpha=0.3, beta=0.1, every=100), goals=[[float(e) for e in range(100)]] * 2)
     seen: set[int] = set()
     for number in range(60):
         trainer.step()
-        (core, explorer), = trainer._chosen(0, number)
+        ((core, explorer),) = trainer._choose_sets(0, number)
         assert len(core) == 10 and len(explorer) == 20 and not set(core.tolist()) & set(explorer.tolist())
         seen |= set(explorer.tolist())
     assert core.tolist() == list(range(90, 100)), "where gradients were largest when it was selected"
-    assert seen == set(range(90)) and trainer._chosen(0, 1)[0][1].tolist() != trainer._chosen(1, 1)[0][1].tolist()
+    assert (
+        seen == set(range(90))
+        and trainer._choose_sets(0, 1)[0][1].tolist() != trainer._choose_sets(1, 1)[0][1].tolist()
+    )
 
 
 @pytest.mark.parametrize(("slim", "arrives"), [
-    (Slim(alpha=0.3, beta=0.15), True), (Slim(alpha=0.3, beta=0.0), True), (Slim(alpha=0.3, beta=0.3, every=400), False),
-    (Slim(alpha=1.0, beta=0.5), True),
+    (SlimRules(alpha=0.3, beta=0.15), True), (SlimRules(alpha=0.3, beta=0.0), True), (SlimRules(alpha=0.3, beta=0.3, every=400), False),
+    (SlimRules(alpha=1.0, beta=0.5), True),
 ])  # fmt: skip
-def test_least_squares_of_four_workers(slim: Slim, arrives: bool) -> None:
+def test_least_squares_of_four_workers(slim: SlimRules, arrives: bool) -> None:
     """Each worker has another optimum; with a core only that never changes, 70 % of the elements never get to the server."""
     generator = torch.Generator().manual_seed(2)
     goals = (torch.randn(4, 60, generator=generator) * 3).tolist()
@@ -149,7 +176,7 @@ def test_least_squares_of_four_workers(slim: Slim, arrives: bool) -> None:
 def test_a_push_that_is_lost_is_not_added() -> None:
     """Worker 1's only packet of its core, in the first step."""
     gone = Replay([[Answer([[None] * 3, [torch.tensor([False]), None, None]])]])
-    trainer = line(Slim(alpha=0.25, beta=0.25), network=gone)
+    trainer = line(SlimRules(alpha=0.25, beta=0.25), network=gone)
     row = trainer.step()
     assert trainer.model.w.tolist() == [2, 0, 0, 0] and trainer.copies.values[1][0].tolist() == [0, 0, 0, 1]
     assert row.lost == 0.5 and trainer.lost == [[0.0], [1.0]]
@@ -157,7 +184,7 @@ def test_a_push_that_is_lost_is_not_added() -> None:
 
 def test_it_goes_on_from_a_checkpoint(tmp_path) -> None:
     recipe = Recipe(workers=2, batch=8, steps=6, payload=256)
-    make = lambda: SlimTrainer(plain(), DATA, recipe, Slim(every=4), Random(0.1))  # noqa: E731
+    make = lambda: SlimTrainer(plain(), DATA, recipe, SlimRules(every=4), Random(0.1))
     whole, first, second = make(), make(), make()
     rows = [whole.step() for _ in range(6)]
     assert [first.step() for _ in range(3)] == rows[:3]
@@ -178,5 +205,5 @@ def test_a_core_larger_than_all_is_refused() -> None:
 
     with pytest.raises(ValueError, match="is more than alpha"):
         SlimDP(alpha=0.2, beta=0.3)
-    with pytest.raises(ValueError, match="expected zero: what is pushed are updates"):
+    with pytest.raises(ValueError, match="expected zero: updates are pushed"):
         SlimTrainer(plain(), DATA, Recipe(fill="rescaled"))

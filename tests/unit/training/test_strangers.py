@@ -13,16 +13,16 @@ torch = pytest.importorskip("torch")
 
 from gradwire.scenarios.errors import ScenarioError  # noqa: E402
 from gradwire.training.data import images  # noqa: E402
-from gradwire.training.encoded import Encoded  # noqa: E402
-from gradwire.training.exchange import Exchange  # noqa: E402
-from gradwire.training.hooks import Reduced, register  # noqa: E402
-from gradwire.training.kept import Kept  # noqa: E402
-from gradwire.training.network import Answer, Ideal, Random, Recorded, Spread  # noqa: E402
+from gradwire.training.exchange.ddp_hooks import ReducerHook, register  # noqa: E402
+from gradwire.training.exchange.encoded_tensors import Encoded  # noqa: E402
+from gradwire.training.exchange.exchange import Exchange  # noqa: E402
+from gradwire.training.exchange.ring_allreduce import HopMasks  # noqa: E402
+from gradwire.training.loss_replay.loss_recording import LossRecording  # noqa: E402
+from gradwire.training.networks.builtin_networks import Answer, EvenLoss, Ideal, Random, RecordingNetwork  # noqa: E402
 from gradwire.training.reducers.base import Reducer  # noqa: E402
 from gradwire.training.reducers.feedback import ErrorFeedback, MomentumCorrection  # noqa: E402
 from gradwire.training.reducers.none import Dense  # noqa: E402
 from gradwire.training.reducers.topk import TopK  # noqa: E402
-from gradwire.training.ring import Hops  # noqa: E402
 from gradwire.training.systems.slimdp import SlimDP  # noqa: E402
 from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
 from tests.support.training_cases import plain  # noqa: E402
@@ -55,27 +55,27 @@ def masks(mask: Any) -> list[list[Any]]:
 
 
 WRONG = [
-    (None, "answers None; expected a gradwire.training.network.Answer"),
-    ((ROWS, 0), "answers a tuple of 2;"),
-    (3, "answers 3;"),
-    (Answer, "answers something of type type;"),
-    (Answer(None), "answers with arrived = None; expected a row of masks for each of 2 workers"),
-    (Answer([[None] * 4]), "answers with arrived = a list of 1; expected a row of masks for each of 2 workers"),
-    (Answer([[None] * 3] * 2), "answers with arrived[0] = a list of 3; expected a mask, or None, for each of 4 tensors"),
-    (Answer(masks(torch.ones(2, dtype=torch.bool))), "answers with arrived[0][0] = a tensor of bool, (2,); expected None, or a tensor of bool, (3,)"),
-    (Answer(masks(torch.ones(3))), "answers with arrived[0][0] = a tensor of float32, (3,);"),
-    (Answer(masks(np.ones(3, bool))), "answers with arrived[0][0] = something of type ndarray;"),
-    (Answer(masks([True] * 3)), "answers with arrived[0][0] = a list of 3;"),
-    (Answer(ROWS, -1), "answers with time_ps = -1; expected picoseconds, a whole number from 0"),
-    (Answer(ROWS, 1.5), "answers with time_ps = 1.5; expected picoseconds, a whole number from 0"),
-    (Answer(ROWS, 2.0), "answers with time_ps = 2.0;"), (Answer(ROWS, True), "answers with time_ps = True;"),
-    (Answer(ROWS, math.nan), "answers with time_ps = nan;"),
-    (Answer(ROWS, math.inf), "answers with time_ps = inf;"),
-    (Answer(ROWS, "1ms"), "answers with time_ps = something of type str;"),
-    (Answer(ROWS, None), "answers with time_ps = None;"),
-    (Answer(ROWS, pulled=[[None] * 4]), "answers with pulled = a list of 1;"),
-    (Answer(ROWS, pulled=masks(torch.ones(9, dtype=torch.bool))), "answers with pulled[0][0] = a tensor of bool, (9,);"),
-    (Answer(ROWS, hops=Hops(((0, 1, 2, 3),), [None])), "answers with hops of a ring, and this is none;"),
+    (None, "returns None; expected a gradwire.training.networks.builtin_networks.Answer"),
+    ((ROWS, 0), "returns a tuple of 2;"),
+    (3, "returns 3;"),
+    (Answer, "returns something of type type;"),
+    (Answer(None), "returns arrived = None; expected a row of masks for each of 2 workers"),
+    (Answer([[None] * 4]), "returns arrived = a list of 1; expected a row of masks for each of 2 workers"),
+    (Answer([[None] * 3] * 2), "returns arrived[0] = a list of 3; expected a mask, or None, for each of 4 tensors"),
+    (Answer(masks(torch.ones(2, dtype=torch.bool))), "returns arrived[0][0] = a tensor of bool, (2,); expected None, or a tensor of bool, (3,)"),
+    (Answer(masks(torch.ones(3))), "returns arrived[0][0] = a tensor of float32, (3,);"),
+    (Answer(masks(np.ones(3, bool))), "returns arrived[0][0] = something of type ndarray;"),
+    (Answer(masks([True] * 3)), "returns arrived[0][0] = a list of 3;"),
+    (Answer(ROWS, -1), "returns time_ps = -1; expected picoseconds, a whole number from 0"),
+    (Answer(ROWS, 1.5), "returns time_ps = 1.5; expected picoseconds, a whole number from 0"),
+    (Answer(ROWS, 2.0), "returns time_ps = 2.0;"), (Answer(ROWS, True), "returns time_ps = True;"),
+    (Answer(ROWS, math.nan), "returns time_ps = nan;"),
+    (Answer(ROWS, math.inf), "returns time_ps = inf;"),
+    (Answer(ROWS, "1ms"), "returns time_ps = something of type str;"),
+    (Answer(ROWS, None), "returns time_ps = None;"),
+    (Answer(ROWS, pulled=[[None] * 4]), "returns pulled = a list of 1;"),
+    (Answer(ROWS, pulled=masks(torch.ones(9, dtype=torch.bool))), "returns pulled[0][0] = a tensor of bool, (9,);"),
+    (Answer(ROWS, hops=HopMasks(((0, 1, 2, 3),), [None])), "returns hops of a ring in an exchange with servers;"),
 ]  # fmt: skip
 
 
@@ -83,7 +83,7 @@ WRONG = [
 def test_answers_of_networks_are_looked_at(answer: Any, words: str) -> None:
     """Of one that is asked by the trainer, and of one in another network; nothing is trained."""
     given = (lambda pushed: answer) if callable(answer) else answer
-    for wrapped in (lambda each: each, Kept, Recorded, Spread):
+    for wrapped in (lambda each: each, LossRecording, RecordingNetwork, EvenLoss):
         made = trainer(network=wrapped(Mine(given)))
         with pytest.raises(ScenarioError) as caught:
             made.step()
@@ -92,11 +92,11 @@ def test_answers_of_networks_are_looked_at(answer: Any, words: str) -> None:
 
 
 @pytest.mark.parametrize(("hops", "words"), [
-    (7, "answers with hops = 7; expected gradwire.training.ring.Hops"),
-    (Hops(((0,),), [None]), "answers with hops.buckets = a tuple of 1; expected each of 4 tensors once"),
-    (Hops(5, [None]), "answers with hops.buckets = 5;"),
-    (Hops(((0, 1, 2, 3),), []), "answers with hops.masks = a list of 0; expected a mask, or None, for each of 1 buckets"),
-    (Hops(((0, 1, 2, 3),), [torch.ones(2, 2, 3, dtype=torch.bool)]), "answers with hops.masks[0] = a tensor of bool, (2, 2, 3); expected None, or a tensor of bool, (2, 2, 16)"),
+    (7, "returns hops = 7; expected gradwire.training.exchange.ring_allreduce.HopMasks"),
+    (HopMasks(((0,),), [None]), "returns hops.buckets = a tuple of 1; expected each of 4 tensors once"),
+    (HopMasks(5, [None]), "returns hops.buckets = 5;"),
+    (HopMasks(((0, 1, 2, 3),), []), "returns hops.masks = a list of 0; expected a mask, or None, for each of 1 buckets"),
+    (HopMasks(((0, 1, 2, 3),), [torch.ones(2, 2, 3, dtype=torch.bool)]), "returns hops.masks[0] = a tensor of bool, (2, 2, 3); expected None, or a tensor of bool, (2, 2, 16)"),
 ])  # fmt: skip
 def test_answers_of_networks_of_a_ring(hops: Any, words: str) -> None:
     ring = Recipe(workers=2, batch=4, steps=3, payload=400, collective="ring")
@@ -109,7 +109,9 @@ def test_a_network_that_stops_says_where() -> None:
     def answer(pushed):
         return pushed.nothing
 
-    with pytest.raises(ScenarioError, match=rf"carry of Mine stopped: {HERE}:\d+: AttributeError: 'Pushed' object") as caught:
+    with pytest.raises(
+        ScenarioError, match=rf"carry of Mine stopped: {HERE}:\d+: AttributeError: 'Pushed' object"
+    ) as caught:
         trainer(network=Mine(answer)).step()
     assert f":{answer.__code__.co_firstlineno + 1}:" in str(caught.value)
     with pytest.raises(ScenarioError, match="carry of Mine"):
@@ -142,7 +144,7 @@ def test_arguments_of_losses_at_random(more: dict[str, Any], words: str) -> None
 @pytest.mark.parametrize("collective", ["parameter_server", "ring"])
 def test_losses_of_a_worker_that_is_not_there(collective: Any) -> None:
     recipe = Recipe(workers=2, batch=4, steps=3, payload=400, collective=collective)
-    with pytest.raises(ScenarioError, match=r"Random\(worker\): is 2, .*where 2 push together; expected below 2"):
+    with pytest.raises(ScenarioError, match=r"Random\(worker\): is 2, but only 2 workers push; expected below 2"):
         Trainer(plain(), DATA, recipe, network=Random(0.5, worker=2)).step()
     assert Trainer(plain(), DATA, recipe, network=Random(0.5, worker=1)).step().lost > 0
 
@@ -189,17 +191,17 @@ class Odd(Dense):
 
 
 SENDS = [
-    (lambda x: None, "answers None for 0.weight; expected a gradwire.training.encoded.Encoded"),
-    (lambda x: 3, "answers 3 for 0.weight;"),
-    (lambda x: x.view(-1), "answers a tensor of float32, (216,) for 0.weight;"),
-    (lambda x: Encoded((torch.ones(3), torch.ones(4))), "answers with fields (3,), (4,) for 0.weight; expected fields of equally many units"),
-    (lambda x: Encoded(()), "answers with fields none for 0.weight;"),
-    (lambda x: Encoded((torch.tensor(1.0),)), "answers with fields () for 0.weight;"),
-    (lambda x: Encoded(x.view(-1)), "answers with fields = a tensor of float32, (216,) for 0.weight; expected a tuple of tensors"),
-    (lambda x: Encoded(([1.0],)), "answers with fields = a tuple of 1 for 0.weight;"),
-    (lambda x: Encoded((x.view(-1),), (1.0,)), "answers with head = a tuple of 1 for 0.weight;"),
-    (lambda x: Encoded((x.view(-1),), known=None), "answers with known = None for 0.weight;"),
-    (lambda x: Encoded((x.view(2, -1),)), "answers for 0.weight what cannot be sent: a unit of 432 bytes"),
+    (lambda x: None, "returns None for 0.weight; expected a gradwire.training.exchange.encoded_tensors.Encoded"),
+    (lambda x: 3, "returns 3 for 0.weight;"),
+    (lambda x: x.view(-1), "returns a tensor of float32, (216,) for 0.weight;"),
+    (lambda x: Encoded((torch.ones(3), torch.ones(4))), "returns fields (3,), (4,) for 0.weight; expected fields of equally many units"),
+    (lambda x: Encoded(()), "returns fields none for 0.weight;"),
+    (lambda x: Encoded((torch.tensor(1.0),)), "returns fields () for 0.weight;"),
+    (lambda x: Encoded(x.view(-1)), "returns fields = a tensor of float32, (216,) for 0.weight; expected a tuple of tensors"),
+    (lambda x: Encoded(([1.0],)), "returns fields = a tuple of 1 for 0.weight;"),
+    (lambda x: Encoded((x.view(-1),), (1.0,)), "returns head = a tuple of 1 for 0.weight;"),
+    (lambda x: Encoded((x.view(-1),), known=None), "returns known = None for 0.weight;"),
+    (lambda x: Encoded((x.view(2, -1),)), "returns an encoding of 0.weight that cannot be sent: a unit of 432 bytes"),
 ]  # fmt: skip
 
 
@@ -218,10 +220,10 @@ def test_what_reducers_send_is_looked_at(sends: Any, words: str) -> None:
 
 
 @pytest.mark.parametrize(("makes", "words"), [
-    (lambda info: None, "answers None for 0.weight; expected a tensor of float32, (216,)"),
-    (lambda info: torch.ones(info.numel + 1), "answers a tensor of float32, (217,) for 0.weight;"),
-    (lambda info: torch.ones(info.numel, dtype=torch.float64), "answers a tensor of float64, (216,) for 0.weight;"),
-    (lambda info: [0.0] * info.numel, "answers a list of 216 for 0.weight;"),
+    (lambda info: None, "returns None for 0.weight; expected a tensor of float32, (216,)"),
+    (lambda info: torch.ones(info.numel + 1), "returns a tensor of float32, (217,) for 0.weight;"),
+    (lambda info: torch.ones(info.numel, dtype=torch.float64), "returns a tensor of float64, (216,) for 0.weight;"),
+    (lambda info: [0.0] * info.numel, "returns a list of 216 for 0.weight;"),
 ])  # fmt: skip
 def test_what_reducers_make_of_it_is_looked_at(makes: Any, words: str) -> None:
     with pytest.raises(ScenarioError) as caught:
@@ -234,14 +236,16 @@ def test_what_reducers_restore_is_looked_at() -> None:
         def restore(self, mean, info, state):
             return mean[:1]
 
-    with pytest.raises(ScenarioError, match=r"restore of Short \(.*test_strangers.py:\d+\) answers a tensor of float32, \(1,\)"):
+    with pytest.raises(
+        ScenarioError, match=r"restore of Short \(.*test_strangers.py:\d+\) returns a tensor of float32, \(1,\)"
+    ):
         trainer(Short()).step()
 
 
 def test_gradwires_own_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the first step; one of somebody else's in every step."""
     seen: list[Reducer] = []
-    monkeypatch.setattr("gradwire.training.exchange.check_encoded", lambda reducer, *_: seen.append(reducer))
+    monkeypatch.setattr("gradwire.training.exchange.exchange.check_encoded", lambda reducer, *_: seen.append(reducer))
     for reducer, counts in ((ErrorFeedback(reducer=TopK(ratio=0.1)), [8, 8]), (Odd(), [8, 16])):
         made = trainer(reducer)
         seen.clear()
@@ -260,12 +264,14 @@ def test_steps_beyond_the_recipe() -> None:
     assert [made.step().rate for _ in range(3)] == [0, 0, 0]
     assert all(torch.equal(a, b) for a, b in zip(before, made.model.parameters(), strict=True))
     assert not list(made.run())
-    assert Recipe(steps=4, schedule="constant").rate_at(9) == 0.1 and Recipe(steps=4, schedule="steps").rate_at(9) == pytest.approx(0.001)
+    assert Recipe(steps=4, schedule="constant").rate_at(9) == 0.1 and Recipe(steps=4, schedule="steps").rate_at(
+        9
+    ) == pytest.approx(0.001)
     assert Recipe(steps=4, rise=1.0).rate_at(9) == 0 == Recipe(steps=4, rise=0.0).rate_at(4)
 
 
 @pytest.mark.parametrize(("saved", "words"), [
-    ({}, r"Trainer.load_state_dict\(saved\): is \{\}, of type dict; expected what state_dict gave"),
+    ({}, r"Trainer.load_state_dict\(saved\): is \{\}, of type dict; expected the state_dict of"),
     (None, "is None"), ([1], r"is \[1\]"), ({"recipe": 3}, "is {'recipe': 3}"),
     ({"recipe": {}}, "of another recipe"),
 ])  # fmt: skip
@@ -305,4 +311,4 @@ def test_hooks_are_refused_at_once(reducer: Any, words: str) -> None:
     with pytest.raises(ScenarioError, match=r"register\(seed\): is 'one'"):
         register(ddp, Dense(), seed="one")
     with pytest.raises(ScenarioError, match=r"Reduced\(reducer\)"):
-        Reduced(torch.nn.Linear(4, 2), reducer)
+        ReducerHook(torch.nn.Linear(4, 2), reducer)

@@ -12,7 +12,8 @@ torch = pytest.importorskip("torch")
 
 from gradwire.scenarios.errors import ScenarioError  # noqa: E402
 from gradwire.training.data import images  # noqa: E402
-from gradwire.training.network import Random  # noqa: E402
+from gradwire.training.networks.builtin_networks import Random  # noqa: E402
+from gradwire.training.parameter_server.asynchronous_trainer import Asynchronous  # noqa: E402
 from gradwire.training.reducers.base import Reducer  # noqa: E402
 from gradwire.training.reducers.dgc import DGC  # noqa: E402
 from gradwire.training.reducers.feedback import ErrorFeedback, MomentumCorrection  # noqa: E402
@@ -24,9 +25,8 @@ from gradwire.training.reducers.randomk import RandomK  # noqa: E402
 from gradwire.training.reducers.signsgd import SignSGD  # noqa: E402
 from gradwire.training.reducers.terngrad import TernGrad  # noqa: E402
 from gradwire.training.reducers.topk import TopK  # noqa: E402
-from gradwire.training.served.asynchronous import Asynchronous  # noqa: E402
-from gradwire.training.strangers import is_own  # noqa: E402
 from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
+from gradwire.training.user_code.return_value_checks import is_own  # noqa: E402
 from tests.support.training_cases import plain, same  # noqa: E402
 
 HERE = Path(__file__).resolve()
@@ -63,9 +63,9 @@ def feedback(reducer: Reducer) -> Reducer:
 
 
 @pytest.mark.parametrize(("reducer", "words"), [
-    (Ignores(), "answers with values of units that have not arrived, of 0.weight"),
+    (Ignores(), "returns values for units that have not arrived, of 0.weight"),
     (Changes(), "changes the gradient of 0.weight that it is given"),
-    (Halves(), r"answers a tensor .* for 0.weight; expected a tensor of float32, \(216,\)"),
+    (Halves(), r"returns a tensor .* for 0.weight; expected a tensor of float32, \(216,\)"),
 ], ids=["ignores", "changes", "halves"])  # fmt: skip
 def test_workers_that_come_one_by_one_try_it_as_well(reducer: Reducer, words: str) -> None:
     made = Asynchronous(plain(), DATA, Recipe(workers=2, batch=4, steps=3, payload=400), reducer)
@@ -74,7 +74,9 @@ def test_workers_that_come_one_by_one_try_it_as_well(reducer: Reducer, words: st
     assert made.done == 0 and same(made.model, plain())
 
 
-@pytest.mark.parametrize("around", [lambda each: each, feedback, lambda each: MomentumCorrection(reducer=feedback(each))])
+@pytest.mark.parametrize(
+    "around", [lambda each: each, feedback, lambda each: MomentumCorrection(reducer=feedback(each))]
+)
 def test_what_has_not_arrived_is_nothing(around: Any) -> None:
     """It is told even where nothing is lost yet, before anything is trained."""
     made = trainer(around(Ignores()))
@@ -82,8 +84,8 @@ def test_what_has_not_arrived_is_nothing(around: Any) -> None:
     with pytest.raises(ScenarioError) as caught:
         made.step()
     assert str(caught.value) == (
-        f"reducer: decode of Ignores ({place}) answers with values of units that have not arrived, of 0.weight; "
-        "expected zero instead of what has not arrived"
+        f"reducer: decode of Ignores ({place}) returns values for units that have not arrived, of 0.weight; "
+        "expected zeros for what has not arrived"
     )
     assert made.done == 0 and same(made.model, plain())
 
@@ -102,7 +104,7 @@ def test_gradients_are_not_for_reducers_to_change(collective: str, around: Any) 
         trainer(around(Adds()), **more).step()
     assert str(caught.value) == (
         f"reducer: compress of Adds ({place}) changes the gradient of 0.weight that it is given; "
-        "expected one that stays as it is; a copy, tensor.clone(), may be changed"
+        "expected an unchanged gradient; change a copy, tensor.clone()"
     )
 
 

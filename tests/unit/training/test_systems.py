@@ -8,12 +8,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gradwire.analysis.learning import rows_of  # noqa: E402
-from gradwire.learn import train  # noqa: E402
-from gradwire.scenarios.components import components  # noqa: E402
+from gradwire.analysis.training.training_comparison import rows_of  # noqa: E402
+from gradwire.result_store.training_result import TrainingResult  # noqa: E402
 from gradwire.scenarios.errors import ScenarioError, TraceError  # noqa: E402
-from gradwire.scenarios.learned import Learned  # noqa: E402
-from gradwire.scenarios.load import load_scenario  # noqa: E402
+from gradwire.scenarios.loading.load import load_scenario  # noqa: E402
+from gradwire.scenarios.loading.registry import components  # noqa: E402
+from gradwire.studies.training.run import train  # noqa: E402
 from gradwire.training.build import data_of, trainer_of  # noqa: E402
 
 SHORT = [
@@ -22,7 +22,10 @@ SHORT = [
 ]  # fmt: skip
 IDEAL = 'training.network="ideal"'
 CASES = {
-    "asynchronous": ['training.system={kind="asynchronous", staleness=1, computing=["1ms","3ms"], rate="1Gbps"}', IDEAL],
+    "asynchronous": [
+        'training.system={kind="asynchronous", staleness=1, computing=["1ms","3ms"], rate="1Gbps"}',
+        IDEAL,
+    ],
     "slimdp": ['training.system={kind="slimdp", every=2}'],
     "mipd": ['training.system={kind="mipd", refresh=2, computing=["1ms"]}', "training.network={loss=0.1}"],
     "mp2": ['training.system={kind="mp2", full_every=4}', IDEAL],
@@ -30,7 +33,11 @@ CASES = {
 }
 ONE_BY_ONE = {
     "asynchronous, packet by packet": ['training.system={kind="asynchronous", staleness=2, computing=["1ms","5ms"]}'],
-    "asynchronous, reduced": ['training.system={kind="asynchronous"}', 'training.reducer={kind="dgc"}', "training.optimizer.momentum=0.0"],
+    "asynchronous, reduced": [
+        'training.system={kind="asynchronous"}',
+        'training.reducer={kind="dgc"}',
+        "training.optimizer.momentum=0.0",
+    ],
     "mipd, packet by packet": ['training.system={kind="mipd", refresh=2, warmup=1}'],
 }
 """Over the simulator, whose switches drop of what workers push."""
@@ -47,6 +54,7 @@ def test_there_is_a_case_for_every_system() -> None:
 @pytest.mark.parametrize("kind", [*CASES, *ONE_BY_ONE])
 def test_a_system_goes_on_where_it_was_stopped(kind: str, tmp_path: Path) -> None:
     """In the fifth step, after a checkpoint at the fourth; what its scenario says is written, and read again, as well."""
+
     def stop(share: float, words: str) -> None:
         if "step 5" in words:
             raise KeyboardInterrupt
@@ -55,17 +63,23 @@ def test_a_system_goes_on_where_it_was_stopped(kind: str, tmp_path: Path) -> Non
     whole = train(scenario(*asked), tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
         train(scenario(*asked), tmp_path / "part", progress=stop)
-    assert Learned.read(tmp_path / "part").summary["steps_done"] == 4
+    assert TrainingResult.read(tmp_path / "part").summary["steps_done"] == 4
     learned = train(scenario(*asked), tmp_path / "part")
     assert train(scenario(*asked)).steps == whole.steps, "without a folder"
-    assert learned.steps == whole.steps and learned.scores == whole.scores == Learned.read(tmp_path / "whole").scores
+    assert (
+        learned.steps == whole.steps
+        and learned.scores == whole.scores == TrainingResult.read(tmp_path / "whole").scores
+    )
     one, two = (torch.load(tmp_path / name / "checkpoint.pt", weights_only=True)["model"] for name in ("whole", "part"))
     assert all(torch.equal(one[name], two[name]) for name in one)
     assert all(row["pulled_bytes"] > 0 for row in learned.steps)
     assert sum(row["pulled_bytes"] for row in learned.steps) == learned.scores[-1]["pulled_bytes"]
     assert learned.summary["server_cpu_s"] > 0 and learned.summary["encode_cpu_s"] > 0
-    assert any(row.label == "sent back by servers" for row in rows_of([learned]))
-    assert load_scenario(tmp_path / "whole" / "scenario.toml", policy="dlcp").training.system.kind == kind.partition(",")[0]
+    assert any(row.label == "sent by servers" for row in rows_of([learned]))
+    assert (
+        load_scenario(tmp_path / "whole" / "scenario.toml", policy="dlcp").training.system.kind
+        == kind.partition(",")[0]
+    )
 
 
 def test_over_the_simulator_it_loses_and_takes_time() -> None:
@@ -73,13 +87,15 @@ def test_over_the_simulator_it_loses_and_takes_time() -> None:
     assert 0 < slim.steps[-1]["clock_ps"] < dense.steps[-1]["clock_ps"]
     assert any(row["lost"] for row in slim.steps)
     assert sum(row["pulled_bytes"] for row in dense.steps) == sum(row["sent_bytes"] for row in dense.steps)
-    assert any(row.label == "sent back by servers" for row in rows_of([dense]))
+    assert any(row.label == "sent by servers" for row in rows_of([dense]))
 
 
 def test_mp2_over_the_simulator_pulls_more_than_it_pushes() -> None:
     """Workers that predict as well make a step shorter; where something may be lost, all has to be as long both ways."""
     asked = ["training.steps=3", "job.push_bound=0.0", "job.tagging={}", 'transport="dctcp"']
-    full, both = (train(scenario(f'training.system={{kind="mp2", pull="{pull}"}}', *asked)) for pull in ("full", "pushed"))
+    full, both = (
+        train(scenario(f'training.system={{kind="mp2", pull="{pull}"}}', *asked)) for pull in ("full", "pushed")
+    )
     assert both.steps[-1]["clock_ps"] < full.steps[-1]["clock_ps"]
     assert [row["loss"] for row in full.steps] == [row["loss"] for row in both.steps]
     assert full.steps[1]["pulled_bytes"] > 4 * full.steps[1]["sent_bytes"]
@@ -99,21 +115,21 @@ def test_systems_are_what_their_tables_say() -> None:
 
 
 @pytest.mark.parametrize(("settings", "words"), [
-    (['training.system={kind="asynchronous"}', 'training.network="emulated"'], "asynchronous cannot be carried on real sockets"),
-    (['training.system={kind="mipd"}', "training.spread=true"], "spread.*which mipd has not got"),
-    (['training.system={kind="mipd"}', "training.keep_missing=true"], "keep_missing.*steps in which all push together, which mipd.*expected false"),
-    (['training.system={kind="asynchronous"}', 'training.reducer={kind="signsgd", vote=true, scale="none"}'], "reducer.vote.*is of all workers together"),
-    (['training.system={kind="asynchronous"}', 'training.reducer={kind="powersgd"}'], "powersgd has 2 rounds in which workers agree"),
-    (['training.system={kind="asynchronous", rate="1Gbps"}'], r"system.rate.*is of links that nobody simulates.*1Gbps.*to leave it out"),
-    (['training.system={kind="mipd", server_rate="1Gbps"}'], r"system.server_rate.*is of links that nobody simulates"),
-    (['training.system={kind="asynchronous", computing=["1ms"]}', 'training.compute="trace"'], "system.computing.*beside the times of a trace"),
+    (['training.system={kind="asynchronous"}', 'training.network="emulated"'], "asynchronous cannot run on real sockets"),
+    (['training.system={kind="mipd"}', "training.spread=true"], "spread.*which mipd does not have"),
+    (['training.system={kind="mipd"}', "training.keep_missing=true"], "keep_missing.*synchronous steps, which mipd.*expected false"),
+    (['training.system={kind="asynchronous"}', 'training.reducer={kind="signsgd", vote=true, scale="none"}'], "reducer.vote.*needs all workers together"),
+    (['training.system={kind="asynchronous"}', 'training.reducer={kind="powersgd"}'], "powersgd has 2 synchronous rounds"),
+    (['training.system={kind="asynchronous", rate="1Gbps"}'], r"system.rate.*is for links without a simulator.*1Gbps.*no such key"),
+    (['training.system={kind="mipd", server_rate="1Gbps"}'], r"system.server_rate.*is for links without a simulator"),
+    (['training.system={kind="asynchronous", computing=["1ms"]}', 'training.compute="trace"'], "system.computing.*conflicts with the times of a trace"),
     (['training.system={kind="mipd"}', 'training.compute="trace"'], "mipd does not send what a trace has"),
-    (["training.spread=true", IDEAL], "spread.*has no losses of a network"),
+    (["training.spread=true", IDEAL], "spread.*needs the losses of a network"),
     (['training.system={kind="slimdp", alpha=0.1}'], "is more than alpha"),
     (['training.system={kind="mipd", floor=0.5, ceiling=0.2}', IDEAL], "is above the ceiling"),
-    (['training.system={kind="slimdp"}', 'training.reducer={kind="topk"}'], "has no place in slimdp"),
-    (['training.system={kind="mp2"}', IDEAL, "training.error_feedback=true"], "error_feedback.*has no place in mp2"),
-    (['training.system={kind="slimdp"}', "training.momentum_correction=0.5", "training.optimizer.momentum=0.0"], "momentum_correction.*has no place"),
+    (['training.system={kind="slimdp"}', 'training.reducer={kind="topk"}'], "conflicts with slimdp"),
+    (['training.system={kind="mp2"}', IDEAL, "training.error_feedback=true"], "error_feedback.*conflicts with mp2"),
+    (['training.system={kind="slimdp"}', "training.momentum_correction=0.5", "training.optimizer.momentum=0.0"], "momentum_correction.*conflicts with"),
     (['training.system={kind="slimdp"}', 'training.compute="trace"'], "does not send what a trace has"),
     (['training.system={kind="hogwild"}', IDEAL], "hogwild"),
     (['training.system={kind="asynchronous", computing=[]}', IDEAL], "computing"),
@@ -124,9 +140,9 @@ def test_mistakes_of_the_table(settings: list[str], words: str) -> None:
 
 
 @pytest.mark.parametrize(("settings", "words"), [
-    (['training.system={kind="asynchronous"}', IDEAL, 'training.reducer={kind="powersgd"}'], "powersgd has 2 rounds"),
+    (['training.system={kind="asynchronous"}', IDEAL, 'training.reducer={kind="powersgd"}'], "powersgd has 2 synchronous rounds"),
     (['training.system={kind="mipd"}', IDEAL, 'job.fill="stale"'], "expected zero"),
-    (['training.system={kind="mp2"}', IDEAL, 'job.exchange={kind="ring"}', "job.servers=0"], "ring has no place in mp2"),
+    (['training.system={kind="mp2"}', IDEAL, 'job.exchange={kind="ring"}', "job.servers=0"], "ring is not supported by mp2"),
     (['training.system={kind="slimdp"}', IDEAL, "job.pull_bound=0.1"], "would lose what servers send back"),
     (['training.system={kind="mp2", predictor="nowhere.npz"}', IDEAL], r"nowhere.npz: cannot be read"),
 ])  # fmt: skip

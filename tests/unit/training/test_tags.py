@@ -8,12 +8,23 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gradwire.scenarios.result import KINDS  # noqa: E402
-from gradwire.sim.session import Session  # noqa: E402
+from gradwire.result_store.result import KINDS  # noqa: E402
+from gradwire.sim.sessions.session import Session  # noqa: E402
 from gradwire.traces.trace import TensorInfo  # noqa: E402
-from gradwire.training.encoded import Encoded  # noqa: E402
-from gradwire.training.exchange import Exchange  # noqa: E402
-from gradwire.training.network import Answer, Ideal, Memoryless, Pushed, Random, Recorded, Spread  # noqa: E402
+from gradwire.training.exchange.encoded_tensors import Encoded  # noqa: E402
+from gradwire.training.exchange.exchange import Exchange  # noqa: E402
+from gradwire.training.networks.builtin_networks import (  # noqa: E402
+    Answer,
+    EvenLoss,
+    Ideal,
+    Memoryless,
+    Pushed,
+    Random,
+    RecordingNetwork,
+)
+from gradwire.training.networks.simulated import Simulated  # noqa: E402
+from gradwire.training.parameter_server.mipd_trainer import MipdRules, MipdTrainer  # noqa: E402
+from gradwire.training.parameter_server.slimdp_trainer import KEYS, SlimRules, SlimTrainer  # noqa: E402
 from gradwire.training.reducers.dgc import DGC  # noqa: E402
 from gradwire.training.reducers.feedback import ErrorFeedback  # noqa: E402
 from gradwire.training.reducers.fp16 import Half  # noqa: E402
@@ -25,9 +36,6 @@ from gradwire.training.reducers.signsgd import SignSGD  # noqa: E402
 from gradwire.training.reducers.state import State  # noqa: E402
 from gradwire.training.reducers.terngrad import TernGrad  # noqa: E402
 from gradwire.training.reducers.topk import TopK  # noqa: E402
-from gradwire.training.served.mipd import Interpretable, Mipd  # noqa: E402
-from gradwire.training.served.slimdp import KEYS, Slim, SlimTrainer  # noqa: E402
-from gradwire.training.simulated import Simulated  # noqa: E402
 from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
 from tests.support.training_cases import plain  # noqa: E402
 from tests.unit.training.test_asynchronous import DATA  # noqa: E402
@@ -89,15 +97,21 @@ def test_magnitudes_of_buckets_are_in_their_order() -> None:
 
 def test_magnitudes_of_mipds_codes_are_those_of_its_values() -> None:
     heard = Heard()
-    trainer = Mipd(plain(), DATA, Recipe(workers=2, batch=4, steps=4, rate=0.05), Interpretable(bits=4, warmup=0), heard)
+    trainer = MipdTrainer(
+        plain(), DATA, Recipe(workers=2, batch=4, steps=4, rate=0.05), MipdRules(bits=4, warmup=0), heard
+    )
     for _ in range(2):
         trainer.step()
         for message, encoded in enumerate(heard.pushed.encoded[0]):
             found = heard.pushed.magnitudes(0, message)
             assert len(found) == encoded.packets(heard.pushed.payload) and (found >= 0).all()
-    coded = Mipd(plain(), DATA, Recipe(workers=2, batch=4, steps=4, rate=0.05), Interpretable(bits=0, warmup=0), exact := Heard())
+    coded = MipdTrainer(
+        plain(), DATA, Recipe(workers=2, batch=4, steps=4, rate=0.05), MipdRules(bits=0, warmup=0), exact := Heard()
+    )
     coded.step()
-    one_by_one = Mipd(plain(), DATA, Recipe(workers=2, batch=4, steps=4, rate=0.05), Interpretable(bits=8, warmup=0), codes := Heard())
+    one_by_one = MipdTrainer(
+        plain(), DATA, Recipe(workers=2, batch=4, steps=4, rate=0.05), MipdRules(bits=8, warmup=0), codes := Heard()
+    )
     one_by_one.step()
     for message in range(0, len(exact.pushed.infos), 2):
         mine, theirs = codes.pushed.unit_magnitudes(0, message), exact.pushed.unit_magnitudes(0, message)
@@ -108,7 +122,7 @@ def test_magnitudes_of_mipds_codes_are_those_of_its_values() -> None:
 
 def lost_and_kept(reducer) -> tuple[float, float]:
     """Mean magnitude of what DLCP gives up of the gradients that are pushed, and of what arrives, over a few steps."""
-    network = Recorded(Simulated(Session(scenario(transport={"kind": "dlcp", "payload": "512B"}))))
+    network = RecordingNetwork(Simulated(Session(scenario(transport={"kind": "dlcp", "payload": "512B"}))))
     numel, info = 120_000, one(120_000)
     exchange, sums = Exchange(reducer, [info], 4, payload=512), np.zeros((2, 2))
     for step in range(4):
@@ -152,7 +166,11 @@ def test_messages_that_are_shorter_than_others_have_their_own_magnitudes() -> No
     assert trace.magnitudes(1, 0)[0].tolist() == [8.0] * 3 + [8.0 * 232 / 256] + [0.0] * 12
 
 
-@pytest.mark.parametrize("reducer", [*EVERY[:9], QSGD(), PowerSGD(rank=1), SignSGD(scale="none", vote=True)], ids=lambda each: f"{type(each).__name__}-{each.kind}")
+@pytest.mark.parametrize(
+    "reducer",
+    [*EVERY[:9], QSGD(), PowerSGD(rank=1), SignSGD(scale="none", vote=True)],
+    ids=lambda each: f"{type(each).__name__}-{each.kind}",
+)
 def test_what_comes_back_is_as_long_on_the_network_as_it_is_counted(reducer) -> None:
     """Bytes of the simulator's pulls, where nothing is lost; whole values of 4 bytes."""
     played = []
@@ -172,7 +190,9 @@ def test_what_comes_back_is_as_long_on_the_network_as_it_is_counted(reducer) -> 
     draws = torch.Generator().manual_seed(2)
     gradients = [[torch.randn(info.shape, generator=draws) for info in infos] for _ in range(4)]
     _, sent = Exchange(reducer, infos, 4).step(gradients, 0, Simulated(Plays()))
-    pulled = [int(n) for rows in played for n, kind in zip(rows.nbytes, rows.kind, strict=True) if KINDS[kind] == "pull"]
+    pulled = [
+        int(n) for rows in played for n, kind in zip(rows.nbytes, rows.kind, strict=True) if KINDS[kind] == "pull"
+    ]
     assert len(played) == reducer.rounds
     assert sent.pulled_bytes <= sum(pulled) <= sent.pulled_bytes + 3 * len(pulled)
 
@@ -200,18 +220,26 @@ def test_what_is_kept_loses_nothing() -> None:
         masks = network.carry(Pushed(0, 0, 4096, infos, pushes, kept=kept)).arrived
         return [any(row[tensor] is not None for row in masks) for tensor in range(3)]
 
-    made = (lambda: Simulated(Session(scenario())), lambda: Random(0.2), lambda: Spread(Simulated(Session(scenario()))))
+    made = (
+        lambda: Simulated(Session(scenario())),
+        lambda: Random(0.2),
+        lambda: EvenLoss(Simulated(Session(scenario()))),
+    )
     for make in made:
         assert loses(make(), ()) == [True] * 3
         assert loses(make(), [1]) == [True, False, True]
     played = Session(scenario()).step(made_trace(3, 60_000), kept=[2])
-    bounds = {int(tensor): float(bound) for tensor, bound, kind in zip(played.messages.tensor, played.messages.bound, played.messages.kind, strict=True) if KINDS[kind] == "push"}
+    bounds = {
+        int(tensor): float(bound)
+        for tensor, bound, kind in zip(played.messages.tensor, played.messages.bound, played.messages.kind, strict=True)
+        if KINDS[kind] == "push"
+    }
     assert bounds == {0: 0.2, 1: 0.2, 2: 0.0}
 
 
 @pytest.mark.parametrize("make", [
-    lambda heard: SlimTrainer(plain(), DATA, Recipe(workers=2, batch=4, steps=3), Slim(every=2), heard),
-    lambda heard: Mipd(plain(), DATA, Recipe(workers=2, batch=4, steps=3), Interpretable(), heard),
+    lambda heard: SlimTrainer(plain(), DATA, Recipe(workers=2, batch=4, steps=3), SlimRules(every=2), heard),
+    lambda heard: MipdTrainer(plain(), DATA, Recipe(workers=2, batch=4, steps=3), MipdRules(), heard),
 ], ids=["slimdp", "mipd"])  # fmt: skip
 def test_keys_are_kept(make) -> None:
     class Lossy(Heard):
@@ -227,8 +255,14 @@ def test_keys_are_kept(make) -> None:
 
 def test_over_the_simulator_slim_dp_loses_no_keys() -> None:
     asked = scenario(workers=2, transport={"kind": "dlcp", "payload": "512B"})
-    network = Recorded(Simulated(Session(asked)))
-    trainer = SlimTrainer(plain(), DATA, Recipe(workers=2, batch=4, steps=3, payload=512), Slim(alpha=0.9, beta=0.8, every=1), network)
+    network = RecordingNetwork(Simulated(Session(asked)))
+    trainer = SlimTrainer(
+        plain(),
+        DATA,
+        Recipe(workers=2, batch=4, steps=3, payload=512),
+        SlimRules(alpha=0.9, beta=0.8, every=1),
+        network,
+    )
     for _ in range(3):
         trainer.step()
     masks = [mask for step in network.answers for round_ in step for row in round_.arrived for mask in row[KEYS::3]]

@@ -16,12 +16,19 @@ from typer.testing import CliRunner
 torch = pytest.importorskip("torch")
 
 from gradwire import cli  # noqa: E402
-from gradwire.learn import train  # noqa: E402
+from gradwire.result_store.folders.resumable_folder import resumable_folder  # noqa: E402
 from gradwire.scenarios.errors import GradwireError, ResultError  # noqa: E402
-from gradwire.scenarios.gone_on_with import gone_on_with  # noqa: E402
-from gradwire.scenarios.load import load_scenario  # noqa: E402
+from gradwire.scenarios.loading.load import load_scenario  # noqa: E402
+from gradwire.studies.training.run import train  # noqa: E402
 
-SHORT = ["training.steps=4", "training.samples=100", "training.size=8", "training.batch=4", "job.workers=2", 'training.network="ideal"']
+SHORT = [
+    "training.steps=4",
+    "training.samples=100",
+    "training.size=8",
+    "training.batch=4",
+    "job.workers=2",
+    'training.network="ideal"',
+]
 SET = [word for each in SHORT for word in ("--set", each)]
 
 
@@ -29,10 +36,14 @@ def tiny(*more: str):
     return load_scenario("train-tiny", set=[*SHORT, *more], policy="dlcp")
 
 
-@pytest.mark.parametrize("setting", ['training.data="{}/none"', "training.batch=4000", 'training.network={{replay="{}/none"}}'])
+@pytest.mark.parametrize(
+    "setting", ['training.data="{}/none"', "training.batch=4000", 'training.network={{replay="{}/none"}}']
+)
 def test_what_is_refused_leaves_no_folder(setting: str, tmp_path: Path) -> None:
     out = tmp_path / "a" / "b"
-    done = CliRunner().invoke(cli.app, ["train", "train-tiny", "--policy", "dlcp", *SET, "--set", setting.format(tmp_path), "--out", str(out)])
+    done = CliRunner().invoke(
+        cli.app, ["train", "train-tiny", "--policy", "dlcp", *SET, "--set", setting.format(tmp_path), "--out", str(out)]
+    )
     assert done.exit_code == 2 and list(tmp_path.iterdir()) == []
     with pytest.raises(GradwireError):
         train(tiny(setting.format(tmp_path)), out)
@@ -44,20 +55,29 @@ def test_folders_that_were_there_stay(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(GradwireError):
         train(tiny("training.batch=4000"), tmp_path / "empty")
-    with pytest.raises(KeyError), gone_on_with(tmp_path / "new", "mark", "anything"):
+    with pytest.raises(KeyError), resumable_folder(tmp_path / "new", "mark", "anything"):
         (tmp_path / "new" / "something").write_text("done")
         raise KeyError
-    with pytest.raises(KeyError), gone_on_with(tmp_path / "new", "mark", "anything"):
+    with pytest.raises(KeyError), resumable_folder(tmp_path / "new", "mark", "anything"):
         (tmp_path / "new" / "something").unlink()
         raise KeyError
-    with pytest.raises(KeyError), gone_on_with(tmp_path / "newer", "mark", "anything"):
+    with pytest.raises(KeyError), resumable_folder(tmp_path / "newer", "mark", "anything"):
         raise KeyError
     assert sorted(each.name for each in tmp_path.iterdir()) == ["empty", "new"]
     assert [each.name for each in (tmp_path / "new").iterdir()] == ["mark"]
 
 
 def test_a_reproduction_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
-    asked = ["reproduce", "tolerance", "--claim", "S7", "--pictures", str(tmp_path / "none"), "--out", str(tmp_path / "out")]
+    asked = [
+        "reproduce",
+        "tolerance",
+        "--claim",
+        "S7",
+        "--pictures",
+        str(tmp_path / "none"),
+        "--out",
+        str(tmp_path / "out"),
+    ]
     done = CliRunner().invoke(cli.app, asked)
     assert done.exit_code == 2 and list(tmp_path.iterdir()) == []
 
@@ -66,21 +86,34 @@ def test_no_advice_of_others(tmp_path: Path) -> None:
     """A checkpoint that is none, and a scenario that is no text."""
     train(tiny(), tmp_path / "a")
     (tmp_path / "a" / "checkpoint.pt").write_bytes(b"\x80\x02garbage")
-    with pytest.raises(ResultError, match=r"checkpoint.pt: cannot be gone on with, which is damaged, or no checkpoint of it; expected a new folder") as told:
+    with pytest.raises(
+        ResultError,
+        match=r"checkpoint.pt: cannot be resumed: it is damaged, or not a checkpoint of this run; expected a new folder",
+    ) as told:
         train(tiny(), tmp_path / "a")
     assert "weights_only" not in str(told.value)
     (tmp_path / "a" / "scenario.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(ResultError, match="holds the training of another scenario"):
+    with pytest.raises(ResultError, match="holds a training run of another scenario"):
         train(tiny(), tmp_path / "a")
 
 
-@pytest.mark.parametrize("argv", [["/somewhere/bin/gradwire", "train", "a b"], ["/site/gradwire/__main__.py", "train", "a b"], ["mine.py", "a b"], [""]])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["/somewhere/bin/gradwire", "train", "a b"],
+        ["/site/gradwire/__main__.py", "train", "a b"],
+        ["mine.py", "a b"],
+        [""],
+    ],
+)
 def test_what_was_called(argv: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that trains is no command of gradwire's."""
     monkeypatch.setattr(sys, "argv", argv)
     train(tiny(), tmp_path)
     command = json.loads((tmp_path / "training.json").read_text())["command"]
-    assert command == ("gradwire train 'a b'" if "gradwire" in argv[0] else "python mine.py 'a b'" if argv[0] else "python")
+    assert command == (
+        "gradwire train 'a b'" if "gradwire" in argv[0] else "python mine.py 'a b'" if argv[0] else "python"
+    )
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -88,14 +121,18 @@ def test_stopped_it_says_what_there_is(number: int, code: int, tmp_path: Path) -
     """In the second of two trainings: one is over, and the same command goes on. Without --out nothing is kept."""
     scenario = tmp_path / "two.toml"
     scenario.write_text((Path(__file__).parents[3] / "examples" / "largest_signs.toml").read_text())
-    (tmp_path / "largest_signs.py").write_text((Path(__file__).parents[3] / "examples" / "largest_signs.py").read_text())
+    (tmp_path / "largest_signs.py").write_text(
+        (Path(__file__).parents[3] / "examples" / "largest_signs.py").read_text()
+    )
     for out in ([], ["--out", str(tmp_path / "out")]):
         endless = ["--set", "training.samples=100", "--set", "training.steps=3", "--set", 'training.network="ideal"']
         asked = [sys.executable, "-m", "gradwire", "train", str(scenario), "--all", *endless, *out]
-        slow = "import time, gradwire.training.own as own; asked = own.Asked.compress; own.Asked.compress = lambda *a: time.sleep(60)"
+        slow = "import time, gradwire.training.user_code.user_reducer as own; asked = own.RequestedReducer.compress; own.RequestedReducer.compress = lambda *a: time.sleep(60)"
         program = f"{slow}\nimport sys; sys.argv[0] = 'gradwire'\nfrom gradwire.cli import app; app()"
         asked[1:3] = ["-c", program]
-        with subprocess.Popen(asked, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}) as child:
+        with subprocess.Popen(
+            asked, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+        ) as child:
             assert child.stderr is not None
             said = ""
             while "topk: 100%" not in said:
@@ -106,10 +143,10 @@ def test_stopped_it_says_what_there_is(number: int, code: int, tmp_path: Path) -
             child.send_signal(number)
             said = child.stderr.read()
             assert child.wait(30) == code
-        assert "2 of 3 trainings were over; " in said
-        kept = f"is in {tmp_path / 'out'}; the same command goes on from there"
-        assert (kept in said) == bool(out) and ("nothing is kept without --out" in said) != bool(out)
+        assert "2 of 3 training runs are complete; " in said
+        kept = f"{tmp_path / 'out'} holds the last checkpoint; the same command resumes from it"
+        assert (kept in said) == bool(out) and ("nothing is saved without --out" in said) != bool(out)
     table = (tmp_path / "out" / "trainings.txt").read_text()
     assert (tmp_path / "out" / "accuracy.png").is_file()
-    (lost,) = [line for line in table.splitlines() if line.startswith("lost of it")]
+    (lost,) = [line for line in table.splitlines() if line.startswith("lost, mean")]
     assert lost.count("|") == 2, "a column of each that is over"

@@ -11,15 +11,17 @@ from typer.testing import CliRunner
 torch = pytest.importorskip("torch")
 
 from gradwire import cli  # noqa: E402
-from gradwire.learn import train  # noqa: E402
 from gradwire.scenarios.errors import GradwireError, ResultError, ScenarioError  # noqa: E402
-from gradwire.scenarios.load import load_scenario  # noqa: E402
+from gradwire.scenarios.loading.load import load_scenario  # noqa: E402
+from gradwire.studies.training.run import train  # noqa: E402
 
 SHORT = ["training.steps=2", "training.samples=100", "training.size=8", "training.batch=4", "job.workers=2"]
 
 
 def tiny(*more: str, policy: str = "dlcp"):
-    return load_scenario("train-tiny", set=[*SHORT, 'training.network={loss=0.2}', "training.keep_missing=true", *more], policy=policy)
+    return load_scenario(
+        "train-tiny", set=[*SHORT, "training.network={loss=0.2}", "training.keep_missing=true", *more], policy=policy
+    )
 
 
 @pytest.fixture(scope="module")
@@ -27,14 +29,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
     for policy in ("dlcp", "dctcp"):
         train(tiny(policy=policy), folder / policy)
-    (folder / "trainings.txt").write_text("This folder holds trainings by gradwire, which goes on with what is here.\n")
+    (folder / "trainings.txt").write_text("This folder holds training runs by gradwire, which resumes it.\n")
     return folder
 
 
 @pytest.mark.parametrize(("network", "words"), [
-    ("{replay = 'x', seed = 1}", "training.network.seed: unknown key; expected no key but replay"),
-    ("{replay = 'x', loss = 0.1}", "training.network.loss: unknown key; expected no key but replay"),
-    ("{replay = 3}", 'training.network.replay: is of the wrong type (got 3); expected a text in quotes'),
+    ("{replay = 'x', seed = 1}", "training.network.seed: unknown key; expected only replay"),
+    ("{replay = 'x', loss = 0.1}", "training.network.loss: unknown key; expected only replay"),
+    ("{replay = 3}", 'training.network.replay: is of the wrong type (got 3); expected text in quotes'),
     ("{loss = 0.1, seeds = 1}", 'training.network.seeds: unknown key; expected "seed"'),
     ("{loss = 'x'}", "training.network.loss: "),
 ])  # fmt: skip
@@ -48,8 +50,8 @@ def test_trainings_one_folder_deeper(trained: Path) -> None:
     with pytest.raises(ResultError) as told:
         train(tiny(f'training.network={{replay="{trained}"}}', "training.keep_missing=false"))
     assert str(told.value) == (
-        f"{trained}: holds 2 trainings; "
-        f"expected the folder of a training with training.keep_missing = true, such as {trained}/dctcp or {trained}/dlcp"
+        f"{trained}: holds 2 training runs; "
+        f"expected the folder of a training run with training.keep_missing = true, such as {trained}/dctcp or {trained}/dlcp"
     )
 
 
@@ -57,7 +59,10 @@ def test_trainings_of_seeds_two_folders_deeper(trained: Path, tmp_path: Path) ->
     """In the order of the seeds, and of their policies."""
     for seed in (10, 9):
         shutil.copytree(trained, tmp_path / "seeds" / f"seed-{seed}")
-    with pytest.raises(ResultError, match=r"seeds: holds 4 trainings; .*such as \S*/seed-9/dctcp or \S*/seed-9/dlcp or \S*/seed-10/dctcp$"):
+    with pytest.raises(
+        ResultError,
+        match=r"seeds: holds 4 training runs; .*such as \S*/seed-9/dctcp or \S*/seed-9/dlcp or \S*/seed-10/dctcp$",
+    ):
         train(tiny(f'training.network={{replay="{tmp_path / "seeds"}"}}', "training.keep_missing=false"))
 
 
@@ -72,7 +77,7 @@ def test_another_scenario_says_in_what(trained: Path, more: list[str], words: st
     with pytest.raises(ResultError) as told:
         train(tiny(*more), trained / "dlcp")
     said = str(told.value)
-    assert said.startswith(f"{trained}/dlcp: holds the training of another scenario: ") and words in said
+    assert said.startswith(f"{trained}/dlcp: holds a training run of another scenario: ") and words in said
     assert said.endswith(f"; expected as {trained}/dlcp/scenario.toml says, or a new folder")
 
 
@@ -82,9 +87,9 @@ def test_commands_of_runs_know_a_training(trained: Path, command: str) -> None:
         both = [str(folder)] * (2 if command == "compare" else 1)
         done = CliRunner().invoke(cli.app, [command, *both])
         said = " ".join(done.output.split())
-        what = "holds trainings, no Result" if folder == trained else "is a training, no Result"
+        what = "holds training runs, not a Result" if folder == trained else "is a training run, not a Result"
         assert done.exit_code == 2 and f"{folder}: {what}; expected " in said and "gradwire report" in said, said
-    with pytest.raises(GradwireError, match="is a training, no Result"):
-        from gradwire.scenarios.result import Result
+    with pytest.raises(GradwireError, match="is a training run, not a Result"):
+        from gradwire.result_store.result import Result
 
         Result.read(trained / "dlcp")

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy  # noqa: E402
 
 from gradwire.scenarios.errors import TraceError  # noqa: E402
 from gradwire.training.data import Dealer, images, text  # noqa: E402
-from gradwire.training.network import Answer, Random, Recorded, Replay  # noqa: E402
+from gradwire.training.networks.builtin_networks import Answer, Random, RecordingNetwork, Replay  # noqa: E402
 from gradwire.training.reducers.feedback import ErrorFeedback  # noqa: E402
 from gradwire.training.reducers.powersgd import PowerSGD  # noqa: E402
 from gradwire.training.reducers.topk import TopK  # noqa: E402
@@ -51,14 +51,18 @@ def test_several_workers_without_loss_have_the_mean_gradient() -> None:
     alone = Trainer(net, DATA, Recipe(workers=1, batch=32, steps=5, rate=0.1, schedule="constant"))
     for _ in range(5):
         ours.step(), alone.step()
-    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(parameters(ours.model), parameters(alone.model), strict=True))
+    assert all(
+        torch.allclose(a, b, atol=1e-6) for a, b in zip(parameters(ours.model), parameters(alone.model), strict=True)
+    )
 
 
 def test_an_update_with_given_masks_is_numpys() -> None:
     """One step of two workers; worker 1 loses the first packet of the last tensor but one."""
     torch.manual_seed(5)
     net = nn.Sequential(nn.Flatten(), nn.Linear(192, 10))
-    recipe = Recipe(workers=2, batch=4, steps=1, rate=0.5, schedule="constant", momentum=0.0, weight_decay=0.0, payload=400)
+    recipe = Recipe(
+        workers=2, batch=4, steps=1, rate=0.5, schedule="constant", momentum=0.0, weight_decay=0.0, payload=400
+    )
     mask = torch.ones(20, dtype=torch.bool)
     mask[0] = False
     before = [each.numpy().copy() for each in parameters(net)]
@@ -71,7 +75,9 @@ def test_an_update_with_given_masks_is_numpys() -> None:
     gradients[1][0].reshape(-1)[:100] = 0
     Trainer(net, DATA, recipe, network=Replay([[Answer([[None, None], [mask, None]])]])).step()
     for number, after in enumerate(parameters(net)):
-        np.testing.assert_allclose(after.numpy(), before[number] - 0.5 * (gradients[0][number] + gradients[1][number]) / 2, atol=1e-6)
+        np.testing.assert_allclose(
+            after.numpy(), before[number] - 0.5 * (gradients[0][number] + gradients[1][number]) / 2, atol=1e-6
+        )
 
 
 def test_it_learns_and_losing_costs() -> None:
@@ -80,21 +86,26 @@ def test_it_learns_and_losing_costs() -> None:
     recipe = Recipe(workers=4, batch=16, steps=90, rate=0.1, payload=256)
     clean = [each for each in Trainer(resnet(), data, recipe).run() if isinstance(each, Score)][-1]
     assert clean.accuracy > 0.5 and clean.loss < 2
-    harsh = [each for each in Trainer(resnet(), data, recipe, network=Random(0.95)).run() if isinstance(each, Score)][-1]
+    harsh = [each for each in Trainer(resnet(), data, recipe, network=Random(0.95)).run() if isinstance(each, Score)][
+        -1
+    ]
     assert harsh.loss > clean.loss and harsh.step == clean.step == 90
 
 
 def test_runs_are_paired_and_repeatable() -> None:
     """The same twice is the same to the bit; another seed of losses changes nothing before the first update."""
     recipe = Recipe(workers=2, batch=8, steps=4)
-    rows = [[t.step() for _ in range(4)] for t in (Trainer(resnet(), DATA, recipe, network=Random(0.2, seed=s)) for s in (1, 1, 2))]
+    rows = [
+        [t.step() for _ in range(4)]
+        for t in (Trainer(resnet(), DATA, recipe, network=Random(0.2, seed=s)) for s in (1, 1, 2))
+    ]
     assert rows[0] == rows[1] and rows[0] != rows[2]
     assert rows[0][0].loss == rows[2][0].loss
 
 
 def test_replay_of_a_run_is_the_run() -> None:
     recipe = Recipe(workers=2, batch=8, steps=5, payload=200)
-    recorded = Recorded(Random(0.3))
+    recorded = RecordingNetwork(Random(0.3))
     first, second = Trainer(resnet(), DATA, recipe, network=recorded), None
     for _ in range(5):
         first.step()
@@ -108,7 +119,7 @@ def test_replay_of_a_run_is_the_run() -> None:
 def test_it_goes_on_from_a_checkpoint(reducer, tmp_path) -> None:
     """Six steps are four steps, a file, and two steps, to the bit."""
     recipe = Recipe(workers=2, batch=8, steps=6, fill="zero" if reducer else "stale")
-    make = lambda: Trainer(resnet(), DATA, recipe, reducer, Random(0.1))  # noqa: E731
+    make = lambda: Trainer(resnet(), DATA, recipe, reducer, Random(0.1))
     whole, first, second = make(), make(), make()
     rows = [whole.step() for _ in range(6)]
     for _ in range(4):
@@ -147,7 +158,10 @@ def test_lost_shares_and_bytes_are_counted() -> None:
 def test_encoding_takes_time_on_the_clock(reducer) -> None:
     """2 ns an element: each worker encodes all of them by itself, one server decodes those of both; in every round, of what is sent in
     it: in PowerSGD's second one the matrices alone."""
-    steps = [Trainer(resnet(), DATA, Recipe(workers=2, batch=8, steps=2, encode_time=how), reducer) for how in ("none", 2.0, "measured")]
+    steps = [
+        Trainer(resnet(), DATA, Recipe(workers=2, batch=8, steps=2, encode_time=how), reducer)
+        for how in ("none", 2.0, "measured")
+    ]
     numel = sum(info.numel for info in steps[0].infos)
     if isinstance(reducer, PowerSGD):
         numel += sum(info.numel for info in steps[0].infos if reducer.low_rank(info))
@@ -199,7 +213,9 @@ def test_texts_predict_what_follows(tmp_path) -> None:
     (tmp_path / "t.txt").write_text("abcdefghij" * 40)
     data = text(tmp_path / "t.txt", 8)
     (inputs,), targets = data.batch(np.arange(5), np.random.default_rng(0))
-    assert inputs.shape == (5, 8) and torch.equal(inputs[:, 1:], targets[:, :-1]) and data.classes == 11, "one for what is not known"
+    assert inputs.shape == (5, 8) and torch.equal(inputs[:, 1:], targets[:, :-1]) and data.classes == 11, (
+        "one for what is not known"
+    )
     held, answers = data.held_out()
     assert held.shape == answers.shape == (4, 8) and torch.equal(held.flatten()[1:], answers.flatten()[:-1])
     with pytest.raises(TraceError, match="at least 1010"):

@@ -10,10 +10,17 @@ from typer.testing import CliRunner
 torch = pytest.importorskip("torch")
 
 from gradwire import cli  # noqa: E402
-from gradwire.scenarios.gone_on_with import gone_on_with  # noqa: E402
+from gradwire.result_store.folders.resumable_folder import resumable_folder  # noqa: E402
 
-SHORT = ["training.steps=2", "training.samples=100", "training.size=8", "training.batch=4", "job.workers=2", 'training.network="ideal"']
-SENTENCE = "This folder holds trainings by gradwire, which goes on with what is here.\n"
+SHORT = [
+    "training.steps=2",
+    "training.samples=100",
+    "training.size=8",
+    "training.batch=4",
+    "job.workers=2",
+    'training.network="ideal"',
+]
+SENTENCE = "This folder holds training runs by gradwire, which resumes it.\n"
 
 
 def command(out: Path, *words: str):
@@ -30,7 +37,7 @@ def test_the_table_stays(tmp_path: Path) -> None:
     shown, _, order = table.partition("\nIn the order of their scenario:\n")
     assert shown.startswith(f"{SENTENCE}\n") and shown.removeprefix(f"{SENTENCE}\n") in done.stdout
     assert order.splitlines() == ["dctcp", "dlcp", "topk"]
-    for words in ("DCTCP, top 1 %", "DLCP, 10 %", "accuracy at the end", "sent by all workers"):
+    for words in ("DCTCP, top 1 %", "DLCP, 10 %", "final accuracy", "sent by all workers"):
         assert words in table
     assert command(out, "--all", "--json").exit_code == 0 and file.read_text() == table
     assert command(out, "--policy", "dlcp", "--until", "accuracy=0.9").exit_code == 0
@@ -41,8 +48,8 @@ def test_the_table_stays(tmp_path: Path) -> None:
 
 
 def test_what_is_known_by_a_file_keeps_what_is_in_it(tmp_path: Path) -> None:
-    with gone_on_with(tmp_path, "trainings.txt", "trainings"):
+    with resumable_folder(tmp_path, "trainings.txt", "training runs"):
         assert (tmp_path / "trainings.txt").read_text() == SENTENCE
         (tmp_path / "trainings.txt").write_bytes(b"mine \xff")
-    with gone_on_with(tmp_path, "trainings.txt", "trainings"):
+    with resumable_folder(tmp_path, "trainings.txt", "training runs"):
         assert (tmp_path / "trainings.txt").read_bytes() == b"mine \xff"

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 torch = pytest.importorskip("torch")
 
 from gradwire import cli  # noqa: E402
-from gradwire.learn import train  # noqa: E402
-from gradwire.scenarios.load import load_scenario  # noqa: E402
+from gradwire.scenarios.loading.load import load_scenario  # noqa: E402
+from gradwire.studies.training.run import train  # noqa: E402
 
 SHORT = ["training.steps=2", "training.samples=200", "training.size=8", "training.batch=4", "job.workers=2"]
 
@@ -56,7 +56,7 @@ def test_the_command_says_it_each_time(kept: Path, tmp_path: Path) -> None:
     asked = ["train", "train-tiny", "--policy", "dlcp", "--out", str(tmp_path / "out")]
     for each in (*SHORT, f'training.network={{replay="{kept}"}}', "link.rate=10Gbps", "job.servers=2"):
         asked += ["--set", each]
-    words = f"note: dlcp: times and losses are those of {kept}; link.rate, job.servers are otherwise there and make no difference"
+    words = f"note: dlcp: times and losses are those of {kept}; ignored keys that differ: link.rate, job.servers"
     for _ in range(2):
         done = CliRunner().invoke(cli.app, asked)
         assert done.exit_code == 0 and done.stderr.splitlines().count(words) == 1

@@ -1,4 +1,4 @@
-"""Formats of traces, one file each: a class derived from `Format` (`gradwire.traces.formats.base`), found by its file.
+"""Trace formats, one file each with a class derived from `Format` (`gradwire.traces.formats.base`).
 
-The code that reads and writes is in the module that it names, and is imported when a file is to be read or written.
+The module named by the class reads and writes files, and is imported only when needed.
 """

@@ -4,7 +4,7 @@ from gradwire.traces.formats.base import Format
 
 
 class Chakra(Format):
-    """Execution traces, which ASTRA-sim runs."""
+    """Execution traces, as run by ASTRA-sim."""
 
     kind = "chakra"
     title = "Chakra execution trace"

@@ -4,7 +4,7 @@ from gradwire.traces.formats.base import Format
 
 
 class Csv(Format):
-    """A table of tensors, for whoever has numbers and no tool of the others."""
+    """Table of tensors, for users without another tool's file."""
 
     kind = "csv"
     title = "CSV of tensors"

@@ -4,7 +4,7 @@ from gradwire.traces.formats.base import Format
 
 
 class Kineto(Format):
-    """What PyTorch's profiler writes."""
+    """Output of PyTorch's profiler."""
 
     kind = "kineto"
     title = "PyTorch profiler JSON"

@@ -4,7 +4,7 @@ from gradwire.traces.formats.base import Format
 
 
 class Perfetto(Format):
-    """The timeline of a trace, to look at, and read back."""
+    """Timeline of a trace, for viewers; can be read back."""
 
     kind = "perfetto"
     title = "Chrome/Perfetto timeline of gradwire"

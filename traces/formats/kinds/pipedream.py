@@ -4,7 +4,7 @@ from gradwire.traces.formats.base import Format
 
 
 class PipeDream(Format):
-    """What PipeDream's profiler writes."""
+    """Output of PipeDream's profiler."""
 
     kind = "pipedream"
     title = "PipeDream graph.txt"

@@ -4,7 +4,7 @@ from gradwire.traces.formats.base import Format
 
 
 class SimAi(Format):
-    """What AICB writes for SimAI."""
+    """Workload for SimAI, written by AICB."""
 
     kind = "simai"
     title = "SimAI text workload"

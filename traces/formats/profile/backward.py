@@ -1,4 +1,4 @@
-"""Forward and backward passes on the CPU: autograd's functions, forward operators, and updates of optimizers."""
+"""Forward and backward passes on the CPU: autograd functions, forward operators, and optimizer updates."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Passes:
     """Times of passes, sorted.
 
     begin, end, row, accumulates : of autograd's functions, [functions]; one that outlasts its step has no length.
-    is_cut : which functions outlast their step, so that their end is not known.
-    forward : beginnings of the operators of forward passes, [operators].
+    is_cut : True for functions that outlast their step, so that their end is unknown.
+    forward : start times of the operators of forward passes, [operators].
     """
 
     begin: Floats
@@ -35,15 +35,13 @@ class Passes:
         return slice(*np.searchsorted(self.begin, (low, high), side="left").tolist())
 
     def last_end(self, low: float, high: float) -> float:
-        """Return when the last function ended that began from `low` up to `high`; -inf if there is none."""
+        """Return the latest end of the functions that begin from `low` up to `high`; -inf without any."""
         ends = self.end[self.functions(low, high)]
         return float(ends.max()) if len(ends) else -np.inf
 
     def forward_starts(self, low: float, high: float) -> list[float]:
-        """Return the first forward operator of each forward pass from `low` up to `high`.
-
-        Passes are apart where functions of a backward pass lie in between.
-        """
+        """Return the first forward operator of each forward pass from `low` up to `high`. Functions of a backward pass
+        separate two forward passes."""
         operators = self.forward[slice(*np.searchsorted(self.forward, (low, high), side="left").tolist())]
         if not len(operators):
             return []
@@ -55,12 +53,12 @@ class Passes:
 
 @dataclass(frozen=True)
 class Update:
-    """Work of optimizers between two backward passes: a window for each, without the closures that they call."""
+    """Work of optimizers between two backward passes: a window for each, without their closures."""
 
     windows: tuple[CpuSpan, ...]
     has_repeated_closure: bool = False
     is_open: bool = False
-    """The end of an optimizer, or of the backward pass of its closure, is not known."""
+    """True if the end of an optimizer, or of the backward pass of its closure, is unknown."""
 
     @property
     def begin(self) -> float:
@@ -95,38 +93,34 @@ def passes(records: Records, draft: Draft) -> Passes:
 
 
 def _forward(records: Records, begin: Floats, end: Floats) -> Floats:
-    """Return the beginnings of forward operators; those within a function are of activation checkpointing."""
+    """Return the start times of forward operators; those within a function belong to activation checkpointing."""
     times = np.array(records.forward)
     rows = np.array(records.forward_rows, dtype=np.int64)
     on_trainer = np.isin(rows, sorted(records.trainers))
     if on_trainer.any():
-        # Operators of autograd's own threads belong to no forward pass; a row of no thread may.
+        # Operators of autograd's threads belong to no forward pass; rows without a thread may.
         unknown = np.isin(rows, [n for (_, thread), n in records.rows.items() if thread == "None"])
         times = times[on_trainer | unknown]
     times = np.sort(times)
     if not len(begin):
         return times
-    place = np.searchsorted(begin, times, side="right") - 1
-    within = (place >= 0) & (np.maximum.accumulate(end)[place] > times)
+    function = np.searchsorted(begin, times, side="right") - 1
+    within = (function >= 0) & (np.maximum.accumulate(end)[function] > times)
     return times[~within]
 
 
 def _operators_of_autograd(records: Records) -> list[CpuSpan]:
-    """Return operators of backward passes on threads that call neither model nor optimizer; without any, all.
-
-    The backward pass of a CPU runs on the thread that calls it.
-    """
-    apart = [spans for row, spans in records.backward_operators.items() if row not in records.trainers]
-    return [span for spans in apart or records.backward_operators.values() for span in spans]
+    """Return operators of backward passes on threads that call neither model nor optimizer; without such threads, all.
+    The backward pass of a CPU runs on the thread that calls it."""
+    elsewhere = [spans for row, spans in records.backward_operators.items() if row not in records.trainers]
+    return [span for spans in elsewhere or records.backward_operators.values() for span in spans]
 
 
 def updates(records: Records, backward: Passes, draft: Draft) -> list[Update]:
-    """Return the updates in order.
-
-    Optimizers that no backward pass separates make one update. A span that encloses backward functions is that of a
-    closure: the update begins behind them. Optimizers called within a backward function are part of the pass.
-    """
-    spans, cut = _on_their_own(records, backward, draft)
+    """Return the updates in order. Optimizers that no backward pass separates make one update. A span that encloses
+    backward functions is that of a closure: the update begins after them. Optimizers called within a backward function
+    are part of the pass."""
+    spans, cut = _top_level_spans(records, backward, draft)
     spans = _merged(spans)
     groups: list[list[CpuSpan]] = []
     closures: list[list[CpuSpan]] = []
@@ -139,10 +133,8 @@ def updates(records: Records, backward: Passes, draft: Draft) -> list[Update]:
         else:
             groups.append([window])
             closures.append([CpuSpan(begin, end)])
-    # An optimizer that encloses too much may be of the update before.
-    is_repeated = [
-        any(len(backward.forward_starts(*span)) > 1 for span in enclosing) for enclosing in closures
-    ]
+    # An optimizer that encloses too much may belong to the previous update.
+    is_repeated = [any(len(backward.forward_starts(*span)) > 1 for span in enclosing) for enclosing in closures]
     has_cut = [
         repeated or any(span.end in cut for span in enclosing)
         for repeated, enclosing in zip(is_repeated, closures, strict=True)
@@ -160,13 +152,13 @@ def updates(records: Records, backward: Passes, draft: Draft) -> list[Update]:
     ]
 
 
-def _on_their_own(records: Records, backward: Passes, draft: Draft) -> tuple[list[CpuSpan], set[float]]:
-    """Return the optimizers' spans that lie in no backward function, and where some are cut off by the next step."""
+def _top_level_spans(records: Records, backward: Passes, draft: Draft) -> tuple[list[CpuSpan], set[float]]:
+    """Return the optimizers' spans outside of backward functions, and the ends of those cut by the next step."""
     steps = np.sort([step.begin for step in records.steps])
     spans, cut = [], set()
     for span in sorted(set(records.optimizers)):
-        place = int(np.searchsorted(backward.begin, span.begin, side="right")) - 1
-        if place >= 0 and backward.begin[place] < span.begin and backward.end[place] > span.end:
+        function = int(np.searchsorted(backward.begin, span.begin, side="right")) - 1
+        if function >= 0 and backward.begin[function] < span.begin and backward.end[function] > span.end:
             draft.skipped["Optimizer.step within the backward pass: its time is the pass's"] += 1
             continue
         following = steps[np.searchsorted(steps, span.begin, side="right") :]
@@ -179,7 +171,7 @@ def _on_their_own(records: Records, backward: Passes, draft: Draft) -> tuple[lis
 
 
 def _merged(spans: Sequence[CpuSpan]) -> list[CpuSpan]:
-    """Return spans without those that lie within others: a wrapper's step calls that of its optimizer."""
+    """Return spans without nested ones: a wrapper's step calls that of its optimizer."""
     merged: list[CpuSpan] = []
     for span in sorted(spans):
         if merged and span.begin < merged[-1].end:

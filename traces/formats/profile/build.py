@@ -1,4 +1,4 @@
-"""From a profile's records to a draft: gradients, layers, iterations and groups."""
+"""Conversion of a profile's records to a draft: gradients, layers, iterations and groups."""
 
 from __future__ import annotations
 
@@ -9,21 +9,18 @@ from gradwire.scenarios.errors import TraceError
 from gradwire.traces.formats.draft import Draft, Gradient
 from gradwire.traces.formats.profile.backward import passes, updates
 from gradwire.traces.formats.profile.collectives import count_unknown_groups, gradient_collectives
-from gradwire.traces.formats.profile.iterations import Iteration, checked_steps, iterations, usual_count
-from gradwire.traces.formats.profile.records import Call, Records
+from gradwire.traces.formats.profile.iterations import ProfiledIteration, checked_steps, iterations, usual_count
+from gradwire.traces.formats.profile.records import GradientCall, Records
 from gradwire.traces.formats.profile.stray import drop_stray_records
-from gradwire.traces.formats.profile.timeline import Timeline, launches_nothing, timeline
+from gradwire.traces.formats.profile.timeline import AcceleratorTimeline, launches_nothing, timeline
 from gradwire.traces.formats.profile.times import timing
 
-STRAY = 0.1
-"""A process with fewer of the training records than this share is no rank but a damaged record. Our choice."""
+STRAY_SHARE = 0.1
+"""A process with a smaller share of the training records is not a rank but a damaged record. Our choice."""
 
 
-def build(records: Records, draft: Draft, rank: int, where: str) -> None:
-    """Fill in the draft.
-
-    TraceError if the file holds several ranks, or launches of an accelerator whose work is not in it.
-    """
+def fill_draft(records: Records, draft: Draft, rank: int, where: str) -> None:
+    """Fill in the draft. TraceError if the file holds several ranks, or launches of an accelerator without its work."""
     _refuse_several_ranks(records, where)
     if category := launches_nothing(records):
         raise TraceError(
@@ -68,45 +65,45 @@ def build(records: Records, draft: Draft, rank: int, where: str) -> None:
 
 def _refuse_several_ranks(records: Records, where: str) -> None:
     most = max(records.processes.values(), default=0)
-    ranks = sorted(process for process, count in records.processes.items() if count > STRAY * most)
+    ranks = sorted(process for process, count in records.processes.items() if count > STRAY_SHARE * most)
     if len(ranks) > 1:
         listed = ", ".join(ranks[:8])
         raise TraceError(f"holds several ranks (processes {listed})", where, "one rank per file")
 
 
-def _with_all_kernels(chosen: list[Iteration], accelerator: Timeline, draft: Draft) -> list[Iteration]:
-    """Return the iterations that launched as many kernels as most did, if some kernels cannot be believed.
-
-    A kernel that lacks its launch looks like one from before the recording.
-    """
+def _with_all_kernels(
+    chosen: list[ProfiledIteration], accelerator: AcceleratorTimeline, draft: Draft
+) -> list[ProfiledIteration]:
+    """Return the iterations that launched as many kernels as most did, if some kernels are doubtful. A kernel without
+    its launch looks like one from before the recording."""
     stream = accelerator.compute
     if stream is None or not accelerator.has_doubts:
         return chosen
-    partial = [each for each in chosen if stream.lacks_many(each.begin, each.high)]
+    partial = [it for it in chosen if stream.lacks_many(it.begin, it.high)]
     draft.doubtful["iterations that lack the kernels of many launches"] += len(partial)
-    chosen = [each for each in chosen if each not in partial]
-    counts = [stream.count(each.begin, each.high) for each in chosen]
+    chosen = [it for it in chosen if it not in partial]
+    counts = [stream.count(it.begin, it.high) for it in chosen]
     usual = usual_count(counts)
-    whole = [each for each, count in zip(chosen, counts, strict=True) if usual in (None, count)]
+    whole = [it for it, count in zip(chosen, counts, strict=True) if usual in (None, count)]
     draft.doubtful["iterations with other kernels than most"] += len(chosen) - len(whole)
     return whole
 
 
-def _describe(calls: Sequence[Call], by_parameter: bool, draft: Draft) -> None:
+def _describe(calls: Sequence[GradientCall], by_parameter: bool, draft: Draft) -> None:
     """Add a layer and a gradient for each call: back to front, the first call belongs to the last layer."""
     word = "parameter" if by_parameter else "bucket" if calls[0].kind == "all_reduce" else "unit"
     last = len(calls) - 1
-    for place in range(last, -1, -1):
-        layer = last - place
+    for index in range(last, -1, -1):
+        layer = last - index
         draft.layers.append(f"{word}{layer}")
-        call = calls[place]
+        call = calls[index]
         draft.gradients.append(Gradient(f"{word}{layer}", call.numel, call.dtype, layer, call.shape))
 
 
 def _groups(
-    buckets: Sequence[Call], gradients: Sequence[Call], by_parameter: bool, skipped: Counter[str]
+    buckets: Sequence[GradientCall], gradients: Sequence[GradientCall], by_parameter: bool, skipped: Counter[str]
 ) -> list[dict[str, object]]:
-    """Return which gradients travel together: each bucket, or the parameters that fill it in order of readiness."""
+    """Return the gradients that travel together: each bucket, or the parameters that fill it in order of readiness."""
     last = len(gradients) - 1
     if not by_parameter:
         kind = "ddp_bucket" if gradients[0].kind == "all_reduce" else "fsdp_unit"
@@ -115,15 +112,15 @@ def _groups(
     taken = 0
     for bucket in buckets:
         filled, members = 0, []
-        scattered = bucket.kind == "reduce_scatter"
+        is_scattered = bucket.kind == "reduce_scatter"
         # A DDP bucket is full at a certain size. An FSDP unit may be padded, and is sent when its last
         # parameter is ready.
-        while taken <= last and (gradients[taken].at <= bucket.at if scattered else filled < bucket.numel):
+        while taken <= last and (gradients[taken].at <= bucket.at if is_scattered else filled < bucket.numel):
             filled += gradients[taken].numel
             members.append(last - taken)
             taken += 1
-        if not members or filled > bucket.numel or (filled < bucket.numel and not scattered):
+        if not members or filled > bucket.numel or (filled < bucket.numel and not is_scattered):
             skipped["buckets that do not match the parameters in order of readiness"] += 1
             return []
-        groups.append({"kind": "fsdp_unit" if scattered else "ddp_bucket", "tensors": members})
+        groups.append({"kind": "fsdp_unit" if is_scattered else "ddp_bucket", "tensors": members})
     return groups

@@ -1,4 +1,4 @@
-"""Sorting of a profile's events into records; what is no record of a training step is counted by name."""
+"""Sorting of a profile's events into records; events unrelated to a training step are counted by name."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import re
 from typing import Any
 
 from gradwire.traces.formats.draft import Draft
-from gradwire.traces.formats.profile.records import DEVICE, HOST, UNKNOWN, Call, CpuSpan, Records, Step
+from gradwire.traces.formats.profile.records import DEVICE, HOST, UNKNOWN, CpuSpan, GradientCall, Records, Step
 from gradwire.traces.formats.profile.values import (
     DTYPES,
     correlation_of,
+    input_tensor,
     kernel_collective,
     number,
-    shaped,
     type_name,
     without_digits,
 )
@@ -49,11 +49,9 @@ _BACKWARD = re.compile(r"Backward\d*$")
 
 
 def side_of(category: str) -> str:
-    """Return HOST, DEVICE or UNKNOWN for a category of an accelerator's record, and "" for any other.
-
-    Kineto calls launches `*_runtime` or `*_driver` for every vendor. A category that no rule names is UNKNOWN: the row
-    of its records decides (see `gradwire.traces.formats.profile.timeline`).
-    """
+    """Return HOST, DEVICE or UNKNOWN for a category of an accelerator's record, and "" for any other. Kineto calls
+    launches `*_runtime` or `*_driver` for every vendor. A category that no rule names is UNKNOWN: the row of its
+    records decides (see `gradwire.traces.formats.profile.timeline`)."""
     lower = category.lower()
     if lower in _DEVICE:
         return DEVICE
@@ -69,17 +67,17 @@ def sort_event(event: dict[str, Any], records: Records, draft: Draft) -> None:
     if phase != "X":
         draft.skipped[f"events with ph {phase} ({category})" if category else f"events with ph {phase}"] += 1
         return
-    name, begin, lasts = event.get("name"), number(event.get("ts")), number(event.get("dur", 0))
+    name, begin, duration = event.get("name"), number(event.get("ts")), number(event.get("dur", 0))
     args = event.get("args")
     args = args if isinstance(args, dict) else {}
-    if not isinstance(name, str) or math.isnan(begin) or not lasts >= 0:
+    if not isinstance(name, str) or math.isnan(begin) or not duration >= 0:
         draft.skipped["events without name, ts or dur"] += 1
         if category in ("cpu_op", "user_annotation") and isinstance(name, str):
             records.lost[_kind_of(name)] += 1
         return
     row = records.row(event.get("pid"), event.get("tid"))
-    span = CpuSpan(begin, begin + lasts)
-    is_timed = begin != 0 or lasts != 0
+    span = CpuSpan(begin, begin + duration)
+    is_timed = begin != 0 or duration != 0
     side = side_of(category) if category else ""
     if side == DEVICE or (side == UNKNOWN and not math.isnan(correlation_of(args))):
         assert category is not None
@@ -108,7 +106,7 @@ def _count_process(event: dict[str, Any], records: Records) -> None:
 
 
 def _kind_of(name: str) -> str:
-    """Return which kind of training record a record with this name is, "" for none."""
+    """Return the kind of training record that a name implies, "" for none."""
     if name.startswith("Optimizer.step#"):
         return "optimizer"
     if name.startswith(_ENGINE):
@@ -117,14 +115,7 @@ def _kind_of(name: str) -> str:
 
 
 def _device_record(
-    category: str,
-    side: str,
-    name: str,
-    span: CpuSpan,
-    row: int,
-    args: dict[str, Any],
-    records: Records,
-    draft: Draft,
+    category: str, side: str, name: str, span: CpuSpan, row: int, args: dict[str, Any], records: Records, draft: Draft
 ) -> None:
     if side == DEVICE:
         draft.understood[f"{category} events"] += 1
@@ -132,8 +123,8 @@ def _device_record(
         _COMMUNICATION.match(name) is not None or "Collective name" in args
     )
     if communicates:
-        called = str(args.get("Collective name") or kernel_collective(name))
-        _collective(args, called, span.begin, row, records, draft)
+        collective = str(args.get("Collective name") or kernel_collective(name))
+        _collective(args, collective, span.begin, row, records, draft)
     records.add_activity(category, side, span, correlation_of(args), row, name, communicates)
 
 
@@ -151,9 +142,7 @@ def _annotation(name: str, span: CpuSpan, row: int, records: Records, draft: Dra
         draft.skipped[f"annotation {without_digits(name)}"] += 1
 
 
-def _operator(
-    name: str, span: CpuSpan, row: int, args: dict[str, Any], records: Records, draft: Draft
-) -> None:
+def _operator(name: str, span: CpuSpan, row: int, args: dict[str, Any], records: Records, draft: Draft) -> None:
     if name.startswith(_ENGINE):
         functions = records.functions
         functions.begin.append(span.begin)
@@ -162,26 +151,26 @@ def _operator(
         functions.accumulates.append(_GRADIENT_ENDS.search(name) is not None)
         draft.understood["autograd functions"] += 1
     elif name == _ACCUMULATE:
-        sized = shaped(args)
-        if sized is None:
+        tensor = input_tensor(args)
+        if tensor is None:
             draft.skipped["AccumulateGrad without a shape (profile with record_shapes=True)"] += 1
         else:
-            records.accumulated.append(Call("parameter", span.end, *sized))
+            records.accumulated.append(GradientCall("parameter", span.end, *tensor))
             draft.understood["AccumulateGrad with a shape"] += 1
     elif name == "record_param_comms":
-        called = str(args.get("Collective name", ""))
-        _collective(args, called, span.begin, row, records, draft, is_call=True)
+        collective = str(args.get("Collective name", ""))
+        _collective(args, collective, span.begin, row, records, draft, is_call=True)
     elif name in ("c10d::allreduce_", "c10d::_reduce_scatter_base_"):
         kind = "all_reduce" if "allreduce" in name else "reduce_scatter"
-        sized = shaped(args, 0 if kind == "all_reduce" else 1)  # a reduce-scatter names its output first
-        if sized is None:
+        tensor = input_tensor(args, 0 if kind == "all_reduce" else 1)  # a reduce-scatter names its output first
+        if tensor is None:
             draft.skipped[f"{name} without a shape"] += 1
         else:
-            records.operators.append(Call(kind, span.begin, *sized, row=row))
+            records.operators.append(GradientCall(kind, span.begin, *tensor, row=row))
             draft.understood[f"{name} with a shape"] += 1
     else:
         if args.get("Fwd thread id") == 0 and "Sequence number" in args:
-            records.forward.append(span.begin)  # an operator that autograd noted for the backward pass
+            records.forward.append(span.begin)  # autograd recorded this operator for the backward pass
             records.forward_rows.append(row)
         if _BACKWARD.search(name):
             records.backward_operators.setdefault(row, []).append(span)
@@ -189,15 +178,9 @@ def _operator(
 
 
 def _collective(
-    args: dict[str, Any],
-    name: str,
-    begin: float,
-    row: int,
-    records: Records,
-    draft: Draft,
-    is_call: bool = False,
+    args: dict[str, Any], name: str, begin: float, row: int, records: Records, draft: Draft, is_call: bool = False
 ) -> None:
-    """Note a collective by its kernel or, if `is_call`, by its call on the CPU."""
+    """Add a collective by its kernel or, if `is_call`, by its call on the CPU."""
     origin = "calls" if is_call else "kernels"
     plain = re.sub(r"[^a-z]", "", name.lower())
     kind = _COLLECTIVES.get(plain)
@@ -206,7 +189,7 @@ def _collective(
     if kind is None:
         draft.skipped[f"{origin} of {name or 'a collective without a name'}"] += 1
         if plain in _GATHERS and size > 1 and dtype:
-            records.gathers.append(Call("all_gather", begin, int(size), dtype, group=group, row=row))
+            records.gathers.append(GradientCall("all_gather", begin, int(size), dtype, group=group, row=row))
     elif math.isnan(size):
         draft.skipped[f"{origin} of {kind} without an element count (PyTorch before 2.2)"] += 1
     elif dtype is None:
@@ -215,12 +198,12 @@ def _collective(
         draft.skipped[f"{origin} of {kind} of one element or none"] += 1
     else:
         calls = records.calls if is_call else records.kernel_calls
-        calls.append(Call(kind, begin, int(size), dtype, (), correlation_of(args), group, row))
+        calls.append(GradientCall(kind, begin, int(size), dtype, (), correlation_of(args), group, row))
         draft.understood[f"{origin} of {kind}"] += 1
 
 
 def _group(args: dict[str, Any], records: Records) -> str:
-    """Return the name of a collective's process group, its ranks where it has no name; note its description."""
+    """Return the name of a collective's process group, or its ranks; store its description."""
     name = args.get("Process Group Name", args.get("Process Group Ranks", ""))
     key = str(name)[:200] if isinstance(name, (str, int)) else ""
     description = args.get("Process Group Description")
@@ -230,7 +213,7 @@ def _group(args: dict[str, Any], records: Records) -> str:
 
 
 def describe_groups(header: dict[str, Any], records: Records) -> None:
-    """Take descriptions of process groups from the header's `distributedInfo`, where the records have none."""
+    """Add missing descriptions of process groups from the header's `distributedInfo`."""
     job = header.get("distributedInfo")
     groups = job.get("pg_config") if isinstance(job, dict) else None
     for group in groups if isinstance(groups, list) else []:

@@ -1,9 +1,9 @@
-"""Iterations of a profile: from one update to the next, whatever the profiler's own steps enclose.
+"""Iterations of a profile: from one update to the next, independent of the profiler's steps.
 
-An iteration is a run of forward and backward passes up to the update behind them. So it does not matter whether
+An iteration is a run of forward and backward passes up to the following update. So it does not matter whether
 `profiler.step()` is called before or after the update, once for each micro-batch, or not at all. Without a recorded
 optimizer each `ProfilerStep#` is an iteration. Only iterations of the most frequent kind are chosen: with the same
-gradients, passes and optimizers. The others, such as DDP's first step and what was cut off, are counted.
+gradients, passes and optimizers. The others, such as DDP's first step and incomplete ones, are counted.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from gradwire.scenarios.errors import TraceError
 from gradwire.traces.formats.draft import Draft
 from gradwire.traces.formats.profile.backward import Passes, Update
 from gradwire.traces.formats.profile.collectives import within_backward
-from gradwire.traces.formats.profile.records import Call, Records, Step
+from gradwire.traces.formats.profile.records import GradientCall, Records, Step
 
 OTHER_GRADIENTS = "iterations with other gradients than most"
 
 
 @dataclass
-class Iteration:
+class ProfiledIteration:
     """An iteration on the CPU's clock, in microseconds.
 
-    begin : before its first kernel is launched; -inf where the file does not say.
-    low, high : its stretch of the recording, from one update's end to the next one's.
+    begin : before its first kernel is launched; -inf if unknown.
+    low, high : its part of the recording, from one update's end to the next one's.
     starts : of the forward pass of each micro-batch.
     """
 
@@ -37,32 +37,28 @@ class Iteration:
     low: float
     high: float
     begin: float
-    calls: list[Call]
-    collectives: list[Call]
+    calls: list[GradientCall]
+    collectives: list[GradientCall]
     starts: list[float]
     functions: int
     update: Update | None
 
     def kind(self) -> tuple[object, ...]:
-        """Return what iterations of a kind have in common."""
+        """Return the key that iterations of the same kind share."""
         gradients = tuple((call.numel, call.dtype, call.shape) for call in self.calls)
         return gradients, max(len(self.starts), 1), len(self.update.windows) if self.update else 0
 
 
 def checked_steps(records: Records, where: str, draft: Draft) -> list[Step]:
-    """Return the `ProfilerStep#` annotations in order, none longer than up to the next.
-
-    TraceError if a number comes twice: then the file holds several ranks.
-    """
+    """Return the `ProfilerStep#` annotations in order, each ending before the next. TraceError for a repeated number:
+    then the file holds several ranks."""
     steps = sorted(set(records.steps))
     draft.doubtful["ProfilerStep annotations recorded twice"] += len(records.steps) - len(steps)
     numbers = Counter(step.number for step in steps)
-    again = next((number for number, count in numbers.items() if count > 1), None)
-    if again is not None:
+    repeated = next((number for number, count in numbers.items() if count > 1), None)
+    if repeated is not None:
         raise TraceError(
-            f"holds several ranks (ProfilerStep#{again} comes {numbers[again]} times)",
-            where,
-            "one rank per file",
+            f"holds several ranks (ProfilerStep#{repeated} comes {numbers[repeated]} times)", where, "one rank per file"
         )
     cut = []
     for index, step in enumerate(steps):
@@ -74,8 +70,8 @@ def checked_steps(records: Records, where: str, draft: Draft) -> list[Step]:
 
 
 def iterations(
-    gradients: list[Call],
-    collectives: list[Call],
+    gradients: list[GradientCall],
+    collectives: list[GradientCall],
     by_parameter: bool,
     backward: Passes,
     updates: Sequence[Update],
@@ -83,65 +79,63 @@ def iterations(
     has_launches: bool,
     records: Records,
     draft: Draft,
-) -> list[Iteration]:
-    """Return the iterations of the most frequent kind, in order.
-
-    `gradients` are the calls that stand for gradients, parameters or `collectives`; both are in order. Without launches
-    collectives have the accelerator's times, which only steps as a whole can be compared with.
-    """
+) -> list[ProfiledIteration]:
+    """Return the iterations of the most frequent kind, in order. `gradients` are the calls that stand for gradients,
+    parameters or `collectives`; both are in order. Without launches, collectives have the accelerator's times,
+    comparable only with whole steps."""
     stretches = _stretches(updates, steps, has_launches, draft)
     moments, exchanged = [call.at for call in gradients], [call.at for call in collectives]
-    every = []
-    taken = sorted_out = 0
-    for index, (low, high, update, own) in enumerate(stretches):
+    candidates = []
+    n_gradients = n_collectives = 0
+    for index, (low, high, update, step_index) in enumerate(stretches):
         calls = gradients[bisect_right(moments, low) : bisect_right(moments, high)]
-        sent = collectives[bisect_right(exchanged, low) : bisect_right(exchanged, high)]
-        taken += len(calls)
-        sorted_out += len(sent)
+        calls_within = collectives[bisect_right(exchanged, low) : bisect_right(exchanged, high)]
+        n_gradients += len(calls)
+        n_collectives += len(calls_within)
         span = backward.functions(low, high)
         first = float(backward.begin[span.start]) if span.stop > span.start else -math.inf
         last_end = backward.last_end(low, high) if math.isfinite(first) else math.inf
         limit = update.windows[0].end if update and has_launches else high
-        silent = Draft("") if by_parameter else draft
-        largest = max((call.numel for call in [*calls, *sent]), default=0)
+        report = Draft("") if by_parameter else draft
+        largest = max((call.numel for call in [*calls, *calls_within]), default=0)
         if by_parameter:
             is_early = [call.at < first for call in calls]
             draft.doubtful["gradients before the backward pass, left out"] += sum(is_early)
             calls = [call for call, early in zip(calls, is_early, strict=True) if not early]
-        sent = within_backward(sent, first, last_end, limit, largest, silent)
+        calls_within = within_backward(calls_within, first, last_end, limit, largest, report)
         if not by_parameter:
-            calls = sent
+            calls = calls_within
         if not calls:
             continue
         starts = backward.forward_starts(low, calls[-1].at)
-        step = own if own is not None else _step_of(steps, calls[0].at)
+        step = step_index if step_index is not None else _step_of(steps, calls[0].at)
         if steps and step is None:
             draft.skipped["gradients outside of every iteration"] += len(calls)
             continue
         begin = _begin(low, starts, first, calls, steps, update is not None)
-        every.append(
-            Iteration(
+        candidates.append(
+            ProfiledIteration(
                 steps[step].number if step is not None else index,
                 step,
                 low,
                 high,
                 begin,
                 _last_micro_batch(calls, starts, draft),
-                sent,
+                calls_within,
                 starts,
                 span.stop - span.start,
                 update,
             )
         )
-    outside = len(gradients) - taken if by_parameter else len(collectives) - sorted_out
+    outside = len(gradients) - n_gradients if by_parameter else len(collectives) - n_collectives
     draft.skipped["gradients outside of every iteration"] += outside
-    return _chosen(every, records, draft)
+    return _chosen(candidates, records, draft)
 
 
 def _stretches(
     updates: Sequence[Update], steps: Sequence[Step], has_launches: bool, draft: Draft
 ) -> list[tuple[float, float, Update | None, int | None]]:
-    """Return (low, high, update, index of its step) of each stretch that may be an iteration."""
+    """Return (low, high, update, index of its step) of each part of the recording that may be an iteration."""
     if updates and (has_launches or not steps):
         if not steps:
             draft.skipped["no ProfilerStep: iterations are cut at the ends of optimiser steps"] += 1
@@ -151,8 +145,8 @@ def _stretches(
         begins = [update.begin for update in updates]
         stretches: list[tuple[float, float, Update | None, int | None]] = []
         for n, step in enumerate(steps):
-            own = updates[bisect_left(begins, step.begin) : bisect_left(begins, step.end)]
-            stretches.append((step.begin, step.end, own[0] if own else None, n))
+            step_updates = updates[bisect_left(begins, step.begin) : bisect_left(begins, step.end)]
+            stretches.append((step.begin, step.end, step_updates[0] if step_updates else None, n))
         return stretches
     draft.skipped["no ProfilerStep and no optimiser step: all is one iteration"] += 1
     return [(-math.inf, math.inf, None, None)]
@@ -164,13 +158,11 @@ def _step_of(steps: Sequence[Step], moment: float) -> int | None:
 
 
 def _begin(
-    low: float, starts: list[float], first: float, calls: list[Call], steps: Sequence[Step], has_update: bool
+    low: float, starts: list[float], first: float, calls: list[GradientCall], steps: Sequence[Step], has_update: bool
 ) -> float:
-    """Return the moment at which the iteration begins to launch kernels.
-
-    That is the profiler's step, if it begins between the update before and the forward pass. Else kernels behind the
-    update before, such as those of averages, cannot be separated from the forward pass but by its first operator.
-    """
+    """Return the moment at which the iteration begins to launch kernels. That is the profiler's step, if it begins
+    between the previous update and the forward pass. Otherwise kernels after that update, such as those of averages,
+    are separated from the forward pass only by its first operator."""
     if not steps or not has_update:
         return low
     earliest = min([*starts[:1], calls[0].at] + ([first] if math.isfinite(first) else []))
@@ -180,7 +172,7 @@ def _begin(
     return starts[0] if starts else low
 
 
-def _last_micro_batch(calls: list[Call], starts: list[float], draft: Draft) -> list[Call]:
+def _last_micro_batch(calls: list[GradientCall], starts: list[float], draft: Draft) -> list[GradientCall]:
     """Return the gradients of the last micro-batch: all, unless they repeat with forward passes in between."""
     count = len(calls)
     sequence = [(call.numel, call.dtype, call.shape) for call in calls]
@@ -194,55 +186,55 @@ def _last_micro_batch(calls: list[Call], starts: list[float], draft: Draft) -> l
     return calls
 
 
-def _chosen(every: list[Iteration], records: Records, draft: Draft) -> list[Iteration]:
-    """Return the iterations of the most frequent kind that are whole and have a single backward pass's update."""
-    sound = _without_several_updates(every, draft)
-    repeated = [each for each in sound if each.update is not None and each.update.has_repeated_closure]
-    draft.doubtful["iterations whose optimizer calls its closure several times"] += len(repeated)
-    unended = [each for each in sound if each.update is not None and each.update.is_open]
+def _chosen(candidates: list[ProfiledIteration], records: Records, draft: Draft) -> list[ProfiledIteration]:
+    """Return the complete iterations of the most frequent kind with a single update."""
+    valid = _without_several_updates(candidates, draft)
+    with_repeats = [it for it in valid if it.update is not None and it.update.has_repeated_closure]
+    draft.doubtful["iterations whose optimizer calls its closure several times"] += len(with_repeats)
+    unended = [it for it in valid if it.update is not None and it.update.is_open]
     draft.doubtful["iterations whose optimizer or closure has no known end"] += len(unended)
-    sound = [each for each in sound if each not in repeated and each not in unended]
+    valid = [it for it in valid if it not in with_repeats and it not in unended]
     if lost := records.lost[
         "optimizer"
-    ]:  # each may have made one iteration of two, or taken an optimizer from one
-        counts = Counter(each.kind() for each in sound)
-        rare = [each for each in sound if counts[each.kind()] <= lost]
-        draft.doubtful["iterations that may lack an optimizer whose record was lost"] += len(rare)
-        sound = [each for each in sound if counts[each.kind()] > lost]
-    kinds = Counter(each.kind() for each in sound).most_common(2)
+    ]:  # a lost record may have merged two iterations, or removed an optimizer from one
+        counts = Counter(it.kind() for it in valid)
+        suspects = [it for it in valid if counts[it.kind()] <= lost]
+        draft.doubtful["iterations that may lack an optimizer whose record was lost"] += len(suspects)
+        valid = [it for it in valid if counts[it.kind()] > lost]
+    kinds = Counter(it.kind() for it in valid).most_common(2)
     if not kinds:
         return []
     if len(kinds) == 2 and kinds[0][1] == kinds[1][1] and kinds[0][0][0] == kinds[1][0][0]:
-        # As many of one as of the other, with the same gradients: an update is missing, or was not recorded.
-        draft.doubtful["iterations with other micro-batches or optimizers than as many others"] += len(sound)
+        # Two equally frequent kinds with the same gradients: an update is missing, or was not recorded.
+        draft.doubtful["iterations with other micro-batches or optimizers than as many others"] += len(valid)
         return []
-    chosen = [each for each in sound if each.kind() == kinds[0][0]]
-    draft.skipped[OTHER_GRADIENTS] += len(sound) - len(chosen)
-    return _whole(chosen, records, draft)
+    chosen = [it for it in valid if it.kind() == kinds[0][0]]
+    draft.skipped[OTHER_GRADIENTS] += len(valid) - len(chosen)
+    return _complete(chosen, records, draft)
 
 
-def _without_several_updates(every: list[Iteration], draft: Draft) -> list[Iteration]:
-    """Return the iterations without those of a profiler's step in which optimizers wait for different gradients."""
-    by_step: dict[int, list[Iteration]] = {}
-    for each in every:
-        if each.step is not None:
-            by_step.setdefault(each.step, []).append(each)
-    several = {step for step, members in by_step.items() if len({each.kind()[0] for each in members}) > 1}
-    draft.doubtful["steps whose optimizers wait for backward passes of their own"] += len(several)
-    return [each for each in every if each.step not in several]
+def _without_several_updates(candidates: list[ProfiledIteration], draft: Draft) -> list[ProfiledIteration]:
+    """Return the iterations without steps in which optimizers wait for different gradients."""
+    by_step: dict[int, list[ProfiledIteration]] = {}
+    for it in candidates:
+        if it.step is not None:
+            by_step.setdefault(it.step, []).append(it)
+    mixed_steps = {step for step, members in by_step.items() if len({it.kind()[0] for it in members}) > 1}
+    draft.doubtful["steps whose optimizers wait for backward passes of their own"] += len(mixed_steps)
+    return [it for it in candidates if it.step not in mixed_steps]
 
 
-def _whole(chosen: list[Iteration], records: Records, draft: Draft) -> list[Iteration]:
-    """Return the iterations without those that lack backward functions which others have."""
-    counts = [each.functions for each in chosen]
+def _complete(chosen: list[ProfiledIteration], records: Records, draft: Draft) -> list[ProfiledIteration]:
+    """Return the iterations without those that lack backward functions of others."""
+    counts = [it.functions for it in chosen]
     usual = max(counts) if records.lost["function"] else usual_count(counts)
-    whole = [each for each in chosen if usual in (None, each.functions)]
+    whole = [it for it in chosen if usual in (None, it.functions)]
     draft.doubtful["iterations with other backward functions than most"] += len(chosen) - len(whole)
     return whole
 
 
 def usual_count(counts: Sequence[int]) -> int | None:
-    """Return the number that two thirds of the counts are, and at least two; None if there is none."""
+    """Return the value of at least two thirds of the counts, and at least two; None if there is none."""
     if not counts:
         return None
     usual, times = Counter(counts).most_common(1)[0]

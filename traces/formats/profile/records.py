@@ -1,4 +1,4 @@
-"""Records of a profile that matter for a training step, in arrays: large files hold millions of kernels.
+"""Records of a profile needed for a training step, in arrays: large files hold millions of kernels.
 
 Times are microseconds of the profiler's clock (float64).
 """
@@ -15,7 +15,7 @@ HOST, DEVICE, UNKNOWN = "host", "device", "unknown"
 """Sides of an accelerator's record: a launch on the CPU, work on the accelerator, or not known by its category."""
 
 
-class Call(NamedTuple):
+class GradientCall(NamedTuple):
     """A gradient's collective or accumulation, called at `at`; `row` is the thread, `group` the process group."""
 
     kind: str
@@ -37,7 +37,7 @@ class Step(NamedTuple):
 
 
 class CpuSpan(NamedTuple):
-    """A stretch of time on the CPU."""
+    """Time span on the CPU."""
 
     begin: float
     end: float
@@ -63,7 +63,8 @@ class Activities:
 
 @dataclass
 class Functions:
-    """Autograd functions of the backward pass: columns of equal length; `accumulates` if gradients end in it."""
+    """Autograd functions of the backward pass: columns of equal length; `accumulates` is true if gradients end
+    in it."""
 
     begin: array[float] = field(default_factory=_floats)
     end: array[float] = field(default_factory=_floats)
@@ -73,18 +74,16 @@ class Functions:
 
 @dataclass
 class Records:
-    """All of a profile that matters. A row is a (process, thread or stream) of the timeline."""
+    """All needed records of a profile. A row is a (process, thread or stream) of the timeline."""
 
     steps: list[Step] = field(default_factory=list)
     optimizers: list[CpuSpan] = field(default_factory=list)
-    accumulated: list[Call] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)  # record_param_comms
-    operators: list[Call] = field(default_factory=list)  # c10d::allreduce_ with shapes
-    kernel_calls: list[Call] = field(default_factory=list)  # NCCL kernels
-    gathers: list[Call] = field(default_factory=list)  # all-gathers, which SyncBatchNorm's forward pass calls
-    forward: array[float] = field(
-        default_factory=_floats
-    )  # operators that autograd noted for the backward pass
+    accumulated: list[GradientCall] = field(default_factory=list)
+    calls: list[GradientCall] = field(default_factory=list)  # record_param_comms
+    operators: list[GradientCall] = field(default_factory=list)  # c10d::allreduce_ with shapes
+    kernel_calls: list[GradientCall] = field(default_factory=list)  # NCCL kernels
+    gathers: list[GradientCall] = field(default_factory=list)  # all-gathers, as called by SyncBatchNorm's forward pass
+    forward: array[float] = field(default_factory=_floats)  # operators that autograd recorded for the backward pass
     forward_rows: array[int] = field(default_factory=lambda: array("l"))
     functions: Functions = field(default_factory=Functions)
     backward_operators: dict[int, list[CpuSpan]] = field(default_factory=dict)  # FooBackward, by row
@@ -95,7 +94,7 @@ class Records:
     trainers: set[int] = field(default_factory=set)  # rows that call the model and the optimizer
     processes: Counter[str] = field(default_factory=Counter)  # training records of each process
     descriptions: dict[str, str] = field(default_factory=dict)  # of process groups
-    lost: Counter[str] = field(default_factory=Counter)  # records left out since their times cannot be
+    lost: Counter[str] = field(default_factory=Counter)  # records left out for impossible times
 
     def row(self, process: object, thread: object) -> int:
         """Return the number of a row."""

@@ -1,4 +1,4 @@
-"""Records of the CPU whose time lies far outside of the recording."""
+"""Removal of CPU records whose time lies far outside of the recording."""
 
 from __future__ import annotations
 
@@ -12,21 +12,19 @@ from numpy.typing import NDArray
 from gradwire.traces.formats.draft import Draft
 from gradwire.traces.formats.profile.records import Records
 
-FAR = 2
-"""Times the length of most of the recording that a record lies outside of it. Our choice."""
-FEW = 10
-"""A recording of fewer records has no length to compare with."""
+FAR_FACTOR = 2
+"""A record is stray if it lies this many lengths of (most of) the recording outside of it. Our choice."""
+MIN_RECORDS = 10
+"""Minimum number of records to determine the length of a recording."""
 
 T = TypeVar("T")
 Bools = NDArray[np.bool_]
 
 
 def drop_stray_records(records: Records, draft: Draft) -> None:
-    """Remove the CPU's records far before or behind all others, and count them by kind.
-
-    A damaged time puts a record into another step, or before all of them. Steps that then lack a function, a gradient
-    or an optimizer are left out later.
-    """
+    """Remove the CPU's records far before or after all others, and count them by kind. A damaged time puts a record
+    into another step, or before all of them. Steps that then lack a function, a gradient or an optimizer are left out
+    later."""
     functions = records.functions
     times = {
         "autograd functions": functions.begin,
@@ -36,27 +34,29 @@ def drop_stray_records(records: Records, draft: Draft) -> None:
         "ProfilerStep annotations": [step.begin for step in records.steps],
         "Optimizer.step annotations": [span.begin for span in records.optimizers],
     }
-    every = np.concatenate([np.array(each, dtype=np.float64) for each in times.values()])
-    if len(every) < FEW:
+    all_times = np.concatenate([np.array(values, dtype=np.float64) for values in times.values()])
+    if len(all_times) < MIN_RECORDS:
         return
-    early, late = np.quantile(every, (0.1, 0.9))
-    least, most = early - FAR * (late - early), late + FAR * (late - early)
-    stray = {kind: _outside(each, least, most) for kind, each in times.items()}
-    if not any(each.any() for each in stray.values()):
+    early, late = np.quantile(all_times, (0.1, 0.9))
+    least, most = early - FAR_FACTOR * (late - early), late + FAR_FACTOR * (late - early)
+    stray = {kind: _outside(values, least, most) for kind, values in times.items()}
+    if not any(mask.any() for mask in stray.values()):
         return
-    for kind, each in stray.items():
-        draft.doubtful[f"{kind} at a time far outside of the recording, left out"] += int(each.sum())
-    kept = ~stray["autograd functions"]
-    functions.begin, functions.end = (array("d", np.array(each)[kept]) for each in (functions.begin, functions.end))
-    functions.row = array("l", np.array(functions.row)[kept].tolist())
-    functions.accumulates = array("b", np.array(functions.accumulates)[kept].tolist())
-    records.lost["function"] += int((~kept).sum())
+    for kind, mask in stray.items():
+        draft.doubtful[f"{kind} at a time far outside of the recording, left out"] += int(mask.sum())
+    is_valid = ~stray["autograd functions"]
+    functions.begin, functions.end = (
+        array("d", np.array(column)[is_valid]) for column in (functions.begin, functions.end)
+    )
+    functions.row = array("l", np.array(functions.row)[is_valid].tolist())
+    functions.accumulates = array("b", np.array(functions.accumulates)[is_valid].tolist())
+    records.lost["function"] += int((~is_valid).sum())
     records.lost["optimizer"] += int(stray["Optimizer.step annotations"].sum())
     records.accumulated = _without(records.accumulated, stray["AccumulateGrad"])
-    of_calls = len(records.calls)
+    n_calls = len(records.calls)
     records.calls, records.operators = (
-        _without(records.calls, stray["collectives"][:of_calls]),
-        _without(records.operators, stray["collectives"][of_calls:]),
+        _without(records.calls, stray["collectives"][:n_calls]),
+        _without(records.operators, stray["collectives"][n_calls:]),
     )
     is_forward = ~stray["forward operators"]
     records.forward = array("d", np.array(records.forward)[is_forward])

@@ -1,4 +1,4 @@
-"""Times of an iteration from its passes on the CPU and the kernels that they launched."""
+"""Times of an iteration from its passes on the CPU and the kernels they launched."""
 
 from __future__ import annotations
 
@@ -6,38 +6,38 @@ import math
 
 import numpy as np
 
-from gradwire.traces.formats.draft import PS_PER_US, Draft, Timing, spread_forward
+from gradwire.traces.formats.draft import PS_PER_US, Draft, Timing, estimate_forward
 from gradwire.traces.formats.profile.backward import Passes
-from gradwire.traces.formats.profile.iterations import Iteration
+from gradwire.traces.formats.profile.iterations import ProfiledIteration
 from gradwire.traces.formats.profile.records import CpuSpan
-from gradwire.traces.formats.profile.timeline import Doubt, KernelStream, Timeline
+from gradwire.traces.formats.profile.timeline import AcceleratorTimeline, DoubtfulRecord, KernelStream
 
 
 def timing(
-    iteration: Iteration, backward: Passes, accelerator: Timeline, rank: int, draft: Draft
+    iteration: ProfiledIteration, backward: Passes, accelerator: AcceleratorTimeline, rank: int, draft: Draft
 ) -> Timing | None:
-    """Return the times of one iteration; None, and counted, if a record that they depend on is missing or doubtful."""
+    """Return the times of one iteration; None, and counted, if they depend on a missing or doubtful record."""
     calls = iteration.calls
     start_of_pass = max([start for start in iteration.starts if start < calls[0].at], default=iteration.begin)
     functions = backward.functions(max(start_of_pass, iteration.low), iteration.high)
     first = float(backward.begin[functions.start]) if functions.stop > functions.start else math.nan
     try:
         if accelerator.compute is not None:
-            found = _on_accelerator(iteration, first, backward, accelerator, draft)
+            result = _on_accelerator(iteration, first, backward, accelerator, draft)
         else:
-            found = _on_cpu(iteration, first)
-    except Doubt:
+            result = _on_cpu(iteration, first)
+    except DoubtfulRecord:
         draft.doubtful["iterations left out, since a time of theirs depends on a doubtful record"] += 1
         return None
-    if found is None:
+    if result is None:
         return None
-    ready, middle = found
+    ready, middle = result
     if any(math.isnan(moment) for moment in ready):
         draft.skipped["iterations without kernels before a collective"] += 1
         return None
     try:
-        spent = _update(iteration, accelerator, draft)
-    except Doubt:
+        update_us = _update(iteration, accelerator, draft)
+    except DoubtfulRecord:
         draft.doubtful["iterations left out, since their update depends on a doubtful record"] += 1
         return None
     if math.isnan(middle):
@@ -48,14 +48,12 @@ def timing(
     if min(moments) < forward_end:
         draft.skipped["iterations with a gradient ready before the forward pass ended"] += 1
         return None
-    starts, ends = spread_forward(moments, forward_end, forward_end)
-    return Timing(
-        starts, ends, moments, max(moments), max(round(spent * PS_PER_US), 0), iteration.number, rank
-    )
+    starts, ends = estimate_forward(moments, forward_end, forward_end)
+    return Timing(starts, ends, moments, max(moments), max(round(update_us * PS_PER_US), 0), iteration.number, rank)
 
 
-def _on_cpu(iteration: Iteration, first: float) -> tuple[list[float], float]:
-    """Return readiness of each gradient and the end of the forward pass, microseconds since the start."""
+def _on_cpu(iteration: ProfiledIteration, first: float) -> tuple[list[float], float]:
+    """Return the ready time of each gradient and the end of the forward pass, microseconds since the start."""
     calls, start = iteration.calls, iteration.begin
     if not math.isfinite(start):
         start = calls[0].at if math.isnan(first) else min(calls[0].at, first)
@@ -63,9 +61,9 @@ def _on_cpu(iteration: Iteration, first: float) -> tuple[list[float], float]:
 
 
 def _on_accelerator(
-    iteration: Iteration, first: float, backward: Passes, accelerator: Timeline, draft: Draft
+    iteration: ProfiledIteration, first: float, backward: Passes, accelerator: AcceleratorTimeline, draft: Draft
 ) -> tuple[list[float], float] | None:
-    """Return the same from the compute stream; waiting for the next micro-batch's first kernel is no computing."""
+    """Return the same from the compute stream, without waits for the next micro-batch's first kernel."""
     stream = accelerator.compute
     assert stream is not None
     index = stream.first(iteration.begin, iteration.high)
@@ -81,10 +79,10 @@ def _on_accelerator(
     return ready, middle
 
 
-def _idle_before(moment: float, iteration: Iteration, backward: Passes, stream: KernelStream) -> float:
-    """Return how long the stream waits for the first kernel of the micro-batch whose forward pass begins then."""
+def _idle_before(moment: float, iteration: ProfiledIteration, backward: Passes, stream: KernelStream) -> float:
+    """Return the stream's wait for the first kernel of the micro-batch whose forward pass begins at `moment`."""
     if backward.is_cut[backward.functions(iteration.low, moment)].any():
-        raise Doubt  # where the backward pass before it ended is not known
+        raise DoubtfulRecord  # the end of the previous backward pass is unknown
     since = backward.last_end(iteration.low, moment)
     index = stream.first(since, iteration.high)
     if not index:
@@ -92,8 +90,8 @@ def _idle_before(moment: float, iteration: Iteration, backward: Passes, stream: 
     return max(float(stream.start[index] - stream.done(since)), 0.0)
 
 
-def _update(iteration: Iteration, accelerator: Timeline, draft: Draft) -> float:
-    """Return how long all optimizers of the iteration take, in microseconds."""
+def _update(iteration: ProfiledIteration, accelerator: AcceleratorTimeline, draft: Draft) -> float:
+    """Return the total time of the iteration's optimizers, in microseconds."""
     if iteration.update is None:
         draft.skipped["iterations without Optimizer.step: it takes no time"] += 1
         return 0.0
@@ -101,11 +99,11 @@ def _update(iteration: Iteration, accelerator: Timeline, draft: Draft) -> float:
     total = 0.0
     for window in iteration.update.windows:
         span = CpuSpan(min(max(window.begin, np.nextafter(last_call, math.inf)), window.end), window.end)
-        spent = [
-            lasted for stream in accelerator.streams.values() if (lasted := stream.spent(*span)) is not None
+        durations = [
+            duration for stream in accelerator.streams.values() if (duration := stream.spent(*span)) is not None
         ]
-        if not spent and accelerator.streams:
+        if not durations and accelerator.streams:
             draft.doubtful["updates without a kernel: no time is taken from them"] += 1
             continue
-        total += max(spent) if spent else span.end - span.begin
+        total += max(durations) if durations else span.end - span.begin
     return total

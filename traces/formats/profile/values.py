@@ -18,7 +18,7 @@ DTYPES = {
 _CORRELATIONS = ("correlation", "correlation_id", "correlation id", "correlationid", "Correlation")
 
 
-class Sized(NamedTuple):
+class TensorSpec(NamedTuple):
     """Elements, dtype and shape of a tensor."""
 
     numel: int
@@ -27,7 +27,7 @@ class Sized(NamedTuple):
 
 
 def number(value: object) -> float:
-    """Return `value` as a float; NaN if it is no number, not finite, or 2**53 or more."""
+    """Return `value` as a float; NaN if it is not a number, not finite, or 2**53 or more."""
     if isinstance(value, (int, float, str)) and not isinstance(value, bool):
         try:
             converted = float(value)
@@ -50,8 +50,8 @@ def type_name(dtype: object) -> str:
     return str(dtype).rpartition("::")[2].rpartition(".")[2].lower()
 
 
-def shaped(args: dict[str, Any], which: int = 0) -> Sized | None:
-    """Return shape and dtype of input `which`, also of a list of one tensor; None if they are not recorded."""
+def input_tensor(args: dict[str, Any], which: int = 0) -> TensorSpec | None:
+    """Return shape and dtype of input `which`, also of a list of one tensor; None if not recorded."""
     dims, types = args.get("Input Dims", args.get("Input dims")), args.get("Input type")
     if not isinstance(dims, list) or len(dims) <= which or not isinstance(types, list) or len(types) <= which:
         return None
@@ -62,7 +62,7 @@ def shaped(args: dict[str, Any], which: int = 0) -> Sized | None:
     whole = isinstance(shape, list) and all(type(n) is int and 0 < n < 2**48 for n in shape)
     if not whole or kind not in DTYPES or math.prod(shape) >= 2**48:
         return None
-    return Sized(math.prod(shape), DTYPES[kind], tuple(shape) or (1,))
+    return TensorSpec(math.prod(shape), DTYPES[kind], tuple(shape) or (1,))
 
 
 def kernel_collective(name: str) -> str:
@@ -72,5 +72,5 @@ def kernel_collective(name: str) -> str:
 
 
 def without_digits(name: str) -> str:
-    """Return a name without its numbers, so that equal things are counted together."""
+    """Return a name without its numbers, to count similar records together."""
     return re.sub(r"\d+", "N", name)[:60]

@@ -1,0 +1,1 @@
+"""Breakdown of iteration and message times into exact parts."""

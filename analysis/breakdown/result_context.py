@@ -1,0 +1,152 @@
+"""Context of a Result, rebuilt from its scenario: traces, network, routes, jobs.
+
+A Result holds its scenario and the digest of every trace. The traces must still be where they were.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gradwire.analysis.breakdown.program_replay import HostSlowdowns, ReplayedProgram, message_columns
+from gradwire.result_store.result import SCENARIO_FILE, Result
+from gradwire.scenarios.errors import GradwireError, ResultError
+from gradwire.scenarios.json_data import Json
+from gradwire.scenarios.loading.load import build_scenario
+from gradwire.scenarios.schema.network.fault import HostFault
+from gradwire.scenarios.validation.argument_checks import require_path
+from gradwire.topology.routing import build_routing
+from gradwire.traces.trace import resolve_trace
+from gradwire.workload.prerequisites import find_prerequisites
+from gradwire.workload.resolve import make_jobs
+
+if TYPE_CHECKING:
+    from gradwire.scenarios.schema.scenario import Scenario
+    from gradwire.traces.trace import Trace
+    from gradwire.workload.jobs import Job
+
+
+class ResultContext:
+    """A Result and the experiment it came from.
+
+    where : the Result's name in messages.
+    scenario, network, routing : the experiment.
+    simulated : true if simulated, false if from real sockets.
+    left_out : true if iterations were not simulated but repeated from others (`simulation.approximate`).
+    slow : periods in which hosts computed more slowly.
+    columns : all messages, see `message_columns`.
+    """
+
+    def __init__(self, result: Result, trace: Trace | None = None, where: str = "") -> None:
+        """`trace` : the trace that its jobs replayed, if it was passed to `simulate` and is not named in the scenario.
+        Raises `ResultError` if it holds no scenario, or a trace has changed. Raises `TraceError`, `ScenarioError` if a
+        trace or a file that the scenario names is missing."""
+        self.result, self.where = result, where or str(result.summary.get("name", "the Result"))
+        self.simulated = result.summary.get("engine", {}).get("kind") != "emulation"
+        self.left_out = bool(result.summary.get("approximate", {}).get("left_out"))
+        self.scenario = _scenario_of(result, self.where)
+        jobs = [table.name for table in self.scenario.job]
+        if trace is not None:  # a wrong trace is reported before the scenario is resolved with it
+            _check_traces(result, [(job, trace.name, trace) for job in jobs], self.where)
+        needs = find_prerequisites(self.scenario, trace)
+        named = [table.trace for table in self.scenario.job]
+        _check_traces(result, list(zip(jobs, named, needs.traces, strict=True)), self.where)
+        self.network, self.places = needs.network, needs.places
+        self.routing = build_routing(needs.network)
+        self.traces = needs.traces
+        self.jobs: list[Job] = make_jobs(self.scenario, needs)
+        self.slow = HostSlowdowns(
+            tuple(
+                (self._node(table.host), int(table.at), -1 if table.until is None else int(table.until), table.slowness)
+                for table in self.scenario.fault
+                if isinstance(table, HostFault) and table.slowness != 1.0
+            )
+        )
+        self.columns = message_columns(result, self.network.index)
+        self._by_job = {name: self.columns["job"] == n for n, name in enumerate(self.columns["jobs"])}
+
+    def _node(self, host: str) -> int:
+        """Return the node of a host that computes: its first NIC."""
+        cards = self.network.cards
+        return cards.node(cards.index[host], 0)
+
+    @cached_property
+    def played(self) -> list[ReplayedProgram]:
+        """Replays of every job. Raises ResultError if the Result is from real sockets (its clocks are not exact to the
+        picosecond), has repeated iterations, or does not follow from its scenario."""
+        if not self.simulated:
+            what = "comes from real sockets, which do not record when messages were released"
+            raise ResultError(what, self.where, "a simulated Result")
+        if self.left_out:
+            what = "has iterations that were not simulated but repeated from others (simulation.approximate)"
+            raise ResultError(what, self.where, "a Result of a run that simulates all iterations")
+        return [ReplayedProgram(self, job) for job in self.jobs]
+
+    @cached_property
+    def workers(self) -> dict[str, list[int]]:
+        """The hosts of the workers of every job, by its name; of a user's program those of its ranks."""
+        hosts_by_job = {
+            table.name: [int(host) for host in places.workers]
+            for table, places in zip(self.scenario.job, self.places, strict=True)
+        }
+        programs = self.result.summary.get("programs", {})
+        ranks = [self.network.cards.index[rank["host"]] for rank in programs.get("ranks", ())]
+        return hosts_by_job | dict.fromkeys(set(self.result.iterations["job"].to_pylist()) - set(hosts_by_job), ranks)
+
+    @cached_property
+    def latency(self) -> int:
+        """Software latency of the hosts between a message's release and its first packet, picoseconds."""
+        return int(self.scenario.host.software_latency)
+
+    def messages_of(self, job: str) -> dict[str, Any]:
+        """Return the messages of one job."""
+        rows = self._by_job.get(job, np.zeros(len(self.columns["number"]), dtype=np.bool_))
+        return {name: column[rows] for name, column in self.columns.items() if name != "jobs"}
+
+    def iterations_of(self, job: str) -> list[Json]:
+        """Return the rows of a job in the table of iterations, by worker and iteration."""
+        return [row for row in self.result.iterations.to_pylist() if row["job"] == job]
+
+
+def _scenario_of(result: Result, where: str) -> Scenario:
+    tables = {key: value for key, value in result.tables.items() if key != "policy"}
+    if not tables:
+        raise ResultError("does not hold its scenario", where, "a Result that was simulated by gradwire 0.1.0 or later")
+    return build_scenario(tables, f"{where}/{SCENARIO_FILE}").at(Path.cwd())
+
+
+def _check_traces(result: Result, traces: list[tuple[str, str, Trace]], where: str) -> None:
+    """Raise ResultError unless the traces of jobs, by (job, name, trace), are those the Result was made with."""
+    before = str(result.summary.get("trace_hash", "")).split(",")
+    for job, name, trace in traces:
+        if trace.digest() not in before:
+            raise ResultError(
+                f"the trace {name!r} of job {job} is not the one of the run",
+                where,
+                f"SHA-256 {', '.join(digest[:12] + '...' for digest in before)}",
+            )
+
+
+def result_context(source: Result | str | Path, trace: Trace | str | Path | None = None) -> ResultContext:
+    """Rebuild the context of a Result or a Result's directory. Errors as for `ResultContext`, and for other
+    directories."""
+    trace = resolve_trace(trace, "trace")
+    if isinstance(source, Result):
+        return ResultContext(source, trace)
+    source = require_path(source, "source", "a Result, or the directory of one", ResultError)
+    if not (source / "result.json").is_file():
+        from gradwire.result_store.provenance import members
+
+        several = [str(member) for member in members(source)]
+        if several != [str(source)]:
+            raise ResultError("holds several Results", str(source), f"one of them: {', '.join(several)}")
+    try:
+        return ResultContext(Result.read(source), trace, str(source))
+    except ResultError:
+        raise
+    except GradwireError as error:
+        what = f"its scenario cannot be resolved again: {error}"
+        raise ResultError(what, str(source), "its scenario's files where they were") from None

@@ -1,0 +1,1 @@
+"""Comparison of Results: tables, plots and a Markdown report."""

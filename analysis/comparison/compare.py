@@ -1,0 +1,347 @@
+"""Comparison of several Results as a table, files and a short report.
+
+`Comparison.write` makes these files; the directory appears complete or not at all:
+
+    report.md               the compared runs, the table, the conclusions from the figures, and a list of the files
+    comparison.json         all metrics and the violated bounds, for programs
+    comparison.csv          the same metrics, one line per run and job; comparison.parquet with types
+    report.html             the same as one page, if requested
+    flows.csv               completion times and slowdowns of traffic by size, if there is any
+    *.png (*.pdf, *.svg)    see `gradwire.analysis.comparison.plots`
+    results/<policy>/       the Results themselves, for `gradwire compare` and for a closer look
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gradwire.analysis.comparison.detailed_metrics import DetailedMetrics, detail_rows, detailed_metrics
+from gradwire.analysis.comparison.scenario_diff import scenario_differences
+from gradwire.analysis.comparison.tables import (
+    MetricsTable,
+    headings,
+    html_table,
+    print_rows,
+    run_tables,
+    shown_entries,
+    whole_networks,
+)
+from gradwire.analysis.figure_files import check_plots
+from gradwire.analysis.flows import flow_blocks, flow_times, write_flows
+from gradwire.analysis.metrics import DROPS, Metrics, measure, ran_on
+from gradwire.result_store.digest import content_digest
+from gradwire.result_store.folders.output_folder import new_folder
+from gradwire.result_store.loss_bound_check import Unsound, check_loss_invariant
+from gradwire.result_store.result import Result, as_pandas
+from gradwire.scenarios.json_data import Json
+from gradwire.scenarios.readable import time_text
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow
+    from matplotlib.figure import Figure
+
+    from gradwire.analysis.breakdown.breakdown import Breakdown
+
+FORMAT = 2
+"""Version of comparison.json."""
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """Results and the figures computed from them.
+
+    results : in the order of display.
+    metrics : one entry per job of each Result, in the same order.
+    violations : every broken loss bound of every Result.
+    breakdowns : of the iterations of each Result, in the same order; None unless requested.
+    """
+
+    results: list[Result]
+    metrics: list[list[Metrics]]
+    violations: list[Unsound]
+    breakdowns: list[Breakdown] | None = None
+
+    @property
+    def flat(self) -> list[Metrics]:
+        """The metrics of all runs, jobs and traffic in one list."""
+        return [entry for entries in self.metrics for entry in entries]
+
+    @property
+    def tables(self) -> list[MetricsTable]:
+        """The tables of jobs (or else of traffic) and, if it is not the same, of the network."""
+        return run_tables(self.metrics)
+
+    @property
+    def shown(self) -> list[Metrics]:
+        """The columns of the first table: the jobs, or else the traffic. Flows have separate tables."""
+        return shown_entries(self.metrics)
+
+    @property
+    def differences(self) -> list[str]:
+        """Differences other than policy: one sentence per Result with another network, job or traffic."""
+        return scenario_differences(self.results, headings(whole_networks(self.metrics)))
+
+    @cached_property
+    def identical(self) -> list[str]:
+        """Groups of runs with byte-identical Results, one sentence per group."""
+        groups: dict[str, list[str]] = {}
+        if len(self.results) > 1:
+            for result in self.results:
+                groups.setdefault(content_digest(result), []).append(str(result.summary["policy"]))
+        return [f"{' and '.join(names)}: the same Result, to the byte" for names in groups.values() if len(names) > 1]
+
+    @property
+    def title(self) -> str:
+        """The names of the scenarios."""
+        return ", ".join(dict.fromkeys(entry.name for entry in self.flat))
+
+    @property
+    def cut_short(self) -> list[str]:
+        """Names of the runs that reached their wall-clock limit, a limit which is not part of the scenario."""
+        return [
+            f"{result.summary['name']} {result.summary['policy']}, at "
+            f"{time_text(result.summary['totals']['simulated_ps'])} of "
+            f"{'simulated time' if ran_on(result)[0] == 'simulated' else 'the run'}"
+            for result in self.results
+            if result.summary.get("totals", {}).get("ended_by") == "max_wall"
+        ]
+
+    def __repr__(self) -> str:
+        sound = f"{len(self.violations)} loss bounds broken" if self.violations else "every loss bound held"
+        return f"<Comparison of {len(self.results)} runs: {' | '.join(headings(self.flat))}; {sound}>"
+
+    def _repr_html_(self) -> str:
+        """Return the notebook view: the tables and notes that the command line prints."""
+        tables = [html_table(self.title + table.title, table.names, table.rows) for table in self.tables]
+        for traffic, names, rows in flow_blocks(self.results, self.metrics):
+            tables.append(html_table(f"{self.title}: flows of {traffic}", names, rows))
+        return "".join([*tables, *(f"<p>note: {escape(note)}</p>" for note in self.differences)])
+
+    @property
+    def table(self) -> pyarrow.Table:
+        """One row per run and job, with the columns of comparison.csv; missing values are null."""
+        return rows_table(self.flat)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return `table` as a pandas DataFrame. Raises MissingExtraError if pandas is not installed."""
+        return as_pandas(self.table)
+
+    def plot(self) -> dict[str, Figure]:
+        """Return the figures that `write` draws, by name, if there is data for them."""
+        from gradwire.analysis.comparison.plots import figures
+
+        return {**figures(self.results, self.metrics), **self._breakdown_figure()}
+
+    def _breakdown_figure(self) -> dict[str, Figure]:
+        if self.breakdowns is None:
+            return {}
+        from gradwire.analysis.breakdown.breakdown_plot import breakdown_figure
+
+        figure = breakdown_figure(headings(self.flat), self.means)
+        return {} if figure is None else {"breakdown": figure}
+
+    @property
+    def means(self) -> list[dict[str, float]]:
+        """Mean picoseconds of the parts of an iteration, for every entry of `flat`; empty for traffic."""
+        parts = zip(self.breakdowns or [], self.metrics, strict=True)
+        return [parts_of_run.means(entry.job) for parts_of_run, entries in parts for entry in entries]
+
+    @cached_property
+    def details(self) -> list[list[DetailedMetrics]]:
+        """Further figures that explain `metrics`, in the same order."""
+        return [
+            [detailed_metrics(result, entry.job) for entry in entries]
+            for result, entries in zip(self.results, self.metrics, strict=True)
+        ]
+
+    def print(self, details: bool = False) -> None:
+        """Print the tables to stdout; with `details` also the one that explains them."""
+        for table in self.tables:
+            print_rows(table.names, table.rows, self.title + table.title)
+        for traffic, names, rows in flow_blocks(self.results, self.metrics):
+            print_rows(names, rows, f"{self.title}: flows of {traffic}")
+        if details:
+            flat = [entry for entries in self.details for entry in entries]
+            print_rows(headings(self.flat), detail_rows(flat), f"{self.title}: details")
+        if self.breakdowns is not None:
+            from gradwire.analysis.breakdown.breakdown import breakdown_rows
+
+            shown = [(name, mean) for name, mean in zip(headings(self.flat), self.means, strict=True) if mean]
+            rows = breakdown_rows([mean for _, mean in shown])
+            print_rows([name for name, _ in shown], rows, f"{self.title}: breakdown of the mean iteration")
+        for text in [*self.differences, *self.identical]:
+            print(f"note: {text}")
+
+    def as_dict(self) -> Json:
+        """Return everything as plain values for JSON, times in picoseconds."""
+        return {
+            "format": FORMAT,
+            "name": self.title,
+            "sound": not self.violations,
+            "violations": [violation._asdict() for violation in self.violations],
+            "differences": self.differences,
+            "identical": self.identical,
+            "runs": [
+                {
+                    "summary": result.summary,
+                    "timing": result.timing,
+                    "jobs": [entry.as_dict() for entry in entries],
+                    "details": [entry.as_dict() for entry in details],
+                    **({} if self.breakdowns is None else {"breakdown": self.breakdowns[number].as_dict()}),
+                    "flows": [times.as_dict() for entry in entries for times in flow_times(result, entry.job)],
+                }
+                for number, (result, entries, details) in enumerate(
+                    zip(self.results, self.metrics, self.details, strict=True)
+                )
+            ],
+        }
+
+    def write(self, directory: str | Path, plots: str = "png", page: bool = False) -> Path:
+        """Write report, metrics, figures and Results to a new directory; with `page` also one HTML page.
+
+        `plots` : format of the figures, one of `gradwire.analysis.figure_files.PLOT_FORMATS`.
+        Raises `ResultError` if the directory exists or cannot be written.
+        """
+        from gradwire.analysis.comparison.markdown_report import HTML_PAGE, report
+        from gradwire.analysis.figure_files import save_all
+
+        check_plots(plots, "plots")
+        with new_folder(directory) as partial:
+            folders = result_folders(self.results)
+            for result, folder in zip(self.results, folders, strict=True):
+                result.write(partial / "results" / folder)
+            _write_json(partial / "comparison.json", {**self.as_dict(), "folders": folders})
+            write_rows(self.flat, partial)
+            write_flows(self.results, self.metrics, partial)
+            pictures = save_all(self.plot(), partial, plots)
+            if page:
+                from gradwire.analysis.report.run_sections import comparison_page
+
+                paths = [str(Path(directory) / "results" / folder) for folder in folders]
+                (partial / HTML_PAGE).write_text(comparison_page(self, paths), encoding="utf-8")
+            text = report(self, [picture.name for picture in pictures], folders, HTML_PAGE if page else "")
+            (partial / "report.md").write_text(text, encoding="utf-8")
+        return Path(directory)
+
+    def write_alone(self, directory: str | Path, plots: str) -> Path:
+        """Write the only Result to a new directory, as `Result.write`, with figures in the format `plots`."""
+        from gradwire.analysis.figure_files import save_all
+
+        check_plots(plots, "plots")
+        (result,) = self.results
+        with new_folder(directory) as partial:
+            inner = result.write(partial / "result")
+            for path in inner.iterdir():
+                path.rename(partial / path.name)
+            inner.rmdir()
+            save_all(self.plot(), partial, plots)
+        return Path(directory)
+
+
+def compare(results: Sequence[Result], parts: bool = False) -> Comparison:
+    """Measure Results and check the loss bound of every message in them; with `parts`, break down their iterations too.
+    Raises `ResultError` if a breakdown is requested and impossible (`gradwire.analysis.breakdown.breakdown`)."""
+    violations = [violation for result in results for violation in check_loss_invariant(result)]
+    breakdowns = None
+    if parts:
+        from gradwire.analysis.breakdown.breakdown import breakdown
+
+        breakdowns = [breakdown(result) for result in results]
+    return Comparison(list(results), [measure(result) for result in results], violations, breakdowns)
+
+
+def result_folders(results: Sequence[Result]) -> list[str]:
+    """Return a folder name per Result: its policy, with scenario and platform if they vary, numbered if still equal."""
+    several = len({result.summary.get("name") for result in results}) > 1
+    mixed = len({ran_on(result)[0] for result in results}) > 1
+    folders: list[str] = []
+    for result in results:
+        policy, name = result.summary.get("policy", "result"), result.summary.get("name", "")
+        words = [name] * several + [str(policy)] + [ran_on(result)[0]] * mixed
+        plain = re.sub(r"[^\w.+-]+", "_", "-".join(words)).strip(".") or "result"
+        folder, number = plain, 2
+        while folder in folders:
+            folder, number = f"{plain}-{number}", number + 1
+        folders.append(folder)
+    return folders
+
+
+def flat_row(metrics: Metrics, heading: str) -> Json:
+    """Return one line of comparison.csv: nested metrics become columns such as `push_p99_ps`."""
+    row: Json = {
+        "run": heading,
+        "name": metrics.name,
+        "policy": metrics.policy,
+        "job": metrics.job,
+        "ran_on": ", ".join(metrics.ran_on),
+        "disturbed": metrics.disturbed,
+        "finished": metrics.finished,
+        "ended_by": metrics.ended_by,
+        "iterations": metrics.steady.count,
+        "first_iteration": metrics.steady.first,
+        "last_iteration": metrics.steady.last,
+        "iteration_samples": metrics.iteration.count,
+        "iteration_mean_ps": metrics.iteration.mean_ps,
+        "iteration_p50_ps": metrics.iteration.p50_ps,
+        "iteration_p99_ps": metrics.iteration.p99_ps,
+        "iteration_max_ps": metrics.iteration.max_ps,
+        "exposed_mean_ps": metrics.exposed.mean_ps,
+        "exposed_share": metrics.exposed_share,
+    }
+    for kind, times in metrics.completion.items():
+        row |= {
+            f"{kind}_messages": times.count,
+            f"{kind}_mean_ps": times.mean_ps,
+            f"{kind}_p50_ps": times.p50_ps,
+            f"{kind}_p99_ps": times.p99_ps,
+            f"{kind}_max_ps": times.max_ps,
+        }
+    for name in (
+        "under_way", *DROPS, "marks", "control_marks", "trimmed", "pauses", "retransmitted", "sent_packets",
+        "data_packets", "packet_hops", "hops_simulated", "hops_per_s", "simulated_ps",
+    ):  # fmt: skip
+        row[name] = getattr(metrics, name)
+    loss = metrics.loss
+    return row | {
+        "worst_message": loss.message,
+        "worst_lost_bytes": loss.lost_bytes,
+        "worst_allowed_bytes": loss.allowed_bytes,
+        "worst_bytes": loss.bytes,
+        "worst_share": loss.share,
+        "lost_bytes": loss.total_bytes,
+        "lost_share": loss.total_share,
+    }
+
+
+def rows_table(metrics_list: Sequence[Metrics]) -> pyarrow.Table:
+    """Return a table with one row per entry; missing values, such as a kind of message, are null."""
+    import pyarrow
+
+    rows = [flat_row(metrics, name) for metrics, name in zip(metrics_list, headings(metrics_list), strict=True)]
+    columns = dict.fromkeys(name for row in rows for name in row)
+    return pyarrow.table({name: [row.get(name) for row in rows] for name in columns})
+
+
+def write_rows(metrics_list: Sequence[Metrics], directory: Path) -> None:
+    """Write comparison.csv and comparison.parquet."""
+    import pyarrow.parquet
+
+    table = rows_table(metrics_list)
+    with (directory / "comparison.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, table.column_names)
+        writer.writeheader()
+        writer.writerows(table.to_pylist())
+    pyarrow.parquet.write_table(table, directory / "comparison.parquet")
+
+
+def _write_json(path: Path, data: Json) -> None:
+    path.write_text(json.dumps(data, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -1,0 +1,1 @@
+"""Agreement of a simulated and an emulated run of one scenario."""

@@ -1,0 +1,1 @@
+"""Packet captures in pcapng format."""

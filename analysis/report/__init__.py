@@ -1,0 +1,1 @@
+"""HTML report of runs: page, sections, charts and timelines in one self-contained file."""

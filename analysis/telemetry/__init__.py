@@ -1,0 +1,1 @@
+"""Telemetry of ports: tables and plots."""

@@ -1,0 +1,1 @@
+"""Timelines of a run: Chrome trace events and tensor times."""

@@ -1,0 +1,1 @@
+"""Comparison of training runs: accuracy, seeds and lost values."""

@@ -1,0 +1,1 @@
+"""Payload bytes that agents send: real gradients or values drawn to a trace's magnitudes."""

@@ -1,0 +1,82 @@
+"""Requirements of transports that the testbed does not meet.
+
+The kernel's TCP runs as it is. Every other transport runs the simulator's rules over UDP, provided that it needs only
+queues, priorities, marks and drops from switches, and that its fields fit into a gradwire header.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradwire.emu.transports.simulator_rules import MAX_FILL, transport_class
+from gradwire.protocols.transports.base import delays_acks, is_persistent, pulls, queues_at_nic, rides
+from gradwire.scenarios.loading.registry import components
+from gradwire.scenarios.loading.user_classes import validate_user_table
+from gradwire.scenarios.schema.network.transport_base import Transport
+from gradwire.scenarios.schema.scenario import Scenario
+from gradwire.scenarios.wire import ACK_BYTES, UDP_OVERHEAD
+
+WIDEST_HEADER = UDP_OVERHEAD + MAX_FILL
+
+
+def missing_features(table: Transport, folder: str | None = None) -> list[str]:
+    """Return the features that a transport with this table needs and the testbed lacks; empty if it runs there.
+
+    Raises
+    ------
+    ScenarioError
+        A user-defined transport is not in `folder`.
+    """
+    if table.congestion():
+        return []
+    owner = transport_class(table.kind, folder)
+    return list(_lacking(owner, validate_user_table(owner, table)))
+
+
+def untagged_job_notes(scenario: Scenario) -> list[str]:
+    """Return messages about jobs whose per-packet tags the kernel's TCP cannot carry."""
+    messages = []
+    for job in scenario.job:
+        table = scenario.transports[scenario.transport_of(job)]
+        if job.tagging.magnitude and table.congestion():
+            messages.append(
+                f"packets of {job.name} are not tagged important or droppable one by one (tagging.magnitude): "
+                f"the kernel's TCP ({table.kind}) tags no packets"
+            )
+    return messages
+
+
+def available_transports() -> list[str]:
+    """Return the names of transports and presets that run on the testbed, gradwire's own first."""
+    tables = [owner(kind=kind) for kind, owner in components("transport").items()]
+    runs = [table for table in tables if not missing_features(table)]
+    return [table.kind for table in sorted(runs, key=lambda table: bool(table.congestion()))]
+
+
+def _lacking(owner: type[Transport], table: Transport) -> Iterator[str]:
+    if hasattr(owner, "stamp_slots"):
+        yield "switches that write their queue lengths into packets (INT)"
+    elif rides(owner, table):
+        yield "packets that carry state of the sender and back (piggyback)"
+    if getattr(table, "wants_trimming", False):
+        yield "switches that trim packets to their headers"
+    if pulls(owner, table):
+        yield "hosts whose receivers pull packets in turn"
+    if getattr(table, "wants_pfc", False):
+        yield "links that can be paused (PFC)"
+    if getattr(table, "wants_shortest_first", False):
+        yield "switches that serve the shortest message first"
+    if len(table.classes_from(0)) > 1:
+        yield "packets of one message in several queues"
+    if is_persistent(table):
+        yield "persistent connections, which only the kernel's TCP has here"
+    if delays_acks(table):
+        yield "receivers that delay their acknowledgements"
+    if queues_at_nic(owner):
+        yield "hosts whose NIC queues packets first in, first out"
+    if owner.probe_word and table.kind != "dlcp":
+        yield "Probes, which only dlcp sends here"
+    if not UDP_OVERHEAD <= owner.data_overhead <= WIDEST_HEADER:
+        yield f"headers of {owner.data_overhead} B; those of the testbed have {UDP_OVERHEAD} to {WIDEST_HEADER} B"
+    elif owner.control_bytes > max(WIDEST_HEADER, ACK_BYTES):
+        yield f"control packets of {owner.control_bytes} B; those of the testbed have at most {WIDEST_HEADER} B"

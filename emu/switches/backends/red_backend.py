@@ -1,0 +1,261 @@
+"""Switch backend `red`: features of most kernels (htb, red, netem, nftables), without BPF.
+
+A queue with a threshold is a `red` whose average is the instantaneous queue
+(`gradwire.emu.switches.linux_network.netlink`), otherwise a bfifo. Not possible: a buffer shared by the queues of a
+port (every queue has all of it), a list of lost packets, the peak queue length. Counts come from `tc -s`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from gradwire.emu.planning.plan import Port, Queues, TestbedPlan
+from gradwire.emu.planning.probe import KernelFeatures
+from gradwire.emu.switches.backend_kind import PortCounts, TestbedError
+from gradwire.emu.switches.linux_backend import (
+    AHEAD_NS,
+    KernelSwitch,
+    missing_everywhere,
+    netem_works,
+    substitutions_everywhere,
+)
+from gradwire.emu.switches.linux_network import queueing
+from gradwire.emu.switches.linux_network.devices import DEVICE, WIRE, WIRES, namespace_name, wire_device
+from gradwire.emu.switches.linux_network.netlink import Wire, loss_word, make_instantaneous, put_wire, red_words
+from gradwire.emu.switches.linux_network.routes import KERNEL, NFT
+from gradwire.emu.system.namespaces import inside, query_json
+
+if TYPE_CHECKING:
+    from gradwire.jit.engine_cache import CompileTask
+
+
+class RedSwitch(KernelSwitch):
+    """A network whose ports mark and drop by red."""
+
+    name = "red"
+
+    def __init__(self, plan: TestbedPlan, *, wired: bool) -> None:
+        super().__init__(plan, wired=wired, chooser=KERNEL if plan.balancing == "ecmp" else NFT)
+
+    def threshold(self, port: Port, queue: int) -> int | None:
+        """Return K of a queue in bytes; None if it does not mark."""
+        if port.src < self.plan.host_count or self.plan.queues.thresholds is None:
+            return None
+        return self.plan.queues.thresholds[queue]
+
+    def leaf_line(self, port: Port, queue: int) -> str:
+        threshold = self.threshold(port, queue)
+        if threshold is None:
+            return super().leaf_line(port, queue)
+        words = red_words(
+            threshold,
+            queueing.leaf_limit(self.plan, port, queue),
+            self.plan.largest_frame(),
+            port.rate,
+            self.plan.queues.selective_drop,
+        )
+        handle, parent = queueing.handle_of(queue), queueing.class_of(queue)
+        return f"qdisc add dev {port.device} parent {parent} handle {handle} {words}"
+
+    def filter_lines(self, port: Port) -> list[str]:
+        return queueing.dscp_filters(self.plan, port)
+
+    def arrival_lines(self, port: Port, device: str) -> list[str]:
+        if not self.wired:
+            return []
+        far = wire_device(port.number ^ 1)
+        return [
+            f"filter add dev {device} ingress protocol all prio 1 u32 match u32 0 0 "
+            f"action mirred egress redirect dev {far}"
+        ]
+
+    def wire(self, port: Port) -> Wire:
+        return replace(super().wire(port), loss=loss_word(port.loss))
+
+    def set_loss(self, port: int, probability: float) -> None:
+        changed = replace(self.wire(self.plan.ports[port]), loss=loss_word(probability))
+        with inside(self.spaces[WIRES]):
+            put_wire(WIRE + (port ^ 1), changed, new=False)
+
+    def adjust(self) -> None:
+        for node in range(self.plan.host_count, self.plan.node_count):
+            with inside(self.spaces[namespace_name(node)]):
+                for port in self.plan.of_node(node):
+                    for queue in range(self.plan.queues.count):
+                        threshold = self.threshold(port, queue)
+                        if threshold is None:
+                            continue
+                        minor = queueing.FIRST_CLASS + queue
+                        make_instantaneous(
+                            DEVICE + port.number,
+                            2 << 16 | minor,
+                            minor << 16,
+                            threshold,
+                            queueing.leaf_limit(self.plan, port, queue),
+                            self.plan.queues.selective_drop,
+                        )
+
+    def check_queues(self) -> None:
+        plan = self.plan
+        for node in range(plan.node_count):
+            ports = plan.of_node(node)
+            reds = {
+                (port.number, queue): threshold
+                for port in ports
+                for queue in range(plan.queues.count)
+                if (threshold := self.threshold(port, queue)) is not None
+            }
+            questions = queueing.dscp_queries(ports)
+            disciplines, answers = queueing.check_htb(
+                plan, node, namespace_name(node), reds, self.leaf_bytes, questions
+            )
+            options = {
+                (discipline["dev"], discipline.get("parent")): discipline["options"] for discipline in disciplines
+            }
+            for (number, queue), threshold in reds.items():
+                port = plan.ports[number]
+                expected = {
+                    "limit": plan.queues.limit(queue),
+                    "min": max(1, threshold),
+                    "max": max(1, threshold),
+                    "ecn": True,
+                    "ewma": 0,
+                    "nodrop": not plan.queues.selective_drop,
+                }
+                actual = options[port.device, queueing.class_of(queue)]
+                differing = {
+                    key: actual.get(key, False) for key, value in expected.items() if actual.get(key, False) != value
+                }
+                if differing:
+                    raise TestbedError(
+                        f"{port.name}, queue {queue}: red in the kernel has {differing}",
+                        port.device,
+                        str({key: expected[key] for key in differing}),
+                    )
+            queueing.check_dscp_filters(plan, ports, answers)
+
+    def counts(self) -> list[PortCounts]:
+        plan = self.plan
+        lost: dict[str, int] = {}
+        if self.wired:
+            lost = {
+                discipline["dev"]: discipline["drops"]
+                for discipline in query_json("tc", WIRES, ["qdisc show"], counters=True)[0]
+                if discipline["kind"] == "netem"
+            }
+        counts_by_port: dict[int, PortCounts] = {}
+        for node in range(plan.node_count):
+            (disciplines,) = query_json("tc", namespace_name(node), ["qdisc show"], counters=True)
+            leaves = {(discipline["dev"], discipline.get("parent")): discipline for discipline in disciplines}
+            for port in plan.of_node(node):
+                queues = [leaves[port.device, queueing.class_of(queue)] for queue in range(plan.queues.count)]
+                counts_by_port[port.number] = _sum(
+                    port, queues, lost.get(wire_device(port.number ^ 1), 0), plan.queues.selective_drop
+                )
+        return [counts_by_port[port.number] for port in plan.ports]
+
+
+def _sum(port: Port, leaves: list[Any], lost: int, selective: bool) -> PortCounts:
+    by_queue = [_queue_counts(leaf, selective) for leaf in leaves]
+
+    def total(key: str) -> int:
+        return sum(counts[key] for counts in by_queue)
+
+    return PortCounts(
+        port.name,
+        packets=total("packets"),
+        bytes=total("bytes"),
+        drops_tail=total("drops_tail"),
+        drops_selective=total("drops_selective"),
+        drops_loss=lost,
+        marks=total("marks"),
+        queue_bytes=sum(leaf.get("backlog", 0) for leaf in leaves),
+        by_queue=list(by_queue),
+    )
+
+
+def _queue_counts(leaf: Any, selective: bool) -> Mapping[str, int]:
+    counts = {"packets": leaf["packets"], "bytes": leaf["bytes"], "drops_tail": 0, "drops_selective": 0, "marks": 0}
+    if leaf["kind"] == "red":
+        # red marks before it tests the limit, so marked packets that are then dropped must not count. With selective
+        # drop only marked packets reach the limit; otherwise others do too and cannot be distinguished.
+        tail = leaf["pdrop"]
+        counts |= {
+            "drops_tail": tail,
+            "drops_selective": leaf["early"],
+            "marks": max(0, leaf["marked"] - tail) if selective else leaf["marked"],
+        }
+    else:
+        counts["drops_tail"] = leaf["drops"]
+    return counts
+
+
+class RedKind:
+    """See `gradwire.emu.switches.backend_kind.BackendKind`."""
+
+    name = "red"
+    ahead_ns = AHEAD_NS
+    keeps_time = False
+
+    def missing(self, kernel: KernelFeatures, plan: TestbedPlan) -> list[str]:
+        missing = missing_everywhere(kernel, plan)
+        required = [("classifier", "u32")]
+        if plan.queues.thresholds is not None:
+            required.append(("qdisc", "red"))
+        if _losses(plan):
+            required += [("qdisc", "netem"), ("qdisc", "clsact")]
+        if netem_works(kernel):
+            required.append(("action", "mirred"))
+        missing += [kernel.why_not(kind, name) for kind, name in required if not kernel.has(kind, name)]
+        if plan.balancing != "ecmp":
+            if not kernel.has("tool", "nft"):
+                missing.append(kernel.why_not("tool", "nft"))
+            elif kernel.nft_numgen:
+                missing.append(f"nftables cannot spray packets: {kernel.nft_numgen}")
+        return missing
+
+    def substitutions(self, kernel: KernelFeatures, plan: TestbedPlan) -> list[str]:
+        departures = substitutions_everywhere(kernel, plan)
+        if plan.queues.count > 1:
+            departures.append(
+                f"red: every queue of a port has a buffer of {_limits(plan.queues)} bytes, which the scenario's share"
+            )
+        if plan.queues.thresholds is not None and plan.queues.selective_drop:
+            departures.append(
+                "red: the threshold is tested before the buffer, so a droppable packet that exceeds both counts as a "
+                "selective drop"
+            )
+        elif plan.queues.thresholds is not None:
+            departures.append("red: a marked packet that is then dropped by the buffer also counts as marked")
+        if plan.balancing in ("ecmp", "spray_random") and any(len(ports) > 1 for ports in plan.routes.values()):
+            departures.append("red: next hops are drawn by the kernel, not from the scenario's seed")
+        if any(0 < loss < 1 for loss in _losses(plan)):
+            departures.append("red: losses on cables are drawn by netem, not from the scenario's seed")
+        departures.append("red: lost packets are counted but not listed; the peak queue length is unknown")
+        return departures
+
+    def ready(self) -> dict[str, str]:
+        return {}
+
+    def works(self) -> Mapping[str, CompileTask]:
+        return {}
+
+    def make(self, plan: TestbedPlan, kernel: KernelFeatures) -> RedSwitch:
+        return RedSwitch(plan, wired=netem_works(kernel))
+
+
+def _losses(plan: TestbedPlan) -> list[float]:
+    """Return the loss probabilities of cables, initial and later ones; empty if there are none."""
+    later = [loss for change in plan.changes for _, loss in change.loss]
+    return [loss for loss in (*(port.loss for port in plan.ports), *later) if loss]
+
+
+def _limits(queues: Queues) -> str:
+    """Return the range of the queues' limits as text."""
+    sizes = {queues.limit(queue) for queue in range(queues.count)}
+    return " to ".join(f"{size}" for size in sorted({min(sizes), max(sizes)}))
+
+
+KIND = RedKind()

@@ -1,0 +1,246 @@
+"""The process of the userspace switch, around the loop in `gradwire.emu.switches.userspace_switch.loop`.
+
+The parent sends requests of single letters over a socket, and receives a length and a pickled answer for each. The
+process ends when that socket is closed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import gc
+import os
+import pickle
+import select
+import signal
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gradwire.emu.native import code_cache
+from gradwire.emu.planning.plan import TestbedPlan
+from gradwire.emu.switches.userspace_switch import compiled_switch
+from gradwire.emu.switches.userspace_switch import layout as at
+from gradwire.emu.switches.userspace_switch.clock import new_timer
+from gradwire.emu.system.rt_scheduling import SHARE_NS
+
+if TYPE_CHECKING:
+    from gradwire.emu.switches.userspace_switch.captures import SwitchCaptureFiles
+
+COUNTS, DROPS, STATE, CAPTURE, WATCH, LOSS = b"c", b"d", b"s", b"p", b"w", b"l"
+LENGTH = struct.Struct("<Q")
+CHANGE = struct.Struct("<QQ")
+"""Number of a port, and its new loss probability times 2**32."""
+_DEATH_SIGNAL = 1
+NEVER = 1 << 62
+EARLY_PS = 100_000_000
+"""Maximum time by which packets are delivered early on the wall clock; our choice. Waking up for every single one is
+the most expensive operation here, and the delay of hosts' answers compensates for it."""
+
+
+@dataclass
+class Lateness:
+    """Distribution of the lateness of deliveries; `buckets[i]`: below 2**i nanoseconds and not below half of that."""
+
+    buckets: list[int] = field(default_factory=lambda: [0] * 64)
+    worst_ns: int = 0
+    refused: int = 0
+    """packets that the kernel did not accept"""
+    answers: int = 0
+    """observed acknowledgements (`gradwire.emu.switches.userspace_switch.answer_delay`)"""
+    answered_late_ns: int = 0
+    """total delay after the due times of their packets"""
+
+    @property
+    def answered_ns(self) -> float:
+        """Return the mean delay of an answer."""
+        return self.answered_late_ns / max(self.answers, 1)
+
+    @property
+    def count(self) -> int:
+        """Return the number of deliveries."""
+        return sum(self.buckets)
+
+    def below(self, share: float) -> int:
+        """Return the nanoseconds that a `share` of deliveries did not exceed, to a factor of two."""
+        threshold, total = share * self.count, 0
+        for i, bucket_count in enumerate(self.buckets):
+            total += bucket_count
+            if total >= threshold:
+                return 1 << i
+        return 0
+
+    def later_than(self, time_ns: int) -> int:
+        """Return the number of deliveries that were certainly later than `time_ns`."""
+        return sum(bucket_count for i, bucket_count in enumerate(self.buckets) if i and 1 << (i - 1) >= time_ns)
+
+
+def run(plan: TestbedPlan, devices: Sequence[int], control: socket.socket) -> None:
+    """Run the network until the parent closes its end of `control`; `devices[host]`: the TUN of every host."""
+    _Switch(plan, devices, control).run()
+
+
+def run_process(plan: TestbedPlan, devices: Sequence[int], control: socket.socket) -> None:
+    """Run the forked process; does not return."""
+    code = 1
+    try:
+        ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes the socket
+        _close_others({0, 1, 2, control.fileno(), *devices})
+        code_cache.use(plan.options.get("compiled"))
+        if plan.clock == "wall":
+            _raise_priority()
+        gc.disable()
+        run(plan, devices, control)
+        code = 0
+    except BaseException as error:
+        import traceback
+
+        traceback.print_exc()
+        _send(control, ("failed", f"{type(error).__name__}: {error}"))
+    finally:
+        os._exit(code)
+
+
+def early_ps(plan: TestbedPlan) -> int:
+    """Return how early packets may be delivered on the wall clock, together with others. A packet never arrives before
+    its last bit has left its switch."""
+    latency = min(port.latency_ps for port in plan.ports if port.dst < plan.host_count)
+    return min(latency, EARLY_PS)
+
+
+class _Switch:
+    def __init__(self, plan: TestbedPlan, devices: Sequence[int], control: socket.socket) -> None:
+        from gradwire.emu.switches.userspace_switch import loop
+        from gradwire.emu.switches.userspace_switch.fabric import Fabric
+
+        self.loop = loop
+        self.fabric = Fabric(plan)
+        self.control = control
+        self.epoll, timer = select.epoll(), new_timer()
+        for file in (*devices, control.fileno()):
+            self.epoll.register(file, select.EPOLLIN)
+        self.epoll.register(timer, select.EPOLLIN | select.EPOLLET)
+        self.files = loop.Files(self.fabric.state, self.epoll.fileno(), timer, control.fileno(), devices)
+        words = self.fabric.state.words
+        words[at.W_ORIGIN_NS] = time.monotonic_ns()
+        words[at.W_STILL] = plan.clock == "virtual"
+        if plan.clock == "wall":
+            words[at.W_EARLY] = early_ps(plan)
+            if os.sched_getscheduler(0) == os.SCHED_FIFO:
+                words[at.W_SHARE_NS] = SHARE_NS
+        self.taps: SwitchCaptureFiles | None = None
+        self.not_captured: tuple[int | None, str | None] | None = None
+        self.going = True
+
+    def run(self) -> None:
+        """Run until the parent has closed the socket."""
+        loop, serve = self.loop, compiled_switch.core()["serve"]
+        while self.going:
+            reason = serve(self.fabric.state.address)
+            if reason == loop.ASKED:
+                self.reply()
+            elif reason == loop.FULL:
+                self.make_room()
+            elif reason == loop.FAILED:
+                number = int(self.fabric.state.words[at.W_ERRNO])
+                raise OSError(number, os.strerror(number))
+
+    def make_room(self) -> None:
+        """Make space for packets or captures."""
+        try:
+            drained = self.taps is not None and self.taps.drain()
+        except OSError as error:  # reported when captures end
+            from gradwire.emu.switches.userspace_switch.captures import stop_recording
+
+            self.not_captured, self.taps, drained = (error.errno, error.strerror), None, True
+            stop_recording(self.fabric)
+        if not drained:
+            self.fabric.grow()
+
+    def capture(self, paths: dict[int, str]) -> tuple[int | None, str | None] | None:
+        """Begin captures of nodes in new files, or end them if `paths` is empty. Returns None, or (number, text) of an
+        error."""
+        from gradwire.emu.switches.userspace_switch.captures import SwitchCaptureFiles
+
+        try:
+            if paths and self.taps is not None:
+                return errno.EBUSY, "packets are captured already"
+            if paths:
+                self.taps = SwitchCaptureFiles(self.fabric, paths)
+            elif self.taps is not None:
+                taps, self.taps = self.taps, None
+                taps.close()
+        except OSError as error:
+            return error.errno, error.strerror
+        return self.not_captured
+
+    def watch(self, from_ns: int) -> None:
+        """Restart counting of lateness and peak queues for packets due from a monotonic time on; 0: stop counting."""
+        state = self.fabric.state
+        words = state.words
+        words[at.W_WATCHED] = (from_ns - int(words[at.W_ORIGIN_NS])) * 1000 if from_ns else NEVER
+        if from_ns:
+            words[[at.W_WORST_NS, at.W_ANSWERS, at.W_ANSWERED_LATE_NS]] = 0
+            state.ports[:, at.P_PEAK] = 0
+            state.late[:] = 0
+            state.asked[:] = 0
+
+    def reply(self) -> None:
+        """Answer a request of the parent."""
+        question = self.control.recv(1)
+        words = self.fabric.state.words
+        if not question:
+            self.going = False
+        elif question == COUNTS:
+            _send(self.control, self.fabric.counters().tobytes())
+        elif question == DROPS:
+            begin = LENGTH.unpack(self.control.recv(LENGTH.size, socket.MSG_WAITALL))[0]
+            fresh = [tuple(lost) for lost in self.fabric.drops(begin)]
+            _send(self.control, (int(words[at.W_ORIGIN_NS]), fresh))
+        elif question == CAPTURE:
+            length = LENGTH.unpack(self.control.recv(LENGTH.size, socket.MSG_WAITALL))[0]
+            _send(self.control, self.capture(pickle.loads(self.control.recv(length, socket.MSG_WAITALL))))
+        elif question == WATCH:
+            self.watch(LENGTH.unpack(self.control.recv(LENGTH.size, socket.MSG_WAITALL))[0])
+            _send(self.control, None)
+        elif question == LOSS:
+            port, odds = CHANGE.unpack(self.control.recv(CHANGE.size, socket.MSG_WAITALL))
+            self.fabric.state.ports[port, at.P_ODDS] = odds
+            _send(self.control, None)
+        elif question == STATE:
+            figures = (at.W_WORST_NS, at.W_REFUSED, at.W_ANSWERS, at.W_ANSWERED_LATE_NS)
+            _send(self.control, Lateness(self.fabric.state.late.tolist(), *(int(words[word]) for word in figures)))
+
+
+def _raise_priority() -> None:
+    """Run this process before all others except agents, if allowed; otherwise lateness will show it.
+
+    With a priority above that of agents it would move them between cores with every packet they send: on two cores at
+    100 Mbit/s, timers were then 12 to 22 ms late in half of the runs.
+    """
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    except OSError:
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, 0, -20)
+
+
+def _send(control: socket.socket, answer: object) -> None:
+    data = pickle.dumps(answer, protocol=5)
+    with suppress(OSError):  # the parent has ended; the next read detects it
+        control.sendall(LENGTH.pack(len(data)) + data)
+
+
+def _close_others(kept_files: set[int]) -> None:
+    """Close files of the parent's other children, which would hide the end of the parent from them."""
+    begin = 3
+    for file in sorted(kept_files):
+        if file >= begin:
+            os.closerange(begin, file)
+            begin = file + 1
+    os.closerange(begin, max(begin, os.sysconf("SC_OPEN_MAX")))

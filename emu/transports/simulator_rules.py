@@ -1,0 +1,308 @@
+"""Adapter of the simulator's transports to sockets: their records, and the effects of their decisions.
+
+A transport's rules are written once, as the functions of `gradwire.protocols.transports`; agents run them compiled
+(`gradwire.emu.agent.compiled_agent`). In the simulator they work on the records of all flows in one array. Here each
+end of a message has separate words (`gradwire.emu.agent.shared_words`) in the same layout, indexed from address zero.
+`SendingEnd` and `ReceivingEnd` have no sockets, so that tests can compare them with the simulator's.
+
+Decisions of the rules are read from the words that the engine reads too (`gradwire.protocols.transports.base`): a
+packet or Probe to send, the next timer, the gap between packets, the end of sending, the delivery of the message, and a
+receiver's answer in one word.
+
+Rules see the time of the schedule, which on the wall clock may be slightly ahead of the arrival of an answer. So an
+answer may seem to precede its packet, and rules take a round trip to be at least one picosecond.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gradwire.emu.agent import compiled_agent
+from gradwire.emu.agent.base import MessageRow
+from gradwire.emu.agent.core.layout import (
+    BROKEN_RULES,
+    E_FILL,
+    E_MARKED,
+    E_NBYTES,
+    E_NUMBER,
+    E_PACKETS,
+    E_PARAMETERS,
+    E_PAYLOAD,
+    E_RULES,
+    F_PACKETS,
+    F_PARAMETERS,
+    F_RULES,
+    RECEIVER_BEYOND,
+    RECEIVER_RECORD,
+    RULES,
+    SENDER_BEYOND,
+    SENDER_RECORD,
+)
+from gradwire.emu.agent.loop import ERROR_TEXTS
+from gradwire.emu.agent.nic import TIMER, Flow
+from gradwire.emu.agent.shared_words import WordBlock
+from gradwire.emu.switches.backend_kind import TestbedError
+from gradwire.emu.transports.pairs import Pairs
+from gradwire.emu.wire.header import ECHO
+from gradwire.jit import layout as at
+from gradwire.protocols.registry import resolve_component, transport_parameters
+from gradwire.protocols.transports.base import Context
+from gradwire.scenarios.arrays import Flags
+from gradwire.scenarios.json_data import JsonView
+from gradwire.scenarios.loss import allowed_loss
+from gradwire.scenarios.wire import MIN_FRAME, UDP_OVERHEAD
+
+if TYPE_CHECKING:
+    from gradwire.scenarios.schema.network.transport_base import Transport
+
+MUST = 1 << 30
+"""Flag in a packet's number: never droppable."""
+PULL_PROBE = at.PULL_PROBE
+MAX_FILL = 16
+"""Maximum excess in bytes of a simulated header over gradwire's, filled between header and payload."""
+KIND_MASK, ECHO_BIT, SIZE_AT, SIZE_MASK, COUNT_AT, COUNT_MASK = 7, 8, 4, 0x3FFF, 18, 0xFFF
+"""Fields of a receiver's answer: `gradwire.protocols.transports.base.reply`."""
+ORIGIN = 0
+"""The address from which all words are indexed."""
+
+
+@cache
+def transport_class(kind: str, folder: str | None = None) -> type[Transport]:
+    """Return the class of a transport, by name or as "module:Class" of a file in `folder`.
+
+    Raises
+    ------
+    ScenarioError
+        There is none, or it is not a transport.
+    """
+    return resolve_component("transport", kind, Path(folder) if folder else None)
+
+
+@dataclass(frozen=True)
+class ReceiverAnswer:
+    """A receiver's answer without its argument.
+
+    flags : of the header. fill : zeros after the header. count : number of packets.
+    """
+
+    kind: int
+    flags: int
+    fill: int
+    count: int
+
+
+class Rules:
+    """A transport with its parameters, for flows with the same base round-trip time and slowest link."""
+
+    def __init__(self, owner: type[Transport], settings: JsonView, context: Context) -> None:
+        self.owner, self.context = owner, context
+        self.parameters = WordBlock(at.PARAM_WORDS)
+        for index, value in enumerate(transport_parameters(owner, settings, context)):
+            self.parameters.words[index] = value
+        self.functions = compiled_agent.rules(owner)
+        self.table = WordBlock(len(RULES))
+        """addresses of its functions, for compiled code"""
+        for index, name in enumerate(RULES):
+            self.table.words[index] = self.functions[name].address
+        self.fill = max(int(owner.data_overhead) - UDP_OVERHEAD, 0)
+        """zeros before the payload of a data packet, which give it the simulated length"""
+
+    def call(self, name: str, record: int, *arguments: int) -> int:
+        """Call a function on the record at an index; raise TestbedError if it raises an exception."""
+        try:
+            return self.functions[name](ORIGIN, self.parameters.index, record, *arguments)
+        except RuntimeError:
+            message = ERROR_TEXTS[BROKEN_RULES].format(name=name)
+            raise TestbedError(message, "transport", "another", usage=False) from None
+
+    def answer(self, word: int) -> ReceiverAnswer:
+        """Decode a receiver's answer except its argument."""
+        size = (word >> SIZE_AT & SIZE_MASK) or int(self.owner.control_bytes)
+        echo = ECHO if word & ECHO_BIT else 0
+        kind, count = word & KIND_MASK, word >> COUNT_AT & COUNT_MASK
+        return ReceiverAnswer(kind, kind | echo, max(size, MIN_FRAME) - UDP_OVERHEAD, count)
+
+
+def tag_words(row: MessageRow, packets: int) -> list[int]:
+    """Return a bitmap of important packets; empty if all packets have the same tag."""
+    return [] if isinstance(row.important, bool) else words_of(np.asarray(row.important[:packets], dtype=bool))
+
+
+def words_of(flags: Flags) -> list[int]:
+    """Return a bitmap with 32 packets per word."""
+    packed = np.packbits(flags, bitorder="little").tobytes()
+    return np.frombuffer(packed + bytes(-len(packed) % 4), dtype="<u4").tolist()
+
+
+class SendingEnd(Flow):
+    """The sending end of one message.
+
+    now : its beginning in picoseconds; None: set by a later `start`.
+    entropy : its path entropy, from which rules may draw (`gradwire.jit.counter_rng.entropy_of`).
+    pairs : shared state of its transport's messages at this host, if any.
+    """
+
+    __slots__ = ("packets", "rules", "words")
+
+    def __init__(
+        self, rules: Rules, row: MessageRow, now: int | None, entropy: int = 0, pairs: Pairs | None = None
+    ) -> None:
+        payload, owner = rules.context.payload, rules.owner
+        self.rules = rules
+        self.packets = max(1, -(-row.nbytes // payload))
+        self.words = words = -(-self.packets // 32)
+        tags = tag_words(row, self.packets)
+        peer_offset = SENDER_BEYOND + owner.sender_bitmaps * words
+        tags_offset = peer_offset + (owner.receiver_bitmaps * words if owner.probe_word else 0)
+        group = pairs.group(row) if pairs is not None else None
+        super().__init__(row.number, row.priority, group, tags_offset + len(tags) - SENDER_BEYOND)
+        index, state = self.index, self.block.words
+        state[F_RULES], state[F_PARAMETERS], state[F_PACKETS] = rules.table.index, rules.parameters.index, self.packets
+        record = state[SENDER_RECORD:]
+        record[at.S_DATA] = row.priority << at.A_PRIORITY | entropy << at.A_ENTROPY
+        record[at.S_PACKETS] = self.packets
+        record[at.S_LAST] = row.nbytes - payload * (self.packets - 1) + owner.data_overhead
+        record[at.S_BITS], record[at.S_WORDS], record[at.S_PEER] = index + SENDER_BEYOND, words, index + peer_offset
+        record[at.S_LINE] = rules.context.speed
+        record[at.S_TAGS] = index + tags_offset if tags else int(bool(row.important))
+        record[at.S_ALLOWED] = allowed_loss(row.nbytes, row.bound if row.share is None else row.share)
+        record[at.S_TURN] = row.turn
+        record[at.S_PAIR] = group.pair.index if group is not None else 0
+        for position, word in enumerate(tags, tags_offset):
+            state[position] = word
+        if now is not None:
+            self.start(now)
+
+    def start(self, now: int) -> None:
+        """Begin the message."""
+        self._call("start", now)
+
+    def _call(self, name: str, *arguments: int) -> int:
+        return self.rules.call(name, self.index + SENDER_RECORD, *arguments)
+
+    def pull(self, now: int) -> int:
+        """Return what the rules send now."""
+        return self._call("pull", now)
+
+    def on_timer(self, now: int) -> None:
+        """Handle the timer requested by the rules."""
+        self.block.words[TIMER] = 0
+        self._call("on_timer", now)
+
+    def take(self, kind: int, sequence: int, argument: int, echo: int, now: int) -> None:
+        """Handle a control packet."""
+        self._call("on_control", kind, sequence, argument, echo, now)
+
+    def told(self, bitmap: int, first: int, words: list[int]) -> None:
+        """Store received words of one of the receiver's bitmaps, from word `first` on."""
+        begin = self.word(at.S_PEER) - self.index + bitmap * self.words + first
+        for position, word in enumerate(words, begin):
+            self.block.words[position] = word
+
+    def bitmap(self, number: int) -> list[int]:
+        """Return one of its bitmaps."""
+        begin = SENDER_BEYOND + number * self.words
+        return self.block.words[begin : begin + self.words].tolist()
+
+    @property
+    def new(self) -> int:
+        """Return the number of packets sent at least once."""
+        return self.word(self.rules.owner.fresh_word)
+
+    @property
+    def probes(self) -> int:
+        """Return the number of Probes sent, including repetitions."""
+        return self.word(self.rules.owner.probe_word) if self.rules.owner.probe_word else 0
+
+
+class ReceivingEnd:
+    """The receiving end of one message. Sizes in bytes; `pairs` as at the sending end."""
+
+    __slots__ = ("block", "nbytes", "packets", "payload", "place", "row", "rules", "words")
+
+    def __init__(self, rules: Rules, row: MessageRow, pairs: Pairs | None = None) -> None:
+        payload, owner = rules.context.payload, rules.owner
+        self.rules, self.row, self.payload, self.nbytes = rules, row, payload, row.nbytes
+        self.packets = max(1, -(-row.nbytes // payload))
+        self.words = words = -(-self.packets // 32)
+        tags = tag_words(row, self.packets)
+        tagged = RECEIVER_BEYOND + owner.receiver_bitmaps * words
+        self.block = WordBlock(tagged + len(tags))
+        index, state = self.index, self.block.words
+        state[E_NUMBER], state[E_RULES], state[E_PARAMETERS] = row.number, rules.table.index, rules.parameters.index
+        state[E_PACKETS], state[E_PAYLOAD], state[E_NBYTES], state[E_FILL] = (
+            self.packets,
+            payload,
+            row.nbytes,
+            rules.fill,
+        )
+        record = state[RECEIVER_RECORD:]
+        record[at.R_PACKETS], record[at.R_BYTES], record[at.R_PAYLOAD] = self.packets, row.nbytes, payload
+        record[at.R_BITS], record[at.R_WORDS] = index + RECEIVER_BEYOND, words
+        record[at.R_TAGS] = index + tagged if tags else int(bool(row.important))
+        record[at.R_ALLOWED] = allowed_loss(row.nbytes, row.bound if row.share is None else row.share)
+        record[at.R_MOST], record[at.R_POOL] = allowed_loss(row.nbytes, row.bound), row.pool
+        record[at.R_IMPORTANT] = sum(each.bit_count() for each in tags) if tags else self.packets * record[at.R_TAGS]
+        if pairs is not None:
+            record[at.R_PAIR], record[at.R_HOST] = pairs.peer(row).index, pairs.host.index
+        for position, word in enumerate(tags, tagged):
+            state[position] = word
+        self.place = memoryview(b"")
+        """its receive buffer; empty before and after"""
+
+    @property
+    def index(self) -> int:
+        """Return the index of its words."""
+        return self.block.index
+
+    @property
+    def done(self) -> bool:
+        """Return True if the message is delivered."""
+        return self.word(at.R_DONE) != 0
+
+    @property
+    def got(self) -> int:
+        """Return the number of received bytes."""
+        return self.word(at.R_GOT)
+
+    @property
+    def marked(self) -> int:
+        """Return the number of data packets with a mark."""
+        return self.block.words[E_MARKED]
+
+    def size(self, sequence: int) -> int:
+        """Return the payload bytes of a packet."""
+        return min(self.payload, self.nbytes - sequence * self.payload)
+
+    def arrived(self) -> Flags | None:
+        """Return bool[packets] of received packets; None if all have been received."""
+        if self.got == self.nbytes:
+            return None
+        bits = np.array(self.bitmap(0, 0, self.words), dtype="<u4").view(np.uint8)
+        return np.unpackbits(bits, bitorder="little")[: self.packets].astype(bool)
+
+    def bitmap(self, number: int, first: int, count: int) -> list[int]:
+        """Return words of one of its bitmaps."""
+        begin = RECEIVER_BEYOND + number * self.words + first
+        end = RECEIVER_BEYOND + (number + 1) * self.words
+        return self.block.words[begin : min(begin + count, end)].tolist()
+
+    def _call(self, name: str, *arguments: int) -> int:
+        return self.rules.call(name, self.index + RECEIVER_RECORD, *arguments)
+
+    def take(self, sequence: int, size: int, ce: int, now: int) -> int:
+        """Handle a data packet; return the rules' answer, 0 for none."""
+        return self._call("on_data", sequence, size, ce, now)
+
+    def on_probe(self, argument: int, now: int) -> int:
+        """Handle a Probe; return the rules' answer, 0 for none."""
+        return self._call("on_probe", argument, now)
+
+    def word(self, offset: int) -> int:
+        """Return a word of the record."""
+        return self.block.words[RECEIVER_RECORD + offset]

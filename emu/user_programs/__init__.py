@@ -1,0 +1,1 @@
+"""User programs across the testbed: ranks, their environment, marking rules and results."""

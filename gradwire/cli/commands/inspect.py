@@ -1,0 +1,139 @@
+"""The commands `gradwire check`, `schema` and `telemetry`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gradwire.cli.options import Json, ScenarioName, Set, TraceName, Trust, overrides_from_options, policy_names
+from gradwire.cli.terminal import for_people
+
+if TYPE_CHECKING:
+    from gradwire.topology.extent import NetworkSize
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    app.command("check", epilog="Example: gradwire check my.toml --set switch.queues=4")(cmd_check)
+    example = "Example: gradwire telemetry results/one --plot queues.png --port leaf0"
+    app.command("telemetry", epilog=example)(cmd_telemetry)
+    app.command("schema", epilog="Example: gradwire schema > scenario.schema.json")(cmd_schema)
+
+
+@for_people
+def cmd_check(
+    scenario: ScenarioName,
+    policy: Annotated[
+        str | None,
+        typer.Option("--policy", help="Check this policy of the scenario alone.", autocompletion=policy_names),
+    ] = None,
+    trace: TraceName = None,
+    set_: Set = None,
+    trust: Trust = False,
+    as_json: Json = False,
+) -> None:
+    """Validate a scenario, its network and its traces; report every error at once."""
+    from gradwire.scenarios.loading.load import load_scenario
+    from gradwire.scenarios.validation.scenario import notes as notes_of
+    from gradwire.sim.preparation import check_variants, extents
+    from gradwire.studies.training.run import check_trainings
+
+    loaded = load_scenario(scenario, set=overrides_from_options(set_, trace), policy=policy)
+    variants = loaded.variants()
+    networks = extents(variants, check_variants(variants))
+    check_trainings(variants)
+    notes = notes_of(variants)
+    if as_json:
+        listed = [{"policies": names, **_extent_json(extent)} for names, extent in networks]
+        policies = [variant.policy_name for variant in variants]
+        typer.echo(json.dumps({"name": loaded.name, "policies": policies, "networks": listed, "notes": notes}))
+        return
+    typer.echo(f"{loaded.name} is valid: " + ", ".join(variant.policy_name for variant in variants))
+    for names, extent in networks:
+        owners = f" of {', '.join(names)}" if len(networks) > 1 else ""
+        typer.echo(f"network{owners}: {_extent_text(extent)}")
+    for note in notes:
+        typer.echo(f"note: {note}")
+
+
+def _extent_json(extent: NetworkSize) -> dict[str, object]:
+    """Return a network as JSON; `base_rtt_ps`: fastest and slowest, null for networks too large for a check."""
+    data = asdict(extent)
+    return data | {"base_rtt_ps": data.pop("round_trips")}
+
+
+def _extent_text(extent: NetworkSize) -> str:
+    """Return a network in one line."""
+    from gradwire.scenarios.readable import time_text
+
+    counts = [("host", "s", extent.hosts), ("switch", "es", extent.switches), ("cable", "s", extent.cables)]
+    if extent.cards != extent.hosts:
+        counts.insert(1, ("network card", "s", extent.cards))
+    parts = [f"{count:,} {one if count == 1 else one + more}" for one, more, count in counts]
+    if extent.round_trips:
+        fastest, slowest = (time_text(time) for time in extent.round_trips)
+        parts.append(f"base round trips of {fastest}" + (f" to {slowest}" if slowest != fastest else ""))
+    return ", ".join(parts)
+
+
+@for_people
+def cmd_telemetry(
+    result: Annotated[Path, typer.Argument(help="A Result directory.")],
+    port: Annotated[
+        list[str] | None,
+        typer.Option("--port", "--ports", help="A port (leaf0->h3) or a node (all its ports); repeatable."),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Plot queues, utilisation and queueing delays to this new .png, .pdf, .svg or .jpg."),
+    ] = None,
+    pcap: Annotated[
+        Path | None, typer.Option(help="Write the packet log to this new pcapng file, for Wireshark.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show the ports of one run: queues, queueing delays, drops and marks, as far as [output] recorded them."""
+    from gradwire.analysis.telemetry.telemetry import chosen_ports, describe
+    from gradwire.analysis.telemetry.telemetry_tables import print_telemetry
+    from gradwire.result_store.folders.output_folder import refuse_unwritable
+    from gradwire.result_store.result import Result
+
+    if plot is not None:
+        from gradwire.analysis.figure_files import format_of
+
+        format_of(plot)
+    for file in (plot, pcap):
+        if file is not None:
+            refuse_unwritable(file, file=True)
+    loaded = Result.read(result)
+    ports = chosen_ports(loaded, port or [])
+    only = ports if port else None
+    telemetry = describe(loaded, only)
+    if as_json:
+        typer.echo(json.dumps(telemetry))
+    else:
+        print_telemetry(telemetry, bool(port))
+    if plot is not None:
+        from gradwire.analysis.telemetry.telemetry_plot import draw_telemetry
+
+        drawn = draw_telemetry(loaded, plot, only)
+        if not as_json:
+            typer.echo(f"plot: {plot}" + (f" ({', '.join(drawn)})" if drawn else ""))
+    if pcap is not None:
+        from gradwire.analysis.pcap.packet_capture import write_capture
+
+        count = write_capture(loaded, pcap, ports)
+        if not as_json:
+            typer.echo(f"capture: {pcap}, {count:,} packets")
+
+
+@for_people
+def cmd_schema() -> None:
+    """Print the JSON Schema of scenario files, for editors and other programs."""
+    from gradwire.scenarios.schema.scenario import json_schema
+
+    typer.echo(json.dumps(json_schema(), indent=2))

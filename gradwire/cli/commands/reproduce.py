@@ -1,0 +1,165 @@
+"""The command `gradwire reproduce`, which tests published claims."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gradwire.cli.options import Device, Json
+from gradwire.cli.terminal import for_people, progress
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("reproduce", epilog="Example: gradwire reproduce dlcp --claim S4 --out results/claims")(cmd_reproduce)
+
+
+def set_names(incomplete: str) -> list[str]:
+    """Return the sets of claims that complete a word, for shell completion."""
+    from gradwire.studies.reproduce import SETS
+
+    return [name for name in SETS if name.startswith(incomplete)]
+
+
+@for_people
+def cmd_reproduce(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="dlcp, mlt; regimes: where bounded loss pays off; schedulers; lee: overlapped averaging; tolerance: "
+            "effect of lost gradients on accuracy; reducers; mp2, mipd, slimdp: systems compared with dense training "
+            "and reducers; loop: accuracy over time on a fabric, by transport.",
+            autocompletion=set_names,
+        ),
+    ],
+    claim: Annotated[list[str] | None, typer.Option("--claim", help="Only this claim, such as S4; repeatable.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Also run the long settings.")] = False,
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=1, max=99, help="Seeds of every run; if absent, 3 for simulations and 5 for training runs."),
+    ] = None,
+    pictures: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Training data: CIFAR-10, pictures by class, or synthetic.")
+    ] = None,
+    text: Annotated[str | None, typer.Option(metavar="FILE", help="Training text, or synthetic.")] = None,
+    device: Device = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, max=256, help="Runs at a time; as many as processors if absent, one with --device."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Output directory of Results and page; an earlier reproduction is resumed.")
+    ] = None,
+    only_list: Annotated[
+        bool, typer.Option("--list", help="Only list the runs, those that are done, and the time for the rest.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Test published claims: the claim, the measurement, and the verdict. An interrupted command can be resumed. A
+    claim that is not reproduced is not an error."""
+    from gradwire.studies.reproduce.runner import reproduce
+
+    output_dir = out or Path("results") / f"reproduce-{name}"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    jobs = jobs or (cores if device is None else 1)
+    data = {key: value for key, value in (("pictures", pictures), ("text", text)) if value is not None}
+    if only_list:
+        _list(name, output_dir, claim or [], full, seeds, jobs, data, device or "cpu", as_json)
+        return
+    with progress(f"reproduce {name}", as_json) as show:
+        judgements = reproduce(
+            name,
+            output_dir,
+            claims=claim or (),
+            full=full,
+            seeds=seeds,
+            jobs=jobs,
+            data=data,
+            device=device or "cpu",
+            told=show,
+        )
+    if as_json:
+        from gradwire.studies.reproduce.claims_page import as_dict
+
+        typer.echo(json.dumps(as_dict(judgements)))
+        return
+    from gradwire.studies.reproduce.claims_page import basis_text, published_words
+
+    typer.echo(basis_text(json.loads((output_dir / "claims.json").read_text(encoding="utf-8"))))
+    for each in judgements:
+        typer.echo(f"\n{each.claim.id}  {each.claim.sentence}")
+        typer.echo(f"    published: {published_words(each.claim)} (source: {each.claim.source})")
+        for one in each.findings:
+            condition = f" [{one.expect.condition}]" if one.expect.condition else ""
+            holds = "?" if one.holds is None else "+" if one.holds else "-"
+            typer.echo(f"    {holds} {one.expect.text}{condition}: {one.measured}, expected {one.wanted}")
+        typer.echo(f"    {each.verdict.upper()}. {each.reason}")
+    typer.echo(f"\npage and plots: {output_dir}/page.html")
+
+
+def _list(
+    name: str,
+    output_dir: Path,
+    claims: list[str],
+    full: bool,
+    seeds: int | None,
+    jobs: int,
+    data: dict[str, str],
+    device: str,
+    as_json: bool,
+) -> None:
+    """Print the planned runs, as a table or as JSON."""
+    from gradwire.analysis.comparison.tables import Grid, print_grid
+    from gradwire.scenarios.readable import wall_text
+    from gradwire.studies.reproduce.runner import listing
+
+    with progress(f"reproduce {name} --list", as_json) as show:
+        rows = listing(name, output_dir, claims=claims, full=full, seeds=seeds, data=data, device=device, told=show)
+    runs, done = sum(row.runs for row in rows), sum(row.kept for row in rows)
+    left = [row.left_s for row in rows if row.left_s is not None]
+    if as_json:
+        whole = {"runs": runs, "kept": done, "left_s": sum(left) if left else None}
+        typer.echo(json.dumps({**whole, "settings": [asdict(row) for row in rows]}))
+        return
+    head = ["setting", "runs", "done", "started", "steps", "time per run", "left"]
+    lines = [
+        [
+            row.setting,
+            f"{row.runs}",
+            f"{row.kept}",
+            f"{row.begun}",
+            f"{row.steps:,}" if row.steps else "",
+            _range(row.least_s, row.most_s),
+            _left(row.left_s),
+        ]
+        for row in rows
+    ]
+    print_grid(Grid(f"{name}: {runs} runs, {done} done", head, lines))
+    if not left:
+        typer.echo("Simulations are not timed beforehand; each takes seconds to minutes.")
+        return
+    several = f", {wall_text(sum(left) / jobs)} with {jobs} runs at a time on as many free ones" if jobs > 1 else ""
+    typer.echo(f"left: about {_left(sum(left))} of one processor{several}")
+    typer.echo("Estimated from some steps of each kind of training. The command can be interrupted and resumed.")
+
+
+def _left(seconds: float | None) -> str:
+    """Return the remaining time of a setting as text; empty if unknown, as for simulations."""
+    from gradwire.scenarios.readable import wall_text
+
+    return "" if seconds is None else wall_text(seconds) if seconds else "nothing"
+
+
+def _range(least: float | None, most: float | None) -> str:
+    """Return the range of times of one run as text."""
+    from gradwire.scenarios.readable import wall_text
+
+    if least is None or most is None:
+        return ""
+    low, high = wall_text(least), wall_text(most)
+    return low if low == high else f"{low} to {high}"

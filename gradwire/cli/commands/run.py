@@ -1,0 +1,344 @@
+"""The commands that simulate: demo, run, compare."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gradwire.cli.early_imports import import_during_run, without_collector
+from gradwire.cli.effect_notes import print_notes
+from gradwire.cli.options import (
+    Approximate,
+    Breakdown,
+    Force,
+    Json,
+    MaxWall,
+    Out,
+    Plots,
+    PolicyName,
+    Set,
+    Threads,
+    TraceName,
+    Trust,
+    check_plot_format,
+    library_names,
+    overrides_from_options,
+    seconds_of,
+)
+from gradwire.cli.terminal import for_people, progress
+from gradwire.scenarios.interrupt import defer_interrupt, mark_caught
+from gradwire.scenarios.readable import share_text
+
+if TYPE_CHECKING:
+    from gradwire.result_store.result import Result
+    from gradwire.scenarios.schema.scenario import Scenario
+
+COMPILING = "compiling the packet engine (once per transport and load balancer, then cached)"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    app.command("demo", epilog="Example: gradwire demo --out my-demo")(cmd_demo)
+    example = "Example: gradwire run demo --policy dlcp --set job.workers=8 --out results/eight"
+    app.command("run", epilog=example)(cmd_run)
+    example = "Example: gradwire compare demo --set job.iterations=2 --out results/short"
+    app.command("compare", epilog=example)(cmd_compare)
+
+
+@for_people
+def cmd_demo(threads: Threads = 1, out: Out = None, plots: Plots = "png", as_json: Json = False) -> None:
+    """Replay the bundled trace under three policies and compare. Exits with 1 if a loss bound is broken."""
+    from gradwire.result_store.folders.output_folder import Claim, NumberedClaim
+
+    check_plot_format(plots)
+    with Claim(out) if out is not None else NumberedClaim("results/demo") as place:
+        run = partial(_simulate, threads=threads, max_wall_s=None, quiet=as_json, jobs=1)
+        _compare(["demo"], [], run, place, as_json, plots, page=True)
+
+
+@for_people
+def cmd_run(
+    scenario: Annotated[
+        str,
+        typer.Argument(
+            help="A scenario file, the name of one of the library, or a Result to repeat.", autocompletion=library_names
+        ),
+    ],
+    policy: PolicyName = None,
+    trace: TraceName = None,
+    set_: Set = None,
+    threads: Threads = 1,
+    max_wall: MaxWall = None,
+    out: Out = None,
+    plots: Annotated[
+        str | None, typer.Option("--plots", metavar="FORMAT", help="Add plots to the tables of --out: png, pdf or svg.")
+    ] = None,
+    breakdown: Breakdown = False,
+    fast_forward: Annotated[
+        bool, typer.Option("--fast-forward/--no-fast-forward", help="Skip iterations that would repeat others exactly.")
+    ] = True,
+    approximate: Approximate = None,
+    force: Force = False,
+    trust: Trust = False,
+    as_json: Json = False,
+) -> None:
+    """Simulate one scenario and print its results. Exits with 1 if a loss bound is broken or the time limit reached."""
+    if plots is not None:
+        check_plot_format(plots, out)
+    with without_collector():
+        from gradwire.result_store.folders.replacement import claim_output
+        from gradwire.result_store.provenance import asked, is_result_folder
+        from gradwire.scenarios.loading.load import list_library, load_scenario
+
+        overrides, limit = overrides_from_options(set_, trace, approximate), seconds_of(max_wall)
+        if scenario not in list_library() and is_result_folder(scenario):
+            chosen = _scenario_of_result(scenario, overrides, policy)
+        else:
+            chosen = load_scenario(scenario, set=overrides, policy=policy)
+        _refuse_breakdown([chosen], breakdown)
+        print_notes([chosen])
+    with claim_output(out, force) as place:
+        results, finished = _simulate(
+            [chosen], threads, limit, as_json, asked(scenario, overrides), fast_forward=fast_forward
+        )
+        _show(results, finished, place, as_json, plots, alone=True, parts=breakdown)
+
+
+@for_people
+def cmd_compare(
+    sources: Annotated[
+        list[str],
+        typer.Argument(help="Scenarios (all their policies) or Result directories.", autocompletion=library_names),
+    ],
+    trace: TraceName = None,
+    set_: Set = None,
+    threads: Threads = 1,
+    jobs: Annotated[int, typer.Option(min=1, max=1024, help="Policies run in parallel, each in its own process.")] = 1,
+    max_wall: MaxWall = None,
+    out: Out = None,
+    plots: Plots = "png",
+    all_metrics: Annotated[
+        bool, typer.Option("--all-metrics", help="Print a second table: time-outs, classes, links, retransmissions.")
+    ] = False,
+    breakdown: Breakdown = False,
+    force: Force = False,
+    trust: Trust = False,
+    as_json: Json = False,
+) -> None:
+    """Compare policies on the same trace, as a table; --out adds plots. Exits with 1 if a loss bound is broken or a
+    time limit is reached."""
+    from gradwire.result_store.folders.replacement import claim_output
+
+    check_plot_format(plots)
+    with claim_output(out, force) as place:
+        run = partial(_simulate, threads=threads, max_wall_s=seconds_of(max_wall), quiet=as_json, jobs=jobs)
+        _compare(sources, overrides_from_options(set_, trace), run, place, as_json, plots, all_metrics, breakdown)
+
+
+def _refuse_breakdown(scenarios: list[Scenario], breakdown: bool) -> None:
+    """Raise ScenarioError if a breakdown is requested of a scenario that may skip iterations, which have none."""
+    from gradwire.scenarios.errors import ScenarioError
+
+    if breakdown and any(each.simulation.approximate is not None for each in scenarios):
+        what = "skips iterations, which have no breakdown (--breakdown)"
+        raise ScenarioError(what, "simulation.approximate", "one of the two")
+
+
+def _scenario_of_result(folder: str, overrides: list[str], policy: str | None) -> Scenario:
+    """Return the scenario of a Result, to be run again; print possible differences on stderr."""
+    from gradwire.result_store.provenance import load_result_scenario
+    from gradwire.scenarios.errors import ResultError
+    from gradwire.traces.trace import load_trace
+
+    if policy is not None:
+        raise ResultError("has a single policy", folder, "no --policy, or the scenario it came from")
+    scenario, differences = load_result_scenario(
+        Path(folder), overrides, lambda scenario: [load_trace(job.trace).digest() for job in scenario.job]
+    )
+    for difference in differences:
+        typer.echo(f"note: {folder}: {difference}", err=True)
+    return scenario
+
+
+def _simulate(
+    scenarios: list[Scenario],
+    threads: int,
+    max_wall_s: float | None,
+    quiet: bool,
+    asked: dict[str, Any],
+    jobs: int = 1,
+    fast_forward: bool = True,
+) -> tuple[list[Result], bool]:
+    """Return one Result per scenario, and False after Ctrl-C; the interrupted one is included if it has rows. The
+    reason for a stall is printed at once."""
+    if jobs > 1 and len(scenarios) > 1:
+        return _simulate_in_processes(scenarios, threads, max_wall_s, quiet, asked, jobs)
+    with without_collector():
+        from gradwire.sim.engine.specialization import compile_ahead
+        from gradwire.sim.simulate import Stalled, check_uncompiled, simulate
+        from gradwire.studies.eta import progress_text
+
+    results: list[Result] = []
+    for scenario in scenarios:
+        try:
+            with progress(f"{scenario.name} {scenario.policy_name}", quiet, COMPILING) as show:
+                if not results:
+                    check_uncompiled(scenarios)
+                    compile_ahead(scenarios)  # all engines, in parallel
+                on_progress = import_during_run(progress_text(show, scenario), threads)
+                results.append(
+                    simulate(
+                        scenario,
+                        threads=threads,
+                        progress=on_progress,
+                        max_wall_s=max_wall_s,
+                        fast_forward=fast_forward,
+                    )
+                )
+                results[-1].timing.update(asked)
+            _print_approximation(results[-1])
+        except Stalled as stop:
+            typer.echo(f"gradwire: {scenario.name} {scenario.policy_name}: {stop}", err=True)
+            stop.result.timing.update(asked)
+            results.append(stop.result)
+        except KeyboardInterrupt as stop:
+            mark_caught()
+            partial_result: Result | None = getattr(stop, "result", None)
+            if partial_result is None:
+                return results, False
+            partial_result.timing.update(asked)
+            has_rows = partial_result.kept("iterations").num_rows or partial_result.kept("messages").num_rows
+            return results + ([partial_result] if has_rows else []), False
+    return results, True
+
+
+def _print_approximation(result: Result) -> None:
+    """Print which iterations of a Result were not simulated because they are statistically alike."""
+    approximation = result.summary.get("approximate")
+    if approximation is None:
+        return
+    where = f"note: {result.summary['name']} {result.summary['policy']}"
+    if approximation["declined"]:
+        typer.echo(f"{where}: all iterations are simulated: {approximation['declined']}", err=True)
+    for name, job in approximation["jobs"].items():
+        what = f"{job['approximated']:,} of {job['iterations']:,} iterations of {name} were skipped"
+        error = f"its mean iteration time may be off by {share_text(job['uncertainty'])}"
+        typer.echo(f"{where}: {what}; {error} ({job['samples']} samples)", err=True)
+
+
+def _simulate_in_processes(
+    scenarios: list[Scenario], threads: int, max_wall_s: float | None, quiet: bool, asked: dict[str, Any], jobs: int
+) -> tuple[list[Result], bool]:
+    """Simulate in parallel processes; see `_simulate`. After Ctrl-C only finished runs are returned."""
+    from gradwire.studies.parallel.side_by_side import simulate_in_processes
+
+    with progress(scenarios[0].name, quiet) as show:
+        outcomes, finished = simulate_in_processes(scenarios, jobs, threads, max_wall_s, show)
+    for result, stalled in outcomes:
+        result.timing.update(asked)
+        if stalled:
+            name, policy = result.summary["name"], result.summary["policy"]
+            typer.echo(f"gradwire: {name} {policy}: {stalled}", err=True)
+    return [result for result, _ in outcomes], finished
+
+
+def _compare(
+    sources: list[str],
+    overrides: list[str],
+    simulate: Callable[..., tuple[list[Result], bool]],
+    out: Path | None,
+    as_json: bool,
+    plots: str,
+    details: bool = False,
+    parts: bool = False,
+    page: bool = False,
+) -> None:
+    """Read, or `simulate`, everything to compare; all input is read before anything is simulated."""
+    with without_collector():
+        from gradwire.result_store.provenance import asked, members
+        from gradwire.result_store.result import Result
+        from gradwire.scenarios.loading.load import list_library, load_scenario
+    inputs: list[tuple[str, list[Result], list[Scenario]]] = []
+    for source in sources:
+        if Path(source).is_dir() and source not in list_library():
+            inputs.append((source, [Result.read(member) for member in members(source)], []))
+        else:
+            inputs.append((source, [], load_scenario(source, set=overrides).variants()))
+            _refuse_breakdown(inputs[-1][2], parts)
+            print_notes(inputs[-1][2])
+    if overrides and not any(variants for _, _, variants in inputs):
+        from gradwire.scenarios.errors import ResultError
+
+        expected = f"gradwire run {sources[0]} --set ..., which runs it again"
+        raise ResultError("is a finished run: overrides have no effect on it", sources[0], expected)
+    for source, stored, _ in inputs if overrides else ():
+        if stored:
+            typer.echo(f"note: {source}: is a finished run: {', '.join(overrides)} has no effect on it", err=True)
+    results, finished = [], True
+    for source, stored, variants in inputs:
+        results += stored
+        if variants and finished:
+            simulated, finished = simulate(variants, asked=asked(source, overrides))
+            results += simulated
+    _show(results, finished, out, as_json, plots, details=details, parts=parts, page=page)
+
+
+def _show(
+    results: list[Result],
+    finished: bool,
+    out: Path | None,
+    as_json: bool,
+    plots: str | None,
+    alone: bool = False,
+    details: bool = False,
+    parts: bool = False,
+    page: bool = False,
+) -> None:
+    """Print a comparison and write it to `out`, with or without an HTML `page`, or a single Result if `alone`.
+
+    `plots`: their format, or none. A request to end is deferred until that is done.
+
+    Exits with 1 if a loss bound is broken, a run has stalled or reached its time limit, as after Ctrl-C if the runs
+    were not `finished`, and with an error if it had to be written elsewhere.
+    """
+    from gradwire.analysis.comparison.compare import compare, result_folders
+    from gradwire.analysis.comparison.markdown_report import HTML_PAGE
+    from gradwire.result_store.folders.output_folder import write_output
+
+    if not results:
+        raise KeyboardInterrupt
+    written = None
+    with defer_interrupt():
+        comparison = compare(results, parts)
+        if out is not None and alone:
+            write = partial(comparison.write_alone, plots=plots) if plots else results[0].write
+            written = write_output(out, write, [("result", results[0].write)] if plots else [])
+        elif out is not None:
+            single_results = [(name, each.write) for name, each in zip(result_folders(results), results, strict=True)]
+            written = write_output(out, partial(comparison.write, plots=plots or "png", page=page), single_results)
+        if as_json:
+            typer.echo(json.dumps(comparison.as_dict()))
+        else:
+            comparison.print(details)
+            if written is not None and written.place is not None:
+                typer.echo(f"{'result' if alone else 'report and results'}: {written.place}")
+                if page and (written.place / HTML_PAGE).is_file():
+                    typer.echo(f"to open in a browser: {written.place / HTML_PAGE}")
+    for violation in comparison.violations:
+        typer.echo(f"loss bound broken: {violation}", err=True)
+    for text in comparison.cut_short:
+        typer.echo(f"time limit reached: {text}", err=True)
+    if written is not None and written.trouble is not None:
+        raise written.trouble
+    if comparison.violations:
+        raise typer.Exit(1)
+    if not finished:
+        raise KeyboardInterrupt
+    stalled = any(each.summary.get("totals", {}).get("ended_by") == "stall" for each in results)
+    if comparison.cut_short or stalled:
+        raise typer.Exit(1)

@@ -1,0 +1,108 @@
+"""The command `gradwire sweep`, which runs and measures many scenarios."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gradwire.cli.options import Json, Trust, complete_words, seconds_of
+from gradwire.cli.terminal import for_people, progress
+
+if TYPE_CHECKING:
+    from gradwire.studies.sweep.outcome import Sweep
+
+MOST_FAILURES = 10
+"""Maximum number of failures printed."""
+
+
+def sweep_names(incomplete: str) -> list[str]:
+    """Return the library sweeps that complete a word, for shell completion."""
+    from gradwire.scenarios.loading.load import list_sweeps
+
+    return [name for name in list_sweeps() if name.startswith(incomplete)]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("sweep", epilog="Example: gradwire sweep tail-load --jobs 8 --out results/tail")(cmd_sweep)
+
+
+@for_people
+def cmd_sweep(
+    source: Annotated[
+        str, typer.Argument(metavar="SWEEP", help="A sweep file, or a name of the library.", autocompletion=sweep_names)
+    ],
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="local: processes of this machine; ray: tasks of a Ray cluster.",
+            autocompletion=complete_words("local", "ray"),
+        ),
+    ] = "local",
+    address: Annotated[
+        str | None, typer.Option(help="Ray cluster, such as ray://head:10001; one is started here if absent.")
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, max=100_000, help="Parallel runs; as many as processors and memory allow if absent."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Output directory of records, tables and plots; an earlier sweep in it is resumed."),
+    ] = None,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Repeat failed points.")] = False,
+    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="End with the first point that fails.")] = False,
+    max_wall: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Wall-clock limit of the sweep, such as 30m; it can be resumed.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the runs, and those that are done; run nothing.")
+    ] = False,
+    trust: Trust = False,
+    as_json: Json = False,
+) -> None:
+    """Run many scenarios along axes, with seeds: tables of means and intervals, and plots. An interrupted or extended
+    sweep is resumed by the same command. Exits with 1 if a point has failed, or the time limit was reached."""
+    from gradwire.studies.sweep.runner import plan_sweep, sweep
+
+    limit = seconds_of(max_wall)
+    if dry_run:
+        outcome, lines = plan_sweep(source, out, jobs, retry_failed)
+        typer.echo(json.dumps(outcome.as_dict()) if as_json else "\n".join(lines))
+        return
+    with progress(f"sweep {source}", as_json) as show:
+        outcome = sweep(
+            source,
+            out=out,
+            engine=engine,
+            address=address,
+            jobs=jobs,
+            retry_failed=retry_failed,
+            fail_fast=fail_fast,
+            max_wall_s=limit,
+            progress=show,
+        )
+    if as_json:
+        typer.echo(json.dumps(outcome.as_dict()))
+    else:
+        outcome.print()
+        typer.echo(f"{outcome.words}; tables and plots: {outcome.folder}")
+    _report_problems(outcome)
+
+
+def _report_problems(outcome: Sweep) -> None:
+    """Print the problems of a sweep, and exit with 1 if there are any."""
+    failures = outcome.failures
+    for point, record in failures[:MOST_FAILURES]:
+        typer.echo(f"failed: {point.name}: {record.why}", err=True)
+    if len(failures) > MOST_FAILURES:
+        typer.echo(f"and {len(failures) - MOST_FAILURES} more: points.csv lists them", err=True)
+    for point in outcome.broken:
+        typer.echo(f"loss bound broken: {point.name}", err=True)
+    if not outcome.complete and not failures:
+        typer.echo("time limit reached: the same command resumes", err=True)
+    if failures or outcome.broken or not outcome.complete:
+        raise typer.Exit(1)

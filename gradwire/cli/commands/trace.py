@@ -1,0 +1,206 @@
+"""The commands `gradwire trace ...`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gradwire.cli.options import Json, trace_names
+from gradwire.cli.terminal import for_people, progress
+from gradwire.traces.formats.base import exporters, importers
+
+app = typer.Typer(help="Inspect, import, export and compare traces.", no_args_is_help=True)
+
+TraceName = Annotated[
+    str, typer.Argument(help="A trace directory, or the name of a bundled trace.", autocompletion=trace_names)
+]
+
+
+@app.command("info", epilog="Example: gradwire trace info resnet50 --json")
+@for_people
+def cmd_info(
+    trace: TraceName,
+    layers: Annotated[bool, typer.Option(help="Add one line per layer.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show a trace: model, machine, phases, sizes, compute times, gradient magnitudes."""
+    from gradwire.traces.tools.info import info, print_info
+    from gradwire.traces.trace import load_trace
+
+    loaded = load_trace(trace)
+    if as_json:
+        typer.echo(json.dumps(info(loaded)))
+    else:
+        print_info(loaded, layers=layers)
+
+
+@app.command("import", epilog="Example: gradwire trace import profile.json.gz --out my-trace")
+@for_people
+def cmd_import(
+    file: Annotated[Path, typer.Argument(help="A file of another tool, gzipped or not.")],
+    out: Annotated[Path, typer.Option(help="The new directory of the trace.")],
+    format: Annotated[str, typer.Option(help=f"auto, {', '.join(importers())}")] = "auto",
+    name: Annotated[str | None, typer.Option(help="Name of the trace; the file's by default.")] = None,
+    dtype: Annotated[str, typer.Option(help="Type of gradients for which the file has only bytes.")] = "float32",
+    fit_to: Annotated[str, typer.Option(help="Measured trace that the model of magnitudes is fitted to.")] = "resnet50",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the magnitudes.")] = 1,
+    ranks: Annotated[
+        bool,
+        typer.Option(
+            "--ranks",
+            help="Also import the graphs of all ranks: NAME.RANK.et beside it (chakra), or derived from one (simai).",
+        ),
+    ] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Drop control dependencies that form cycles (chakra), and count them.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Convert a PyTorch profile, a PipeDream graph, a SimAI workload, a Chakra trace or a CSV into a trace.
+
+    Unsupported, skipped (not gradients) and implausible entries are counted and listed.
+    """
+    from gradwire.result_store.folders.output_folder import refuse_unwritable
+    from gradwire.traces.formats import import_trace
+
+    refuse_unwritable(out)
+    with progress(f"import {file.name}", as_json) as show:
+        trace = import_trace(
+            file,
+            format=format,
+            name=name,
+            seed=seed,
+            dtype=dtype,
+            fit_to=fit_to,
+            ranks=ranks,
+            repair=repair,
+            progress=show,
+        )
+    trace.save(out)
+    source = trace.manifest["source"]
+    if as_json:
+        typer.echo(json.dumps({"trace": str(out), **source, "timing": trace.manifest["timing"]}))
+        return
+    typer.echo(
+        f"{source['format']}: {len(trace.tensors)} gradients in {len(trace.layers)} layers, "
+        f"{trace.total_bytes / 1e6:.1f} MB, {len(trace.iterations)} iterations"
+    )
+    typer.echo(f"times {trace.manifest['timing']}: {trace.manifest['timing_how']}")
+    typer.echo(f"magnitudes: log-normal model fitted to {trace.manifest['magnitudes']['fitted_to']}")
+    for title in ("understood", "skipped", "doubtful"):
+        for what, count in source.get(title, {}).items():
+            typer.echo(f"{title}: {count} x {what}")
+    typer.echo(f"trace written to {out}")
+
+
+@app.command("export", epilog="Example: gradwire trace export resnet50 --format chakra --ranks 8 --out job")
+@for_people
+def cmd_export(
+    trace: TraceName,
+    format: Annotated[str, typer.Option(help=", ".join(exporters()))],
+    out: Annotated[Path, typer.Option(help="The new file; for chakra the prefix of .RANK.et")],
+    iteration: Annotated[
+        list[int] | None, typer.Option(min=0, help="Index of an iteration; repeatable. The first if absent.")
+    ] = None,
+    ranks: Annotated[int, typer.Option(min=1, help="Workers of the job.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Write a trace for ASTRA-sim (chakra), SimAI (simai), a timeline viewer (perfetto) or as a table (csv)."""
+    from gradwire.traces.formats import export_trace
+    from gradwire.traces.trace import load_trace
+
+    files = export_trace(load_trace(trace), out, format=format, iterations=iteration, ranks=ranks)
+    if as_json:
+        typer.echo(json.dumps({"files": [str(file) for file in files]}))
+        return
+    for file in files:
+        typer.echo(f"written: {file}")
+
+
+@app.command("merge", epilog="Example: gradwire trace merge run1.trace.rank0 run1.trace.rank1 --out run1.trace")
+@for_people
+def cmd_merge(
+    sources: Annotated[list[Path], typer.Argument(help="Traces recorded by the ranks of one job.")],
+    out: Annotated[Path, typer.Option(help="The new directory of the merged trace.")],
+) -> None:
+    """Merge the traces of the ranks of one job."""
+    from gradwire.traces.tools.rank_merge import merge_ranks
+
+    typer.echo(f"trace written to {merge_ranks(sources, out)}")
+
+
+@app.command("retime", epilog="Example: gradwire trace retime resnet50 --times profile.json.gz --out resnet50-gpu")
+@for_people
+def cmd_retime(
+    trace: TraceName,
+    times: Annotated[
+        str, typer.Option(help="Source of the times: a trace, or a file that gradwire trace import reads.")
+    ],
+    out: Annotated[Path, typer.Option(help="The new directory of the trace.")],
+    format: Annotated[str, typer.Option(help=f"Format of the file: auto, {', '.join(importers())}")] = "auto",
+    name: Annotated[str | None, typer.Option(help="Name of the new trace; the directory's by default.")] = None,
+    dtype: Annotated[str, typer.Option(help="Type of gradients for which the file has only bytes.")] = "float32",
+    share: Annotated[bool, typer.Option(help="Store no magnitudes: always read them from the bundled TRACE.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Combine the gradients of one trace with the times of another recording of the same model, such as a GPU's.
+
+    Gradients are matched by name, or by order and size; unmatched ones are listed with their substitutes.
+    docs/traces.md has the rules.
+    """
+    from gradwire.result_store.folders.output_folder import refuse_unwritable
+    from gradwire.traces.storage.writer import write
+    from gradwire.traces.tools.retime import describe_retiming, load_times, retime
+    from gradwire.traces.trace import load_trace
+
+    refuse_unwritable(out)
+    sizes = load_trace(trace)
+    with progress(f"read {Path(times).name}", as_json) as show:
+        timed, source = load_times(times, format=format, dtype=dtype, progress=show)
+    command = ["gradwire", "trace", "retime", Path(trace).name, "--times", Path(times).name]
+    command += [*(["--share"] if share else []), "--out", out.name]
+    retimed = retime(sizes, timed, name or out.name, source, shlex.join(command))
+    write(retimed, out, chunks_of=trace if share else None)
+    if as_json:
+        typer.echo(json.dumps({"trace": str(out), **retimed.manifest["retimed"]}))
+        return
+    for line in describe_retiming(retimed.manifest):
+        typer.echo(line)
+    typer.echo(f"trace written to {out}")
+
+
+@app.command("plot", epilog="Example: gradwire trace plot resnet50 --out resnet50-plots")
+@for_people
+def cmd_plot(
+    trace: TraceName,
+    out: Annotated[Path, typer.Option(help="Directory of the plots.")],
+    iteration: Annotated[int, typer.Option(min=0, help="Index of the iteration to plot.")] = 0,
+) -> None:
+    """Plot the timeline of one iteration and the gradient magnitudes of each layer."""
+    from gradwire.traces.tools.plot import plot_trace
+    from gradwire.traces.trace import load_trace
+
+    for path in plot_trace(load_trace(trace), out, iteration):
+        typer.echo(f"plot: {path}")
+
+
+@app.command("diff", epilog="Example: gradwire trace diff resnet50 my-trace")
+@for_people
+def cmd_diff(
+    first: TraceName,
+    second: Annotated[str, typer.Argument(help="Trace to compare with the first.")],
+    as_json: Json = False,
+) -> None:
+    """Compare two traces: tensors, sizes, compute times per phase, magnitudes."""
+    from gradwire.traces.tools.diff import diff, print_diff
+    from gradwire.traces.trace import load_trace
+
+    difference = diff(load_trace(first), load_trace(second))
+    if as_json:
+        typer.echo(json.dumps(difference))
+    else:
+        print_diff(difference)

@@ -1,0 +1,122 @@
+"""LLVM code of the intrinsics in `gradwire.sim.engine.memory.atomics`, and the rule that the state takes no floats."""
+
+from llvmlite import ir
+from numba import types
+from numba.core.errors import NumbaTypeError
+from numba.core.typing.builtins import SetItemCPointer
+from numba.extending import intrinsic
+
+_I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
+
+
+WORDS = types.CPointer(types.int64)
+"""The type of the state, `M`."""
+NO_FLOATS = "a float is written into M, which holds integers only; use int(...) to truncate or round(...) to round"
+
+_any_value = SetItemCPointer.generic
+
+
+def _no_floats(self, args, kws):
+    """Return the type of `pointer[index] = value`; refuse floats, which Numba would truncate for a pointer to
+    integers."""
+    pointer, _, value = args
+    if isinstance(value, types.Optional):
+        value = value.type
+    if pointer == WORDS and isinstance(value, types.Float):
+        raise NumbaTypeError(NO_FLOATS)
+    return _any_value(self, args, kws)
+
+
+SetItemCPointer.generic = _no_floats
+
+
+@intrinsic
+def words_at(typing_context, address):
+    """Return the state at a machine address as a bare pointer. `M[i]` is then one load, with no test for a negative
+    index and no reference count that two threads contend for."""
+
+    def codegen(context, builder, signature, args):
+        return builder.inttoptr(args[0], _I64.as_pointer())
+
+    return WORDS(types.int64), codegen
+
+
+@intrinsic
+def load_acquire(typing_context, array, index):
+    """Load `array[index]` before any later access of this thread."""
+    if not isinstance(index, types.Integer):
+        return None
+
+    def codegen(context, builder, signature, args):
+        index64 = context.cast(builder, args[1], signature.args[1], types.int64)
+        pointer = builder.gep(args[0], [index64])
+        return builder.load_atomic(pointer, "acquire", 8)
+
+    return types.int64(array, index), codegen
+
+
+@intrinsic
+def store_release(typing_context, array, index, value):
+    """Store `value` in `array[index]` after every earlier access of this thread."""
+
+    def codegen(context, builder, signature, args):
+        index64 = context.cast(builder, args[1], signature.args[1], types.int64)
+        value64 = context.cast(builder, args[2], signature.args[2], types.int64)
+        pointer = builder.gep(args[0], [index64])
+        builder.store_atomic(value64, pointer, "release", 8)
+        return context.get_dummy_value()
+
+    return types.void(array, index, value), codegen
+
+
+@intrinsic
+def fetch_add(typing_context, array, index, value):
+    """Add `value` to `array[index]` atomically; return the value before."""
+
+    def codegen(context, builder, signature, args):
+        index64 = context.cast(builder, args[1], signature.args[1], types.int64)
+        value64 = context.cast(builder, args[2], signature.args[2], types.int64)
+        pointer = builder.gep(args[0], [index64])
+        return builder.atomic_rmw("add", pointer, value64, "seq_cst")
+
+    return types.int64(array, index, value), codegen
+
+
+@intrinsic
+def prefetch(typing_context, array, index):
+    """Prefetch the cache line of `array[index]`."""
+
+    def codegen(context, builder, signature, args):
+        index64 = context.cast(builder, args[1], signature.args[1], types.int64)
+        pointer = builder.bitcast(builder.gep(args[0], [index64]), _I8.as_pointer())
+        function_type = ir.FunctionType(ir.VoidType(), [pointer.type, _I32, _I32, _I32])
+        function = builder.module.declare_intrinsic("llvm.prefetch", (pointer.type,), function_type)
+        builder.call(function, [pointer, _I32(0), _I32(3), _I32(1)])
+        return context.get_dummy_value()
+
+    return types.void(array, index), codegen
+
+
+@intrinsic
+def count_trailing_zeros(typing_context, value):
+    """Return the index of the lowest set bit; 64 for zero."""
+
+    def codegen(context, builder, signature, args):
+        value64 = context.cast(builder, args[0], signature.args[0], types.int64)
+        return builder.cttz(value64, ir.Constant(ir.IntType(1), 0))
+
+    return types.int64(value), codegen
+
+
+@intrinsic
+def bit_length(typing_context, value):
+    """Return the number of bits of a value; 0 for zero."""
+
+    def codegen(context, builder, signature, args):
+        value64 = context.cast(builder, args[0], signature.args[0], types.int64)
+        return builder.sub(_I64(64), builder.ctlz(value64, ir.Constant(ir.IntType(1), 0)))
+
+    return types.int64(value), codegen
+
+
+sched_yield = types.ExternalFunction("sched_yield", types.int32())

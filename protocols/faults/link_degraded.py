@@ -1,0 +1,20 @@
+"""The fault kind `link_degraded`: a slow cable."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from gradwire.scenarios.schema.network.fault import LinkFault
+from gradwire.scenarios.units import Rate
+
+
+class LinkDegraded(LinkFault):
+    """A cable is slower than normal."""
+
+    kind: Literal["link_degraded"]
+    rate: Rate
+    """At most the cable's own rate."""
+
+    @property
+    def most_rate(self) -> int:
+        return self.rate

@@ -1,0 +1,282 @@
+"""Transports, load balancers and queue policies by name: built-in and user-defined classes.
+
+A user-defined class is checked before anything is compiled with it: missing parts of the contract, functions that are
+not compiled, and errors in its module are reported with file and line.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import operator
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from gradwire.jit.layout import PARAM_WORDS
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.loading.registry import component, components
+from gradwire.scenarios.loading.user_classes import load_user_class
+from gradwire.scenarios.loading.user_code_errors import asked, class_file
+from gradwire.scenarios.wire import WIRES
+
+if TYPE_CHECKING:
+    from gradwire.protocols.transports.base import Context
+    from gradwire.scenarios.json_data import JsonView
+    from gradwire.scenarios.schema.base import ScenarioTable
+    from gradwire.scenarios.schema.network.transport_base import Transport
+
+A = TypeVar("A", bound="ScenarioTable")
+
+SENDER_SIDE = ("start", "pull", "on_control", "on_timer", "at_nic", "resume", "forget")
+RECEIVER_SIDE = ("on_data", "on_probe", "on_trimmed", "on_late", "forget_received")
+BALANCER_SIDE = ("choose", "pick", "heard")
+QUEUE_SIDE = ("admit",)
+ARGUMENTS = {
+    "start": "M, k, f, now",
+    "pull": "M, k, f, now",
+    "on_control": "M, k, f, kind, sequence, argument, echo, now",
+    "on_timer": "M, k, f, now",
+    "at_nic": "M, k, f, nbytes",
+    "on_data": "M, k, r, sequence, size, ce, now",
+    "on_probe": "M, k, r, argument, now",
+    "on_trimmed": "M, k, r, sequence, now",
+    "on_late": "M, k, r, now",
+    "resume": "M, k, f, now",
+    "forget": "M, k, f, packets",
+    "forget_received": "M, k, r, packets",
+    "choose": "M, node, ways, n, A, B, count, now",
+    "pick": "M, f, count",
+    "heard": "M, f, kind, entropy, echo, now",
+    "admit": "M, p, c, A",
+}
+"""Arguments of every function of a component; M is the state, all others are integers."""
+
+RETURNS = {
+    "pull": "a packet number or BLOCKED",
+    "at_nic": "0 or 1",
+    **dict.fromkeys(("on_data", "on_probe", "on_trimmed", "on_late"), "reply(...) or 0"),
+    "choose": "a way",
+    "pick": "16 bits",
+    "admit": "a verdict",
+}
+"""Return values of the functions that have one."""
+
+DEBUG_HINT = "gradwire.testing.FlowHarness runs those of a transport as plain Python (docs/testing.md)"
+
+NUMBER_ATTRIBUTES = ("control_bytes", "data_overhead", "sender_bitmaps", "receiver_bitmaps", "fresh_word", "probe_word")
+"""Class attributes of a transport: bytes, counts and offsets."""
+
+REQUIRED = {
+    "transport.kind": ((*NUMBER_ATTRIBUTES, "important", "parameters"), ("start", "pull", "on_control", "on_data")),
+    "load_balancing": ((), ("choose",)),
+    "switch.policy": ((), ("admit",)),
+}
+"""Attributes and compiled functions that a user-defined class must have, by the path that names it."""
+
+OPTIONAL_FUNCTIONS = {
+    "transport.kind": SENDER_SIDE + RECEIVER_SIDE,
+    "load_balancing": BALANCER_SIDE,
+    "switch.policy": QUEUE_SIDE,
+}
+"""Functions that the engine calls if the class has them, by the same path."""
+
+PATHS = {"transport": "transport.kind", "queue": "switch.policy"}
+"""Path of the key that names a component, if it differs from the place."""
+
+CONTRACT = {
+    "transport.kind": "gradwire.protocols.transports.base",
+    "load_balancing": "gradwire.protocols.load_balancers",
+    "switch.policy": "gradwire.protocols.queues",
+}
+
+
+def resolve_component(place: str, name: str, folder: Path | None = None) -> Any:
+    """Return the class of a component by its kind, or by "module:Class" from a module that may lie in `folder`.
+
+    `place` is one of `gradwire.scenarios.loading.registry.COMPONENT_PACKAGES`.
+
+    Raises
+    ------
+    ScenarioError
+        If the name is neither known nor importable, or the class does not fulfil the contract.
+    """
+    where = PATHS.get(place, place)
+    if ":" not in name:
+        builtin = component(place, name)
+        if builtin is None:
+            known = ", ".join(components(place))
+            raise ScenarioError(f"{name!r} is not known", where, f"one of {known}, or module:Class")
+        return builtin
+    owner = load_user_class(name, folder, where)
+    check_contract(owner, name, where)
+    return owner
+
+
+def check_contract(owner: object, name: str, where: str) -> None:
+    """Raise ScenarioError if a user-defined class does not fulfil the contract."""
+    kind = where if where in REQUIRED else "transport.kind"
+    fields, functions = REQUIRED[kind]
+    expected = f"a class as {CONTRACT[kind]} describes it (docs/extending.md)"
+    if not inspect.isclass(owner):
+        raise ScenarioError(f"{name!r} is not a class", where, expected)
+    missing = [name for name in fields if not hasattr(owner, name)]
+    missing += [name for name in functions if getattr(owner, name, None) is None]
+    if missing:
+        raise ScenarioError(f"{name!r} has no {', '.join(missing)}", where, expected)
+    for field in NUMBER_ATTRIBUTES:
+        value = getattr(owner, field, 0) if field in fields else 0
+        if isinstance(value, bool) or not hasattr(value, "__index__") or value < 0:
+            raise ScenarioError(f"{field} of {name!r} is {value!r}", where, "a whole number from 0")
+    wire = getattr(owner, "wire", "tcp")
+    if fields and wire not in WIRES:
+        raise ScenarioError(f"wire of {name!r} is {wire!r}", where, f"one of {', '.join(WIRES)}")
+    for side in OPTIONAL_FUNCTIONS[kind]:
+        function = getattr(owner, side, None)
+        if function is not None:
+            _check_function(function, side, name, where)
+
+
+def _check_function(function: object, side: str, name: str, where: str) -> None:
+    """Raise ScenarioError if a function of a class cannot be compiled into an engine."""
+    if not hasattr(function, "py_func"):
+        line = f"{code_location(function)}: " if inspect.isfunction(function) else ""
+        what = f"{line}{side} of {name!r} is not compiled"
+        raise ScenarioError(what, where, f"@njit above `def {side}({ARGUMENTS[side]})`")
+    code = function.py_func.__code__
+    taken, expected = code.co_argcount, len(ARGUMENTS[side].split(", "))
+    if taken != expected:
+        what = f"{code_location(function.py_func)}: {side} of {name!r} takes {taken} arguments, not {expected}"
+        raise ScenarioError(what, where, f"def {side}({ARGUMENTS[side]})")
+    if "<locals>" in function.py_func.__qualname__:
+        what = f"{code_location(function.py_func)}: {side} of {name!r} is defined inside another function"
+        raise ScenarioError(what, where, "a function of the module, or of the class")
+
+
+def transport_parameters(owner: type[Transport], settings: JsonView, context: Context) -> list[int]:
+    """Return a transport's parameters for flows of one kind: at most `PARAM_WORDS` integers of 64 bits.
+
+    Raises
+    ------
+    ScenarioError
+        If the transport's `parameters` fails or returns anything else; names the value and the line.
+    """
+    with asked(owner, "parameters", "transport"):
+        returned: object = owner.parameters(dict(settings), context)
+    rule = getattr(owner.parameters, "__wrapped__", owner.parameters)
+    rule = getattr(rule, "__func__", rule)
+    line = code_location(rule) if inspect.isfunction(rule) else class_file(owner)
+    expected = f"at most {PARAM_WORDS} integers of 64 bits"
+    values = list(returned) if isinstance(returned, Iterable) else []
+    if len(values) > PARAM_WORDS or not isinstance(returned, Iterable):
+        value = f"{len(values)} numbers" if values else repr(returned)
+        what = f"{line}: parameters of {owner.__name__} returns {value}"
+        raise ScenarioError(what, "transport", f"a list of {expected}")
+    for index, value in enumerate(values):
+        error = "" if hasattr(value, "__index__") else "is not an integer"
+        if not error and not -(1 << 63) <= operator.index(value) < 1 << 63:
+            error = "does not fit 64 bits"
+        if error:
+            what = f"{line}: parameters of {owner.__name__} returns {value!r} as number {index}, which {error}"
+            raise ScenarioError(what, "transport", expected)
+    return [operator.index(value) for value in values]
+
+
+def code_location(function: FunctionType) -> str:
+    """Return "file:line" of a Python function."""
+    code = function.__code__
+    return f"{code.co_filename}:{code.co_firstlineno}"
+
+
+def functions_of(owner: type) -> list[FunctionType]:
+    """Return the Python functions that a component has."""
+    names = (*SENDER_SIDE, *RECEIVER_SIDE, *BALANCER_SIDE, *QUEUE_SIDE)
+    return [getattr(owner, name).py_func for name in names if hasattr(owner, name)]
+
+
+def is_user_defined(owner: type) -> bool:
+    """Return True if a component is user-defined."""
+    return not owner.__module__.startswith("gradwire.protocols.")
+
+
+def type_check(owners: Sequence[type]) -> str:
+    """Return Numba's first objection to the user-defined functions among `owners`, "file:line: why", or an empty
+    string. Types are inferred but nothing is translated, so it is fast. Only for a process that does nothing else."""
+    from numba import int64
+    from numba.core.errors import NumbaError
+    from numba.core.types import Boolean, Integer, none
+    from numba.core.types.misc import Optional
+
+    from gradwire.jit.intrinsics import WORDS
+
+    for owner in owners:
+        for side in ARGUMENTS:
+            function = getattr(owner, side, None)
+            if not is_user_defined(owner) or function is None:
+                continue
+            printing = _printing(function.py_func)
+            if printing:
+                return printing
+            kinds = (WORDS, *(int64 for _ in ARGUMENTS[side].split(", ")[1:]))
+            compiled = getattr(function, "numba", function)
+            try:
+                compiled.get_call_template(kinds, {})
+            except NumbaError as error:
+                return _reason(error, function.py_func)
+            kind = compiled.overloads[kinds].signature.return_type
+            if side in RETURNS and not isinstance(kind, (Integer, Boolean)):
+                value = "nothing" if kind is none else "sometimes nothing" if isinstance(kind, Optional) else kind
+                what = f"{side} of {owner.__name__} returns {value}, which is not {RETURNS[side]}"
+                return f"{code_location(function.py_func)}: {what}"
+    return ""
+
+
+def _printing(function: FunctionType) -> str:
+    """Return an error if a rule, or a function that it calls, prints; empty if none does. Machine code runs without the
+    lock that Python's output needs, so printing would block forever."""
+    from gradwire.jit.fingerprint import reachable_functions
+
+    for called in reachable_functions([function]):
+        for step in dis.get_instructions(called):
+            if step.opname == "LOAD_GLOBAL" and step.argval == "print" and "print" not in called.__globals__:
+                line = step.positions.lineno if step.positions else called.__code__.co_firstlineno
+                return f"{called.__code__.co_filename}:{line}: compiled rules cannot print; {DEBUG_HINT}"
+    return ""
+
+
+CODE_LOCATION = re.compile(r'File "([^"]+)", line (\d+)|at (/\S+?\.py) \((\d+)\)')
+NOISE = ("File ", "During:", "Failed in", "<source", ">>>", "There are", "- Of which", "Overload", "* ")
+
+
+def _reason(error: Exception, function: FunctionType) -> str:
+    """Return the line that Numba objects to and the reason, in one line, for the innermost position in the function's
+    file."""
+    from gradwire.jit.intrinsics import NO_FLOATS
+
+    path = Path(function.__code__.co_filename)
+    line = function.__code__.co_firstlineno
+    for match in CODE_LOCATION.finditer(str(error)):
+        file, number = (match[1], match[2]) if match[1] else (match[3], match[4])
+        if Path(file).name == path.name:
+            line = int(number)
+            break
+    unknown = re.search(r"name '(\w+)' is not defined", str(error))
+    if unknown:  # Numba names the function only
+        uses = [step for step in dis.get_instructions(function) if step.argval == unknown[1] and step.positions]
+        line = next((step.positions.lineno for step in uses if step.positions and step.positions.lineno), line)
+    if NO_FLOATS in str(error):  # the most specific of the candidates
+        return f"{path}:{line}: {NO_FLOATS}"
+    texts = [text.strip().removesuffix(":") for text in str(error).splitlines()]
+    reasons = [text for text in texts if len(text) > 8 and not text.startswith(NOISE) and not text.startswith("def ")]
+    return f"{path}:{line}: {reasons[0] if reasons else type(error).__name__}"
+
+
+def import_line(owner: type, function: str, name: str) -> str:
+    """Return a line of code that binds `name` to a component's function, of its module or of the class."""
+    py_func = getattr(owner, function).py_func
+    outer, _, inner = py_func.__qualname__.rpartition(".")
+    if not outer:
+        return f"from {py_func.__module__} import {inner} as {name}"
+    return f"import sys; {name} = sys.modules[{py_func.__module__!r}].{outer}.{inner}"

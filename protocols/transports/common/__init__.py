@@ -1,0 +1,1 @@
+"""Code that transports share: window, loss recovery, scoreboard and delayed acknowledgements."""

@@ -1,0 +1,1 @@
+"""DLCP: bounded-loss transport with priorities, and its rate control."""

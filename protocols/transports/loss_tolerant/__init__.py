@@ -1,0 +1,1 @@
+"""LTP: a loss-tolerant transport that closes messages early."""

@@ -1,0 +1,1 @@
+"""RoCE transports: go-back-N, DCQCN, HPCC and TIMELY."""

@@ -1,0 +1,1 @@
+"""TCP-like transports: NewReno, CUBIC, DCTCP, PIAS and BBR."""

@@ -1,0 +1,1 @@
+"""Ultra Ethernet transport: NSCC, coalesced acknowledgements and receiver credits."""

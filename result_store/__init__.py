@@ -1,0 +1,1 @@
+"""Results of runs: tables, their schema, storage and consistency checks, and output folders."""

@@ -1,0 +1,1 @@
+"""Output folders: created completely or not at all, locked, and resumed."""

@@ -1,0 +1,116 @@
+"""`--force`: replacement of an output folder that holds nothing but results of gradwire."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from gradwire.result_store.folders.output_folder import Claim, register_cleanup, unregister_cleanup, write_error
+from gradwire.result_store.result import TABLES
+from gradwire.scenarios.errors import ResultError
+from gradwire.scenarios.interrupt import defer_interrupt
+from gradwire.scenarios.json_data import parse_json
+
+RESULT_MARKERS = ("result.json", "comparison.json", "fidelity.json")
+"""Files that mark a folder as results of a command that writes a new one."""
+FIGURES = ("iteration_time", "completion_time", "packets_again", "breakdown")
+FILES = frozenset(
+    {
+        *RESULT_MARKERS,
+        "timing.json",
+        "scenario.toml",
+        "comparison.csv",
+        "comparison.parquet",
+        "flows.csv",
+        "report.md",
+        "report.html",
+        "fidelity.csv",
+        "fidelity.png",
+        "marks.csv",
+        *(f"{table}.parquet" for table in TABLES),
+        *(f"{figure}.{kind}" for figure in FIGURES for kind in ("png", "pdf", "svg")),
+    }
+)
+"""Files of such a folder, and of those in its folder `results`."""
+
+
+@contextmanager
+def claim_output(path: str | Path | None, force: bool = False) -> Iterator[Path | None]:
+    """Claim `path`, if not None, during the work. With `force`, existing results of gradwire are set aside. They are
+    restored unless others replace them."""
+    if path is None:
+        yield None
+    else:
+        with _set_aside(Path(path)) if force else contextlib.nullcontext(), Claim(path) as place:
+            yield place
+
+
+@contextmanager
+def _set_aside(path: Path) -> Iterator[None]:
+    """Move a folder of results aside, and remove it once new ones have replaced it."""
+    if not os.path.lexists(path) or (path.is_dir() and not path.is_symlink() and not any(path.iterdir())):
+        yield
+        return
+    if path.is_symlink() or not _is_results(path):
+        expected = f"a folder that gradwire has written, with one of {', '.join(RESULT_MARKERS)}"
+        raise ResultError("cannot be replaced (--force)", str(path), expected)
+    if foreign := _foreign(path):
+        what = f"cannot be replaced (--force): {foreign} in it was not written by gradwire"
+        raise ResultError(what, str(path), "another --out, or that file moved elsewhere")
+    if path.resolve() == Path.cwd():
+        raise ResultError("is the working directory", str(path), "another working directory")
+    aside = path.with_name(f".{path.name}.{os.getpid()}.replaced")
+    leave = partial(_put_back, aside, path)
+    register_cleanup(leave)
+    try:
+        try:
+            os.rename(path, aside)
+        except OSError as error:
+            raise write_error(error, path) from None
+        yield
+    finally:
+        with defer_interrupt():
+            leave()
+            unregister_cleanup(leave)
+
+
+def _put_back(aside: Path, path: Path) -> None:
+    """Remove the folder that was set aside if it has been replaced; else move it back."""
+    if not os.path.lexists(aside):
+        return
+    if path.is_dir() and any(path.iterdir()):
+        shutil.rmtree(aside, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.rmdir()
+        os.rename(aside, path)
+
+
+def _foreign(folder: Path) -> str:
+    """Return the first file or folder in a folder of results that no gradwire command has written, or ""."""
+    for path in sorted(folder.iterdir()):
+        is_of_programs = re.fullmatch(r"ranks|trace(\.rank\d+)?", path.name)  # `gradwire exec`: their own output
+        if path.name == "results" and path.is_dir():
+            for each in sorted(path.iterdir()):
+                if not (each.is_dir() and _is_results(each)):
+                    return f"results/{each.name}"
+                if inner := _foreign(each):
+                    return f"results/{each.name}/{inner}"
+        elif not is_of_programs and (path.is_dir() or path.name not in FILES):
+            return path.name
+    return ""
+
+
+def _is_results(folder: Path) -> bool:
+    """Return True if a folder contains one of `RESULT_MARKERS` with a format."""
+    for mark in RESULT_MARKERS:
+        with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
+            if "format" in parse_json((folder / mark).read_text(encoding="utf-8")):
+                return True
+    return False

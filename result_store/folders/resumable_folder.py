@@ -1,0 +1,85 @@
+"""Locking and validation of resumable output folders, such as a reproduction, recognised by a marker file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from gradwire.result_store.folders.output_folder import lock_folder, unlock_folder
+from gradwire.scenarios.errors import ResultError
+from gradwire.scenarios.validation.argument_checks import require_path
+
+
+@contextmanager
+def resumable_folder(folder: str | Path, mark: str, what: str) -> Iterator[Path]:
+    """Yield the locked folder, created if missing, for the duration of the work.
+
+    Parameters
+    ----------
+    mark : name of its marker file.
+    what : its content, as in "a reproduction"; written to the marker file unless that exists.
+
+    Raises
+    ------
+    ResultError
+        It holds something else, cannot be written, or is in use by another program.
+    """
+    place = require_path(folder, "out", "a folder", ResultError)
+    refuse_other_content(place, mark, what)
+    with created_folder(place, mark):
+        try:
+            lock = lock_folder(place, made=True)  # no exclusion on a file system without locks
+        except BlockingIOError:
+            raise ResultError("is in use by another program", str(place), "another folder") from None
+        except OSError as error:
+            raise _unwritable(place, error) from None
+        try:
+            try:
+                marker = place / mark
+                marker.write_bytes(marker.read_bytes() if marker.is_file() else marker_text(what).encode())
+            except OSError as error:
+                raise _unwritable(place, error) from None
+            yield place
+        finally:
+            unlock_folder(lock)
+
+
+def marker_text(what: str) -> str:
+    """Return the text of the marker file of a folder that holds `what`."""
+    return f"This folder holds {what} by gradwire, which resumes it.\n"
+
+
+@contextmanager
+def created_folder(place: Path, mark: str | None = None) -> Iterator[None]:
+    """Create a folder and its parents; remove them again after an error if they are empty, or hold only `mark`.
+
+    Raises
+    ------
+    ResultError
+        It cannot be created.
+    """
+    created = [each for each in (place, *place.parents) if not each.exists()]
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(place, error) from None
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):  # not empty
+            if created and mark is not None and [each.name for each in place.iterdir()] == [mark]:
+                (place / mark).unlink()
+            for each in created:
+                each.rmdir()
+        raise
+
+
+def refuse_other_content(place: Path, mark: str, what: str) -> None:
+    """Raise `ResultError` if a folder exists and holds something else."""
+    if place.exists() and (not place.is_dir() or (any(place.iterdir()) and not (place / mark).is_file())):
+        raise ResultError(f"exists and does not hold {what}", str(place), "a new folder, or one of an earlier run")
+
+
+def _unwritable(place: Path, error: OSError) -> ResultError:
+    return ResultError(f"cannot be written ({error.strerror})", str(place), "a writable folder")

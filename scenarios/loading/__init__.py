@@ -1,0 +1,1 @@
+"""Loading of scenarios: TOML, overrides, user-defined classes and error messages."""

@@ -1,0 +1,112 @@
+"""TOML reader with limits, and TOML writer, for scenarios.
+
+`tomllib` takes quadratic time in the parts of a dotted key, and validation takes time for every table: `read_toml`
+rejects excessive input before parsing. Python has no TOML writer; this one covers the values of scenarios.
+
+Tables become [sections], lists of tables [[sections]], everything else one line each. TOML has no null: None is left
+out, which in a scenario means the default.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+TABLE_LIST_KEYS = ("job", "traffic", "fault", "policy", "link_override")
+"""Keys of a scenario that are lists of tables ([[key]])."""
+BARE = re.compile(r"[A-Za-z0-9_-]+")
+MOST_PARTS, MOST_BRACKETS = 64, 100_000
+"""Maximum parts of a dotted key, and opening brackets (tables and lists) of a file; our choice."""
+_KEY = r"""(?:[\w-]++|"(?:[^"\\\n]|\\[^\n])*+"|'[^'\n]*+')"""
+_SKIPPED = "|".join(
+    (
+        r'''"""(?:[^\\"]|\\.|"(?!""))*+(?:"""|\Z)''',
+        r"""'''(?:[^']|'(?!''))*+(?:'''|\Z)""",
+        _KEY + r"(?![ \t]*+\.)",
+        r""""(?:[^"\\\n]|\\[^\n])*+(?!")|'[^'\n]*+(?!')""",  # unterminated
+        r"\#[^\n]*+",
+        r"""[^\w"'#\[{-]""",
+    )
+)
+_DOTTED = rf"{_KEY}(?:[ \t]*+\.[ \t]*+{_KEY})*+"
+_TOKEN = re.compile(rf"(?:{_SKIPPED})*+(?:(?P<key>{_DOTTED})|(?P<bracket>[\[{{])|.|\Z)", re.ASCII | re.DOTALL)
+"""Skipped text, then a dotted key, an opening bracket, or a character outside any token; possessive, so that the time
+is linear."""
+
+
+def read_toml(text: str) -> dict[str, Any]:
+    """Return the tables of a TOML text, as `tomllib.loads` does.
+
+    Raises
+    ------
+    tomllib.TOMLDecodeError
+        It is invalid, or has too deeply nested keys or tables, or too many tables.
+    """
+    brackets = 0
+    for token in _TOKEN.finditer(text):
+        key = token["key"] or ""
+        if key.count(".") >= MOST_PARTS and len(re.findall(_KEY, key, re.ASCII)) > MOST_PARTS:
+            line = text.count("\n", 0, token.start("key")) + 1
+            raise tomllib.TOMLDecodeError(f"a dotted key has more than {MOST_PARTS} parts (at line {line})")
+        brackets += token["bracket"] is not None
+        if brackets > MOST_BRACKETS:
+            raise tomllib.TOMLDecodeError(f"there are more than {MOST_BRACKETS:,} tables and lists")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise tomllib.TOMLDecodeError("too deeply nested brackets") from None
+
+
+def write_toml(tables: Mapping[str, Any]) -> str:
+    """Return the text that `tomllib.loads` turns into `tables` again, without None values. Values are texts, integers,
+    floats, booleans, lists and tables of these. TypeError for anything else."""
+    return "\n".join(_section((), tables)).lstrip("\n") + "\n"
+
+
+def _section(path: tuple[str, ...], table: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines of one table: plain values first, since lines after a header belong to that header."""
+    inner = {key: value for key, value in table.items() if value is not None}
+    for key, value in inner.items():
+        if not isinstance(value, Mapping) and not _are_tables(value):
+            yield f"{_key(key)} = {inline_toml(value)}"
+    for key, value in inner.items():
+        deeper = (*path, _key(key))
+        if isinstance(value, Mapping):
+            yield from ("", f"[{'.'.join(deeper)}]", *_section(deeper, value))
+        elif _are_tables(value):
+            for each in value:
+                yield from ("", f"[[{'.'.join(deeper)}]]", *_section(deeper, each))
+
+
+def _are_tables(value: Any) -> bool:
+    is_list = isinstance(value, (list, tuple)) and len(value) > 0
+    return is_list and all(isinstance(each, Mapping) for each in value)
+
+
+def _key(key: str) -> str:
+    return key if BARE.fullmatch(key) else _text(key)
+
+
+def inline_toml(value: Any) -> str:
+    """Return a value on one line, tables in braces. TypeError for unsupported types."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(inline_toml, value))}]"
+    if isinstance(value, Mapping):
+        return (
+            f"{{{', '.join(f'{_key(key)} = {inline_toml(each)}' for key, each in value.items() if each is not None)}}}"
+        )
+    raise TypeError(f"TOML has no {type(value).__name__}")
+
+
+def _text(text: str) -> str:
+    """Return a string as JSON writes it: TOML's basic string except for DEL; other scripts stay as they are."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

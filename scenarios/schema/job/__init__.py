@@ -1,0 +1,1 @@
+"""Schema of jobs: exchange, scheduler, loss bounds and training."""

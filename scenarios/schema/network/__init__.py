@@ -1,0 +1,1 @@
+"""Schema of the network: links, switches, hosts, topology, transports and traffic."""

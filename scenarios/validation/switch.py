@@ -1,0 +1,419 @@
+"""Checks of switch features and load balancing against the transports in use.
+
+Switch features are trimming, ranking, pausing and selective drop. Only transports that carry jobs or traffic count. A
+user-defined transport is trusted: it declares nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gradwire.scenarios.errors import Mistake
+from gradwire.scenarios.loading.registry import component, components
+from gradwire.scenarios.schema.job.job import Job
+from gradwire.scenarios.schema.network.transport import UserTransport
+from gradwire.scenarios.schema.network.transport_base import Transport
+from gradwire.scenarios.units import format_size
+from gradwire.scenarios.wire import MIN_FRAME, frame_bytes
+
+if TYPE_CHECKING:
+    from gradwire.scenarios.schema.scenario import Scenario
+
+NDP_PACKETS = 8  # full packets in NDP's queues
+
+
+class UsedTransport(NamedTuple):
+    """A transport in use, and the path that names it."""
+
+    path: str
+    transport: Any
+
+
+def used_transports(scenario: Scenario) -> list[UsedTransport]:
+    """Return every transport in use once, with the first path that names it."""
+    found: dict[Transport, str] = {}
+    for kind in ("job", "traffic"):
+        for index, table in enumerate(getattr(scenario, kind)):
+            if table.transport is None:
+                found.setdefault(scenario.transport, "transport.kind")
+            else:
+                found.setdefault(table.transport, f"{kind}[{index}].transport")
+    return [UsedTransport(path, transport) for transport, path in found.items()]
+
+
+def check_switch(scenario: Scenario) -> Iterator[Mistake]:
+    """Yield every mistake that this module finds."""
+    known = [each for each in used_transports(scenario) if not isinstance(each.transport, UserTransport)]
+    yield from _classes(scenario)
+    yield from _trimming(scenario, known)
+    yield from _ranks(scenario, known)
+    yield from _pauses(scenario, known)
+    yield from _paths(scenario, known)
+    yield from _entropies(scenario)
+    yield from _sums(scenario)
+
+
+def _full(scenario: Scenario) -> list[int]:
+    """Return the bytes on the wire of a full packet of every transport in use."""
+    return [frame_bytes(each.payload, each.overhead) for each in scenario.transports]
+
+
+def _classes(scenario: Scenario) -> Iterator[Mistake]:
+    switch = scenario.switch
+    queues, expected = switch.queues, f"0 to {switch.queues - 1}"
+    beyond = f"is beyond the {queues} queues of a switch"
+    if switch.trim_priority >= queues:
+        yield Mistake("switch.trim_priority", beyond, switch.trim_priority, expected, ("switch.queues",))
+    for index, number in enumerate(switch.pfc_classes or ()):
+        path = f"switch.pfc_classes[{index}]"
+        if not 0 <= number < queues:
+            yield Mistake(path, beyond, number, expected, ("switch.queues",))
+        elif number in switch.pfc_classes[:index]:  # type: ignore[index]  # not None here
+            yield Mistake(path, "is named twice", number, "each class once")
+
+
+def _trimming(scenario: Scenario, known: list[UsedTransport]) -> Iterator[Mistake]:
+    switch = scenario.switch
+    threshold = switch.trim_threshold
+    frames = _full(scenario)
+    if threshold is None:
+        for path, transport in known:
+            if transport.wants_trimming:
+                enough = format_size(NDP_PACKETS * max(frames))
+                expected = f'switch.trim_threshold, such as "{enough}" ({NDP_PACKETS} full packets)'
+                if "trimming" in type(transport).model_fields:
+                    expected += ", or trimming = false in the transport"
+                what = "detects losses by headers of trimmed packets, but switches do not trim"
+                yield Mistake(path, what, transport.kind, expected, ("switch.trim_threshold",))
+        return
+    value = format_size(threshold)
+    for path, transport in known:
+        if not transport.handles_trimming:
+            yield Mistake(
+                "switch.trim_threshold",
+                f"leaves headers without payload, which {transport.kind} cannot read",
+                value,
+                'no trim_threshold, or transport = "ndp" or "nscc"',
+                (path, "transport"),
+            )
+    room = max(switch.rooms(), default=None)
+    if room is not None and threshold >= room.size:
+        yield Mistake(
+            "switch.trim_threshold",
+            f"is not below {room.words}: no space would be left for a header",
+            value,
+            f"less than {format_size(room.size)}",
+            (f"switch.{room.key}",),
+        )
+    if frames and threshold < max(frames):
+        yield Mistake(
+            "switch.trim_threshold",
+            f"trims every queued packet: a full one has {format_size(max(frames))}",
+            value,
+            f'several full packets, such as "{format_size(NDP_PACKETS * max(frames))}"',
+            ("transport", "job", "traffic"),
+        )
+    if switch.trim_size < MIN_FRAME or (frames and switch.trim_size >= min(frames)):
+        what = (
+            "is below the smallest frame"
+            if switch.trim_size < MIN_FRAME
+            else f"is no less than a full packet, {format_size(min(frames))}"
+        )
+        yield Mistake(
+            "switch.trim_size",
+            what,
+            format_size(switch.trim_size),
+            f'at least {format_size(MIN_FRAME)} and below a full packet, such as "64B"',
+            ("transport", "job", "traffic"),
+        )
+
+
+def _ranks(scenario: Scenario, known: list[UsedTransport]) -> Iterator[Mistake]:
+    switch = scenario.switch
+    if not switch.shortest_first:
+        for path, transport in known:
+            if transport.wants_shortest_first:
+                what = "relies on switches that serve the shortest message first"
+                concerns = ("switch.shortest_first",)
+                yield Mistake(path, what, transport.kind, "switch.shortest_first = true", concerns)
+        return
+    for path, transport in known:
+        if not transport.wants_shortest_first:
+            yield Mistake(
+                "switch.shortest_first",
+                f"ranks packets by remaining bytes, which {transport.kind} does not send",
+                True,
+                'shortest_first = false, or transport = "pfabric"',
+                (path, "transport"),
+            )
+    for field, why in (
+        ("pfc", "drops the longest message when the buffer is full, which pfc prevents"),
+        ("trim_threshold", "drops the longest message where trim_threshold would trim the latest"),
+        ("shared_buffer", "frees space in the port's own buffer; a shared buffer has no ranks"),
+        ("buffer_share", "frees space in the whole buffer, whatever share a queue may fill"),
+        ("drr_quantum", "serves packets out of turn, and deficits are counted by the head of a queue"),
+    ):
+        if getattr(switch, field) not in (None, False):
+            expected = f"one of shortest_first and {field}"
+            yield Mistake("switch.shortest_first", why, True, expected, (f"switch.{field}",))
+
+
+def _pauses(scenario: Scenario, known: list[UsedTransport]) -> Iterator[Mistake]:
+    switch = scenario.switch
+    if not switch.pfc:
+        return
+    for path, transport in known:
+        if transport.needs_drops:
+            yield Mistake(
+                "switch.pfc",
+                f"prevents drops, by which {transport.kind} detects congestion",
+                True,
+                "pfc = false, or another transport",
+                (path, "transport"),
+            )
+    if switch.trim_threshold is not None:
+        yield Mistake(
+            "switch.pfc",
+            "reserves headroom for packets that trim_threshold trims before they need it",
+            True,
+            "one of pfc and trim_threshold",
+            ("switch.trim_threshold",),
+        )
+    if switch.selective_drop:
+        paused = set(range(switch.queues) if switch.pfc_classes is None else switch.pfc_classes)
+        lost = sorted(paused & _droppable_classes(scenario))
+        if lost:
+            names = "class " + str(lost[0]) if len(lost) == 1 else "classes " + ", ".join(map(str, lost))
+            yield Mistake(
+                "switch.selective_drop",
+                f"drops packets of {names}, whose drops pfc prevents",
+                True,
+                "switch.pfc_classes without them, or one of the two",
+                ("switch.pfc", "switch.pfc_classes", "switch.queues", "transport", "job", "traffic"),
+            )
+    frame = max(_full(scenario), default=0)
+    if switch.pfc_threshold < frame:
+        yield Mistake(
+            "switch.pfc_threshold",
+            f"is below a full packet of {format_size(frame)}: each one would pause its link",
+            format_size(switch.pfc_threshold),
+            "several full packets",
+            ("transport", "job", "traffic"),
+        )
+    if switch.pfc_hysteresis is not None and switch.pfc_hysteresis > switch.pfc_threshold:
+        yield Mistake(
+            "switch.pfc_hysteresis",
+            "is above pfc_threshold, from which it is subtracted",
+            format_size(switch.pfc_hysteresis),
+            f"at most {format_size(switch.pfc_threshold)}",
+            ("switch.pfc_threshold",),
+        )
+
+
+def _droppable_classes(scenario: Scenario) -> set[int]:
+    """Return the queues that may hold packets that are not ECN-capable, acknowledgements included."""
+    found: set[int] = set()
+    for table in scenario.senders:
+        transport = table.transport or scenario.transport
+        priorities: tuple[int, ...]
+        if isinstance(table, Job):
+            chosen = table.tagging.magnitude
+            priorities = table.tagging.priorities if table.tagging.layer_priority else (0,)
+        else:
+            chosen = table.droppable
+            priorities = (table.priority,)
+        for priority in priorities if chosen or not transport.ecn_capable else ():
+            found.update(transport.classes_from(priority))
+        if not transport.control_ecn_capable:
+            found.add(transport.control_priority)
+    return {min(c, scenario.switch.queues - 1) for c in found}
+
+
+def _data_classes(scenario: Scenario) -> set[int]:
+    """Return the queues that may hold data."""
+    found: set[int] = set()
+    for table in scenario.senders:
+        transport = table.transport or scenario.transport
+        priorities: tuple[int, ...] = (0,)
+        if not isinstance(table, Job):
+            priorities = (table.priority,)
+        elif table.tagging.layer_priority:
+            priorities = table.tagging.priorities
+        for priority in priorities:
+            found.update(transport.classes_from(priority))
+    return {min(c, scenario.switch.queues - 1) for c in found}
+
+
+def _crowded(scenario: Scenario) -> Iterator[str]:
+    """Yield a remark if queues below their thresholds can fill the whole buffer, so that low classes crowd high ones
+    out."""
+    switch, used = scenario.switch, sorted(_data_classes(scenario))
+    thresholds = switch.thresholds()
+    if thresholds is None or len(thresholds) != switch.queues or not switch.selective_drop or switch.pfc:
+        return
+    if switch.buffer_share is not None or switch.shared_buffer is not None or len(used) < 2:
+        return
+    total = sum(thresholds[c] for c in used)
+    if total > switch.buffer:
+        yield (
+            f"the thresholds of the {len(used)} queues that carry data are {format_size(total)} together, more than "
+            f"switch.buffer, {format_size(switch.buffer)}: low classes can crowd high ones out (switch.buffer_share "
+            "reserves space for them)"
+        )
+
+
+def _sprayed(scenario: Scenario) -> bool:
+    """Return True if packets of one message take different paths."""
+    balancer = component("load_balancing", scenario.load_balancing)
+    return balancer is not None and balancer.per_packet and scenario.topology.several_paths
+
+
+def _paths(scenario: Scenario, known: list[UsedTransport]) -> Iterator[Mistake]:
+    balancing, topology = scenario.load_balancing, scenario.topology
+    for path, transport in known:
+        if transport.switches_between is not None:
+            if _sprayed(scenario):
+                yield Mistake(
+                    "load_balancing",
+                    f"sends each packet on its own path, but {transport.kind} compares switches along one path",
+                    balancing,
+                    "ecmp, ecmp_weighted, flowlet or flowlet_least_queue",
+                    (path, "transport", "topology"),
+                )
+            if topology.longest_path > transport.switches_between:
+                yield Mistake(path, **path_too_long(transport, topology.longest_path), concerns=("topology",))
+        balancer = component("load_balancing", balancing)
+        if balancer is not None and balancer.learns() and not transport.acknowledges:
+            yield Mistake(
+                "load_balancing",
+                f"learns from acknowledgements, but {transport.kind} has none",
+                balancing,
+                "source_random, or another transport",
+                (path, "transport"),
+            )
+
+
+def _entropies(scenario: Scenario) -> Iterator[Mistake]:
+    """Check that a number of paths is set only if hosts choose paths."""
+    entropies, balancing = scenario.switch.path_entropies, scenario.load_balancing
+    if entropies is None or ":" in balancing:
+        return
+    by_hosts = [kind for kind, each in components("load_balancing").items() if each.by_hosts()]
+    if balancing not in by_hosts:
+        yield Mistake(
+            "switch.path_entropies",
+            f"has no effect with {balancing}: switches choose the paths",
+            entropies,
+            f"load_balancing one of {', '.join(by_hosts)}",
+            ("load_balancing",),
+        )
+
+
+def _sums(scenario: Scenario) -> Iterator[Mistake]:
+    """Check in-network aggregation: transports that support it, and conflicting switch features."""
+    switch = scenario.switch
+    users = [index for index, job in enumerate(scenario.job) if job.exchange.aggregates]
+    if not switch.aggregation_slots or not users:
+        return
+    slots = switch.aggregation_slots
+    for field, what in (
+        ("pfc", "counts packets by their ingress link, but a sum has many"),
+        ("trim_threshold", "trims packets to headers, which have nothing to add"),
+        ("shortest_first", "drops and reorders by the remaining bytes of one message"),
+    ):
+        if getattr(switch, field):
+            yield Mistake(
+                "switch.aggregation_slots",
+                f"sums packets, and {field} {what}",
+                slots,
+                "one of the two",
+                (f"switch.{field}",),
+            )
+    balancer = component("load_balancing", scenario.load_balancing)
+    if balancer is not None and balancer.by_hosts():
+        yield Mistake(
+            "load_balancing",
+            "lets hosts choose paths, but copies made by switches have no host",
+            scenario.load_balancing,
+            "one in which switches choose",
+            ("switch.aggregation_slots",),
+        )
+    if scenario.host.gpus > 1:
+        what = "needs hosts with one port, attached to a switch"
+        yield Mistake("switch.aggregation_slots", what, slots, "host.gpus = 1", ("host.gpus",))
+    for index in users:
+        yield from _summed(scenario, index)
+
+
+def _summed(scenario: Scenario, index: int) -> Iterator[Mistake]:
+    job = scenario.job[index]
+    where, concerns = f"job[{index}].exchange", ("switch.aggregation_slots", "transport")
+    transport = job.transport or scenario.transport
+    if not vars(type(transport)).get("sums", False):
+        able = [kind for kind, each in components("transport").items() if vars(each).get("sums", False)]
+        what = f"sums packets, but {transport.kind} cannot acknowledge for several senders"
+        yield Mistake(where, what, job.exchange.kind, f"transport one of {', '.join(able)}", concerns)
+        return
+    settings, kind = transport.model_dump(), type(transport)
+    classic = getattr(kind, "variant", lambda _: kind)(settings) is kind
+    if settings["connections"] != "fresh" or not classic:
+        yield Mistake(
+            where,
+            "sums packets of single messages, each acknowledged at once",
+            job.exchange.kind,
+            f'{transport.kind} with connections = "fresh", preset = "classic", and none of the other rules',
+            concerns,
+        )
+    elif settings["delayed_acks"] is not None:
+        what = "sums packets that must each be acknowledged at once"
+        yield Mistake(where, what, job.exchange.kind, f"{transport.kind} without delayed_acks", concerns)
+    if job.order == "layer" or (job.scheduler is not None and job.scheduler.holds_back):
+        yield Mistake(
+            where,
+            "sums the packets of all workers, and hosts that hold messages back would wait for each other",
+            job.exchange.kind,
+            'order = "fifo", and a scheduler that holds nothing back, if any',
+            (f"job[{index}]",),
+        )
+
+
+def path_too_long(transport: Any, between: int) -> dict[str, Any]:
+    """Return the mistake's parts for a longest path of `between` switches; `gradwire.sim.preparation` reads files."""
+    most = transport.switches_between
+    return {
+        "what": f"has space for {most} switches in a packet, but the longest path has {between}",
+        "value": transport.kind,
+        "expected": "a smaller topology, or another transport",
+    }
+
+
+def switch_remarks(scenario: Scenario) -> Iterator[str]:
+    """Yield remarks on valid but probably unintended settings, one sentence each."""
+    switch = scenario.switch
+    for transport in (each.transport for each in used_transports(scenario)):
+        kind = transport.kind
+        if len(transport.classes_from(0)) > 1 and switch.queues == 1:
+            yield f"transport is {kind} but switch.queues is 1: there is no lower priority to demote to"
+        if transport.wants_pfc and not switch.pfc:
+            yield f"transport is {kind} but switch.pfc is off: each loss costs it a round trip"
+        if transport.wants_order and transport.switches_between is None and _sprayed(scenario):
+            yield f"transport is {kind} but packets are sprayed: it takes reordering for loss and goes back"
+        if transport.wants_marks and switch.ecn_threshold is None:
+            yield f"transport is {kind} but switch.ecn_threshold is not set: no packet will be marked"
+        if transport.wants_trimming and switch.trim_threshold is not None and switch.queues == 1:
+            yield f"transport is {kind} but switch.queues is 1: headers wait behind data"
+    yield from _crowded(scenario)
+    users = [f"job[{index}].exchange" for index, job in enumerate(scenario.job) if job.exchange.aggregates]
+    if users and not switch.aggregation_slots:
+        yield f"{', '.join(users)}: switches should sum, but switch.aggregation_slots is 0: servers do all of it"
+    if switch.pfc and switch.pfc_headroom is not None and scenario.topology.host_count is not None:
+        cable = -(-2 * scenario.link.latency * scenario.link.rate // (8 * 10**12))
+        needed = cable + 3 * max(_full(scenario), default=0) + MIN_FRAME
+        if switch.pfc_headroom < needed:
+            yield (
+                f"switch.pfc_headroom is {format_size(switch.pfc_headroom)}, but {format_size(needed)} can still "
+                "arrive over [link]: packets may be dropped in spite of pfc"
+            )
+    if switch.pfc and scenario.topology.circular:
+        yield f"switch.pfc is on in a {scenario.topology.kind}: cyclic buffer dependencies may deadlock"

@@ -1,0 +1,1 @@
+"""Fast-forward of iterations that repeat exactly or on average."""

@@ -1,0 +1,98 @@
+"""Guards around user-defined rules: an invalid packet number or next hop would be an access out of bounds.
+
+Around each function of a user-defined component the engine gets a few compiled lines. They record an invalid result in
+the header of the state and continue with a valid one until the engine is back in Python, which ends the run. Components
+that come with gradwire are bound directly, at no cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gradwire.jit import layout as at
+from gradwire.jit.machine_code import MachineCodeError
+from gradwire.protocols.registry import ARGUMENTS, DEBUG_HINT, class_file, code_location, import_line, is_user_defined
+from gradwire.protocols.transports.base import IMPORTANT_FLAG
+from gradwire.scenarios.arrays import Ints
+from gradwire.scenarios.errors import ScenarioError
+
+GUARDED_FUNCTIONS = ("pull", "choose", "pick", "admit")
+"""The guarded functions, in the order of their numbers in the header."""
+
+LIMITS = {"pull": f"M[f + {at.S_PACKETS}]", "choose": "n", "pick": "1 << 16", "admit": "4"}
+"""Exclusive upper limits of results, in terms of the arguments."""
+RESULT_DESCRIPTIONS = {
+    "pull": ("packet number", "a packet of the message, below {limit}, BLOCKED, or PULL_PROBE and an argument"),
+    "choose": ("next hop", "the index of a next hop, below {limit}"),
+    "pick": ("path entropy", "16 bits, below {limit}"),
+    "admit": ("verdict", "0 (accept), 1 (mark), 2 (drop, as where the buffer is full) or 3 (drop by choice)"),
+}
+"""Names of results, and descriptions of valid ones."""
+FALLBACK_RESULTS = {"pull": at.BLOCKED, "choose": 0, "pick": 0, "admit": 0}
+"""Results that the engine continues with."""
+
+
+def guarded_source(owner: type, function: str, name: str, number: int = 0) -> list[str]:
+    """Return the source lines that bind `name` to a component's function. `number`: of a transport, among the run's."""
+    if not is_user_defined(owner) or function not in GUARDED_FUNCTIONS:
+        return [import_line(owner, function, name)]
+    arguments, got = ARGUMENTS[function], "got"
+    passed = []
+    if function == "pull":
+        got = f"got & ~{IMPORTANT_FLAG}"
+        passed = [f"    if got == {at.BLOCKED} or got >= {at.PULL_PROBE}:", "        return got"]
+    return [
+        import_line(owner, function, f"{name}_unwatched"),
+        "@njit",
+        f"def {name}({arguments}):",
+        f"    got = {name}_unwatched({arguments})",
+        *passed,
+        f"    if got < 0 or ({got}) >= {LIMITS[function]}:",
+        f"        M[{at.H_WRONG_OWNER}] = {number}",
+        f"        M[{at.H_WRONG_VALUE}] = got",
+        f"        M[{at.H_WRONG_LIMIT}] = {LIMITS[function]}",
+        f"        M[{at.H_WRONG}] = {1 + GUARDED_FUNCTIONS.index(function)}",
+        f"        return {FALLBACK_RESULTS[function]}",
+        "    return got",
+    ]
+
+
+def check_recorded(M: Ints, transports: Sequence[type], balancer: type, queue: type) -> None:
+    """Raise ScenarioError if an invalid result of the bound classes has been recorded."""
+    if not M[at.H_WRONG]:
+        return
+    function = GUARDED_FUNCTIONS[int(M[at.H_WRONG]) - 1]
+    owner = {"pull": transports[int(M[at.H_WRONG_OWNER])], "admit": queue}.get(function, balancer)
+    raise_invalid_result(owner, function, int(M[at.H_WRONG_VALUE]), int(M[at.H_WRONG_LIMIT]))
+
+
+def rule_error(owners: Sequence[type], error: Exception) -> ScenarioError | None:
+    """Return the error for an exception in compiled code, if user-defined components take part. The function that
+    raised it is not known."""
+    users = [f"{owner.__name__} ({class_file(owner)})" for owner in owners if is_user_defined(owner)]
+    if not users:
+        return None
+    why = "an exception" if isinstance(error, MachineCodeError) else f"{type(error).__name__}: {error}"
+    return ScenarioError(
+        f"a compiled rule of {' or '.join(users)} has raised {why}",
+        "user-defined component",
+        f"rules without division by zero, and without `raise`; {DEBUG_HINT}",
+    )
+
+
+def check_returned(owner: type, function: str, got: int, limit: int) -> None:
+    """Raise ScenarioError if a function of a component has returned an invalid result, `limit` or more."""
+    if function == "pull" and (got == at.BLOCKED or got >= at.PULL_PROBE):
+        return
+    if got < 0 or (got & ~IMPORTANT_FLAG if function == "pull" else got) >= limit:
+        raise_invalid_result(owner, function, got, limit)
+
+
+def raise_invalid_result(owner: type, function: str, got: int, limit: int) -> None:
+    """Raise the error for an invalid result of a function."""
+    path = {"pull": "transport", "admit": "switch.policy"}.get(function, "load_balancing")
+    name, expected = RESULT_DESCRIPTIONS[function]
+    rule = getattr(owner, function)
+    location = code_location(rule.py_func) if hasattr(rule, "py_func") else class_file(owner)
+    message = f"{location}: {function} of {owner.__name__} returned {got}, an invalid {name}"
+    raise ScenarioError(message, path, expected.format(limit=limit))

@@ -1,0 +1,87 @@
+"""Logs of the engine's threads: deliveries, drops, transmissions.
+
+Each thread has its own logs. After every call of the engine they are emptied into an order that does not depend on the
+threads, and the numbers of flow records, which are arbitrary, are replaced by those of messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from gradwire.jit import layout as at
+from gradwire.scenarios.arrays import Ints
+from gradwire.sim.engine.memory.engine_memory import EngineMemory
+from gradwire.sim.engine.memory.flows import Flows
+
+MAX_PENDING_DROPS = 1 << 15
+"""Rows of drops that are collected before they are handed over."""
+
+
+class Logs:
+    """The drops and transmissions of a run so far, as lists of arrays of rows.
+
+    Attributes
+    ----------
+    taker : function that takes drops, if any; they are then removed here.
+    drops : rows of time (ps), directed link | cause << 32, A, B, message.
+    packets : rows of start (ps), directed link, A, B, lost, message.
+    """
+
+    def __init__(self, memory: EngineMemory, flows: Flows) -> None:
+        self.drops: list[Ints] = []
+        self.packets: list[Ints] = []
+        self.taker: Callable[[Ints], None] | None = None
+        self._waiting = 0
+        self._memory, self._flows = memory, flows
+
+    def drain(self) -> Ints:
+        """Empty the logs of all threads, and return the rows of deliveries and ends of senders."""
+        flows = self._flows
+        done = self._take(at.T_DONE, at.T_DONE_BASE, at.DONE_WORDS)
+        drops = self._take(at.T_DROPS, at.T_DROPS_BASE, at.DROP_WORDS)
+        traced = self._take(at.T_TRACE, at.T_TRACE_BASE, at.TRACE_WORDS)
+        if len(traced):
+            traced = traced[np.lexsort((traced[:, 1], traced[:, 0]))]
+            self.packets.append(np.column_stack((traced, self._messages_of(traced[:, 3]))))
+        drops = drops[(drops[:, 2] >> at.A_KIND) & 7 != at.PAUSE]  # counted by ports only
+        if len(drops):
+            drops = drops[np.lexsort((drops[:, 3], drops[:, 1], drops[:, 0]))]
+            lost = drops[:, 3] & at.MASK_FLOW
+            np.add.at(flows.records.dropped, lost, 1)
+            self.drops.append(np.column_stack((drops, flows.records.message_of(lost))))
+            self._waiting += len(drops)
+            if self._waiting >= MAX_PENDING_DROPS:
+                self.hand_over()
+        return done
+
+    def hand_over(self) -> None:
+        """Pass the drops so far to the taker."""
+        if self.taker is not None and self.drops:
+            self.taker(np.concatenate(self.drops))
+            self.drops, self._waiting = [], 0
+
+    def _messages_of(self, second_words: Ints) -> Ints:
+        """Return the messages of packets, by their words B; -1 for frames that belong to a link."""
+        flow = second_words & at.MASK_FLOW
+        known = flow < at.MASK_FLOW
+        return np.where(known, self._flows.records.message_of(np.where(known, flow, 0)), -1)
+
+    def _take(self, count: int, base: int, words: int) -> Ints:
+        M = self._memory.M
+        parts = []
+        for thread in self._memory.thread_base:
+            n = int(M[thread + count])
+            if n:
+                start = int(M[thread + base])
+                parts.append(M[start : start + n * words].reshape(n, words).copy())
+                M[thread + count] = 0
+                if count == at.T_DONE:
+                    M[thread + at.T_PLAYED] = 0
+        return concatenate_rows(parts, words)
+
+
+def concatenate_rows(parts: list[Ints], words: int) -> Ints:
+    """Concatenate arrays of rows; an empty list gives no rows of `words` words."""
+    return np.concatenate(parts) if parts else np.zeros((0, words), dtype=np.int64)

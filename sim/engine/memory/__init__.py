@@ -1,0 +1,1 @@
+"""Memory of the engine: regions, records, and their allocation."""

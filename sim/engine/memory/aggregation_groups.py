@@ -1,0 +1,88 @@
+"""Aggregation groups in the state: messages that switches sum on their way to one host, or copy on their way from it.
+
+`gradwire.sim.engine.core.aggregation` works on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from gradwire.jit import layout as at
+from gradwire.scenarios.arrays import Ints
+from gradwire.sim.engine.memory.engine_memory import EngineMemory
+
+Allocate = Callable[[int], int]
+"""Allocates a number of zeroed words and returns their base."""
+
+
+def write_groups(memory: EngineMemory, take: Allocate, fans: Ints, src: Ints, dst: Ints, packets: Ints) -> int:
+    """Lay the aggregation groups of some messages into the state; return the base of two words per message, as V_FANS.
+
+    `fans` : int64[n], the group number of each message, -1 for none; the messages of a group are alike, between one
+        host
+    and several others. `src`, `dst`, `packets` : int64[n].
+    """
+    M, n = memory.M, len(fans)
+    base = take(2 * n)
+    table = M[base : base + 2 * n].reshape(n, 2)
+    order = np.argsort(fans, kind="stable")
+    order = order[fans[order] >= 0]
+    for members in np.split(order, np.flatnonzero(np.diff(fans[order])) + 1) if len(order) else ():
+        fan = _write_group(memory, take, src[members], dst[members], packets[members])
+        table[members] = np.stack((np.full(len(members), fan), np.arange(len(members))), axis=1)
+    return base
+
+
+def write_group(memory: EngineMemory, take: Allocate, src: Ints, dst: Ints, packets: int) -> int:
+    """Lay one group of messages of `packets` packets into the state, and return its base."""
+    return _write_group(memory, take, src, dst, np.full(len(src), packets))
+
+
+def _write_group(memory: EngineMemory, take: Allocate, src: Ints, dst: Ints, packets: Ints) -> int:
+    M, size, stride = memory.M, len(src), 1 + -(-len(src) // 32)
+    is_outward = size > 1 and bool((src == src[0]).all())
+    members, one = (dst, src) if is_outward else (src, dst)
+    if size < 2 or (one != one[0]).any() or (packets != packets[0]).any() or len(np.unique(members)) < size:
+        raise ValueError("an aggregation group needs messages of one length between one host and distinct others")
+    fan = take(at.FAN_WORDS + at.MEMBER_WORDS * size)
+    M[fan + at.FAN_OUT], M[fan + at.FAN_STRIDE] = is_outward, stride
+    words = int(packets[0]) * stride
+    M[fan + at.FAN_AT_HOST] = take(words)
+    member_words = M[fan + at.FAN_WORDS : fan + at.FAN_WORDS + at.MEMBER_WORDS * size].reshape(size, at.MEMBER_WORDS)
+    switches = _switch_of(M, members)
+    root, is_first = _switch_of(M, one[:1])[0], np.ones(size, dtype=bool)
+    if memory.levels > 1 and (switches == switches[0]).all():
+        root = switches[0]
+    elif memory.levels > 1:
+        for switch, count in zip(*np.unique(switches, return_counts=True), strict=True):
+            if count < 2 or switch == root:
+                continue
+            positions = np.flatnonzero(switches == switch)
+            leaf = take(at.STATION_WORDS)
+            _write_node(M, leaf, int(switch), int(count), take(words), member_words[:, at.F_LEAF_NEXT], positions)
+            member_words[positions, at.F_LEAF] = leaf
+            is_first[positions[1:]] = False
+    _write_node(M, fan, int(root), size, take(words), member_words[:, at.F_NEXT], np.flatnonzero(is_first))
+    return fan
+
+
+def _switch_of(M: Ints, hosts: Ints) -> Ints:
+    """Return the base of the switch that each host is attached to."""
+    ports = M[int(M[at.H_DEST]) + hosts] >> 20  # the switch's port to the host
+    return M[ports + at.P_NODE]
+
+
+def _write_node(M: Ints, station: int, switch: int, size: int, words: int, chain: Ints, positions: Ints) -> None:
+    """Lay an aggregation node into the state. `words`: base of its packet state. `chain`: column in which the members
+    that it makes packets for, at `places`, are linked."""
+    for word, value in (
+        (at.STATION_NODE, switch),
+        (at.STATION_SIZE, size),
+        (at.STATION_FIRST, positions[0]),
+        (at.STATION_COPIES, len(positions)),
+        (at.STATION_AT, words),
+    ):
+        M[station + word] = value
+    chain[positions] = np.roll(positions, -1)

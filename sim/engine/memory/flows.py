@@ -1,0 +1,228 @@
+"""Messages, and the flow records of those that are under way.
+
+Results must not depend on which record a message gets, as that depends on how often the engine was stopped: equal times
+are ordered by message, not by record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gradwire.jit import layout as at
+from gradwire.jit.layout import (
+    B_BYTES,
+    B_END,
+    B_FLOW,
+    B_GOT,
+    B_MARKED,
+    B_PACKETS,
+    B_RETRANSMITTED,
+    B_SENT,
+    B_TIMEOUTS,
+    B_TRANSPORT,
+    B_TRIMMED,
+)
+from gradwire.result_store.missing_packets import missing_runs
+from gradwire.scenarios.arrays import Flags, Ints
+from gradwire.scenarios.loss import LossAllowance
+from gradwire.sim.engine.memory.arena import RecordOperation
+from gradwire.sim.engine.memory.connections import Streams
+from gradwire.sim.engine.memory.engine_memory import EngineMemory
+from gradwire.sim.engine.memory.message_log import MessageLog
+from gradwire.sim.engine.memory.pairs import Pairs
+from gradwire.sim.engine.memory.parameters import BoundTransport, ParameterSets
+from gradwire.sim.engine.memory.record_retention import CLOSE, COUNT, OPEN
+from gradwire.sim.engine.memory.records import FlowRecords, InitialRecords, group_rows
+from gradwire.sim.engine.message_counts import MessageCounts
+
+
+class Flows:
+    """The messages of one fabric and their flow records.
+
+    Attributes
+    ----------
+    book : the message log.
+    records : the records of messages, streams and groups.
+    delivered_bytes : payload bytes of all delivered messages.
+    """
+
+    def __init__(
+        self,
+        memory: EngineMemory,
+        keep: RecordOperation,
+        transports: Sequence[BoundTransport],
+        sets: ParameterSets,
+        line: Ints,
+        seed: int,
+    ) -> None:
+        """`line` : int64[hosts], picoseconds per byte << 16 of every host's port."""
+        self.memory = memory
+        self.records = FlowRecords(memory, keep, transports, sets, line, seed)
+        self.arena = self.records.arena
+        self.transports = transports
+        self._keep = keep
+        self.book = MessageLog(memory)
+        self.delivered_bytes = 0
+        self._streams = Streams(self.records)
+        self._pairs = Pairs(self.records)
+
+    # --- opening and skipping -----------------------------------------------------------------------------------
+
+    def jump(self, messages: int, nbytes: int, by: int) -> None:
+        """Account for skipped messages: their number and bytes; later messages get higher numbers, and times grow by
+        `by`."""
+        self.book.jump(messages, by)
+        self.delivered_bytes += nbytes
+        self._pairs.later(by)
+        self._streams.later(by)
+
+    @property
+    def shares(self) -> bool:
+        """True if messages of any transport share words between two hosts."""
+        return any(bound.pairs for bound in self.transports)
+
+    def lasting(self, anchor: int) -> list[Ints]:
+        """Return the state that outlives messages while none is under way, with times relative to `anchor`."""
+        return self._streams.told(anchor) + self._pairs.told(anchor)
+
+    def variants(self, begin: InitialRecords, transport: int) -> tuple[Ints, Ints]:
+        """Return what messages of one transport have in common (`FlowRecords.variants`). Makes the connections and
+        pairs of first messages."""
+        kind = self.transports[transport]
+        hosts = len(self.memory.node_base)
+        which, first = group_rows(begin.src * hosts + begin.dst, begin.priority)
+        src, dst, priority = begin.src[first], begin.dst[first], begin.priority[first]
+        stream, pair = np.tile((0, -1), (len(first), 1)), np.zeros((len(first), 4), dtype=np.int64)
+        if kind.pairs:
+            pair = self._pairs.of(transport, src, dst, priority)
+        if kind.persistent:
+            stream = self._streams.of(transport, src, dst, priority)
+        return self.records.variants(
+            begin, transport, self.records.kinds(transport, src, dst)[which], stream[which], pair[which]
+        )
+
+    def open(
+        self,
+        time_ps: int,
+        src: int,
+        dst: int,
+        nbytes: int,
+        packets: int,
+        *,
+        transport: int,
+        priority: int,
+        loss: LossAllowance,
+        important: Flags | bool | None,
+        settled: bool = False,
+        logged: bool = True,
+        number: int | None = None,
+        turn: int | None = None,
+        fan: tuple[int, int] | None = None,
+        since: int = 0,
+    ) -> int:
+        """Open a message that starts at a time, write its records, and return its number. `turn`: by default the
+        number. `fan`: the base of its aggregation group, and its position there."""
+        M = self.memory.M
+        tags, important_count = self.tags(
+            self.transports[transport].important if important is None else important, packets
+        )
+        number = self.book.enter(1) if number is None else number
+        numbers = (src, dst, nbytes, packets, priority, loss.pool, tags, important_count)
+        source, target, size, count, priorities, pool, tag, importance = np.array(numbers, dtype=np.int64)[:, None]
+        share, bound = np.array([[loss.share], [loss.bound]], dtype=np.float64)
+        begin = InitialRecords(source, target, size, count, priorities, share, bound, pool, tag, importance)
+        row = self.variants(begin, transport)[0][0]
+        row[at.V_TELL] = at.TELL_DELIVERED | at.TELL_FINISHED if settled else at.TELL_DELIVERED
+        row[at.V_LOGGED], row[at.V_FIRST], row[at.V_SINCE] = int(logged), number, since
+        self.book.rows(number, 1)[0] = (
+            src, dst, nbytes, packets, transport, -1, 0, -1, 0, 0, 0, tags if tags > 1 else 0, 0, 0, 0,
+        )  # fmt: skip
+        words = at.MESSAGE_WORDS + at.VARIANT_WORDS + 2
+        g = self.arena.allocate(words)
+        row[at.V_MESSAGES], variant = g, g + at.MESSAGE_WORDS
+        if fan is not None:
+            row[at.V_FANS] = variant + at.VARIANT_WORDS
+            M[variant + at.VARIANT_WORDS : variant + at.VARIANT_WORDS + 2] = fan
+        M[variant : variant + at.VARIANT_WORDS] = row
+        for word, value in (
+            (at.G_NODE, self.memory.node_base[src]),
+            (at.G_TO, dst | (number if turn is None else turn) << at.A_SIZE),
+            (at.G_VARIANT, variant),
+            (at.G_RELEASED, time_ps),
+        ):
+            M[g + word] = value
+        self._keep(OPEN, g, 1)
+        self.arena.check()
+        self.arena.free(words, g)
+        return number
+
+    def tags(self, important: Flags | bool, packets: int) -> tuple[int, int]:
+        """Store the importance bits of a message; return their base (0: none, 1: all), and how many are set."""
+        if isinstance(important, (bool, np.bool_)):
+            return int(important), packets * int(important)
+        flags = np.asarray(important, dtype=bool)
+        if flags.shape != (packets,):
+            raise ValueError(f"importance flags of shape {flags.shape}; expected one for each of {packets} packets")
+        words = -(-packets // 32)
+        base = self.arena.allocate(words)
+        packed = np.zeros(4 * words, dtype=np.uint8)
+        bits = np.packbits(flags, bitorder="little")
+        packed[: len(bits)] = bits
+        self.memory.M[base : base + words] = packed.view("<u4")
+        return base, int(flags.sum())
+
+    # --- progress and end ---------------------------------------------------------------------------------------
+
+    def missing(self, number: int) -> Ints:
+        """Return the missing packets of a message that still has records (`missing_runs`)."""
+        M = self.memory.M
+        packets, nbytes, kind, flow = self.book.row(number, [B_PACKETS, B_BYTES, B_TRANSPORT, B_FLOW])
+        base = int(M[self.records.receiver(flow) + at.R_BITS])
+        words = M[base : base + -(-packets // 32)].astype("<u4")
+        arrived = np.unpackbits(words.view(np.uint8), bitorder="little")[:packets]
+        return missing_runs(number, arrived == 0, nbytes, self.transports[kind].payload)
+
+    def received(self) -> int:
+        """Return the payload bytes that all records have received."""
+        words = self.records.receiver(np.arange(self.records.used)) + at.R_GOT
+        return int(self.memory.M[words].sum())
+
+    def settled(self, first: int, beyond: int) -> int:
+        """Return the bytes of delivered messages in [first, beyond), plus what has arrived of the others. None of them
+        may be forgotten."""
+        book = self.book.rows(first, beyond - first)
+        delivered = book[:, B_END] >= 0
+        live = book[~delivered & (book[:, B_FLOW] >= 0), B_FLOW]
+        return int(book[delivered, B_BYTES].sum() + self.memory.M[self.records.receiver(live) + at.R_GOT].sum())
+
+    def settled_in_all(self) -> int:
+        """Return the same for all messages so far."""
+        M, receivers = self.memory.M, self.records.receiver(np.arange(self.records.used))
+        nbytes = M[receivers + at.R_BYTES]  # FOREVER for streams
+        live = (M[receivers + at.R_DONE] == 0) & (nbytes < at.FOREVER)
+        return self.delivered_bytes + int(M[receivers[live] + at.R_GOT].sum())
+
+    def counts(self, first: int, many: int) -> MessageCounts:
+        """Return the counters of `many` messages from `first` on."""
+        self._keep(COUNT, first, many)
+        book = self.book.rows(first, many)
+        sent, retransmitted, marked, trimmed, timeouts, end, received = (
+            book[:, column].copy()
+            for column in (B_SENT, B_RETRANSMITTED, B_MARKED, B_TRIMMED, B_TIMEOUTS, B_END, B_GOT)
+        )
+        return MessageCounts(
+            sent_packets=sent,
+            retransmitted=retransmitted,
+            marked=marked,
+            trimmed=trimmed,
+            timeouts=timeouts,
+            end_ps=end,
+            received_bytes=received,
+            first=first,
+        )
+
+    def close(self, at_least: int = 1) -> int:
+        """Free the records of messages without packets left, if at least `at_least` wait; return the number freed."""
+        return self._keep(CLOSE, at_least, 0)

@@ -1,0 +1,1 @@
+"""Programs inside the engine: their steps, flows and timers."""

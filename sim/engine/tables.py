@@ -1,0 +1,106 @@
+"""Counters of a fabric as columns of a Result's tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from gradwire.jit import layout as at
+from gradwire.result_store.result import CAUSES, TABLES
+from gradwire.scenarios.arrays import AnyArray, Columns, Ints
+from gradwire.sim.engine.logs import concatenate_rows
+from gradwire.sim.engine.memory.engine_memory import EngineMemory
+from gradwire.sim.engine.message_counts import MessageCounts
+from gradwire.topology import Network
+
+
+def collect_sums(network: Network, memory: EngineMemory, slots: int) -> dict[str, dict[str, int]]:
+    """Return the aggregation counters of switches by name, without idle switches; `slots`: slots of a switch."""
+    M, totals = memory.M, {}
+    for node in range(network.host_count, len(network.names)):
+        base = int(memory.node_base[node])
+        summed, unsummed, copied = (int(M[base + word]) for word in (at.N_SUMMED, at.N_UNSUMMED, at.N_COPIED))
+        if summed or unsummed or copied:
+            totals[network.names[node]] = {
+                "slots_peak": slots - int(M[base + at.N_SLOTS_LEAST]),
+                "summed_packets": summed,
+                "unsummed_packets": unsummed,
+                "copied_packets": copied,
+            }
+    return totals
+
+
+@dataclass(frozen=True, kw_only=True)
+class FabricTables(MessageCounts):
+    """Counters and tables of what has not been handed over (`gradwire.sim.engine.program.completed_step.StepTaker`).
+
+    ports, missing : columns by name as in `gradwire.result_store.result`. drop_log : rows of lost packets, int64[n,
+        words].
+    """
+
+    network: Network
+    ports: Columns
+    drop_log: list[Ints]
+    missing: Columns
+    packet_hops: int
+
+    @cached_property
+    def drops(self) -> Columns:
+        """Lost packets as columns by name. Runs write their Result from the log instead, in blocks."""
+        return collect_drops(self.network, self.drop_log)
+
+
+def collect_ports(network: Network, memory: EngineMemory) -> Columns:
+    """Return one row per directed link: packets and bytes sent, drops by cause, marks, longest queue in bytes."""
+    M, base = memory.M, memory.port_base
+    more = M[base + at.P_MORE]
+    late = {cause: M[more + at.X_CAUSES + i] for i, cause in enumerate(CAUSES[at.CAUSE_EVICTED :])}
+    return {
+        "port": [network.link_name(link) for link in range(len(base))],
+        "packets": M[base + at.P_TAIL] + M[base + at.P_SPILL_TAIL] + M[base + at.P_DROP_LINK] + late["link_down"],
+        "bytes": M[base + at.P_BYTES],
+        "drops_tail": M[base + at.P_DROP_TAIL],
+        "drops_selective": M[base + at.P_DROP_SELECTIVE],
+        "drops_loss": M[base + at.P_DROP_LINK],
+        "drops_evicted": late["evicted"],
+        "drops_down": late["link_down"],
+        "drops_no_route": late["no_route"],
+        "marks": M[base + at.P_MARKS],
+        "control_marks": M[base + at.P_CONTROL_MARKS],
+        "trimmed": M[more + at.X_TRIMMED],
+        "pauses": M[more + at.X_PAUSES],
+        "peak_queue_bytes": M[base + at.P_PEAK],
+    }
+
+
+def collect_drops(network: Network, log: list[Ints]) -> Columns:
+    """Return one row per lost packet, by time; `packet` is -1 for control packets."""
+    drops = drop_columns(concatenate_rows(log, at.DROP_WORDS + 1))
+    order = np.lexsort([drops[name] for name in reversed(DROPS_BY)])
+    columns: Columns = {name: drops[name][order] for name in TABLES["drops"]}
+    columns["port"] = [network.link_name(link) for link in drops["port"][order].tolist()]
+    columns["cause"] = [CAUSES[cause] for cause in drops["cause"][order].tolist()]
+    return columns
+
+
+DROPS_BY = ("time_ps", "cause", "port", "message", "place", "word")
+"""Sort key of drops; the numbers of flow records are arbitrary and not part of it."""
+
+
+def drop_columns(rows: Ints) -> dict[str, AnyArray]:
+    """Return rows of `Fabric.drop_log` as columns; ports and causes are numbers, `place` and `word` are sort keys."""
+    A, B = rows[:, 2], rows[:, 3]
+    data = ((A >> at.A_KIND) & 7) == at.DATA
+    return {
+        "message": rows[:, 4],
+        "packet": np.where(data, (B >> at.B_SEQUENCE) & at.MASK_SEQUENCE, -1).astype(np.int32),
+        "port": rows[:, 1] & 0xFFFFFFFF,
+        "time_ps": rows[:, 0],
+        "cause": rows[:, 1] >> 32,
+        "important": ((A >> at.A_IMPORTANT) & 1).astype(bool),
+        "priority": ((A >> at.A_PRIORITY) & 7).astype(np.int8),
+        "place": B >> at.B_SEQUENCE,
+        "word": A,
+    }

@@ -1,0 +1,1 @@
+"""SimPy processes that run against the packet engine."""

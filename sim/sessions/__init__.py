@@ -1,0 +1,1 @@
+"""Long-lived simulated networks on which jobs are played piece by piece."""

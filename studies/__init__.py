@@ -1,0 +1,1 @@
+"""Studies of many runs: sweeps, reproduction of claims, tuning, training runs and reports."""

@@ -1,0 +1,1 @@
+"""Parallel execution of runs: worker processes of this machine and Ray clusters."""

@@ -1,0 +1,310 @@
+"""Sections of a page on sweeps, training runs, judged claims, and fidelity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any
+
+from gradwire.analysis.comparison.tables import KIND_LABELS, Grid
+from gradwire.analysis.fidelity.fidelity_measure import Measure
+from gradwire.analysis.fidelity.fidelity_report import HEADINGS, RANGE_HEADING, measure_row, seeds_grid
+from gradwire.analysis.measurement_window import completion_times
+from gradwire.analysis.metrics import measure
+from gradwire.analysis.report.charts import Axis, Chart, Lines, Series
+from gradwire.analysis.report.html_elements import (
+    PageSection,
+    bullet_list,
+    chart,
+    code,
+    collapsible,
+    grid,
+    heading,
+    paragraph,
+    table,
+)
+from gradwire.analysis.report.run_sections import tail_chart
+from gradwire.analysis.training.seed_statistics import TrainingArm, rows_by_seed, rows_over
+from gradwire.analysis.training.training_comparison import MEASURES, have_equal_steps, rows_of
+from gradwire.result_store.result import KINDS, Result
+from gradwire.result_store.training_result import TrainingResult
+from gradwire.scenarios.json_data import Json
+from gradwire.scenarios.readable import accuracy_text, share_text, time_text
+from gradwire.studies.reproduce.claims_page import HOLDS, basis_text, unit_of
+from gradwire.studies.reproduce.measures import MEASURE_LABELS
+from gradwire.studies.reproduce.variants import label_of
+from gradwire.studies.reproduce.verdicts import value_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PS_PER_MS = 1e9
+CURVE = 400
+NOT_EVALUATED = "no evaluation yet."
+INTERVALS = (
+    "Means with half of their 95 % interval (Student's t); differences are between runs of the same seed, and "
+    "unresolved if their interval includes zero, or with fewer than three seeds."
+)
+VERDICTS = ("shown", "shown under a condition", "unresolved", "not shown")
+
+
+# --- training runs ---------------------------------------------------------------------------------------------------
+
+
+def training_section(
+    trainings: Sequence[tuple[TrainingResult, str, Path | None]], title: str, arms: Sequence[TrainingArm] = ()
+) -> PageSection:
+    """Return the section of training runs, each with the text of its scenario and its folder, if any.
+
+    arms : groups of the runs, if they are from several seeds.
+    """
+    all_of = [run for run, _, _ in trainings]
+    section = PageSection(title, "training run" if len(all_of) == 1 else f"{len(all_of)} training runs")
+    facts = list(_learned_facts(all_of)) or ["No step is complete yet."]
+    section.lead, *more = facts if len(all_of) < 2 else [f"{len(all_of)} training runs side by side.", *facts]
+    if arms:
+        counts = {len(arm.by_seed) for arm in arms}
+        counts_text = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else f"{max(counts)}"
+        section.lead = f"{len(arms)} {'policy' if len(arms) == 1 else 'policies'}, each from {counts_text} seeds."
+        more = [fact for fact in more if fact.startswith("**") or fact.endswith(NOT_EVALUATED)]
+        section.add(table("", [arm.name for arm in arms], rows_over(arms)), paragraph(INTERVALS))
+    section.add(bullet_list(more))
+    section.add(*(chart(run) for run in (_seeds_charts(arms) if arms else _learned_charts(all_of))))
+    if arms:
+        section.add(heading("Final accuracy"), table("", [arm.name for arm in arms], rows_by_seed(arms)))
+    else:
+        section.add(heading("Figures"), table("", [run.name for run in all_of], rows_of(all_of)))
+    section.add(heading("Commands"))
+    commands = [str(run.summary.get("command", "")) for run in all_of]
+    commands = [command for command in commands if command.startswith("gradwire ")]  # empty for runs from Python
+    commands += [f"gradwire train {at}/scenario.toml" for _, _, at in trainings if at is not None]
+    section.add(code("\n".join(dict.fromkeys(commands))))
+    for run, (_, text, _) in zip(all_of, trainings, strict=True):
+        section.add(collapsible(f"Scenario of {run.name}", code(text.strip())) if text else "")
+    return section
+
+
+def _learned_facts(trainings: Sequence[TrainingResult]) -> Iterator[str]:
+    for run in trainings:
+        if not run.scores or not run.steps:
+            yield f"{run.name}: {run.summary.get('steps_done', 0)} steps, {NOT_EVALUATED}"
+            continue
+        last, steps = run.scores[-1], run.steps
+        clock = f" and {time_text(steps[-1]['clock_ps'])} of simulated time" if run.timed else ""
+        lost = sum(row["lost"] for row in steps) / len(steps)
+        yield (
+            f"{run.name}: an accuracy of {accuracy_text(last['accuracy'])} after "
+            f"{run.summary['steps_done']:,} steps{clock}, "
+            f"with {share_text(lost)} of the sent values lost in the mean step."
+        )
+        if run.diverged is not None:
+            yield f"**{run.name} diverged: the loss is not finite from step {run.diverged} on.**"
+
+
+def _learned_charts(trainings: Sequence[TrainingResult]) -> Iterator[Chart]:
+    timed = any(run.timed for run in trainings)
+    for column, words, unit in MEASURES:
+        if column == "clock_ps" and not timed:
+            continue
+        series = [Series(run.name, _points(run, column, unit), dots=True) for run in trainings]
+        yield Lines(
+            f"Accuracy against {words.split(',')[0]}", "On validation data.", Axis(words), Axis("accuracy (%)"), series
+        )
+    yield Lines(
+        "Loss of every step",
+        "On training data, mean of the workers.",
+        Axis("step"),
+        Axis("loss"),
+        [Series(run.name, [(row["step"], row["loss"]) for row in _thinned(run.steps)]) for run in trainings],
+    )
+
+
+def _seeds_charts(arms: Sequence[TrainingArm]) -> Iterator[Chart]:
+    timed = any(run.timed for arm in arms for run in arm.trainings)
+    for column, words, unit in MEASURES:
+        if column == "clock_ps" and not timed:
+            continue
+        has_means = all(have_equal_steps(arm.trainings) for arm in arms)
+        what = "means of the seeds, and the range from lowest to highest"
+        what = what if has_means else "each seed, up to its own end"
+        series = (
+            [Series(arm.name, _means(arm, column, unit), dots=True) for arm in arms]
+            if has_means
+            else [
+                Series(f"{arm.name}, seed {seed}", _points(run, column, unit), dots=True)
+                for arm in arms
+                for seed, run in sorted(arm.by_seed.items())
+            ]
+        )
+        yield Lines(
+            f"Accuracy against {words.split(',')[0]}",
+            f"On validation data: {what}.",
+            Axis(words),
+            Axis("accuracy (%)"),
+            series,
+        )
+
+
+def _points(training: TrainingResult, column: str, unit: float) -> list[tuple[float, float]]:
+    rows = [row for row in training.scores if column != "clock_ps" or row["clock_ps"]]
+    return [(row[column] / unit, 100 * row["accuracy"]) for row in rows]
+
+
+def _means(arm: TrainingArm, column: str, unit: float) -> list[tuple[float, float, float, float]]:
+    """Return (x, mean, least, most) of the seeds' scores, in order."""
+    points = []
+    for rows in zip(*(run.scores for run in arm.trainings), strict=True):
+        accuracies = [100 * row["accuracy"] for row in rows]
+        x = fmean(row[column] / unit for row in rows)
+        if x or column != "clock_ps":
+            points.append((x, fmean(accuracies), min(accuracies), max(accuracies)))
+    return points
+
+
+def _thinned(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    return rows[:: -(-len(rows) // CURVE) or 1]
+
+
+# --- claims ----------------------------------------------------------------------------------------------------------
+
+
+def claims_section(found: Json, title: str) -> PageSection:
+    """Return the section of judged claims from claims.json."""
+    claims = found["claims"]
+    counts = {verdict: sum(claim["verdict"] == verdict for claim in claims) for verdict in VERDICTS}
+    section = PageSection(title, "claims")
+    word = "claim" if len(claims) == 1 else "claims"
+    section.lead = f"{len(claims)} {word}: " + ", ".join(f"{n} {what}" for what, n in counts.items() if n) + "."
+    rows = [[claim["id"], claim["claim"], claim["published"], claim["verdict"]] for claim in claims]
+    section.add(paragraph(basis_text(found)) if "traces" in found else "")
+    section.add(grid(Grid("", ["", "claim", "published", "verdict"], rows), words=True))
+    for claim in claims:
+        section.add(heading(f"{claim['id']}: {claim['claim']}"))
+        section.add(paragraph(f"Published: {claim['published'] or 'nothing'} (source: {claim['source']})", "remark"))
+        section.add(
+            paragraph(f"**{claim['verdict']}.** {claim['reason']}"), paragraph(claim.get("remark", ""), "remark")
+        )
+        section.add(_expectations(claim["expectations"]), *(chart(one) for one in _claim_chart(claim)))
+        section.add(_effects(claim["effects"]), _claim_figures(claim))
+    section.add(heading("Commands"), code(found["command"]))
+    return section
+
+
+def _expectations(expectations: Sequence[Json]) -> str:
+    rows = []
+    for expectation in expectations:
+        what = expectation["text"] + (f" ({expectation['condition']})" if expectation["condition"] else "")
+        low, high = (
+            "" if expectation[end] is None else value_text(expectation[end], expectation["unit"])
+            for end in ("low", "high")
+        )
+        bound = f"at least {low}" if low else f"at most {high}" if high else "-"
+        expected = f"{low} to {high}" if low and high else bound
+        value = "-" if expectation["median"] is None else value_text(expectation["median"], expectation["unit"])
+        remark = f"; time-outs: {expectation['remark']}" if expectation["because"] else ""
+        rows.append([what, value, expected, f"{HOLDS[expectation['holds']]}{remark}"])
+    return grid(Grid("", ["figure", "measured, median", "expected", ""], rows), words=True) if rows else ""
+
+
+def _effects(effects: Sequence[Json]) -> str:
+    rows = []
+    for effect in effects:
+        spread = "{:+.2f} to {:+.2f}".format(*(100 * end for end in effect["interval"])) if effect["interval"] else "-"
+        change = f"{100 * effect['change']:+.2f}"
+        rows.append(
+            [
+                effect["setting"],
+                effect["label"],
+                accuracy_text(effect["mean"]),
+                change,
+                spread,
+                "" if effect["resolved"] else "unresolved",
+            ]
+        )
+    head = ["setting", "variant", "mean", "minus baseline (points)", "95 % interval", ""]
+    return grid(Grid("", head, rows), words=True) if rows else ""
+
+
+def _claim_chart(claim: Json) -> Iterator[Chart]:
+    """Yield the claim's figure by setting and policy: medians over seeds, with the smallest and the largest."""
+    available = [name for name in MEASURE_LABELS if any(row.get(name) is not None for row in claim["measures"])]
+    name = str(claim.get("shown") or next(iter(available), ""))  # older files lack this key
+    rows = [row for row in claim["measures"] if row.get(name) is not None]
+    settings = list(dict.fromkeys(row["setting"] for row in rows))
+    if not rows:
+        return
+    scale = 1 / PS_PER_MS if unit_of(name) == "time" else 100 if unit_of(name) == "share" else 1
+    series = []
+    for policy in dict.fromkeys(row["policy"] for row in rows):
+        points = []
+        for position, setting in enumerate(settings):
+            values = [row[name] * scale for row in rows if row["policy"] == policy and row["setting"] == setting]
+            if values:
+                points.append((float(position), median(values), min(values), max(values)))
+        series.append(Series(label_of(policy), points, dots=True, line=len(settings) > 1))
+    unit = {"time": " (ms)", "share": " (%)"}.get(unit_of(name), "")
+    yield Lines(
+        f"{claim['id']}: {MEASURE_LABELS.get(name, name)}",
+        "Medians over seeds, with minimum and maximum.",
+        Axis("", ticks=[(float(position), setting) for position, setting in enumerate(settings)]),
+        Axis(MEASURE_LABELS.get(name, name) + unit),
+        series,
+        whiskers=True,
+    )
+
+
+def _claim_figures(claim: Json) -> str:
+    names = [name for name in MEASURE_LABELS if any(row.get(name) is not None for row in claim["measures"])]
+    rows = []
+    for setting, policy in dict.fromkeys((row["setting"], row["policy"]) for row in claim["measures"]):
+        matching = [row for row in claim["measures"] if (row["setting"], row["policy"]) == (setting, policy)]
+        cells = []
+        for name in names:
+            values = [row[name] for row in matching if row.get(name) is not None]
+            cells.append(value_text(median(values), unit_of(name)) if values else "-")
+        rows.append([setting, label_of(policy), *cells])
+    return collapsible(
+        "all measures", grid(Grid("", ["setting", "policy", *(MEASURE_LABELS[name] for name in names)], rows))
+    )
+
+
+# --- fidelity --------------------------------------------------------------------------------------------------------
+
+
+def fidelity_section(found: Json, sim: Result, emu: Result, title: str) -> PageSection:
+    """Return the section on the agreement of an emulated and a simulated run, from fidelity.json and their Results."""
+    verdicts: list[str] = found["verdicts"]
+    section = PageSection(title, "fidelity", f"**{verdicts[-1]}.**", [])
+    seeds = found.get("seeds") or []
+    if seeds:
+        seed_names = [str(row["seed"]) for row in seeds]
+        seed_list = f"{', '.join(seed_names[:-1])} and {seed_names[-1]}"
+        runs = f"{len(seeds)} runs of each world, with the seeds {seed_list}"
+        section.add(paragraph(f"{runs}, whose messages are judged together."))
+    section.add(bullet_list(verdicts[:-1]))
+    section.add(*(chart(plot) for plot in _both(sim, emu)))
+    if seeds:
+        section.add(heading("Mean completion time, seed by seed"), grid(seeds_grid(seeds)._replace(title="")))
+        if sum(row["difference"] is not None for row in seeds) > 1:
+            section.add(paragraph("± is half of the 95 % interval of the mean difference, in percentage points."))
+    measures = [Measure(**{key: value for key, value in row.items() if key != "passed"}) for row in found["measures"]]
+    scatter = any(entry.low is not None for entry in measures)
+    head = [*HEADINGS[:2], RANGE_HEADING, *HEADINGS[2:]] if scatter else HEADINGS
+    measures.sort(key=lambda entry: entry.passed is not False)
+    rows = [measure_row(entry, scatter) for entry in measures]
+    section.add(heading("Figures"), grid(Grid("", ["figure", *head[1:]], rows)))
+    commands = [str(run.timing["command"]) for run in (sim, emu) if run.timing.get("command")]
+    if commands:
+        section.add(heading("Commands"), code("\n".join(dict.fromkeys(commands))))
+    if sim.scenario:
+        section.add(collapsible("Scenario of the run", code(sim.scenario.strip())))
+    return section
+
+
+def _both(sim: Result, emu: Result) -> Iterator[Chart]:
+    for job in (entry.job for entry in measure(sim)):
+        times = [completion_times(run, job) for run in (sim, emu)]
+        for kind in (kind for kind in KINDS if all(kind in times_by_kind for times_by_kind in times)):
+            named = [(name, by_kind[kind]) for name, by_kind in zip(("simulated", "emulated"), times, strict=True)]
+            title = f"{job}: completion of {KIND_LABELS[kind]} messages"
+            yield tail_chart(title, "Share of messages slower than a time, in both worlds.", named, CURVE)

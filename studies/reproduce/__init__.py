@@ -1,0 +1,36 @@
+"""Claims: sentences of papers, each with the runs that test it and a computed verdict.
+
+    Claim (data) -> Cases -> runs (scenario under a policy with a seed) -> Results -> Measured -> Verdict -> page
+
+`claim` defines claims; `policies` has the settings of DLCP and of everything it is compared with; `claims` holds the
+claims by paper or topic. Sets about accuracy train under the arms of `variants`, and intervals decide. `run_plan` makes
+scenarios of claims, `run_store` stores their Results, and `verdicts` judges them; `claims_page` and `plots` present
+them. `runner` simulates and trains.
+"""
+
+from __future__ import annotations
+
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.studies.reproduce.claim import Claim
+
+SETS = ("dlcp", "mlt", "regimes", "schedulers", "lee", "tolerance", "reducers", "mp2", "mipd", "slimdp", "loop")
+MODULES = {"loop": "training_in_the_loop"}
+"""Modules of `claims` whose names differ from their set's."""
+TRAINING_SETS = ("tolerance", "reducers", "mp2", "mipd", "slimdp", "loop")
+"""Sets whose runs are training runs: they need data, and more seeds."""
+
+
+def claims_of(name: str, chosen: list[str] | None = None) -> list[Claim]:
+    """Return the claims of a set, or those `chosen` by id. Raises `ScenarioError` for unknown names."""
+    from importlib import import_module
+
+    if name not in SETS:
+        raise ScenarioError(f'no set of claims is named "{name}"', "reproduce", ", ".join(SETS))
+    module = MODULES.get(name, name)
+    claims: list[Claim] = import_module(f"gradwire.studies.reproduce.claims.{module}").CLAIMS
+    known = {claim.id.lower(): claim for claim in claims}
+    for wanted_id in chosen or ():
+        if wanted_id.lower() not in known:
+            expected = ", ".join(claim.id for claim in claims)
+            raise ScenarioError(f'no claim of {name} has the id "{wanted_id}"', "--claim", expected)
+    return [known[wanted_id.lower()] for wanted_id in chosen] if chosen else claims

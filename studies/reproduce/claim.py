@@ -1,0 +1,122 @@
+"""Data types of claims.
+
+A claim is data: the runs are settings (`Setting`) times policies times seeds; the expectations are a list of `Expect`,
+each a number computed per seed and the range it should be in. The verdict follows from these alone, see
+`gradwire.studies.reproduce.verdicts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from gradwire.scenarios.json_data import JsonView
+
+At = Callable[[str, str, str], float]
+"""(setting, policy, measure) -> figure of one seed."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting in which policies are compared.
+
+    name : label, also used by `Expect.value`, such as "fan-in 16".
+    scenario : name in the library.
+    changes : overlay of the scenario, in the shape of a policy's `set`.
+    policies : keys of `gradwire.studies.reproduce.policies` to run.
+    full_only : omitted from a quick run.
+    shown : measure in its panel of the plot, if not the claim's.
+    data : of a training run, "pictures" or "text"; the user gives its location.
+    baseline : of `policies`, the one that the others are compared with, seed by seed, if any.
+    target : of a training run, the accuracy that its time is measured to; 0: none.
+    lossless : arms without loss, which train like the baseline: each with the name of the shorter setting that has
+        their clock.
+    rates : link rates for which step times are computed, with `computing` per step.
+    """
+
+    name: str
+    scenario: str
+    policies: tuple[str, ...]
+    changes: JsonView = field(default_factory=dict)
+    full_only: bool = False
+    shown: str = ""
+    data: Literal["", "pictures", "text"] = ""
+    baseline: str = ""
+    target: float = 0.0
+    lossless: Mapping[str, str] = field(default_factory=dict)
+    rates: tuple[str, ...] = ()
+    computing: str = "0ps"
+
+
+@dataclass(frozen=True)
+class Expect:
+    """One number that a claim is reduced to.
+
+    text : its label.
+    value : function of the measures of one seed.
+    low, high : range of its median, or of the 95 % interval of its mean; None: no limit.
+    unit : "share", "ratio", "time" (picoseconds), "count", or "points" (percentage points): its format.
+    condition : label of the condition, such as "minimum RTO 10 ms"; named in the verdict if others do not hold.
+    settings : names of the settings it needs; it is skipped if one of them is left out.
+    blame : (setting, policy) of a baseline whose time-outs may be the cause, named if they are.
+    interval : true if seeds vary as much as the effect, so that the interval of the mean over them decides and not
+        their median; a limit inside of it leaves the figure unresolved.
+    """
+
+    text: str
+    value: Callable[[At], float]
+    settings: tuple[str, ...]
+    low: float | None = None
+    high: float | None = None
+    unit: Literal["share", "ratio", "time", "count", "points"] = "ratio"
+    condition: str = ""
+    blame: tuple[str, str] | None = None
+    interval: bool = False
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A published sentence, or a goal of ours.
+
+    id : such as "S1".
+    source : origin, with its mark (abstract, notes, ours).
+    sentence : the claim. `published` : its numbers.
+    settings, expects : the runs, and their expected outcome.
+    shown : measure of the plot ("p99", "mean", "iteration", ...), over settings and policies.
+    remark : facts needed to read the figures.
+    """
+
+    id: str
+    source: str
+    sentence: str
+    published: str
+    settings: tuple[Setting, ...]
+    expects: tuple[Expect, ...]
+    shown: str
+    remark: str = ""
+
+
+def ratio(setting: str, policy: str, to: str, measure: str) -> Callable[[At], float]:
+    """Return a policy's figure over that of another one."""
+    return lambda at: at(setting, policy, measure) / at(setting, to, measure)
+
+
+def difference(setting: str, policy: str, than: str, measure: str = "accuracy") -> Callable[[At], float]:
+    """Return a policy's figure minus that of another one, of the same seed."""
+    return lambda at: at(setting, policy, measure) - at(setting, than, measure)
+
+
+def gain(setting: str, policy: str, over: str, measure: str = "iteration") -> Callable[[At], float]:
+    """Return the speed gain: the other policy's time over the policy's, minus one (0.84 is "84 % faster")."""
+    return lambda at: at(setting, over, measure) / at(setting, policy, measure) - 1
+
+
+def gain_growth(small: str, large: str, policy: str, over: str, measure: str = "iteration") -> Callable[[At], float]:
+    """Return the gain in setting `large` minus that in `small`."""
+    return lambda at: gain(large, policy, over, measure)(at) - gain(small, policy, over, measure)(at)
+
+
+def saved(setting: str, policy: str, over: str, measure: str = "iteration") -> Callable[[At], float]:
+    """Return the share of the other policy's time that is saved (0.9 is "-90 %")."""
+    return lambda at: 1 - at(setting, policy, measure) / at(setting, over, measure)

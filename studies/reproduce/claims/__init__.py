@@ -1,0 +1,1 @@
+"""Published claims, one module per paper or topic."""

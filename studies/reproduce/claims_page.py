@@ -1,0 +1,252 @@
+"""Self-contained HTML page of judged claims with figures, and the same as plain values.
+
+It has no script and loads nothing, so it can be sent by mail and opened directly.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterable, Sequence
+from html import escape
+from math import isfinite
+from typing import TYPE_CHECKING
+
+from gradwire.analysis.figure_files import save_figure
+from gradwire.analysis.report.html_elements import prose
+from gradwire.scenarios.json_data import Json, JsonView
+from gradwire.studies.reproduce.claim import Claim
+from gradwire.studies.reproduce.effects import effects_of, shown_of
+from gradwire.studies.reproduce.measures import MEASURE_LABELS, TIMES
+from gradwire.studies.reproduce.variants import label_of
+from gradwire.studies.reproduce.verdicts import Judgement, value_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+STYLE = """
+body { font: 15px/1.5 sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; color: #222 }
+table { border-collapse: collapse; margin: 1em 0; font-size: 13px }
+th, td { padding: .25em .7em; border-bottom: 1px solid #ddd; text-align: left; vertical-align: top }
+td.n { text-align: right; white-space: nowrap } img { max-width: 100% }
+.shown { color: #00704f } .part { color: #9a6200 } .not { color: #b03a00 } .remark { color: #595959 }
+"""
+CLASSES = {"shown": "shown", "shown under a condition": "part", "unresolved": "part"}
+HOLDS = {True: "holds", False: "does not hold", None: "unresolved"}
+
+
+def rows_of(judgement: Judgement) -> list[tuple[str, str, str, str, str]]:
+    """Return (id, claim, published, measured, verdict) of a judgement as texts."""
+    claim = judgement.claim
+    measured = "; ".join(f"{finding.expect.text} {finding.measured}" for finding in judgement.findings)
+    return [(claim.id, claim.sentence, claim.published, measured or "-", judgement.verdict)]
+
+
+def html_page(
+    title: str,
+    judgements: Sequence[Judgement],
+    figures: Iterable[Figure | None],
+    how: str,
+    seeds: int,
+    ground: str = "",
+) -> str:
+    """Return the whole page.
+
+    `how` : the command. `figures` : one per judgement, or None. `ground` : from `basis_text`.
+    """
+    lines = [
+        "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
+        f"<title>{escape(title)}</title><style>{STYLE}</style></head><body><h1>{escape(title)}</h1>",
+        f"<p>From <code>{escape(how)}</code>. {_lead(judgements, seeds)}</p>",
+        f"<p>{escape(ground)}</p>" if ground else "",
+        "<table><tr><th></th><th>claim</th><th>published</th><th>verdict</th></tr>",
+    ]
+    for judgement in judgements:
+        claim = judgement.claim
+        lines.append(
+            f"<tr><td><a href='#{claim.id}'>{claim.id}</a></td><td>{escape(claim.sentence)}</td>"
+            f"<td>{escape(published_words(claim))}</td><td>{_verdict(judgement)}</td></tr>"
+        )
+    lines.append("</table>")
+    for judgement, figure in zip(judgements, figures, strict=True):
+        lines += _section(judgement, figure)
+    return "\n".join([*lines, "</body></html>", ""])
+
+
+def basis_text(ground: JsonView) -> str:
+    """Describe the basis of all figures: `traces`, and the `device` of training runs ("" without)."""
+    traces = ", ".join(ground["traces"])
+    several = "s" if len(ground["traces"]) > 1 else ""
+    of_traces = f"Replayed trace{several}: {traces}." if traces else "No trace is replayed."
+    return f"{of_traces} Training runs computed on: {ground['device']}." if ground["device"] else of_traces
+
+
+def published_words(claim: Claim) -> str:
+    """Return the published numbers, with [ours] if the claim itself is a goal of this project."""
+    is_ours = claim.source.startswith(("[ours]", "ours"))
+    return " ".join(filter(None, [claim.published, "[ours]" if is_ours else ""]))
+
+
+def _lead(judgements: Sequence[Judgement], seeds: int) -> str:
+    """Explain how to read the figures of a page."""
+    if any(finding.expect.interval for judgement in judgements for finding in judgement.findings):
+        return (
+            f"Figures are means over {seeds} seeds with their 95 % intervals (Student's t); differences are between "
+            "runs of the same seed, which have initial parameters and order of data in common. Verdicts are computed "
+            "from the intervals: <b>shown</b> if all expectations hold, <b>not shown</b> if none does, "
+            "<b>unresolved</b> if an interval includes the limit. For bytes and times, medians decide, shown with the "
+            "smallest and the largest value."
+        )
+    return (
+        f"Figures are medians of {seeds} seeds, with the smallest and the largest if these differ. Verdicts are "
+        "computed from them: <b>shown</b> if all expectations hold, <b>not shown</b> if none does. Simulated, not "
+        "measured on hardware. Baselines of the TCP family are shown with both minimum time-outs."
+    )
+
+
+def _effects(judgement: Judgement) -> list[str]:
+    """Return the table of each arm's effect."""
+    effects = effects_of(judgement)
+    if not effects:
+        return []
+    words = escape(MEASURE_LABELS[shown_of(judgement.claim)])
+    heads = ("setting", "variant", words, "minus the baseline's", "differs from zero")
+    lines = ["<table><tr>" + "".join(f"<th>{head}</th>" for head in heads) + "</tr>"]
+    for effect in effects:
+        lines.append(
+            f"<tr><td>{escape(effect.setting)}</td><td>{escape(label_of(effect.policy))}</td>"
+            f"<td class='n'>{effect.figure.interval_text('share')}</td>"
+            f"<td class='n'>{effect.change.interval_text('points')}</td>"
+            f"<td>{'resolved' if effect.resolved else 'unresolved'}</td></tr>"
+        )
+    return [*lines, "</table>"]
+
+
+def _section(judgement: Judgement, figure: Figure | None) -> list[str]:
+    claim = judgement.claim
+    lines = [
+        f"<h2 id='{claim.id}'>{claim.id}: {escape(claim.sentence)}</h2>",
+        f"<p>Published: {escape(claim.published)} <span class='remark'>({escape(claim.source)})</span></p>",
+        f"<p>{_verdict(judgement)}. {prose(judgement.reason)}</p>",
+    ]
+    if claim.remark:
+        lines.append(f"<p class='remark'>{prose(claim.remark)}</p>")
+    if judgement.findings:
+        lines.append("<table><tr><th>figure</th><th>measured</th><th>expected</th><th></th></tr>")
+        for finding in judgement.findings:
+            what = f"{finding.expect.text}{f' ({finding.expect.condition})' if finding.expect.condition else ''}"
+            lines.append(
+                f"<tr><td>{escape(what)}</td><td class='n'>{finding.measured}</td>"
+                f"<td class='n'>{escape(finding.wanted)}</td><td>{HOLDS[finding.holds]}"
+                f"{f'; time-outs: {escape(finding.because)}' if finding.because else ''}</td></tr>"
+            )
+        lines.append("</table>")
+    if figure is not None:
+        data = base64.b64encode(png_of(figure)).decode()
+        words = f"{MEASURE_LABELS[claim.shown]} by policy and setting"
+        lines.append(f"<img alt='{escape(words)}' src='data:image/png;base64,{data}'>")
+    return [*lines, *_effects(judgement), *_everything(judgement)]
+
+
+def _everything(judgement: Judgement) -> list[str]:
+    """Return the table of all measures behind the verdict."""
+    names = [name for name in MEASURE_LABELS if any(name in figures for figures in judgement.figures.values())]
+    lines = ["<details><summary>all measures</summary><table><tr><th>setting</th><th>policy</th>"]
+    lines[0] += "".join(f"<th>{escape(MEASURE_LABELS[name])}</th>" for name in names) + "</tr>"
+    for setting, policy in dict.fromkeys((s, p) for s, p, _ in judgement.figures):
+        cells = ""
+        for name in names:
+            spread = judgement.spread(setting, policy, name)
+            cells += f"<td class='n'>{value_text(spread.median, unit_of(name)) if spread else '-'}</td>"
+        lines.append(f"<tr><td>{escape(setting)}</td><td>{escape(label_of(policy))}</td>{cells}</tr>")
+    return [*lines, "</table></details>"]
+
+
+def unit_of(measure: str) -> str:
+    """Return the unit in which a measure is printed."""
+    other = {
+        "broken": "count",
+        "worst": "ratio",
+        "magnitude": "ratio",
+        "step_bytes": "count",
+        "apart": "count",
+        "pulled": "count",
+        "traffic": "count",
+        "steps_to": "count",
+        "apart_max": "count",
+        "loss": "ratio",
+        "runs": "ratio",
+        "together": "ratio",
+        "worst_place": "ratio",
+    }
+    return "time" if measure in TIMES else other.get(measure, "share")
+
+
+def _verdict(judgement: Judgement) -> str:
+    return f"<b class='{CLASSES.get(judgement.verdict, 'not')}'>{judgement.verdict}</b>"
+
+
+def png_of(figure: Figure) -> bytes:
+    """Return a figure as PNG bytes."""
+    buffer = io.BytesIO()
+    save_figure(figure, buffer, "picture.png")
+    return buffer.getvalue()
+
+
+def as_dict(judgements: Sequence[Judgement]) -> dict[str, object]:
+    """Return plain values for JSON."""
+    claims: list[Json] = []
+    for judgement in judgements:
+        claim = judgement.claim
+        claims.append(
+            {
+                "id": claim.id,
+                "source": claim.source,
+                "claim": claim.sentence,
+                "published": claim.published,
+                "verdict": judgement.verdict,
+                "reason": judgement.reason,
+                "remark": claim.remark,
+                "shown": claim.shown,
+                "expectations": [
+                    {
+                        "text": finding.expect.text,
+                        "condition": finding.expect.condition,
+                        "unit": finding.expect.unit,
+                        "low": finding.expect.low,
+                        "high": finding.expect.high,
+                        "median": _number(finding.spread.median) if finding.spread.values else None,
+                        "absent": finding.absent,
+                        "values": [_number(value) for value in finding.spread.values],
+                        "holds": finding.holds,
+                        "because": finding.because,
+                    }
+                    for finding in judgement.findings
+                ],
+                "effects": [
+                    {
+                        "setting": effect.setting,
+                        "policy": effect.policy,
+                        "label": label_of(effect.policy),
+                        "measure": shown_of(claim),
+                        "mean": effect.figure.mean,
+                        "change": effect.change.mean,
+                        "interval": list(effect.interval) if len(effect.change.values) > 1 else None,
+                        "changes": list(effect.change.values),
+                        "resolved": effect.resolved,
+                    }
+                    for effect in effects_of(judgement)
+                ],
+                "measures": [
+                    {"setting": setting, "policy": policy, "seed": seed}
+                    | {name: _number(value) for name, value in values.items()}
+                    for (setting, policy, seed), values in judgement.figures.items()
+                ],
+            }
+        )
+    return {"format": 1, "claims": claims}
+
+
+def _number(value: float) -> float | None:
+    """Return a number that JSON supports; None for one that is infinite."""
+    return value if isfinite(value) else None

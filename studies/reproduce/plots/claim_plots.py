@@ -1,0 +1,112 @@
+"""Figure of a claim: its measure by setting and policy, with the seeds' range as a bar.
+
+Settings with a baseline show effects (`effect_plots`), and rings the places of lost packets (`loss_maps`).
+"""
+
+from __future__ import annotations
+
+from textwrap import fill
+from typing import TYPE_CHECKING
+
+from gradwire.studies.reproduce.claim import Setting
+from gradwire.studies.reproduce.measures import MEASURE_LABELS, TIMES
+from gradwire.studies.reproduce.plots.accuracy_curves import accuracy_figure
+from gradwire.studies.reproduce.plots.effect_plots import effects_figure
+from gradwire.studies.reproduce.plots.loss_maps import loss_map_figure
+from gradwire.studies.reproduce.variants import label_of
+from gradwire.studies.reproduce.verdicts import Judgement
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PANELS = 4
+"""Settings in one row."""
+LETTERS = 60
+"""Characters of a title over a whole row."""
+
+
+def claim_figure(judgement: Judgement) -> Figure | None:
+    """Plot a row of panels, one per setting, with a bar per policy; None if nothing was run."""
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    from gradwire.analysis.comparison.plots import COLOURS, GREY, PAPER_STYLE, WIDTH
+
+    claim = judgement.claim
+    if claim.shown == "lost_places":
+        return loss_map_figure(judgement)
+    if claim.shown.startswith("to"):
+        return accuracy_figure(judgement)
+    if any(setting.baseline for setting in claim.settings):
+        return effects_figure(judgement)
+    settings = [setting for setting in claim.settings if any(s == setting.name for s, _, _ in judgement.figures)]
+    if not settings:
+        return None
+    policies = list(dict.fromkeys(policy for setting in settings for policy in setting.policies))
+    colours = dict(zip(policies, (COLOURS * 4)[: len(policies)], strict=True))
+    has_own_measures = any(setting.shown for setting in settings)
+    has_equal_policies = len({setting.policies for setting in settings}) == 1
+    columns = min(len(settings), PANELS if has_equal_policies else 2)
+    rows = -(-len(settings) // columns)
+    heights = [
+        max(len(setting.policies) for setting in settings[row * columns : (row + 1) * columns]) for row in range(rows)
+    ]
+    with matplotlib.rc_context(PAPER_STYLE):
+        figure = Figure(
+            figsize=(WIDTH, 0.2 * sum(heights) + rows * (0.7 + 0.3 * has_own_measures) + 0.25), layout="constrained"
+        )
+        FigureCanvasAgg(figure)
+        panels = figure.subplots(rows, columns, squeeze=False, height_ratios=heights).flatten()
+        for number, (panel, setting) in enumerate(zip(panels, settings, strict=False)):
+            measure = setting.shown or claim.shown
+            first = settings[
+                number - number % columns
+            ].policies  # labels the whole row, for panels with the same policies
+            rows_of = first if set(setting.policies) <= set(first) else setting.policies
+            _bars(panel, judgement, setting, measure, {policy: colours[policy] for policy in rows_of})
+            is_labelled = number % columns and rows_of is first
+            panel.set_yticks(range(len(rows_of)), ["" if is_labelled else label_of(policy) for policy in rows_of])
+            panel.set_ylim(heights[number // columns] - 0.4, -0.6)
+            panel.margins(x=0.3)
+            panel.set_xlim(left=0)
+            panel.set_title(fill(setting.name, LETTERS if columns == 1 else min(26, LETTERS // columns)))
+            if has_own_measures:
+                panel.set_xlabel(fill(_words(judgement, measure), 36), color=GREY)
+            panel.grid(axis="x", color="#DDDDDD", linewidth=0.5)
+            panel.set_axisbelow(True)
+            panel.spines[["top", "right"]].set_visible(False)
+        for panel in panels[len(settings) :]:
+            panel.set_visible(False)
+        words = "lines: range of the seeds"
+        words = words if has_own_measures else f"{_words(judgement, claim.shown)}; {words}"
+        figure.supxlabel(words, fontsize=7.5, color=GREY)
+    return figure
+
+
+def _bars(panel: Axes, judgement: Judgement, setting: Setting, measure: str, colours: dict[str, str]) -> None:
+    """Draw a bar per policy with the range over the seeds and its median. `colours` : by policy, in order."""
+    scale, _ = _scale(judgement, measure)
+    for row, policy in enumerate(colours):
+        spread = judgement.spread(setting.name, policy, measure)
+        if spread is None:
+            continue
+        middle, low, high = spread.median / scale, min(spread.values) / scale, max(spread.values) / scale
+        error = [[middle - low], [high - middle]]
+        panel.barh(row, middle, color=colours[policy], height=0.7, xerr=error, ecolor="black", capsize=2)
+        text = f" {middle:,.0f}" if middle >= 1000 else f" {middle:.3g}"
+        panel.annotate(text, (high, row), va="center", fontsize=6.5)
+
+
+def _words(judgement: Judgement, measure: str) -> str:
+    unit = _scale(judgement, measure)[1]
+    return f"{MEASURE_LABELS[measure]}{f' ({unit})' if unit else ''}"
+
+
+def _scale(judgement: Judgement, measure: str) -> tuple[float, str]:
+    """Return the unit of an axis and its name."""
+    if measure not in TIMES:
+        return 1.0, ""
+    largest = max((figures.get(measure, 0.0) for figures in judgement.figures.values()), default=0.0)
+    return (1e9, "ms") if largest >= 1e9 else (1e6, "us")

@@ -1,0 +1,289 @@
+"""Runner of reproductions: simulates or trains what published claims need, and judges them.
+
+Every run is one task for a pool of `jobs` processes (`gradwire.studies.parallel.process_pool`), and writes its Result
+below the output folder atomically. Existing Results are not run again, so an interrupted or killed reproduction
+resumes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from gradwire.result_store.folders.output_folder import atomic_replace
+from gradwire.result_store.folders.resumable_folder import resumable_folder
+from gradwire.scenarios.errors import GradwireError, ResultError, ScenarioError
+from gradwire.scenarios.json_data import Json
+from gradwire.studies.eta import RemainingTime
+from gradwire.studies.parallel.process_pool import Task, run_tasks
+
+if TYPE_CHECKING:
+    from gradwire.scenarios.schema.job.training import Training
+    from gradwire.scenarios.schema.scenario import Scenario
+    from gradwire.studies.reproduce.claim import Claim
+    from gradwire.studies.reproduce.run_plan import PlannedRun
+    from gradwire.studies.reproduce.run_store import RunStore
+    from gradwire.studies.reproduce.verdicts import Judgement
+    from gradwire.studies.training.cost_estimate import SettingCost
+    from gradwire.training.data import Images, Text
+
+OnProgress = Callable[[float, str], None]
+Figures = dict[str, dict[str, float]]
+NO_DATA: Mapping[str, str] = MappingProxyType({})
+
+
+def reproduce(
+    name: str,
+    out: Path,
+    *,
+    claims: Sequence[str] = (),
+    full: bool = False,
+    seeds: int | None = None,
+    jobs: int = 1,
+    data: Mapping[str, str] = NO_DATA,
+    device: str = "cpu",
+    told: OnProgress = lambda share, words: None,
+) -> list[Judgement]:
+    """Run what the claims of a set need, judge them, and write figures, page.html and claims.json to `out`.
+
+    name : one of `gradwire.studies.reproduce.SETS`. `claims` : ids of the chosen ones; all if empty.
+    out : folder of the Results and the page; an earlier reproduction in it is resumed.
+    full : include the settings that take long. `jobs` : processes at a time.
+    seeds : number of seeds; by default 3 for simulations and 5 for training.
+    data : for training, locations of "pictures" and "text". `device` : to compute on, as `training.device`.
+
+    Raises `ScenarioError` if the set, claim or device does not exist, or data are missing.
+    Raises `ResultError` if `out` holds something else, or cannot be written.
+    """
+    from gradwire.studies.reproduce.run_plan import all_runs
+    from gradwire.studies.reproduce.run_store import RunStore
+    from gradwire.studies.reproduce.verdicts import judge
+
+    chosen, plans, seeds = _plans(name, claims, full, seeds, data, device)
+    with resumable_folder(out, MARK, "a reproduction"):
+        figures = _results(all_runs(plans), RunStore(out), jobs, told, full)
+        judgements = [judge(claim, plan, figures) for claim, plan in zip(chosen, plans, strict=True)]
+        options = [*(f"--claim {claim}" for claim in claims), *(["--full"] if full else []), f"--seeds {seeds}"]
+        options += [f"--{key} {path}" for key, path in data.items()]
+        options += [f"--device {device}"] if device != "cpu" else []
+        _write(out, name, judgements, " ".join(["gradwire reproduce", name, *options]), seeds, _ground(plans, device))
+    return judgements
+
+
+MARK = "reproduction.txt"
+
+
+def listing(
+    name: str,
+    out: Path,
+    *,
+    claims: Sequence[str] = (),
+    full: bool = False,
+    seeds: int | None = None,
+    data: Mapping[str, str] = NO_DATA,
+    device: str = "cpu",
+    told: OnProgress = lambda share, words: None,
+) -> list[SettingCost]:
+    """Estimate what `reproduce` would run, by setting: how much is in `out` already, and the time for the rest.
+
+    Only some steps of each kind of training are run, to time them, and nothing is written. Missing data count as
+    present.
+
+    Raises `ScenarioError` if the set or claim does not exist.
+    """
+    from gradwire.studies.reproduce.run_plan import all_runs
+    from gradwire.studies.reproduce.run_store import RunStore
+    from gradwire.studies.training.cost_estimate import costs_by_setting, estimate_costs
+
+    placeholders = {"pictures": "synthetic", "text": "synthetic"}
+    _, plans, _ = _plans(name, claims, full, seeds, {**placeholders, **data}, device)
+    runs, store = all_runs(plans), RunStore(out)
+    return costs_by_setting(runs, {run.key: store.share(run.key) for run in runs}, estimate_costs(runs, told))
+
+
+def _plans(
+    name: str, claims: Sequence[str], full: bool, seeds: int | None, data: Mapping[str, str], device: str
+) -> tuple[list[Claim], list[list[PlannedRun]], int]:
+    """Return (chosen claims, runs of each, number of seeds)."""
+    from gradwire.studies.reproduce import TRAINING_SETS, claims_of
+    from gradwire.studies.reproduce.run_plan import runs_of_claim
+    from gradwire.studies.training.run import auto_device, check_trainings
+
+    chosen = claims_of(name, list(claims))
+    seeds = seeds or (5 if name in TRAINING_SETS else 3)
+    device = device if device != "auto" else auto_device()  # part of a training run's key
+    plans = [runs_of_claim(claim, seeds, full, data, device) for claim in chosen]
+    if device != "cpu" and not any(run.trained for plan in plans for run in plan):
+        raise ScenarioError(f"{device} has no effect: {name} only simulates", "--device", "no --device")
+    check_trainings(run.scenario for plan in plans for run in plan)
+    return chosen, plans, seeds
+
+
+def _results(runs: Sequence[PlannedRun], store: RunStore, jobs: int, on_progress: OnProgress, full: bool) -> Figures:
+    """Return the measures of all runs by key, after simulating those without a stored Result. In a full reproduction
+    training runs differ by hours: they are timed first and run shortest first, so that most of them are done if it is
+    stopped."""
+    from gradwire.studies.training.cost_estimate import estimate_costs
+
+    measures_by_key: Figures = {}
+    for run in runs:
+        stored = _figures(run, store)
+        if stored is not None:
+            measures_by_key[run.key] = stored
+    left = [run for run in runs if run.key not in measures_by_key]
+    seconds = estimate_costs(left, on_progress) if full else {}
+    left.sort(key=lambda run: seconds.get(run.key, 0.0))
+    progress = _Progress(left, len(runs), {run.key: seconds.get(run.key, 1.0) for run in left}, on_progress)
+    for run in _play(left, store, jobs):
+        figures = _figures(run, store)
+        if figures is None:
+            raise GradwireError(
+                "left no Result", run.name, "a run that completes; gradwire reproduce resumes the others"
+            )
+        measures_by_key[run.key] = figures
+        progress.done(run)
+    return measures_by_key
+
+
+class _Progress:
+    """Progress of a reproduction. Work is measured in processor seconds of training if they are known; otherwise all
+    runs count the same."""
+
+    def __init__(
+        self, left: Sequence[PlannedRun], runs: int, work: Mapping[str, float], on_progress: OnProgress
+    ) -> None:
+        self.runs, self.work, self.on_progress = runs, work, on_progress
+        self.done_runs, self.done_work = runs - len(left), 0.0
+        self.whole = sum(work.values())
+        self.estimate = RemainingTime(len(left))
+        self._say("")
+
+    def done(self, run: PlannedRun) -> None:
+        """Count a finished run."""
+        self.done_runs += 1
+        self.done_work += self.work[run.key]
+        self.estimate.done(self.work[run.key])
+        self._say(f", {run.name}")
+
+    def _say(self, last: str) -> None:
+        left = self.whole - self.done_work
+        rest = f", {self.estimate.words(left)}" if self.done_work and left > 0 else ""
+        share = self.done_work / self.whole if self.whole else 1.0
+        self.on_progress(share, f"{self.done_runs}/{self.runs} runs{rest}{last}")
+
+
+def _figures(run: PlannedRun, store: RunStore) -> dict[str, float] | None:
+    """Return the measures of a stored Result, with training costs if needed; None if there is none."""
+    measures = store.figures(run.key)
+    if measures is None or not (run.target or run.rates):
+        return measures
+    from gradwire.result_store.training_result import TrainingResult
+    from gradwire.studies.reproduce.costs import costs
+    from gradwire.studies.training.step_time_model import cached_step_times
+
+    folder = store.place(run.key)
+    step_ps = cached_step_times(folder, run.scenario, run.rates, run.computing) if run.rates else {}
+    return measures | costs(TrainingResult.read(folder), run.target, step_ps)
+
+
+def _play(runs: Sequence[PlannedRun], store: RunStore, jobs: int) -> Iterator[PlannedRun]:
+    """Simulate or train runs, `jobs` at a time; yield each that is done."""
+    if jobs == 1:
+        for run in runs:
+            _one(run, store)
+            yield run
+        return
+    from gradwire.jit.engine_cache import is_cached
+
+    by_key = {run.key: run for run in runs}
+    for ended in run_tasks([Task(run.key, _one, (run, store), _engine_of(run)) for run in runs], jobs, is_cached):
+        if ended.error is not None:
+            raise ended.error
+        if ended.lost:
+            what = f"failed: its process was {ended.lost}"
+            raise GradwireError(what, by_key[ended.work.key].name, "a run that completes; gradwire reproduce resumes")
+        yield by_key[ended.work.key]
+
+
+def _engine_of(run: PlannedRun) -> str:
+    """Return the compiled engine that a simulation needs; training runs determine it themselves."""
+    from gradwire.sim.engine.specialization import engine_fingerprint
+
+    return "" if run.trained else engine_fingerprint(run.scenario)
+
+
+def _one(run: PlannedRun, store: RunStore) -> None:
+    (_trained if run.trained else _simulated)(run.scenario, store.place(run.key))
+
+
+def _simulated(scenario: object, folder: Path) -> None:
+    """Simulate and store the Result; a Result of the same run from another process is equally valid."""
+    import warnings
+
+    from gradwire.scenarios.errors import ScenarioNote
+    from gradwire.sim.simulate import Stalled, simulate
+
+    warnings.simplefilter("ignore", ScenarioNote)
+    try:
+        result = simulate(scenario)  # type: ignore[arg-type]
+    except Stalled as stop:
+        result = stop.result
+    try:
+        result.write(folder)
+    except ResultError:
+        if not folder.exists():
+            raise
+
+
+def _trained(scenario: Scenario, folder: Path) -> None:
+    """Train and store the result, resuming an earlier process."""
+    from gradwire.studies.training.run import train
+
+    assert scenario.training is not None
+    train(scenario, folder, data=_data_of(scenario.training))
+
+
+_read: dict[tuple[object, ...], Images | Text] = {}
+
+
+def _data_of(table: Training) -> Images | Text:
+    """Return the data of a training run, reusing that of the previous run if equal."""
+    from gradwire.training.build import data_of
+
+    settings = (table.model, table.data, table.size, table.augment, table.samples)
+    if settings not in _read:
+        _read.clear()
+        _read[settings] = data_of(table)
+    return _read[settings]
+
+
+def _ground(plans: Sequence[Sequence[PlannedRun]], device: str) -> Json:
+    """Return the basis of all figures: the replayed traces, and the device of training runs ("" without)."""
+    from gradwire.studies.training.run import auto_device
+
+    runs = [run for plan in plans for run in plan]
+    traces = dict.fromkeys(job.trace for run in runs for job in run.scenario.job)
+    computed = (auto_device() if device == "auto" else device) if any(run.trained for run in runs) else ""
+    return {"traces": [Path(trace).name for trace in traces], "device": computed}
+
+
+def _write(out: Path, name: str, judgements: Sequence[Judgement], how: str, seeds: int, ground: Json) -> None:
+    """Write figures, page and plain values; those of another choice of claims are overwritten."""
+    from gradwire.studies.reproduce.claims_page import as_dict, basis_text, html_page, png_of
+    from gradwire.studies.reproduce.plots.claim_plots import claim_figure
+
+    figures = [claim_figure(judgement) for judgement in judgements]
+    for judgement, figure in zip(judgements, figures, strict=True):
+        if figure is not None:
+            (out / f"{judgement.claim.id}.png").write_bytes(png_of(figure))
+    page = html_page(f"Claims of {name}, reproduced", judgements, figures, how, seeds, basis_text(ground))
+    texts: Mapping[str, str] = {
+        "page.html": page,
+        "claims.json": json.dumps({"command": how, **ground, **as_dict(judgements)}, indent=1),
+    }
+    for file, text in texts.items():
+        with atomic_replace(out / file) as partial:
+            partial.write_text(text, encoding="utf-8")

@@ -1,0 +1,231 @@
+"""Verdicts on claims: every expectation is evaluated per seed, and the median decides.
+
+shown : all hold. not shown : none does. shown under a condition : some hold, which are named. Beside the median is the
+range over the seeds: three seeds allow no better interval. If a baseline is slow because its slowest messages had
+time-outs, the reason says so.
+
+Measures that vary over seeds as much as the effect (accuracy) are judged by the 95 % interval of the mean of the seeds'
+figures, which are differences between runs of the same seed. An expectation holds if the whole interval is in its
+range, fails if none of it is, and is unresolved otherwise. A claim is unresolved if none of it is resolved.
+
+A run may lack a measure, such as the magnitude of losses if nothing was lost. Then the other seeds decide; an
+expectation without measures in any seed is unresolved, and the reason names measure and cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, isinf
+from statistics import fmean, median
+
+from gradwire.analysis.confidence_intervals import confidence_interval, half_width
+from gradwire.scenarios.readable import three_digits, time_text
+from gradwire.studies.reproduce.claim import Claim, Expect
+from gradwire.studies.reproduce.measures import MEASURE_LABELS, WHY_ABSENT
+from gradwire.studies.reproduce.run_plan import PlannedRun
+from gradwire.studies.reproduce.variants import label_of
+
+SHOWN, CONDITION, NOT_SHOWN, OPEN = "shown", "shown under a condition", "not shown", "not run"
+UNRESOLVED = "unresolved"
+MOSTLY = 0.5
+"""Share of the slowest messages from which the tail counts as due to time-outs."""
+
+Figures = Mapping[tuple[str, str, int], Mapping[str, float]]
+"""Measures by setting, policy and seed."""
+
+
+@dataclass(frozen=True)
+class SeedRange:
+    """Values over the seeds, with their median and mean."""
+
+    values: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return median(self.values)
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.values)
+
+    def interval_text(self, unit: str) -> str:
+        """Return the mean and half of its 95 % interval, such as "-1.2 ± 0.4 points"."""
+        half = half_width(self.values)
+        if isinf(half):
+            return f"{value_text(self.mean, unit)} (one seed)"
+        number, _, words = value_text(self.mean, unit).partition(" ")
+        return f"{number} ± {value_text(half, unit).partition(' ')[0].lstrip('+')}{f' {words}' if words else ''}"
+
+    def text(self, unit: str) -> str:
+        """Return the median and range, such as "-34 % (-36 to -31 %)"."""
+        low, high = min(self.values), max(self.values)
+        words = f"{value_text(self.median, unit)}"
+        same = value_text(low, unit) == value_text(high, unit)
+        return words if same else f"{words} ({value_text(low, unit)} to {value_text(high, unit)})"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Outcome of one expectation."""
+
+    expect: Expect
+    spread: SeedRange
+    holds: bool | None
+    """None if unresolved."""
+    because: str
+    """Label of the baseline if most of its slowest messages had time-outs, else empty."""
+    absent: str = ""
+    """The measure that some seeds lack, and the reason; empty if none does."""
+
+    @property
+    def measured(self) -> str:
+        """The measured value as text, or the reason for its absence."""
+        if not self.spread.values:
+            return self.absent
+        unit = self.expect.unit
+        words = self.spread.interval_text(unit) if self.expect.interval else self.spread.text(unit)
+        return f"{words}, {self.absent}" if self.absent else words
+
+    @property
+    def wanted(self) -> str:
+        """The expected range as text."""
+        low, high, unit = self.expect.low, self.expect.high, self.expect.unit
+        parts = [f">= {value_text(low, unit)}"] if low is not None else []
+        return " and ".join(parts + ([f"<= {value_text(high, unit)}"] if high is not None else []))
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A claim with its verdict, the reason in a sentence, and the figures that both come from."""
+
+    claim: Claim
+    verdict: str
+    reason: str
+    findings: tuple[Finding, ...]
+    figures: Figures
+
+    def spread(self, setting: str, policy: str, measure: str) -> SeedRange | None:
+        """Return a measure over the seeds; None if absent."""
+        values = tuple(
+            figures[measure]
+            for (s, p, _), figures in self.figures.items()
+            if (s, p) == (setting, policy) and measure in figures
+        )
+        return SeedRange(values) if values else None
+
+
+def judge(claim: Claim, runs: Sequence[PlannedRun], figures: Mapping[str, Mapping[str, float]]) -> Judgement:
+    """Return the verdict on a claim. `figures` : measures by run key; a run may be missing."""
+    run_figures = {(run.setting, run.policy, run.seed): figures[run.key] for run in runs if run.key in figures}
+    seeds = sorted({run.seed for run in runs})
+    run_settings = {run.setting for run in runs}
+    findings = []
+    for expect in claim.expects:
+        if not set(expect.settings) <= run_settings:
+            continue
+        values, absent = [], dict[int, str]()
+        for seed in seeds:
+            try:
+                values.append(_value(expect, run_figures, seed))
+            except MeasureAbsentError as error:
+                absent[seed] = str(error)
+            except KeyError:
+                return Judgement(claim, OPEN, "some of its runs are missing", (), run_figures)
+        findings.append(_finding(expect, SeedRange(tuple(values)), run_figures, _absent_in_words(absent, len(seeds))))
+    verdict, reason = _verdict(findings)
+    return Judgement(claim, verdict, reason, tuple(findings), run_figures)
+
+
+class MeasureAbsentError(Exception):
+    """A run lacks a measure; the message names it and the reason."""
+
+
+def _value(expect: Expect, figures: Figures, seed: int) -> float:
+    """Return the number of an expectation for one seed. Raises `KeyError` if a run is missing, `MeasureAbsentError` if
+    a run lacks the measure."""
+
+    def at(setting: str, policy: str, measure: str) -> float:
+        run = figures[setting, policy, seed]
+        if measure not in run:
+            name = measure.partition("@")[0]
+            why = f": {WHY_ABSENT[name]}" if name in WHY_ABSENT else ""
+            raise MeasureAbsentError(
+                f"measure absent{why} ({MEASURE_LABELS.get(name, measure)}; {label_of(policy)}, {setting})"
+            )
+        return run[measure]
+
+    return float(expect.value(at))
+
+
+def _absent_in_words(absent: Mapping[int, str], seeds: int) -> str:
+    """Describe absent measures and reasons, with the seeds if others have them; empty if none is absent."""
+    if not absent:
+        return ""
+    words = "; ".join(dict.fromkeys(absent.values()))
+    return words if len(absent) == seeds else f"{words}, of seed {', '.join(map(str, absent))}"
+
+
+def _finding(expect: Expect, spread: SeedRange, figures: Figures, absent: str) -> Finding:
+    holds = _holds(expect, spread) if spread.values else None
+    because = ""
+    if expect.blame is not None:
+        shares = [run.get("tail_timed_out", 0.0) for (s, p, _), run in figures.items() if (s, p) == expect.blame]
+        if shares and median(shares) >= MOSTLY:
+            because = label_of(expect.blame[1])
+    return Finding(expect, spread, holds, because, absent)
+
+
+def _holds(expect: Expect, spread: SeedRange) -> bool | None:
+    least = -inf if expect.low is None else expect.low
+    most = inf if expect.high is None else expect.high
+    low, high = confidence_interval(spread.values) if expect.interval else (spread.median, spread.median)
+    if least <= low and high <= most:
+        return True
+    return None if high >= least and low <= most else False
+
+
+def _verdict(findings: Sequence[Finding]) -> tuple[str, str]:
+    if not findings:
+        return OPEN, "none of its runs exist"
+    good = [finding for finding in findings if finding.holds]
+    bad = [finding for finding in findings if finding.holds is False]
+    unknown = [finding for finding in findings if finding.holds is None]
+    if not bad and not unknown:
+        words = f"all {len(good)} figures are as expected" if len(good) > 1 else "it is as expected"
+        return SHOWN, _sentence(words, _blame(good))
+    failed = "; ".join(f"{_label(finding)} ({finding.measured}, not {finding.wanted})" for finding in bad)
+    open_items = "; ".join(f"{_label(finding)} ({finding.measured}; expected {finding.wanted})" for finding in unknown)
+    open_ = f"unresolved: {open_items}" if open_items else ""
+    if not good:
+        return NOT_SHOWN if bad else UNRESOLVED, _sentence(failed, _blame(bad), open_)
+    holds = "; ".join(dict.fromkeys(_label(finding) for finding in good))
+    not_for = f". Not for: {failed}" if failed else ""
+    return CONDITION, _sentence(f"it holds for: {holds}{not_for}", open_, _blame(good))
+
+
+def _blame(findings: Sequence[Finding]) -> str:
+    """Name the baselines whose time-outs are the reason."""
+    labels = ", ".join(dict.fromkeys(finding.because for finding in findings if finding.because))
+    return f"Time-outs, not volume: most of the slowest messages of {labels} had one" if labels else ""
+
+
+def _label(finding: Finding) -> str:
+    return finding.expect.condition or finding.expect.text
+
+
+def _sentence(*parts: str) -> str:
+    return "".join(f"{part[:1].upper()}{part[1:]}. " for part in parts if part).strip()
+
+
+def value_text(value: float, unit: str) -> str:
+    """Return a figure with its unit; "never" for an infinite one."""
+    if isinf(value):
+        return "never"
+    if unit == "share":
+        return f"{three_digits(100 * value)} %"
+    if unit == "points":
+        return f"{100 * value:+.2f} points"
+    if unit == "time":
+        return time_text(value)
+    return f"{value:g}" if unit == "count" else f"{value:.3f}" if abs(value) < 1 else three_digits(value)

@@ -1,0 +1,1 @@
+"""Search for the partition and credit sizes of a scheduler."""

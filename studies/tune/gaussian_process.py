@@ -1,0 +1,83 @@
+"""Bayesian optimisation in two dimensions: a Gaussian process of the measurements, and the next point to measure.
+
+ByteScheduler finds its partition and credit this way (Peng et al., SOSP '19, section 5), because a measurement is
+expensive, and the time as a function of both is smooth and has no formula. The process has a Gaussian kernel on the
+unit square, whose length in each direction is the likeliest of a few, and the values' own mean and variance; the next
+point is the one of a grid with the greatest expected improvement on the best value (Jones et al., "Efficient Global
+Optimization of Expensive Black-Box Functions", 1998). The first points are fixed, so that equal measurements give equal
+searches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from math import erf, pi, sqrt
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+LENGTHS = (0.1, 0.2, 0.4, 0.8)
+"""Candidate lengths of the kernel, as parts of the square's side (our choice)."""
+JITTER = 1e-6
+"""Variance of a measurement relative to that of all values: keeps the matrix invertible (our choice)."""
+DESIGN = ((0.5, 0.5), (0.2, 0.8), (0.8, 0.2), (0.15, 0.25), (0.85, 0.75))
+"""Initial points (our choice)."""
+
+
+class Posterior(NamedTuple):
+    """Prediction of the process at n points: mean and standard deviation, float64[n]."""
+
+    mean: Floats
+    deviation: Floats
+
+
+def posterior(points: Floats, values: Floats, at: Floats) -> Posterior:
+    """Return the prediction at float64[n, d] of a Gaussian process through `values` at `points`, float64[m, d]."""
+    centre, scale = float(values.mean()), float(values.std()) or 1.0
+    scaled = (values - centre) / scale
+    lengths = max(product(LENGTHS, repeat=points.shape[1]), key=lambda item: _likelihood(points, scaled, item))
+    whole = _kernel(points, points, lengths) + JITTER * np.eye(len(points))
+    across = _kernel(at, points, lengths)
+    solved = np.linalg.solve(whole, across.T)
+    variance = np.maximum(1 - (across * solved.T).sum(axis=1), 0)
+    return Posterior(centre + scale * (solved.T @ scaled), scale * np.sqrt(variance))
+
+
+def improvement(found: Posterior, best: float) -> Floats:
+    """Return the expected improvement on the best (lowest) value: float64[n]."""
+    spread = np.maximum(found.deviation, 1e-300)
+    gain = best - found.mean
+    z = gain / spread
+    below = np.array([0.5 * (1 + erf(value / sqrt(2))) for value in z.tolist()])
+    density = np.exp(-0.5 * np.minimum(z * z, 1400)) / sqrt(2 * pi)
+    return np.where(found.deviation > 0, gain * below + spread * density, np.maximum(gain, 0))
+
+
+def suggest(points: Sequence[tuple[float, float]], values: Sequence[float], grid: Floats) -> int | None:
+    """Return the index of the next point of a grid, float64[n, 2], to measure; None if all have been. The first points
+    are those nearest to `DESIGN`."""
+    left = np.ones(len(grid), dtype=np.bool_)
+    for point in points:
+        left &= (np.abs(grid - point) > 1e-9).any(axis=1)
+    if not left.any():
+        return None
+    if len(points) < len(DESIGN):
+        far = ((grid - DESIGN[len(points)]) ** 2).sum(axis=1)
+        return int(np.where(left, far, np.inf).argmin())
+    known = posterior(np.array(points, dtype=np.float64), np.array(values, dtype=np.float64), grid)
+    return int(np.where(left, improvement(known, min(values)), -1.0).argmax())
+
+
+def _kernel(one: Floats, other: Floats, lengths: Sequence[float]) -> Floats:
+    apart = (one[:, None, :] - other[None, :, :]) / np.array(lengths)
+    return np.asarray(np.exp(-0.5 * (apart**2).sum(axis=2)), dtype=np.float64)
+
+
+def _likelihood(points: Floats, values: Floats, lengths: Sequence[float]) -> float:
+    """Return the log-likelihood of the values, up to a constant."""
+    whole = _kernel(points, points, lengths) + JITTER * np.eye(len(points))
+    return float(-0.5 * values @ np.linalg.solve(whole, values) - 0.5 * np.linalg.slogdet(whole)[1])

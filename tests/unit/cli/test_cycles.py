@@ -1,0 +1,123 @@
+"""No module imports itself by way of others: neither when it is loaded, nor for its types."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import networkx
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+ROOMS = (
+    "scenarios", "result_store", "jit", "protocols", "traces", "topology", "workload", "sim", "emu", "training", "analysis", "studies",
+    "testing", "benchmarks",
+)  # fmt: skip
+FOR_TYPES = {
+    # a model of the schema is checked by functions that name it, and a topology checks what surrounds it
+    (
+        "scenarios.schema.network.topology",
+        "scenarios.schema.scenario",
+        "scenarios.validation.exec",
+        "scenarios.validation.scenario",
+        "scenarios.validation.switch",
+        "scenarios.validation.traffic",
+    ),
+    # an exchange and a scheduler check the job that chooses them
+    ("scenarios.schema.job.exchange", "scenarios.schema.job.job", "scenarios.schema.job.scheduler"),
+    # cables and cards of a network are made by what a network is made of
+    ("topology.cables", "topology.multi_nic_hosts", "topology.network"),
+    # the sockets of a host hand what arrives to the transports that send by them
+    ("emu.transports.datagrams", "emu.transports.endpoint"),
+    # a fan has flows, and a flow is of a fan
+    ("testing.oracle.aggregation", "testing.oracle.flows"),
+}
+"""Circles that only type checkers see, each for a reason. None is to be added without one."""
+
+
+def modules() -> dict[str, Path]:
+    """Every module by its name below `gradwire`; those of the door have `gradwire` before them."""
+    found = {}
+    for room in ROOMS:
+        for path in (ROOT / room).rglob("*.py"):
+            found[".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")] = path
+    for path in [*(ROOT / "gradwire").glob("*.py"), *(ROOT / "gradwire" / "cli").rglob("*.py")]:
+        found[".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")] = path
+    return found
+
+
+def is_for_types(test: ast.expr) -> bool:
+    return isinstance(test, ast.Name) and test.id == "TYPE_CHECKING"
+
+
+def imports(body: Iterable[ast.stmt], types: bool) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Imports of a module that happen when it is loaded; with `types` those for type checkers as well."""
+    for each in body:
+        if isinstance(each, (ast.Import, ast.ImportFrom)):
+            yield each
+        elif isinstance(each, ast.If):
+            if types or not is_for_types(each.test):
+                yield from imports(each.body, types)
+            yield from imports(each.orelse, types)
+        elif isinstance(each, ast.Try):
+            yield from imports([*each.body, *each.orelse, *each.finalbody], types)
+            for handler in each.handlers:
+                yield from imports(handler.body, types)
+        elif isinstance(each, (ast.With, ast.ClassDef)):
+            yield from imports(each.body, types)
+
+
+def targets(found: ast.Import | ast.ImportFrom, name: str, package: bool, known: Mapping[str, Path]) -> Iterator[str]:
+    """The modules that an import names."""
+    if isinstance(found, ast.Import):
+        names = [each.name for each in found.names]
+    else:
+        base = (found.module or "").split(".") if found.module else []
+        if found.level:
+            above = name.split(".") if package else name.split(".")[:-1]
+            base = above[: len(above) - found.level + 1] + base
+        names = [".".join([*base, each.name]) for each in found.names] + [".".join(base)]
+    for each in names:
+        below = each.removeprefix("gradwire.")
+        if below in known and below != name:
+            yield below
+
+
+def cycles(known: Mapping[str, Path], types: bool) -> set[tuple[str, ...]]:
+    """The strongly connected components of more than one module."""
+    graph = networkx.DiGraph()
+    for name, path in known.items():
+        for found in imports(ast.parse(path.read_text(encoding="utf-8")).body, types):
+            # a package that gathers what its modules have is above them, and not what they import when they
+            # import one another
+            for other in targets(found, name, path.name == "__init__.py", known):
+                if not name.startswith(f"{other}."):
+                    graph.add_edge(name, other)
+    return {tuple(sorted(each)) for each in networkx.strongly_connected_components(graph) if len(each) > 1}
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    assert len(modules()) > 300
+    assert cycles(modules(), types=False) == set()
+
+
+def test_circles_that_only_type_checkers_see_are_known() -> None:
+    # the door names all that it offers, and whoever asks it for the version would be in a circle with it
+    inside = {name: path for name, path in modules().items() if name != "gradwire"}
+    assert cycles(inside, types=True) <= FOR_TYPES
+
+
+@pytest.mark.parametrize("types", [False, True])
+def test_it_would_be_seen(tmp_path: Path, types: bool) -> None:
+    texts = {
+        "sim.a": "from gradwire.sim.b import x\n",
+        "sim.b": "from . import c\n",
+        "sim.c": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from gradwire.sim import a\n",
+        "sim.d": "def later():\n    import gradwire.sim.a\n",
+    }
+    known = {}
+    for name, text in texts.items():
+        known[name] = tmp_path / f"{name}.py"
+        known[name].write_text(text)
+    assert cycles(known, types) == ({("sim.a", "sim.b", "sim.c")} if types else set())

@@ -1,0 +1,227 @@
+"""What is installed: one package called gradwire, whole, beside whatever a user calls their own modules."""
+
+from __future__ import annotations
+
+import ast
+import email
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from email.message import Message
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gradwire
+
+ROOT = Path(__file__).resolve().parents[3]
+ROOMS = (
+    "scenarios", "result_store", "jit", "protocols", "traces", "topology", "workload", "sim", "emu", "training", "analysis", "studies",
+    "testing", "benchmarks",
+)  # fmt: skip
+
+BELOW = {"scenarios", "result_store", "jit", "protocols"}
+WORLD = {*BELOW, "traces", "topology", "workload"}
+ALLOWED: dict[str, set[str]] = {
+    "scenarios": set(),
+    "result_store": {"scenarios"},
+    "jit": {"scenarios", "result_store"},
+    "protocols": {"scenarios", "result_store", "jit"},
+    "traces": BELOW,
+    "topology": BELOW,
+    "workload": {*BELOW, "traces", "topology"},
+    "sim": WORLD,
+    "emu": WORLD,
+    "training": WORLD,
+    "analysis": WORLD,
+    "testing": {*WORLD, "sim"},
+    "studies": {*WORLD, "sim", "emu", "training", "analysis", "testing"},
+}
+"""Which rooms the modules of a room may import."""
+
+
+def tracked() -> set[str]:
+    """Files of the rooms and of the package that belong in an installation, relative to the package."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    files = set()
+    for name in listed.stdout.splitlines():
+        path = Path(name)
+        if path.parts[0] == "gradwire" and not (ROOT / path).is_symlink():
+            path = path.relative_to("gradwire")
+        elif path.parts[0] not in ROOMS:
+            continue
+        if path.suffix != ".md" or "bundled" in path.parts:
+            files.add(str(path))
+    return files
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A source distribution of a copy of the tree, and the wheel that is built from nothing but it."""
+    pytest.importorskip("setuptools", "69", reason="builds the package (extra: dev)")
+    files = sorted(tracked())
+    assert len(files) > 300
+    place = tmp_path_factory.mktemp("build")
+    tree = place / "tree"
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in listed.splitlines():
+        if (ROOT / name).exists():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, tree / name, follow_symlinks=False)
+    build = "import sys, setuptools.build_meta as backend; print(getattr(backend, sys.argv[1])(sys.argv[2]))"
+
+    def make(what: str, folder: Path) -> Path:
+        words = [sys.executable, "-c", build, what, str(place)]
+        done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return place / done.stdout.split()[-1]
+
+    source = make("build_sdist", tree)
+    with tarfile.open(source) as archive:
+        archive.extractall(place / "unpacked", filter="data")
+    (unpacked,) = (place / "unpacked").iterdir()
+    return source, make("build_wheel", unpacked)
+
+
+@pytest.fixture(scope="module")
+def installed(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an installation of the wheel."""
+    target = tmp_path_factory.mktemp("installed")
+    with zipfile.ZipFile(built[1]) as wheel:
+        wheel.extractall(target)
+    return target
+
+
+@pytest.fixture(scope="module")
+def setup_file() -> dict[str, Any]:
+    """What setup.py defines."""
+    return runpy.run_path(str(ROOT / "setup.py"))
+
+
+BASE = "https://example.invalid/gradwire"
+
+
+@pytest.mark.parametrize("text, absolute, plain", [
+    ("[a](docs/a.md#b)", f"[a]({BASE}/blob/v1.2/docs/a.md#b)", "a"),
+    ("![a](docs/a.png)", f"![a]({BASE}/raw/v1.2/docs/a.png)", "*a*"),
+    ("[![a](docs/a.png)](docs/a.md)", f"[![a]({BASE}/raw/v1.2/docs/a.png)]({BASE}/blob/v1.2/docs/a.md)", "*a*"),
+    *((same, same, same) for same in ("[a](https://b.c)", "[a](#b)", "M[f + 1] (2)", "[a](mailto:b)")),
+])  # fmt: skip
+def test_links_of_the_readme_on_an_index(setup_file: dict[str, Any], text: str, absolute: str, plain: str) -> None:
+    assert setup_file["shown"](text, BASE, "1.2") == absolute
+    assert setup_file["shown"](text, "", "1.2") == plain
+
+
+def test_no_link_of_the_readme_leads_nowhere(setup_file: dict[str, Any]) -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    relative = re.findall(r"\]\((?!https?:|#)[^)]*\)", text)
+    assert len(relative) > 20
+    for base in ("", BASE):
+        assert re.findall(r"\]\((?!https?:|#)[^)]*\)", setup_file["shown"](text, base, "1")) == []
+    targets = [each[2:-1].partition("#")[0] for each in relative]
+    assert [target for target in targets if not (ROOT / target).exists()] == []
+    assert setup_file["version_of"](ROOT) == gradwire.__version__
+
+
+def metadata_of(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (each for each in archive.namelist() if each.endswith(".dist-info/METADATA"))
+        return email.message_from_bytes(archive.read(name))
+
+
+@pytest.mark.slow
+def test_a_package_says_who_made_it_and_what_it_is(built: tuple[Path, Path]) -> None:
+    found = metadata_of(built[1])
+    assert found["Author"] == "the gradwire authors" and found["License-Expression"] == "Apache-2.0"
+    assert found["Description-Content-Type"] == "text/markdown"
+    body = found.get_payload()
+    assert isinstance(body, str) and "# gradwire" in body and "](docs/" not in body
+    kinds = found.get_all("Classifier") or []
+    assert "Topic :: System :: Networking" in kinds and "Programming Language :: Python :: 3.12" in kinds
+    assert found.get_all("Project-URL") is None, "no address is made up"
+
+
+@pytest.mark.slow
+def test_a_source_distribution_brings_docs_examples_and_tests(built: tuple[Path, Path]) -> None:
+    with tarfile.open(built[0]) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    wanted = {name for name in listed if name.startswith(("docs/", "examples/", "tests/")) and (ROOT / name).exists()}
+    wanted |= {"README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "Makefile", "setup.py"}
+    assert wanted - names == set() and not any(name.endswith(".pyc") for name in names)
+
+
+def test_addresses_have_one_base(setup_file: dict[str, Any]) -> None:
+    assert setup_file["addresses"]("") == {}
+    assert {each.partition(BASE)[0] for each in setup_file["addresses"](BASE).values()} == {""}
+
+
+@pytest.mark.slow
+def test_a_wheel_brings_gradwire_and_nothing_else(installed: Path) -> None:
+    tops = {each.name for each in installed.iterdir()}
+    assert {name for name in tops if not name.endswith(".dist-info")} == {"gradwire"}
+    found = {
+        str(each.relative_to(installed / "gradwire")) for each in (installed / "gradwire").rglob("*") if each.is_file()
+    }
+    assert (sorted(tracked() - found), sorted(found - tracked())) == ([], [])
+
+
+@pytest.mark.slow
+def test_it_runs_beside_a_users_own_modules(installed: Path, tmp_path: Path) -> None:
+    """Modules that are called like the rooms do not get in the way, and stay importable."""
+    (tmp_path / "sim.py").write_text("MINE = 1")
+    for room in ("analysis", "scenarios", "traces", "emu"):
+        (tmp_path / room).mkdir()
+        (tmp_path / room / "__init__.py").write_text("MINE = 1")
+    code = (
+        "import gradwire, sim, analysis, scenarios, traces, emu\n"
+        f"assert gradwire.__file__.startswith({str(installed)!r}), gradwire.__file__\n"
+        "assert all(each.MINE for each in (sim, analysis, scenarios, traces, emu))\n"
+        "scenario = gradwire.load_scenario('demo', set=['job.iterations=2', 'job.workers=2'])\n"
+        "result = gradwire.simulate(scenario)\n"
+        "print(result.summary['totals']['ended_by'], len(gradwire.load_trace('resnet50').layers))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{installed}"}
+    for words in (["-c", code], ["-m", "gradwire", "check", "demo"]):
+        done = subprocess.run(
+            [sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith(("done 107", "demo is valid")), done.stdout
+
+
+def test_the_package_is_typed() -> None:
+    assert (Path(gradwire.__file__).parent / "py.typed").exists()
+
+
+def _imports(path: Path) -> set[str]:
+    """The modules that a file imports, wherever in it and be it for type checkers only."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize("room", ALLOWED)
+def test_imports_run_one_way(room: str) -> None:
+    wrong = []
+    for path in sorted((ROOT / room).rglob("*.py")):
+        for name in _imports(path):
+            parts = name.split(".")
+            if parts[0] == "gradwire" and len(parts) > 1 and parts[1] not in {room, "__version__", *ALLOWED[room]}:
+                wrong.append(f"{path.relative_to(ROOT)} imports {name}")
+    assert not wrong

@@ -1,0 +1,455 @@
+"""Sweeps as a whole: interrupted, killed, extended, with failures, and what the command and Python say of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas
+import pyarrow.parquet
+import pytest
+from typer.testing import CliRunner
+
+import gradwire
+from gradwire import cli
+from gradwire.scenarios.errors import MissingExtraError, ResultError, ScenarioError, ScenarioNote
+from gradwire.scenarios.loading.toml import write_toml
+from gradwire.studies.sweep.point_store import PointStore, Record
+from gradwire.studies.sweep.points import points_of
+from gradwire.studies.sweep.runner import SweepFailed, plan_sweep
+from gradwire.studies.sweep.schema import build_sweep
+from tests.support.sweep_cases import sweep_tables, sweep_text
+
+ROOT = Path(gradwire.__file__).resolve().parents[1]
+TABLES = ("sweep.csv", "sweep.parquet", "points.csv", "points.parquet")
+PLOT = [{"name": "mean", "kind": "lines", "x": "load", "y": "slowdown_mean", "by": "buffer", "formats": ["png", "svg"]}]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A sweep that nobody has interrupted."""
+    return gradwire.sweep(sweep_tables(plot=PLOT), out=tmp_path_factory.mktemp("sweep") / "whole", jobs=2)
+
+
+def same_tables(one: Path, other: Path) -> bool:
+    return all((one / name).read_bytes() == (other / name).read_bytes() for name in TABLES)
+
+
+def invoke(*arguments: str) -> Any:
+    return CliRunner().invoke(cli.app, list(arguments))
+
+
+def test_tables_have_means_intervals_and_points(whole: Any) -> None:
+    """Worked out again from what is kept of the points: two seeds, of which there is no interval."""
+    table, points = whole.to_pandas(), whole.to_pandas(points=True)
+    assert list(table.columns)[:4] == ["load", "buffer", "runs", "failed"] and len(table) == 4 and len(points) == 8
+    values = points[(points.load == 0.6) & (points.buffer == "1MiB")].slowdown_p99
+    row = table[(table.load == 0.6) & (table.buffer == "1MiB")].iloc[0]
+    assert row.slowdown_p99 == pytest.approx(values.mean()) and row.runs == row.slowdown_p99_count == 2
+    assert pandas.isna(row.slowdown_p99_low) and pandas.isna(row.slowdown_p99_high) and values.std(ddof=1) > 0
+    assert pyarrow.parquet.read_table(whole.folder / "sweep.parquet").equals(whole.table)
+    assert pandas.read_csv(whole.folder / "points.csv").key.tolist() == points.key.tolist()
+
+
+def test_figures_are_those_of_a_run(whole: Any, tmp_path: Path) -> None:
+    """One point, simulated by itself."""
+    point = points_of(build_sweep(sweep_tables()), tmp_path)[5]
+    run = gradwire.compare(point.scenario).to_pandas().iloc[0]
+    row = whole.to_pandas(points=True).iloc[5]
+    assert row.all_mean_ps == run.all_mean_ps and row.seed == point.seed == 2
+
+
+def test_what_is_done_is_not_run_again(whole: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same sweep, in the same place: no process is started, and the tables stay what they are."""
+    monkeypatch.setattr("gradwire.studies.sweep.runner.run_tasks", lambda *arguments: pytest.fail("something is run"))
+    before = [(whole.folder / name).read_bytes() for name in TABLES]
+    again = gradwire.sweep(sweep_tables(plot=PLOT), out=whole.folder)
+    assert again.complete and [(whole.folder / name).read_bytes() for name in TABLES] == before
+
+
+def test_pictures_are_drawn_and_reproducible(whole: Any) -> None:
+    assert (whole.folder / "mean.png").read_bytes()[:4] == b"\x89PNG"
+    assert b"<svg" in (whole.folder / "mean.svg").read_bytes()[:500]
+    assert list(whole.plot()) == ["mean"]
+
+
+def test_an_extended_sweep_runs_what_is_new(tmp_path: Path) -> None:
+    """More values and more seeds; the tables are those of a sweep that was so from the beginning."""
+    small = {"axis": [{"key": "traffic.load", "values": [0.2]}], "seeds": 1}
+    large = {"axis": [{"key": "traffic.load", "values": [0.1, 0.2, 0.3]}]}
+    gradwire.sweep(sweep_tables(**small), out=tmp_path / "a", jobs=1)
+    (key,) = [path.stem for path in (tmp_path / "a" / "points").iterdir()]
+    stamp = (tmp_path / "a" / "points" / f"{key}.json").stat().st_mtime_ns
+    said: list[str] = []
+    gradwire.sweep(sweep_tables(**large), out=tmp_path / "a", jobs=2, progress=lambda share, words: said.append(words))
+    assert said[0] == "1/6 runs" and (tmp_path / "a" / "points" / f"{key}.json").stat().st_mtime_ns == stamp
+    gradwire.sweep(sweep_tables(**large), out=tmp_path / "b", jobs=2)
+    assert same_tables(tmp_path / "a", tmp_path / "b")
+
+
+@pytest.mark.slow
+def test_a_killed_sweep_goes_on(tmp_path: Path, whole: Any) -> None:
+    """Killed with kill -9 at random moments, workers left to themselves, until it is through."""
+    rng = random.Random(os.getpid())
+    (tmp_path / "sweep.toml").write_text(sweep_text(plot=PLOT))
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "gradwire", "sweep", "sweep.toml", "--out", str(out), "--jobs", "2"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for _ in range(5):
+        run = subprocess.Popen(
+            command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            run.wait(rng.uniform(0.5, 3.0))
+        except subprocess.TimeoutExpired:
+            run.send_signal(signal.SIGKILL)
+            run.wait()
+    assert subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True).returncode == 0
+    assert same_tables(out, whole.folder)
+    end = time.monotonic() + 60
+    while (
+        list((out / "points").glob("*.running")) and time.monotonic() < end
+    ):  # workers left to themselves, at the last
+        time.sleep(0.1)
+    assert {path.suffix for path in (out / "points").iterdir()} == {".json"}
+
+
+def test_what_was_killed_between_record_and_marker_is_tidied(tmp_path: Path) -> None:
+    """A record counts, and the marker that says that somebody is at the point goes with the next run."""
+    gradwire.sweep(sweep_tables(seeds=1), out=tmp_path / "a", jobs=1)
+    points = tmp_path / "a" / "points"
+    key = next(path.stem for path in points.iterdir())
+    (points / f"{key}.running").touch()
+    (points / "gone.running").touch()
+    gradwire.sweep(sweep_tables(seeds=1), out=tmp_path / "a", jobs=1)
+    assert [path.name for path in points.glob("*.running")] == ["gone.running"]
+
+
+def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
+    """Exit 130, tables of what is there; the same command goes on with the rest."""
+    (tmp_path / "sweep.toml").write_text(sweep_text(seeds=40))
+    command = [sys.executable, "-m", "gradwire", "sweep", "sweep.toml", "--out", "out", "--jobs", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    run = subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    points = tmp_path / "out" / "points"
+    while run.poll() is None and len(list(points.glob("*.json"))) < 3:
+        time.sleep(0.01)
+    run.send_signal(signal.SIGINT)
+    _, said = run.communicate()
+    assert run.returncode == 130 and "Traceback" not in said
+    done = len(list(points.glob("*.json")))
+    assert 3 <= done < 160
+    states = pandas.read_csv(tmp_path / "out" / "points.csv").state
+    assert (states == "done").sum() == done
+    found, lines = plan_sweep(tmp_path / "sweep.toml", tmp_path / "out")
+    assert found.states["done"] == done and f"would run {160 - done}" in "\n".join(lines)
+
+
+def test_a_damaged_record_is_run_again(whole: Any, tmp_path: Path) -> None:
+    """Empty, cut, of another format, no JSON: none of them is a record."""
+    out = tmp_path / "out"
+    gradwire.sweep(sweep_tables(), out=out, jobs=2)
+    files = sorted((out / "points").glob("*.json"))
+    text = files[1].read_text()
+    for file, content in zip(
+        files, ("", text[: len(text) // 2], text.replace('"format":1', '"format":0'), "[]"), strict=False
+    ):
+        file.write_text(content)
+    said: list[str] = []
+    gradwire.sweep(sweep_tables(), out=out, jobs=2, progress=lambda share, words: said.append(words))
+    assert said[0] == "4/8 runs" and same_tables(out, whole.folder)
+
+
+@pytest.fixture(scope="module")
+def point_text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What a sweep keeps of one point."""
+    out = tmp_path_factory.mktemp("point") / "out"
+    gradwire.sweep(sweep_tables(seeds=1), out=out, jobs=1)
+    return next((out / "points").glob("*.json")).read_text()
+
+
+def test_a_point_whose_record_is_nested_too_deeply_is_run_again(point_text: str, tmp_path: Path) -> None:
+    store = PointStore(tmp_path)
+    store.make()
+    (store.points / "a.json").write_text(point_text)
+    (store.points / "b.json").write_text("[" * 100_000)
+    assert list(store.read_all(["a", "b"])) == ["a"]
+
+
+def test_a_point_with_any_other_figure_is_run_again(point_text: str) -> None:
+    """Each figure of each job, changed to one that would be in range."""
+    changed = 0
+    for job, each in json.loads(point_text)["jobs"].items():
+        for name, value in each["figures"].items():
+            data = json.loads(point_text)
+            data["jobs"][job]["figures"][name] = 1 if value == 0 else value / 2
+            with pytest.raises(ValueError, match="altered"):
+                Record.of_text(json.dumps(data))
+            changed += 1
+    assert changed > 10
+
+
+@pytest.mark.parametrize("value", [-1, True, None, "7", [], float("nan"), float("inf"), 10**400])
+def test_a_figure_out_of_its_range_is_no_record(point_text: str, value: object) -> None:
+    """In a file without a checksum, as older versions wrote it."""
+    data = json.loads(point_text)
+    data.pop("checksum", None)
+    assert Record.of_text(json.dumps(data)).state == "done"
+    figures = next(iter(data["jobs"].values()))["figures"]
+    assert {"messages", "dropped"} & set(figures)
+    figures["dropped"] = value
+    with pytest.raises((ValueError, TypeError)):
+        Record.of_text(json.dumps(data))
+
+
+@pytest.mark.parametrize("damage", [
+    lambda data: data.update(jobs={}), lambda data: data.update(wall_s=-1.0), lambda data: data.update(digest=7),
+    lambda data: next(iter(data["jobs"].values()))["figures"].pop("dropped"),
+    lambda data: next(iter(data["jobs"].values()))["figures"].update(lost_share=1.5),
+    lambda data: next(iter(data["jobs"].values()))["distributions"]["completion"]["counts"].__setitem__(0, -1),
+    lambda data: next(iter(data["jobs"].values()))["distributions"]["completion"]["values"].reverse(),
+])  # fmt: skip
+def test_a_record_that_lacks_parts_or_has_impossible_ones_is_none(point_text: str, damage: Any) -> None:
+    data = json.loads(point_text)
+    data.pop("checksum", None)
+    damage(data)
+    with pytest.raises((ValueError, TypeError)):
+        Record.of_text(json.dumps(data))
+
+
+def test_a_crashed_worker_costs_its_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are done; --retry-failed runs it again, and without it it stays."""
+    tables = sweep_tables(seeds=1)
+    victim = points_of(build_sweep(tables), tmp_path)[2]
+    monkeypatch.setattr("gradwire.studies.sweep.runner.measure_and_store", _Killing(victim.key))
+    found = gradwire.sweep(tables, out=tmp_path / "out", jobs=2)
+    assert found.states["done"] == 3 and found.states["failed"] == 1
+    ((point, record),) = found.failures
+    assert point.key == victim.key and record.why == "its process was killed by signal 9 (out of memory?)"
+    monkeypatch.undo()
+    assert gradwire.sweep(tables, out=tmp_path / "out").states["failed"] == 1
+    assert gradwire.sweep(tables, out=tmp_path / "out", retry_failed=True, jobs=1).complete
+
+
+class _Killing:
+    """Measures a point, unless it is the one that kills its process."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+    def __call__(self, scenario: Any, key: str, place: Path, keep: bool) -> Any:
+        from gradwire.studies.parallel.sweep_worker import measure_and_store
+
+        if key == self.key:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return measure_and_store(scenario, key, place, keep)
+
+
+def test_failures_end_with_1_and_are_named(tmp_path: Path) -> None:
+    """A file that is not there is found when the point is run; the other one is done."""
+    (tmp_path / "sweep.toml").write_text(
+        sweep_text(seeds=1, axis=[{"key": "traffic.sizes", "values": ["1kB", "./none.txt"]}])
+    )
+    result = invoke("sweep", "sweep.toml", "--out", "out")
+    assert result.exit_code == 1 and "failed: sizes ./none.txt, seed 1: " in result.stderr
+    assert "1 done, 1 failed" in result.stdout
+
+
+def test_a_full_disk_ends_the_sweep(tmp_path: Path) -> None:
+    """Files may not grow beyond some bytes, so the first record cannot be kept: one message, exit 2, and no point has
+    failed for it. With room the same command goes on."""
+    (tmp_path / "sweep.toml").write_text(sweep_text(seeds=1))
+    command = [sys.executable, "-m", "gradwire", "sweep", "sweep.toml", "--out", "out", "--jobs", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    small = subprocess.run(
+        ["sh", "-c", 'ulimit -f 2; exec "$@"', "sh", *command], cwd=tmp_path, env=environment, capture_output=True, text=True,
+        timeout=120,
+    )  # fmt: skip
+    assert small.returncode == 2 and "Traceback" not in small.stderr, small.stderr
+    assert "out/points: exceeds the file size limit" in small.stderr
+    # The next point may have begun before anybody looked at what became of the first one: markers, but no record.
+    assert {path.suffix for path in (tmp_path / "out" / "points").iterdir()} == {".running"}
+    found, _ = plan_sweep(tmp_path / "sweep.toml", tmp_path / "out")
+    assert found.states["failed"] == 0
+    assert subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, timeout=120).returncode == 0
+
+
+def test_a_folder_of_another_sweep_says_so(tmp_path: Path) -> None:
+    """What was measured is kept, and counts; pictures that nobody declares any more are gone, others stay."""
+    small = sweep_tables(seeds=1, axis=[{"key": "traffic.load", "values": [0.2, 0.6]}])
+    out = tmp_path / "out"
+    plot = {"kind": "lines", "x": "load", "y": "slowdown_mean"}
+    gradwire.sweep({**small, "plot": [{"name": "a", **plot}, {"name": "b", **plot}]}, out=out, jobs=1)
+    (out / "mine.png").write_text("drawn by somebody")
+    said: list[str] = []
+    with pytest.warns(ScenarioNote, match=r"out held the sweep small: its records are kept"):
+        gradwire.sweep(
+            {**small, "name": "other", "plot": [{"name": "b", **plot, "formats": ["svg"]}]}, out=out,
+            progress=lambda share, words: said.append(words),
+        )  # fmt: skip
+    assert said == ["2/2 runs"]
+    assert {path.name for path in out.iterdir() if path.suffix in (".png", ".svg")} == {"b.svg", "mine.png"}
+
+
+def test_its_folder_has_a_sweep_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy there, from anywhere, as a report tells; files are named as seen from the original."""
+    (tmp_path / "sizes.txt").write_text("1000 0\n2000 1\n")
+    (tmp_path / "sweep.toml").write_text(
+        sweep_text(seeds=1, axis=[{"key": "traffic.sizes", "values": ["./sizes.txt", "1kB"]}])
+    )
+    monkeypatch.chdir(tmp_path)
+    gradwire.sweep("sweep.toml", out="out", jobs=1)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    said: list[str] = []
+    again = gradwire.sweep("../out/sweep.toml", out="../out", progress=lambda share, words: said.append(words))
+    assert again.complete and said == ["2/2 runs"]
+
+
+def test_a_dry_run_is_of_what_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With --retry-failed what has failed is among it; a folder of something else is refused as by the run."""
+    (tmp_path / "sweep.toml").write_text(
+        sweep_text(seeds=1, axis=[{"key": "traffic.sizes", "values": ["1kB", "./none.txt"]}])
+    )
+    invoke("sweep", "sweep.toml", "--out", "out")
+    assert "would run" not in invoke("sweep", "sweep.toml", "--out", "out", "--dry-run").stdout
+    assert "would run 1," in invoke("sweep", "sweep.toml", "--out", "out", "--dry-run", "--retry-failed").stdout
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("x")
+    assert "does not hold a sweep" in invoke("sweep", "sweep.toml", "--out", "mine", "--dry-run").stderr
+
+
+def test_fail_fast_ends_with_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = sweep_tables()
+    monkeypatch.setattr(
+        "gradwire.studies.sweep.runner.measure_and_store", _Killing(points_of(build_sweep(tables), tmp_path)[0].key)
+    )
+    with pytest.raises(SweepFailed, match=r"load 0\.2, buffer 128KiB, seed 1: its process was killed"):
+        gradwire.sweep(tables, out=tmp_path / "out", jobs=1, fail_fast=True)
+    assert "failed" in (tmp_path / "out" / "points.csv").read_text()
+
+
+@pytest.mark.slow
+def test_time_is_up(tmp_path: Path) -> None:
+    """Exit 1; what is done stays."""
+    (tmp_path / "sweep.toml").write_text(sweep_text(seeds=500))
+    result = invoke("sweep", "sweep.toml", "--out", "out", "--jobs", "1", "--max-wall", "4s")
+    assert result.exit_code == 1 and "time limit reached" in result.stderr
+    assert "waiting" in result.stdout
+
+
+def test_whole_results_are_kept_on_demand(tmp_path: Path) -> None:
+    """Also of points that were done before, without them."""
+    tables = sweep_tables(seeds=1, axis=[{"key": "traffic.load", "values": [0.2]}])
+    gradwire.sweep(tables, out=tmp_path / "out", jobs=1)
+    found = gradwire.sweep({**tables, "results": True}, out=tmp_path / "out", jobs=1)
+    result = gradwire.Result.read(tmp_path / "out" / "results" / found.points[0].key)
+    assert result.summary["policy"] == "0.2"
+
+
+def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "sweep.toml").write_text(sweep_text())
+    result = invoke("sweep", "sweep.toml", "--dry-run", "--out", "out")
+    assert result.exit_code == 0 and not (tmp_path / "out").exists()
+    assert "small: 4 coordinates, 8 points" in result.stdout and "buffer: 128KiB, 1MiB" in result.stdout
+    assert json.loads(invoke("sweep", "sweep.toml", "--dry-run", "--json").stdout)["states"]["waiting"] == 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"measures": ["slowdown_p98"]}, "no measure 'slowdown_p98'; expected slowdown_p99"),
+        ({"measures": ["job.slowdown_p99"]}, "'job' is neither a job nor traffic; expected web"),
+        ({"measures": ["iteration_mean_ps"]}, "'iteration_mean_ps' exists for jobs only: got web; expected a scenario with jobs"),
+        ({"scenario": "nothing"}, "no such file"),
+        ({"skip": "load < much"}, "which have no order"),
+        ({"axis": [{"key": "job.workers", "values": [2]}]}, "small: axis workers: job.workers: the scenario has no [[job]]"),
+        ({"plot": [{"name": "p", "kind": "lines", "x": "loads", "y": "marks"}]}, "x = 'loads' is not an axis; expected load, buffer"),
+        ({"plot": [{"name": "p", "kind": "lines", "x": "load", "y": "marks"}]}, "does not use axis buffer, which has 2 values"),
+        ({"plot": [{"name": "p", "kind": "cdf", "of": "job", "by": "load", "panels": "buffer"}]}, "neither a job nor traffic"),
+        ({"axis": [{"name": "marks", "key": "traffic.load", "values": [0.2]}], "measures": ["marks"]}, "the name of a measure's column"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_message(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    """Exit 2, no traceback, before anything is run or made."""
+    (tmp_path / "sweep.toml").write_text(sweep_text(**changes))
+    result = invoke("sweep", "sweep.toml", "--out", "out")
+    assert result.exit_code == 2 and words in result.stderr and not (tmp_path / "out").exists()
+    assert result.stderr.startswith("gradwire: ") and result.stderr.count("gradwire: ") == 1
+
+
+def test_other_bad_input(tmp_path: Path) -> None:
+    assert invoke("sweep", "nothing").exit_code == 2
+    (tmp_path / "no.toml").write_text("a = [")
+    assert "is not TOML" in invoke("sweep", "no.toml").stderr
+    (tmp_path / "sweep.toml").write_text(sweep_text())
+    assert "one of local, ray" in invoke("sweep", "sweep.toml", "--engine", "spark").stderr
+    assert "engine" in invoke("sweep", "sweep.toml", "--address", "auto").stderr
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("x")
+    with pytest.raises(ResultError, match="does not hold a sweep"):
+        gradwire.sweep(sweep_tables(), out=tmp_path / "mine")
+    with pytest.raises(ScenarioError, match=r"sweep\(source\)"):
+        gradwire.sweep(3)  # type: ignore[arg-type]
+
+
+def test_without_ray_its_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError, match="ray"):
+        gradwire.sweep(sweep_tables(), out=tmp_path / "out", engine="ray")
+    assert not (tmp_path / "out").exists()
+
+
+def test_shown_in_a_notebook_and_in_a_line(whole: Any) -> None:
+    assert repr(whole) == "<Sweep small over load x buffer, 8 runs: 8 done>"
+    assert "<table>" in whole._repr_html_() and "slowdown_p99" in whole._repr_html_()
+    assert '<th scope="col">load</th><th scope="col">buffer</th>' in whole._repr_html_()
+
+
+@pytest.mark.slow
+def test_policies_of_a_comparison_run_side_by_side(tmp_path: Path) -> None:
+    """The same Results, byte for byte, in the same order, whatever is through first."""
+    from tests.support.sweep_cases import SCENARIO
+
+    (tmp_path / "two.toml").write_text(write_toml(SCENARIO))
+    for out, jobs in (("one", "1"), ("two", "2")):
+        assert invoke("compare", "two.toml", "--out", out, "--jobs", jobs).exit_code == 0
+    files = sorted(path.relative_to(tmp_path / "one") for path in (tmp_path / "one" / "results").rglob("*.*"))
+    assert len(files) > 20
+    for file in files:
+        if file.name != "timing.json":
+            assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+    assert repr(gradwire.compare("two.toml", jobs=2)) == repr(gradwire.compare("two.toml"))
+
+
+def test_measures_of_flows_asked_of_a_job_are_refused_with_those_there_are(tmp_path: Path) -> None:
+    """The first sender is a job, whose messages are no flows; the traffic behind it has them."""
+    job = {"name": "ps", "trace": "resnet20", "workers": 2, "servers": 1, "exchange": {"kind": "parameter_server"}}
+    web = {"name": "web", "kind": "incast", "size": "10kB", "fan_in": 2}
+    (tmp_path / "both.toml").write_text(
+        write_toml({"name": "both", "topology": {"kind": "star", "hosts": 4}, "job": [job], "traffic": [web]})
+    )
+    sweep = (
+        'name = "s"\nscenario = "both.toml"\nmeasures = ["MEASURE"]\n[[axis]]\nkey = "link.rate"\nvalues = ["10Gbps"]\n'
+    )
+    for measure, code in (
+        ("slowdown_p99", 2),
+        ("web.slowdown_p99", 0),
+        ("ps.completion_mean_ps", 2),
+        ("push_mean_ps", 0),
+    ):
+        (tmp_path / "s.toml").write_text(sweep.replace("MEASURE", measure))
+        result = invoke("sweep", "s.toml", "--dry-run")
+        assert result.exit_code == code, result.stderr
+        if code:
+            name = measure.rpartition(".")[2]
+            assert f"measure '{measure}' exists for traffic only: got ps; expected web.{name}" in result.stderr

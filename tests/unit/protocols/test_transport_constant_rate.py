@@ -1,0 +1,70 @@
+"""The constant rate as a transport of its own: its pace to the picosecond, and that every message ends."""
+
+from __future__ import annotations
+
+import pytest
+from transport_bench import GBPS, MS, US, Flow, incast, play, star_of
+
+from gradwire.jit.layout import BLOCKED, R_DONE, S_DONE, S_TIMER, STOP
+from gradwire.protocols.transports.constant_rate import ConstantRate
+from gradwire.testing import FlowHarness, transport
+
+D = 4154 * 800  # a full packet at 10 Gbps
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.1])
+def test_packets_leave_at_the_share_of_the_line(share):
+    """n packets: n - 1 gaps of d / share, two transmissions, two latencies."""
+    n = 50
+    outcome = play(star_of(2, rate=10 * GBPS), [Flow(1, 0, n * 4096)], transport("constant_rate", share=share))
+    assert outcome.ends[0] == pytest.approx((n - 1) * D / share + 2 * D + 2 * US, rel=1e-5)
+    assert (outcome.sent, outcome.again) == ([n], [0])
+
+
+def test_every_packet_once_and_no_acknowledgement():
+    flow = FlowHarness(ConstantRate, 5)
+    assert flow.pull(7) == [0, 1, 2, 3, 4]
+    assert flow[S_TIMER] == 7 + MS
+    for sequence in range(4):
+        assert flow.run["on_data"](flow.M, flow.k, flow.r, sequence, 4096, 1, 0) == 0
+    assert flow.data(4).kind == STOP
+    flow.control(STOP, 4, 0, now=US)
+    assert (flow[S_DONE], flow[S_TIMER]) == (1, 0)
+
+
+def test_without_a_stop_everything_is_sent_again():
+    flow = FlowHarness(ConstantRate, 3, repeat_after=100 * US)
+    flow.pull(0)
+    now = flow.fire()
+    assert now == 100 * US
+    assert flow.pull(now) == [1, 2, 0]
+    now = flow.fire()
+    assert flow.pull(now) == [2, 0, 1]
+    now = flow.fire()
+    assert flow.pull(now) == [0, 1, 2]
+    assert int(flow.run["pull"](flow.M, flow.k, flow.f, now)) == BLOCKED
+
+
+def test_the_bound_is_what_may_be_missing():
+    flow = FlowHarness(ConstantRate, 4, allowed=4096)
+    for sequence in (0, 2):
+        assert flow.run["on_data"](flow.M, flow.k, flow.r, sequence, 4096, 0, 0) == 0
+    assert flow.data(3).kind == STOP
+    assert flow.at_receiver(R_DONE) == 1
+    assert flow.run["on_data"](flow.M, flow.k, flow.r, 1, 4096, 0, 0) == 0  # it crossed the Stop
+    assert flow.data(0).kind == STOP  # a repetition
+
+
+@pytest.mark.parametrize("bound", [0.0, 0.2])
+def test_everything_ends_where_packets_are_lost(bound):
+    flows = incast(4, 200_000, bound=bound)
+    outcome = play(star_of(5, loss=0.1), flows, transport("constant_rate", share=0.5), buffer=100_000)
+    assert outcome.drops["tail"] > 0
+    assert all(lost <= bound * 200_000 for lost in outcome.lost)
+
+
+def test_flows_in_step_at_a_full_queue_do_not_lose_the_same_packets_for_ever():
+    """Three hosts at full rate into one port with room for two packets."""
+    outcome = play(star_of(4), incast(3, 40 * 4096), transport("constant_rate", repeat_after="20us"), buffer=9_000)
+    assert outcome.lost == [0, 0, 0]
+    assert max(outcome.ends) < 100 * MS

@@ -1,0 +1,226 @@
+"""DLCP's Stop and Probe, worked by hand, and whole messages whatever is lost. Packets are numbered from 0, sizes in bytes, times
+in picoseconds."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from dlcp_cases import BASE, TIMEOUT, answer, deliver, flow_of, probed
+from transport_bench import US
+
+from gradwire.jit.layout import ACK, BITMAP, PULL_PROBE, R_DONE, R_GOT, S_DONE, S_TIMER, STOP
+from gradwire.protocols.transports.base import IMPORTANT_FLAG
+from gradwire.protocols.transports.dlcp.layout import PROBE, PROBES, Q_SRTT
+from gradwire.testing import Word
+
+# --- Stop ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "allowed, last, needed",
+    [
+        (0, 100, 10),
+        (99, 100, 10),  # one byte short of a packet
+        (100, 100, 9),
+        (199, 100, 9),
+        (200, 100, 8),
+        (40, 40, 9),  # just the short last packet may be missing
+        (39, 40, 10),
+        (1000, 100, 1),  # everything may be missing: the first one delivers
+    ],
+)
+def test_stop_when_no_more_is_missing_than_allowed(allowed, last, needed):
+    flow = flow_of(10, payload=100, last=last, allowed=allowed, tags=False)
+    assert deliver(flow, range(needed)) == [ACK] * (needed - 1) + [STOP]
+    assert flow.at_receiver(R_DONE) == 1
+
+
+def test_order_does_not_matter_and_copies_do_not_count():
+    flow = flow_of(10, payload=100, last=40, allowed=100, tags=False)
+    # 940 bytes: with the 40 of the last packet and 8 others, 100 are missing
+    assert deliver(flow, [9, 9, 3, 7, 1, 1, 5, 0, 2, 8, 4]) == [ACK] * 10 + [STOP]
+
+
+def test_late_packets_change_nothing():
+    flow = flow_of(10, payload=100, allowed=200, tags=False)
+    deliver(flow, range(8))
+    before = list(flow.M)
+    assert deliver(flow, [8, 9, 0]) == [None, None, None]
+    assert flow.M == before
+    assert flow.probe(1).kind == STOP
+
+
+def test_important_packets_are_waited_for():
+    tags = [i in (2, 7) for i in range(10)]
+    flow = flow_of(10, payload=100, allowed=500, tags=tags)
+    assert deliver(flow, [0, 1, 3, 4, 5, 6, 8, 9]) == [ACK] * 8  # 800 of 1000 bytes, but not 2 and 7
+    assert flow.probe(1).kind == BITMAP
+    assert deliver(flow, [7, 2]) == [ACK, STOP]
+    indifferent = flow_of(10, payload=100, allowed=500, tags=tags, important_must_arrive=False)
+    assert deliver(indifferent, [0, 1, 3, 4, 5]) == [ACK] * 4 + [STOP]
+
+
+def test_important_packets_alone_are_not_enough():
+    flow = flow_of(10, payload=100, allowed=500, tags=[i < 3 for i in range(10)])
+    assert deliver(flow, range(5)) == [ACK] * 4 + [STOP]
+
+
+def test_on_probe_delivers_with_losses_only_when_probed():
+    flow = flow_of(10, payload=100, allowed=500, tags=False, stop_policy="on_probe")
+    assert deliver(flow, range(9)) == [ACK] * 9
+    assert flow.at_receiver(R_DONE) == 0
+    assert flow.probe(1).kind == STOP
+    assert (flow.at_receiver(R_DONE), flow.at_receiver(R_GOT)) == (1, 900)
+    whole = flow_of(10, payload=100, allowed=500, tags=False, stop_policy="on_probe")
+    assert deliver(whole, range(10)) == [ACK] * 9 + [STOP]
+
+
+def test_everything_may_be_lost_at_bound_one():
+    flow = flow_of(10, payload=100, allowed=1000, tags=False)
+    assert flow.probe(1).kind == STOP
+    important = flow_of(10, payload=100, allowed=1000)
+    assert important.probe(1).kind == BITMAP
+
+
+def test_stop_ends_the_sender():
+    flow = flow_of(100)
+    flow.pull(most=20)
+    flow.control(STOP, 0, 0)
+    assert (flow[S_DONE], flow[S_TIMER]) == (1, 0)
+
+
+def test_marks_are_echoed():
+    flow = flow_of(3)
+    assert [flow.data(0, ce=1).echo, flow.data(1, ce=0).echo] == [1, 0]
+
+
+# --- Probe ---------------------------------------------------------------------------------------------------
+
+
+def test_probe_follows_the_last_packet_after_a_base_round_trip_without_news():
+    flow = flow_of(5)
+    assert flow.pull(now=100) == [0, 1, 2, 3, 4]
+    assert flow[S_TIMER] == 100 + BASE
+    assert flow.pull(now=200) == []
+    assert flow.fire() == 100 + BASE
+    assert flow.pull(now=100 + BASE) == [PULL_PROBE + 1]
+    assert flow[S_TIMER] == 100 + BASE + TIMEOUT
+    assert flow.pull(now=100 + BASE) == []
+
+
+def test_every_acknowledgement_puts_the_probe_off_by_half_a_round_trip():
+    flow = flow_of(5)
+    flow.pull(now=0)
+    flow.ack(0, now=40 * US)  # the first packet was timed
+    assert flow.of_pair(Q_SRTT) == 40 * US
+    assert flow[S_TIMER] == 60 * US
+    flow.ack(1, now=50 * US)
+    assert flow[S_TIMER] == 70 * US
+    assert flow[PROBE] == 0
+    flow.fire()
+    assert flow.pull(now=70 * US) == [PULL_PROBE + 1]
+    flow.ack(2, now=80 * US)  # a late one does not disturb the probe's own timer
+    assert flow[S_TIMER] == 70 * US + TIMEOUT
+
+
+def test_no_probe_while_there_is_something_to_send():
+    flow = flow_of(50)
+    for _ in range(5):
+        assert all(got < IMPORTANT_FLAG for got in flow.pull(most=9))
+        assert flow[S_TIMER] == 0
+
+
+@pytest.mark.parametrize(
+    "timeout, expected",
+    [
+        (20, [30, 60, 120, 240, 240, 240]),  # three round trips, twice as long each time, up to 24
+        (45, [45, 90, 180, 240, 240]),
+        (200, [200, 240, 240]),
+        (1000, [1000, 1000, 1000]),  # never sooner than was asked for
+    ],
+)
+def test_unanswered_probe_is_repeated_under_its_number_and_data_is_not(timeout, expected):
+    flow = flow_of(5, probe_timeout=timeout * US)
+    when = probed(flow)
+    waits = []
+    for n in range(len(expected)):
+        again = flow.fire()
+        waits.append(again - when)
+        when = again
+        assert flow.pull(when) == [PULL_PROBE + 1]
+        assert (flow[PROBE], flow[PROBES]) == (1, n + 2)
+    assert waits == [us * US for us in expected]
+
+
+@pytest.mark.parametrize("measured, expected", [(66, 200), (70, 210), (80, 240), (100, 240), (60_000, 240)])
+def test_probe_waits_three_round_trips_but_what_load_made_of_them_only_so_far(measured, expected):
+    flow = flow_of(5)
+    flow.pull(now=0)
+    flow.ack(0, now=measured * US)
+    when = flow.fire()
+    flow.pull(when)
+    assert flow[S_TIMER] == when + expected * US
+
+
+def test_patience_starts_anew_with_the_next_number():
+    flow = flow_of(40, probe_timeout=20 * US)
+    when = probed(flow)
+    for _ in range(3):
+        when = flow.fire()
+        flow.pull(when)
+    answer(flow, now=when)
+    flow.pull(when)  # all of it once more
+    when = flow.fire()
+    assert flow.pull(when) == [PULL_PROBE + 2]
+    assert flow[S_TIMER] == when + 30 * US
+
+
+# --- everything together -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["eager", "on_probe"])
+@pytest.mark.parametrize("loss", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize("packets, seed", [(9000, 0), (9000, 1), (9000, 2), (9000, 3), (50_000, 4)])
+def test_ends_whatever_is_lost_or_overtaken(policy, loss, packets, seed):
+    """Data, acknowledgements, Probes, Bitmaps and Stops are lost at random and overtake each other."""
+    rng = random.Random(seed)
+    payload = 100
+    allowed = rng.choice([0, 50 * payload, 2000 * payload])
+    tags = [rng.random() < 0.5 for _ in range(packets)]
+    flow = flow_of(packets, payload=payload, last=60, allowed=allowed, tags=tags, stop_policy=policy, word=Word)
+    now, bag, copies = 0, [], [0] * packets
+    for _ in range(1_000_000):
+        if len(bag) < 40:
+            for got in flow.pull(now, most=20):
+                if got >= PULL_PROBE:
+                    bag.append(("probe", got - PULL_PROBE, 0))
+                else:
+                    assert (got >= IMPORTANT_FLAG) == (copies[got & (IMPORTANT_FLAG - 1)] > 0)
+                    copies[got & (IMPORTANT_FLAG - 1)] += 1
+                    bag.append(("data", got & (IMPORTANT_FLAG - 1), 0))
+        now += rng.randrange(1, US)
+        if not bag or 0 < flow[S_TIMER] <= now:
+            now = max(now, flow[S_TIMER])
+            flow.fire()
+            continue
+        kind, first, second = bag.pop(min(len(bag) - 1, int(rng.expovariate(0.2))))
+        if rng.random() < loss:
+            continue
+        if kind == "data":
+            reply = flow.data(first, ce=int(rng.random() < 0.1))
+            bag += [(reply.kind, first, reply.echo)] * reply.count
+        elif kind == "probe":
+            reply = flow.probe(first, now=now)
+            bag += [(reply.kind, part, reply.argument) for part in range(reply.count)]
+        elif kind == ACK:
+            flow.ack(first, echo=second, now=now)
+        else:
+            flow.control(kind, first, second, now=now)
+            if flow[S_DONE]:
+                break
+    assert flow[S_DONE] == flow.at_receiver(R_DONE) == 1
+    lost = packets * payload - 40 - flow.at_receiver(R_GOT)
+    assert 0 <= lost <= allowed
+    if loss == 0 and allowed == 0:
+        assert max(copies) == 1

@@ -1,0 +1,409 @@
+"""DLCP's rates, worked by hand: as DCTCP by marks, and by delay as TIMELY.
+
+100 Gbps, packets of 4154 bytes on the wire: one takes 332 320 ps. Base round trip 10 us, unless a test says otherwise.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from transport_bench import GBPS, US
+
+from gradwire.jit.layout import (
+    BITMAP,
+    PAIR_GAP,
+    R_ALLOWED,
+    R_BITS,
+    R_HOST,
+    R_PAIR,
+    R_TAGS,
+    S_BITS,
+    S_LINE,
+    S_PAIR,
+    S_PEER,
+    S_STAMPS,
+    S_TAGS,
+    STOP,
+)
+from gradwire.protocols.transports.base import IMPORTANT_FLAG, ONE
+from gradwire.protocols.transports.dlcp.dlcp import Dlcp
+from gradwire.protocols.transports.dlcp.layout import PROBE, Q_ALPHA, Q_RATE, Q_SRTT, TIMED
+from gradwire.testing import FlowHarness, Word
+
+BASE = 10 * US
+STEP = 34_846  # one packet per base round trip, as a share of the line: 332 320 / 10 000 000 * 2**20
+
+
+def flow_of(packets, base=BASE, **settings):
+    plain = {"stop_policy": "eager", "rate_control": "dctcp", "send_order": "sequential"}
+    return FlowHarness(Dlcp, packets, base_rtt=base, **plain | settings)
+
+
+# --- by marks ------------------------------------------------------------------------------------------------
+
+
+def rate_of(flow):
+    """Share of the line; the gap says the same."""
+    rate = flow.of_pair(Q_RATE)
+    assert flow.of_pair(PAIR_GAP) == flow[S_LINE] * ONE // rate
+    return rate
+
+
+def steady(rate=ONE, alpha=ONE, **settings):
+    """A flow in the middle of its message: a round trip of 10 us is over, without a mark, and another one begins at 10 us."""
+    flow = flow_of(10_000, **settings)
+    flow.pull(now=0, most=1)
+    flow.ack(0, now=BASE)
+    flow.set_pair(Q_RATE, rate)
+    flow.set_pair(Q_ALPHA, alpha)
+    return flow
+
+
+def test_starts_at_line_rate_and_does_not_pass_it():
+    flow = flow_of(1000)
+    assert rate_of(flow) == ONE
+    close = steady(rate=ONE - 5)
+    for sequence in range(1, 6):
+        close.pull(now=sequence * BASE, most=1)
+        close.ack(sequence, now=(sequence + 1) * BASE)
+    assert rate_of(close) == ONE
+
+
+def test_first_mark_halves_at_once():
+    flow = flow_of(100)
+    flow.pull(most=30)
+    flow.ack(0, echo=1, now=BASE)
+    assert flow.of_pair(Q_ALPHA) == ONE
+    assert rate_of(flow) == ONE // 2
+
+
+def test_lower_once_per_round_trip():
+    flow = flow_of(100)
+    flow.pull(most=30)
+    for sequence in range(10):
+        flow.ack(sequence, echo=1, now=BASE + sequence * US)
+    assert rate_of(flow) == ONE // 2
+    flow.ack(10, echo=1, now=2 * BASE)
+    assert rate_of(flow) == ONE // 2 - (ONE // 2 * flow.of_pair(Q_ALPHA) >> 21)
+
+
+def test_a_round_trip_is_as_long_as_the_packet_that_is_timed_is_on_its_way():
+    """A queue that grows: what was measured before says nothing, but that the timed packet has not come back does."""
+    flow = flow_of(100)
+    flow.pull(now=0, most=1)
+    flow.ack(0, now=BASE)
+    flow.set_pair(Q_ALPHA, ONE)
+    flow.pull(now=BASE, most=30)  # the first of these is timed
+    flow.ack(2, echo=1, now=5 * BASE)
+    assert rate_of(flow) == ONE // 2
+    for n in range(3, 30):
+        flow.ack(n, echo=1, now=5 * BASE + n * BASE // 8)  # up to 8.6 round trips: less than 4 after the cut
+    assert rate_of(flow) == ONE // 2
+    flow.ack(1, echo=1, now=9 * BASE)
+    assert rate_of(flow) < ONE // 2
+
+
+def test_share_of_marks_moves_alpha():
+    flow = steady()
+    flow.pull(now=BASE, most=20)
+    for sequence in range(1, 20):
+        flow.ack(sequence, echo=int(sequence % 2 == 0), now=2 * BASE - 1)
+    assert flow.of_pair(Q_ALPHA) == ONE
+    flow.ack(20, echo=1, now=2 * BASE)  # 10 of 20 are marked
+    assert flow.of_pair(Q_ALPHA) == ONE * 31 // 32
+
+
+def test_alpha_moves_by_g():
+    flow = steady(g=0.5)
+    flow.pull(now=BASE, most=4)
+    flow.ack(1, now=2 * BASE)  # ends a round trip without marks
+    assert flow.of_pair(Q_ALPHA) == ONE // 2
+
+
+def test_rate_follows_alpha_down_and_rises_by_one_packet_per_round_trip():
+    flow = steady(rate=ONE // 2, alpha=ONE // 4)
+    flow.pull(now=BASE, most=1)
+    flow.ack(1, now=2 * BASE)  # ends a round trip without a mark: one packet more
+    assert rate_of(flow) == ONE // 2 + STEP
+    alpha = flow.of_pair(Q_ALPHA)
+    assert alpha == ONE // 4 - ONE // 64
+    flow.pull(now=2 * BASE, most=2)
+    flow.ack(2, echo=1, now=3 * BASE - 2)
+    lowered = ONE // 2 + STEP - ((ONE // 2 + STEP) * alpha >> 21)
+    assert rate_of(flow) == lowered
+    flow.ack(3, now=3 * BASE)  # the round trip had marks: not up
+    assert rate_of(flow) == lowered
+
+
+def test_rate_belongs_to_the_pair():
+    """The next message of the pair starts with what is known of it, and anew when it has been quiet for long."""
+    flow = steady(rate=ONE // 4)
+    for later, rate in ((8 * BASE - 1, ONE // 4), (8 * BASE, ONE)):
+        flow.set_pair(Q_RATE, ONE // 4)
+        flow.run["start"](flow.M, flow.k, flow.f, BASE + later)
+        assert flow.of_pair(Q_RATE) == rate
+
+
+@pytest.mark.parametrize("floor", [64, 10])
+def test_rate_never_falls_below_the_floor(floor):
+    flow = flow_of(1000, floor=floor)
+    for sequence in range(500):
+        flow.pull(now=sequence * BASE, most=1)
+        flow.ack(sequence, echo=1, now=(sequence + 1) * BASE)
+    assert rate_of(flow) == ONE // floor
+
+
+def again(flow, missing, now):
+    """The first pass is over, the probe is answered: `missing` is to be sent again."""
+    flow.pull(flow.fire())
+    for sequence in range(flow.packets):
+        if sequence not in missing:
+            flow.data(sequence)
+    flow.control(BITMAP, 0, flow.probe(flow[PROBE], now=now).argument, now=now)
+
+
+# --- as the receiver says ------------------------------------------------------------------------------------
+
+
+def shared_line(senders, **settings):
+    """One flow each of so many pairs to one host, in one memory: what all of them share is that of the first."""
+    flows = [flow_of(100, rate_control="receiver", **settings) for _ in range(senders)]
+    for flow in flows[1:]:
+        base = len(flows[0].M)
+        flows[0].M += flow.M
+        flow.M = flows[0].M
+        flow.k, flow.f, flow.r = flow.k + base, flow.f + base, flow.r + base
+        for offset in (S_BITS, S_PEER, S_PAIR, S_STAMPS):
+            flow[offset] += base
+        flow.M[flow.r + R_BITS] += base
+        flow.M[flow.r + R_PAIR] += base
+        flow.M[flow.r + R_HOST] = flows[0].at_receiver(R_HOST)
+        if flow[S_TAGS] > 1:
+            flow[S_TAGS] += base
+            flow.M[flow.r + R_TAGS] += base
+    return flows
+
+
+def test_a_pair_sends_its_share_of_the_slowest_link():
+    flow = flow_of(100, rate_control="receiver", slowest=25 * GBPS)
+    assert flow.of_pair(PAIR_GAP) == flow[S_LINE]
+    flow.pull(most=30)
+    flow.ack(0, cumulative=3, now=BASE)  # three pairs send
+    assert flow.of_pair(PAIR_GAP) == 3 * 4 * flow[S_LINE]
+    flow.ack(1, cumulative=1, now=BASE + 1)
+    assert flow.of_pair(PAIR_GAP) == 4 * flow[S_LINE]
+
+
+def test_marks_lower_the_share_itself_and_a_round_trip_without_gives_a_sixteenth_of_the_line_back():
+    flow = flow_of(100, rate_control="receiver")
+    flow.pull(most=30)
+    flow.set_pair(Q_ALPHA, ONE)
+    flow.ack(0, cumulative=4, echo=1, now=BASE)
+    assert flow.of_pair(Q_RATE) == ONE // 4 * 3 // 4  # less a quarter: half as much as by marks alone
+    assert flow.of_pair(PAIR_GAP) == flow[S_LINE] * ONE // (ONE // 4 * 3 // 4)
+    flow.pull(now=BASE, most=1)
+    flow.ack(30, cumulative=4, now=2 * BASE)
+    assert flow.of_pair(Q_RATE) == ONE // 4 * 3 // 4 + ONE // 16
+    assert flow.of_pair(PAIR_GAP) == 4 * flow[S_LINE]
+
+
+def test_the_receiver_counts_pairs_of_which_something_comes():
+    flows = shared_line(4)
+    assert [flow.data(0, now=US).argument for flow in flows] == [1, 2, 3, 4]
+    assert [flow.data(1, now=2 * US).argument for flow in flows] == [4] * 4
+
+
+def test_who_has_delivered_everything_no_longer_counts():
+    flows = shared_line(3, allowed=99 * 4096, tags=False)
+    for flow in flows:
+        flow.M[flow.r + R_ALLOWED] = 98 * 4096  # two packets deliver
+    assert [flow.data(0, now=US).argument for flow in flows] == [1, 2, 3]
+    assert flows[0].data(1, now=US).kind == STOP
+    assert flows[1].data(0, now=US).argument == 2
+    assert flows[1].data(1, now=12 * US).kind == STOP  # in the next epoch, which it was the first to be seen in
+    assert flows[2].data(0, now=12 * US).argument == 1
+
+
+def test_who_is_silent_counts_until_the_epoch_after_is_over():
+    """An epoch is as long as two packets of every pair take, but not shorter than the base round trip."""
+    flows = shared_line(3)
+    for flow in flows:
+        flow.data(0, now=US)  # the first epoch: 1 to 11 us
+    assert flows[0].data(1, now=10 * US).argument == 3
+    assert flows[0].data(2, now=11 * US).argument == 3  # those of the epoch before
+    assert flows[0].data(3, now=20 * US).argument == 3
+    assert flows[0].data(4, now=21 * US).argument == 1
+    assert flows[1].data(1, now=22 * US).argument == 2
+
+
+def test_many_pairs_have_long_epochs():
+    flows = shared_line(40)
+    for flow in flows:
+        flow.data(0, now=US)
+    flows[0].data(1, now=11 * US)  # from now on 80 packets: 26.6 us
+    assert flows[0].data(2, now=37 * US).argument == 40
+    assert flows[0].data(3, now=38 * US).argument == 1
+
+
+def test_after_a_pause_nobody_counts():
+    flows = shared_line(3)
+    for flow in flows:
+        flow.data(0, now=US)
+    assert flows[0].data(1, now=100 * US).argument == 1
+
+
+# --- by delay ------------------------------------------------------------------------------------------------
+
+T_LOW, T_HIGH, BETA = 50 * US, 500 * US, 0.8
+ADD = 1048  # 10 Mbps of 10 Gbps in 20 bits
+
+
+def by_delay(rtts, rate=ONE // 2, base=100 * US, **settings):
+    """The rate after each of the measured round trips."""
+    flow = flow_of(1000, base=base, rate_control="delay", **settings)
+    flow.set_pair(Q_RATE, rate)
+    rates = []
+    for sequence, rtt in enumerate(rtts):
+        flow.pull(now=10**9 * sequence, most=1)
+        flow.ack(sequence, now=10**9 * sequence + rtt)
+        rates.append(flow.of_pair(Q_RATE))
+    return rates
+
+
+def test_below_the_lower_threshold_the_rate_rises():
+    assert by_delay([T_LOW - 1] * 3) == [ONE // 2 + ADD * n for n in (1, 2, 3)]
+
+
+def test_growing_delay_lowers_the_rate_by_its_slope():
+    """60 us, then 100 us: the smoothed difference is 0.875 * 40 us, 0.35 of the base round trip."""
+    rates = by_delay([60 * US, 100 * US, 120 * US])
+    assert rates[0] == ONE // 2 + ADD
+    assert rates[1] == pytest.approx(rates[0] * (1 - BETA * 0.35), rel=1e-5)
+    slope = 0.125 * 35 + 0.875 * 20
+    assert rates[2] == pytest.approx(rates[1] * (1 - BETA * slope / 100), rel=1e-5)
+
+
+def test_above_the_upper_threshold_the_rate_falls_whatever_the_slope():
+    rates = by_delay([1000 * US, 1000 * US, 625 * US])
+    assert rates[0] == pytest.approx(ONE / 2 * (1 - BETA * 0.5), rel=1e-5)
+    assert rates[1] == pytest.approx(rates[0] * 0.6, rel=1e-5)
+    assert rates[2] == pytest.approx(rates[1] * (1 - BETA * 0.2), rel=1e-5)
+
+
+def test_calm_rises_five_times_as_fast_from_the_fifth_round_trip_on():
+    rates = by_delay([100 * US] * 7)
+    steps = [b - a for a, b in zip([ONE // 2, *rates], rates, strict=False)]
+    assert steps == [ADD] * 4 + [5 * ADD] * 3
+
+
+def steps_of(rates):
+    return [after - before for before, after in pairwise(rates)]
+
+
+def test_at_either_threshold_the_slope_counts():
+    first, second = by_delay([10 * US, T_LOW])
+    assert second < first
+    assert by_delay([T_HIGH, T_HIGH]) == [ONE // 2 + ADD, ONE // 2 + 2 * ADD]
+
+
+@pytest.mark.parametrize("restless", [1000 * US, 120 * US])
+def test_calm_begins_anew_after_a_restless_round_trip(restless):
+    """Above the upper threshold, or on the rise."""
+    rates = by_delay([*[100 * US] * 4, restless, *[100 * US] * 5])
+    assert rates[4] < rates[3]
+    assert steps_of(rates[4:]) == [ADD] * 4 + [5 * ADD]
+
+
+def test_below_the_lower_threshold_calm_is_kept():
+    """Three calm ones, one below, and two more; the slope is left at 0."""
+    rates = by_delay([*[100 * US] * 3, T_LOW - 1, 100 * US, 100 * US], ewma=0.0)
+    assert steps_of(rates) == [ADD] * 4 + [5 * ADD]
+
+
+def test_steep_slope_takes_at_most_beta():
+    rates = by_delay([60 * US, 400 * US])
+    assert rates[1] == pytest.approx(rates[0] * 0.2, rel=1e-5)
+
+
+def test_delay_control_respects_floor_and_line():
+    assert by_delay([10_000 * US] * 20)[-1] == ONE // 64
+    assert by_delay([10 * US] * 3, rate=ONE - 1)[-1] == ONE
+
+
+def test_marks_do_not_matter_to_delay_control():
+    flow = flow_of(100, rate_control="delay")
+    flow.pull(most=30)
+    for sequence in range(30):
+        flow.ack(sequence, echo=1, now=BASE)
+    assert flow.of_pair(Q_RATE) == ONE
+
+
+# --- the timed packet ----------------------------------------------------------------------------------------
+
+
+def test_round_trip_is_smoothed_from_the_first_measurement_on():
+    flow = flow_of(100)
+    flow.pull(now=0, most=1)
+    flow.ack(0, now=80 * US)
+    assert flow.of_pair(Q_SRTT) == 80 * US
+    flow.pull(now=80 * US, most=1)
+    flow.ack(1, now=240 * US)
+    assert flow.of_pair(Q_SRTT) == 90 * US  # 80 + (160 - 80) / 8
+
+
+def test_packet_sent_again_is_timed_from_then_on():
+    flow = flow_of(40)
+    flow.pull(now=0)
+    assert flow[TIMED] == 0
+    again(flow, [3, 5], now=500 * US)
+    assert flow[TIMED] == -1  # of what was under way nothing is known
+    assert flow.pull(now=600 * US) == [3 | IMPORTANT_FLAG, 5 | IMPORTANT_FLAG]
+    flow.ack(0, now=610 * US)
+    flow.ack(5, now=620 * US)
+    assert flow.of_pair(Q_SRTT) == BASE
+    flow.ack(3, now=640 * US)
+    assert flow.of_pair(Q_SRTT) == 40 * US
+
+
+def test_delay_control_goes_on_while_packets_are_sent_again():
+    flow = flow_of(40, rate_control="delay", t_low=50 * US, t_high=500 * US)
+    flow.pull(now=0)
+    flow.set_pair(Q_RATE, ONE // 64)
+    again(flow, range(10, 30), now=100 * US)
+    for n in range(10, 30):
+        flow.pull(now=n * 1000 * US, most=1)
+        flow.ack(n, now=n * 1000 * US + 20 * US)
+    assert flow.of_pair(Q_RATE) == ONE // 64 + 20 * ADD
+
+
+def test_timed_packet_is_given_up_when_others_come_back_eight_round_trips_later():
+    flow = flow_of(1000)
+    flow.pull(now=0, most=10)
+    flow.pull(now=9 * BASE, most=10)  # the queue is long: nothing has come back at all
+    assert flow[TIMED] == 0
+    flow.ack(1, now=7 * BASE)
+    assert flow[TIMED] == 0  # it may have gone another way
+    flow.ack(2, now=9 * BASE)
+    assert flow[TIMED] == -1
+    flow.pull(now=9 * BASE, most=1)
+    assert flow[TIMED] == 20
+
+
+@pytest.mark.parametrize("more, given_up", [(0, False), (1, True)])
+def test_timed_packet_is_given_up_after_eight_round_trips_and_not_at_eight(more, given_up):
+    flow = flow_of(1000)
+    flow.pull(now=0, most=10)
+    flow.ack(1, now=8 * BASE + more)
+    assert (flow[TIMED] == -1) == given_up
+
+
+@pytest.mark.parametrize("rate", [10**7, 800 * GBPS])
+@pytest.mark.parametrize("control", ["receiver", "dctcp", "delay"])
+def test_numbers_fit_64_bits_on_slow_and_fast_links(rate, control):
+    trip = 10**12 if rate == 10**7 else US
+    flow = FlowHarness(Dlcp, 2000, rate=rate, base_rtt=trip, word=Word, payload=9000, rate_control=control)
+    for sequence in range(1000):
+        flow.pull(sequence * trip, most=1)
+        flow.ack(sequence, echo=int(sequence < 500), now=sequence * trip + trip + sequence % 3 * trip // 2)
+    assert flow.of_pair(Q_SRTT) > 0

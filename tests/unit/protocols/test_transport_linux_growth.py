@@ -1,0 +1,104 @@
+"""TCP's rules of a current kernel for how a window grows and when packets, timers and acknowledgements go, worked by hand.
+
+Packets are numbered from 0, windows are in packets."""
+
+from __future__ import annotations
+
+import pytest
+from linux_cases import MS, US, sender, window, word
+
+from gradwire.jit.layout import S_GAP
+from gradwire.protocols.transports.common.window import CWND, NXT, SHIFT, SSTHRESH, UNA
+from gradwire.protocols.transports.linux_tcp.layout import BASELINE, CONSERVATIVE, SLOW_START_ENDED, due
+from gradwire.protocols.transports.tcp.cubic import Cubic
+from gradwire.protocols.transports.tcp.tcp_newreno import TcpNewReno
+from gradwire.testing import FlowHarness
+from gradwire.testing.oracle.uncompiled import uncompiled
+
+# --- slow start --------------------------------------------------------------------------------------------------------
+
+
+def round_of(flow: FlowHarness, now: int, rtt: int) -> int:
+    """All that is out is acknowledged a round trip after `now`, and as much as may leaves then. Returns when."""
+    flow.pull(now)
+    for each in range(flow[UNA], flow[NXT]):
+        flow.ack(each, each + 1, now=now + rtt)
+        flow.pull(now + rtt)
+    return now + rtt
+
+
+def test_hystart_plus_plus_slows_down_when_round_trips_rise_and_ends_after_five_rounds():
+    """40 ms, then 45: an eighth more (RFC 9406, section 4.2). A quarter of the growth; five rounds later it has ended."""
+    flow = sender(1 << 14, window=16, slow_start="hystart++", min_rto=200 * MS)
+    now = round_of(flow, 0, 40 * MS)
+    now = round_of(flow, now, 40 * MS)
+    assert (window(flow), word(flow, BASELINE)) == (64, 0)
+    for _ in range(2):  # the last packets of a round are the first ones of the next
+        now = round_of(flow, now, 45 * MS)
+    assert word(flow, BASELINE) == 45 * MS
+    rounds = 1  # that in which it began is one
+    while not word(flow, SLOW_START_ENDED):
+        assert word(flow, CONSERVATIVE) == rounds
+        before = window(flow)
+        now = round_of(flow, now, 45 * MS)
+        assert word(flow, SLOW_START_ENDED) or window(flow) - before == pytest.approx(before / 4, rel=0.1)
+        rounds += 1
+    assert rounds == 5 and flow[SSTHRESH] <= flow[CWND]
+
+
+def test_and_goes_on_when_they_fall_again():
+    flow = sender(1 << 14, window=16, slow_start="hystart++", min_rto=200 * MS)
+    now = round_of(flow, 0, 40 * MS)
+    now = round_of(flow, now, 45 * MS)
+    assert word(flow, BASELINE) > 0
+    round_of(flow, now, 41 * MS)
+    assert word(flow, BASELINE) == 0
+
+
+def test_hystart_ends_with_a_train_of_acknowledgements():
+    """Of 16 packets that leave at once with a round trip of 10 ms acknowledgements come 1 ms apart: after 5 ms it is over."""
+    flow = sender(1 << 12, Cubic, window=16, slow_start="hystart", min_rto=200 * MS)
+    flow.pull(0)
+    for each in range(16):
+        now = 10 * MS + each * MS
+        flow.ack(each, each + 1, now=now)
+        # half of 10 ms, and of at most 1 ms for bursts
+        assert word(flow, SLOW_START_ENDED) == int(each > 5)
+    assert flow[SSTHRESH] < 30 << SHIFT
+
+
+# --- pacing, ticks, acknowledgements -----------------------------------------------------------------------------------
+
+
+def test_packets_leave_at_twice_the_window_per_round_trip():
+    flow = sender(1000, pacing=True, payload=1000)
+    flow.pull(0)
+    assert flow[S_GAP] == 0
+    for each in range(10):
+        flow.M[flow.f + 14] = each + 1  # as a host counts
+        flow.ack(each, each + 1, now=100 * US)
+    frame = 1000 + TcpNewReno.data_overhead
+    assert flow[S_GAP] / 65536 * frame * 2 * window(flow) == pytest.approx(100 * US, rel=0.001)
+
+
+@pytest.mark.parametrize(
+    ("now", "wait", "fires"),
+    [(0, MS, 2), (MS // 2, MS, 2), (MS // 2, MS + 1, 3), (0, 97 * MS, 104), (0, 600 * MS, 640), (0, 5000 * MS, 5120)],
+)
+def test_a_timer_goes_off_after_the_tick_in_which_it_is_due(now, wait, fires):
+    flow = sender(10, timers="ticks", preset="linux")
+    assert uncompiled(due)(flow.M, flow.k, now, wait) == fires * MS
+
+
+def test_the_preset_is_the_options_that_it_says():
+    flow = sender(100)
+    preset = FlowHarness(TcpNewReno, 100, preset="linux", min_rto=10 * MS)
+    assert preset.run["pull"].__code__ is flow.run["pull"].__code__
+    classic = FlowHarness(TcpNewReno, 100, preset="classic")
+    assert classic.run["pull"].__code__ is not flow.run["pull"].__code__
+
+
+def test_sixteen_acknowledgements_at_once_then_every_second_and_the_last():
+    flow = FlowHarness(TcpNewReno, 25, preset="linux", min_rto=10 * MS)
+    counts = [flow.data(each, now=each * US).count for each in range(25)]
+    assert counts == [1] * 16 + [0, 1] * 4 + [1]

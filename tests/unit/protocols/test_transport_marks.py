@@ -1,0 +1,234 @@
+"""Reactions to marks, of NewReno (RFC 3168) and DCTCP (RFC 8257), and both under random loss, reordering and marks."""
+
+from __future__ import annotations
+
+import random
+from fractions import Fraction
+
+import pytest
+from transport_bench import GBPS, MS, US
+
+from gradwire.jit.layout import R_DONE, S_DONE, S_TIMER
+from gradwire.protocols.transports.base import ONE as WHOLE
+from gradwire.protocols.transports.common.lost_packets import LOST
+from gradwire.protocols.transports.common.window import ALPHA, CWND, FLIGHT, NXT, SRTT, SSTHRESH
+from gradwire.protocols.transports.tcp.dctcp import Dctcp
+from gradwire.protocols.transports.tcp.tcp_newreno import TcpNewReno
+from gradwire.testing import FlowHarness, Word
+
+ONE = 1 << 16  # a window of one packet
+
+
+def sender(owner=TcpNewReno, packets=1000, **settings):
+    return FlowHarness(owner, packets, **settings)
+
+
+# --- NewReno ----------------------------------------------------------------------------------------------------
+
+
+def test_mark_halves_once_per_window():
+    flow = sender(ecn=True)
+    flow.pull()
+    flow.ack(0, 1, echo=1)
+    assert flow[CWND] == flow[SSTHRESH] == 5 * ONE
+    for sequence in range(1, 10):
+        flow.ack(sequence, sequence + 1, echo=1)
+        flow.pull()
+    assert flow[CWND] == 5 * ONE  # the window of the first mark: 0 to 9
+    flow.ack(10, 11, echo=1)
+    assert flow[CWND] == 5 * ONE >> 1
+
+
+def test_loss_and_mark_in_one_window_count_once():
+    flow = sender(ecn=True)
+    flow.pull()
+    for sequence in (1, 2, 3):
+        flow.ack(sequence, 0)
+    flow.ack(4, 0, echo=1)
+    assert flow[CWND] == 5 * ONE
+    marked = sender(ecn=True)
+    marked.pull()
+    marked.ack(0, 1, echo=1)
+    for sequence in (2, 3, 4):
+        marked.ack(sequence, 1)
+    assert marked[CWND] == 5 * ONE
+    assert marked.pull() == [1]
+
+
+def test_recovery_from_a_loss_in_a_window_that_was_reduced_holds_growth_to_its_own_end():
+    flow = sender(ecn=True)
+    flow.pull()
+    for sequence in range(7):
+        flow.ack(sequence, sequence + 1, echo=int(sequence == 0))
+        flow.pull()  # 5 allowed: 10 and 11 are new
+    assert flow[NXT] == 12
+    for sequence in (8, 9, 10):
+        flow.ack(sequence, 7)
+    assert flow[CWND] == 5 * ONE
+    assert flow.pull()[0] == 7
+    flow.ack(7, 11)
+    flow.pull()
+    flow.ack(11, 12)  # the window of the mark, 0 to 9, is long over, that of the loss ends here
+    assert flow[CWND] == 5 * ONE
+
+
+def test_mark_after_a_timeout_neither_opens_nor_freezes_the_window():
+    flow = sender(ecn=True)
+    flow.pull()
+    flow.fire()
+    flow.pull(now=2 * MS)
+    flow.ack(0, 1, echo=1, now=3 * MS)
+    assert flow[CWND] == 2 * ONE
+    flow.pull(now=3 * MS)
+    flow.ack(1, 2, now=3 * MS)
+    assert flow[CWND] == 3 * ONE
+
+
+# --- DCTCP -----------------------------------------------------------------------------------------------------
+
+
+def follow(patterns, g=Fraction(1, 16), window=10):
+    """Alpha of RFC 8257 after each observation window; patterns: (marked, acknowledged)."""
+    alpha = Fraction(1)
+    for marked, packets in patterns:
+        alpha = alpha * (1 - g) + g * Fraction(marked, packets)
+        yield alpha
+
+
+def test_alpha_follows_the_share_of_marks():
+    """The first window is the first packet alone, the next ones are the 10 packets that were out when it ended."""
+    flow = sender(Dctcp)
+    assert flow[ALPHA] == WHOLE
+    marked = {1, 2, 3, 14, 15, *range(21, 31)}
+    ends = {0: (0, 1), 9: (3, 9)}
+    flow[SSTHRESH] = 2 * ONE
+    flow.pull()
+    seen, counts, window, end = [], [0, 0], [], 0
+    for sequence in range(60):
+        flow.ack(sequence, sequence + 1, echo=int(sequence in marked))
+        counts[0] += sequence in marked
+        counts[1] += 1
+        if sequence + 1 >= end:
+            window.append(tuple(counts))
+            counts, end = [0, 0], flow[NXT]
+            seen.append(flow[ALPHA])
+        flow.pull()
+    assert (window[0], window[1]) == (ends[0], ends[9])
+    assert len(window) > 5
+    for alpha, expected in zip(seen, follow(window), strict=True):
+        assert abs(alpha - expected * WHOLE) < 20  # rounding down, once per window
+    assert seen[0] == WHOLE * 15 // 16
+    assert seen[1] == WHOLE * 15 // 16 + (WHOLE // 3 - WHOLE * 15 // 16) // 16
+
+
+def test_without_marks_alpha_goes_to_zero():
+    flow = sender(Dctcp, 100_000)
+    flow[SSTHRESH] = 2 * ONE
+    flow.pull()
+    for sequence in range(20_000):
+        flow.ack(sequence, sequence + 1)
+        flow.pull()
+    assert flow[ALPHA] == 0
+
+
+def test_first_mark_halves_because_alpha_starts_at_one():
+    flow = sender(Dctcp)
+    flow.pull()
+    flow.ack(0, 1, echo=1)
+    assert flow[ALPHA] == WHOLE
+    assert flow[CWND] == flow[SSTHRESH] == 5 * ONE
+
+
+def test_window_shrinks_by_half_of_alpha_once_per_window():
+    flow = sender(Dctcp)
+    flow[SSTHRESH] = 10 * ONE
+    flow.pull()
+    flow[ALPHA] = WHOLE // 4 * 16 // 15  # a quarter after the first window, which has no mark
+    flow.ack(0, 1)
+    flow.pull()
+    assert abs(flow[ALPHA] - WHOLE // 4) <= 1
+    before = flow[CWND]
+    flow.ack(1, 2, echo=1)
+    assert abs(flow[CWND] - before * 7 // 8) <= 4
+    assert flow[SSTHRESH] == flow[CWND]
+    out, after = flow[NXT], flow[CWND]
+    for sequence in range(2, out):
+        flow.ack(sequence, sequence + 1, echo=1)
+        flow.pull()
+        assert flow[CWND] == after  # neither smaller nor larger
+    flow.ack(out, out + 1, echo=1)
+    assert flow[CWND] < after
+
+
+def test_window_never_falls_below_two_packets():
+    flow = sender(Dctcp)
+    flow.pull()
+    for sequence in range(200):
+        flow.ack(sequence, sequence + 1, echo=1)
+        flow.pull()
+    assert flow[CWND] == 2 * ONE
+
+
+def test_losses_are_treated_as_newreno_treats_them():
+    flow = sender(Dctcp)
+    flow.pull()
+    flow[ALPHA] = 0
+    for sequence in (1, 2, 3):
+        flow.ack(sequence, 0)
+    assert flow[CWND] == 5 * ONE
+    assert flow.pull() == [0]
+
+
+@pytest.mark.parametrize("rate", [10**7, 800 * GBPS])
+@pytest.mark.parametrize("owner", [TcpNewReno, Dctcp])
+def test_numbers_fit_64_bits_on_slow_and_fast_links(owner, rate):
+    flow = sender(owner, 1 << 18, rate=rate, word=Word, base_rtt=100 * MS if rate == 10**7 else US)
+    flow[SSTHRESH] = flow[CWND] = (1 << 21) * ONE
+    flow[NXT] = flow[FLIGHT] = 1 << 14
+    for sequence in range(100):
+        flow.ack(sequence, sequence + 1, echo=sequence % 7 == 0, now=sequence * 10**12)
+        flow.pull(sequence * 10**12, most=2)
+    assert flow[CWND] > 0
+    assert flow[SRTT] >= 0
+    flow.fire()
+    assert flow[LOST] == flow[NXT] - 100
+
+
+# --- everything together --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("owner", [TcpNewReno, Dctcp])
+@pytest.mark.parametrize("loss", [0.0, 0.02, 0.3])
+@pytest.mark.parametrize("seed", range(4))
+def test_counts_agree_with_the_scoreboard_whatever_happens(owner, loss, seed):
+    """Packets and acknowledgements are lost, overtaken and marked at random; the network is a bag."""
+    rng = random.Random(seed)
+    flow = FlowHarness(owner, 300, ecn=True, word=Word)
+    now, bag = 0, []
+    for _ in range(100_000):
+        for sequence in flow.pull(now):
+            bag.append(("data", sequence, 0))
+        acked, lost, sent = set(flow.bits(0)), set(flow.bits(1)), flow[NXT]
+        out = [i for i in range(sent) if i not in acked and i not in lost]
+        assert flow[FLIGHT] == len(out)
+        waiting = [i for i in lost if i not in acked]
+        assert flow[LOST] == len(waiting)
+        assert flow[CWND] >= ONE
+        assert flow[S_TIMER] > 0
+        now += rng.randrange(1, US)
+        if not bag or flow[S_TIMER] <= now:
+            now = max(now, flow[S_TIMER])
+            flow.fire()
+            continue
+        kind, sequence, argument = bag.pop(min(len(bag) - 1, int(rng.expovariate(0.5))))
+        if rng.random() < loss:
+            continue
+        if kind == "data":
+            reply = flow.data(sequence, ce=int(rng.random() < 0.1))
+            bag.append((reply.echo, sequence, reply.argument))
+        else:
+            flow.ack(sequence, argument, echo=kind, now=now)
+            if flow[S_DONE]:
+                break
+    assert flow[S_DONE] == flow.at_receiver(R_DONE) == 1
+    assert flow[S_TIMER] == 0

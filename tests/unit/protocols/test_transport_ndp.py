@@ -1,0 +1,200 @@
+"""NDP by hand: the first window, answers and pulls, what is sent again, time-outs.
+
+100 Gbps, packets of 4154 bytes on the wire, 332 320 ps each; base round trip 10 us: 31 packets hold it."""
+
+from __future__ import annotations
+
+import pytest
+from transport_bench import MS, US
+
+from gradwire.jit.layout import A_PRIORITY, ACK, NACK, PULL, R_DONE, R_PULLED, R_PULLS, S_DATA, S_DONE, S_TIMER
+from gradwire.protocols.transports.ndp import Ndp
+from gradwire.testing import FlowHarness
+
+FIRST = 4
+
+
+class Ndps(FlowHarness):
+    """Both ends, and the receiving host's queue of pulls. A first window of four packets."""
+
+    def __init__(self, packets, **fields):
+        super().__init__(Ndp, packets, base_rtt=10 * US, **{"initial_window": FIRST} | fields)
+
+    def arrives(self, sequence, cut=False, now=0):
+        """A packet, or its header, reaches the receiver. Returns the kind of the answer and whether a pull was asked
+        for."""
+        said = self.header(sequence, now) if cut else self.data(sequence, now=now)
+        self.M[self.r + R_PULLS] += said.pulls
+        return said.kind, said.pulls
+
+    def pulled(self, lose=False, now=0):
+        """The host sends the next pull."""
+        assert self.at_receiver(R_PULLS) > 0
+        self.M[self.r + R_PULLS] -= 1
+        self.M[self.r + R_PULLED] += 1
+        if not lose:
+            self.control(PULL, 0, self.at_receiver(R_PULLED), now=now)
+
+
+def test_the_first_window_is_a_round_trip_and_a_packet():
+    flow = FlowHarness(Ndp, 100, base_rtt=10 * US)
+    assert flow.pull() == list(range(32))
+
+
+def test_short_messages_go_at_once():
+    assert Ndps(3).pull() == [0, 1, 2]
+
+
+def test_every_pull_brings_one_packet():
+    flow = Ndps(10)
+    assert flow.pull() == [0, 1, 2, 3]
+    for sequence in range(3):
+        assert flow.arrives(sequence) == (ACK, 1)
+        flow.ack(sequence)
+        assert flow.pull() == []
+    flow.pulled()
+    assert flow.pull() == [4]
+    flow.pulled()
+    assert flow.pull() == [5]
+
+
+def test_lost_pulls_are_made_up_for_by_the_next_and_late_ones_do_nothing():
+    flow = Ndps(20)
+    flow.pull()
+    for sequence in range(4):
+        flow.arrives(sequence)
+    flow.pulled(lose=True)
+    flow.pulled(lose=True)
+    flow.pulled()
+    assert flow.pull() == [4, 5, 6]
+    flow.control(PULL, 0, 2)
+    assert flow.pull() == []
+
+
+def test_acknowledgements_tell_of_pulls_too():
+    flow = Ndps(20)
+    flow.pull()
+    flow.arrives(0)
+    flow.pulled(lose=True)
+    said = flow.data(1)
+    assert (said.kind, said.argument) == (ACK, 1)
+    flow.control(said.kind, 1, said.argument)
+    assert flow.pull() == [4]
+
+
+def test_a_header_is_answered_and_its_packet_goes_first_when_pulled():
+    flow = Ndps(20)
+    flow.pull()
+    assert flow.arrives(0) == (ACK, 1)
+    for sequence in (1, 3):
+        assert flow.arrives(sequence, cut=True) == (NACK, 1)
+        flow.control(NACK, sequence, 0)
+    assert flow.pull() == []
+    for _ in range(3):
+        flow.pulled()
+    assert flow.pull() == [1, 3, 4]
+
+
+def test_a_pull_that_came_before_the_answer_to_the_header_is_kept():
+    flow = Ndps(4)
+    flow.pull()
+    flow.arrives(2, cut=True)
+    flow.pulled()
+    assert flow.pull() == []
+    flow.control(NACK, 2, 1)
+    assert flow.pull() == [2]
+
+
+@pytest.mark.parametrize("cut", [0, 1, 3])
+def test_no_more_pulls_than_packets_to_be_sent(cut):
+    """Ten packets in all; `cut` of the first window come as headers: six and `cut` are to be pulled."""
+    flow = Ndps(10)
+    under_way, again, pulls = flow.pull(), set(range(cut)), 0
+    while under_way:
+        sequence = under_way.pop(0)
+        kind, asked = flow.arrives(sequence, cut=sequence in again)
+        assert (kind == NACK) == (sequence in again)
+        again.discard(sequence)
+        flow.control(kind, sequence, flow.at_receiver(R_PULLED))
+        pulls += asked
+        if flow.at_receiver(R_PULLS):
+            flow.pulled()
+        under_way += flow.pull()
+    assert pulls == 6 + cut
+    assert (flow[S_DONE], flow[S_TIMER]) == (1, 0)
+
+
+def test_pulls_are_dropped_when_the_message_is_complete():
+    flow = Ndps(6)
+    flow.pull()
+    for sequence in range(4):
+        flow.arrives(sequence)
+    assert flow.at_receiver(R_PULLS) == 2
+    flow.arrives(4)
+    assert flow.at_receiver(R_DONE) == 0
+    assert flow.arrives(5) == (ACK, 0)
+    assert (flow.at_receiver(R_DONE), flow.at_receiver(R_PULLS)) == (1, 0)
+
+
+def test_what_is_there_already_is_acknowledged_and_nothing_asked_for():
+    flow = Ndps(20)
+    flow.pull()
+    flow.arrives(1)
+    flow.arrives(0)
+    assert flow.arrives(1, cut=True)[0] == ACK
+    said = flow.data(1)
+    assert said.kind == ACK
+
+
+def test_time_counts_per_packet():
+    """Packet 1 is not heard of for 1 ms; packet 4, sent later, has time until 1.5 ms. No pull is needed."""
+    flow = Ndps(20)
+    assert flow.pull(0) == [0, 1, 2, 3]
+    assert flow[S_TIMER] == MS
+    flow.arrives(0)
+    for sequence in (0, 2, 3):
+        flow.ack(sequence, 0, now=10 * US)
+    flow.pulled(now=MS // 2)
+    assert flow.pull(MS // 2) == [4]
+    assert flow.fire() == MS
+    assert flow.pull(MS) == [1]
+    assert flow[S_TIMER] == MS + MS // 2
+
+
+def test_time_outs_in_a_row_take_twice_as_long_each():
+    flow = Ndps(2, initial_window=2)
+    flow.pull(0)
+    times = []
+    while len(times) < 3:
+        now = flow.fire()
+        if flow.pull(now):
+            times.append(now)
+    assert times == [MS, MS + 2 * MS, MS + 2 * MS + 4 * MS]
+
+
+def test_where_pulls_do_not_come_one_packet_asks_for_them():
+    flow = Ndps(20)
+    flow.pull(0)
+    for sequence in range(4):
+        flow.arrives(sequence)
+        flow.ack(sequence, 0, now=10 * US)
+    for _ in range(4):
+        flow.pulled(lose=True)
+    assert flow.pull(10 * US) == []
+    now = flow.fire()
+    if not flow.pull(now):
+        now = flow.fire()
+        assert flow.pull(now) == [4]
+    assert now <= MS + 20 * US
+    said = flow.data(4, now=now)
+    flow.control(said.kind, 4, said.argument, now=now + 10 * US)
+    assert flow.pull(now + 10 * US) == [5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("asked, below", [(0, 1), (6, 7), (7, 7)])
+def test_data_goes_below_what_controls_it(asked, below):
+    for below_control in (True, False):
+        flow = Ndps(2, below_control=below_control)
+        flow[S_DATA] = asked << A_PRIORITY
+        flow.run["start"](flow.M, flow.k, flow.f, 0)
+        assert flow[S_DATA] >> A_PRIORITY & 7 == (below if below_control else asked)

@@ -1,0 +1,368 @@
+"""NSCC by hand: the four cases of an acknowledgement, fast increase, quick adapt, headers, losses.
+
+100 Gbps and a base round trip of 12 us, for which the specification has its gains: alpha is 4 times 9 us (the target)
+over 12 us, 3 packets. Packets of 4154 bytes on the wire take 332 320 ps, so the largest window is 54.16 packets."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from transport_bench import GBPS, MS, US
+
+from gradwire.jit.layout import ACK, BLOCKED, NACK, S_DONE, S_TIMER
+from gradwire.protocols.transports.common.window import CWND, FLIGHT, NXT, SHIFT
+from gradwire.protocols.transports.ultra_ethernet.nscc import Nscc
+from gradwire.protocols.transports.ultra_ethernet.nscc_window import (
+    APPLIED_AT,
+    AVERAGE,
+    AVERAGED_AT,
+    BASE,
+    LOWERED_AT,
+    TO_IGNORE,
+)
+from gradwire.testing import FlowHarness, Word
+
+TRIP = 12 * US
+TARGET = 9 * US
+LARGEST = 1.5 * TRIP / (4154 * 80)
+
+
+class Flow(FlowHarness):
+    """A flow whose packets come back one by one, after a round trip of the test's choice."""
+
+    def __init__(self, window=None, packets=4000, **fields):
+        super().__init__(Nscc, packets, base_rtt=TRIP, **{"eta": 0.0} | fields)
+        self.out, self.sent = [], 0
+        if window is not None:
+            self[CWND] = window << SHIFT
+
+    @property
+    def window(self):
+        return self[CWND] / (1 << SHIFT)
+
+    def send(self, now):
+        """Send what the window allows at `now`."""
+        self.sent = now
+        self.out += self.pull(now)
+
+    def answers(self, count, delay=0, marked=False):
+        """The next `count` packets come back, all at once, having waited for `delay`. Nothing is sent."""
+        for _ in range(count):
+            self.ack(self.out.pop(0), 0, echo=int(marked), now=self.sent + TRIP + delay)
+
+    def settled(self, now):
+        """As if everything had last been adjusted, lowered and averaged at `now`."""
+        for word in (APPLIED_AT, LOWERED_AT, AVERAGED_AT):
+            self[word] = now
+
+
+def begun(window, delay, **fields):
+    """A flow with that window, all of it sent, whose last adjustment is not a round trip ago when it comes back."""
+    flow = Flow(window, **fields)
+    flow.send(0)
+    flow.settled(TRIP + delay)
+    return flow
+
+
+# --- the four cases -----------------------------------------------------------------------------------------------------
+
+
+def test_it_starts_with_the_largest_window():
+    flow = Flow()
+    assert flow.window == pytest.approx(LARGEST, abs=0.01)
+    assert len(flow.pull()) == 54
+
+
+@pytest.mark.parametrize("delay, part", [(2 * US, 7 / 9), (4_500_000, 1 / 2), (8_999_000, 0)])
+def test_proportional_increase(delay, part):
+    """Nine packets of 20: 9 * 3 / 20 of a packet, times the distance to the target. It is applied with the ninth."""
+    flow = begun(20, delay)
+    flow.answers(8, delay)
+    assert flow.window == 20
+    flow.answers(1, delay)
+    assert flow.window == pytest.approx(20 + part * 27 / 20, abs=0.002)
+
+
+@pytest.mark.parametrize("delay", [TARGET, 3 * TARGET])
+def test_fair_increase(delay):
+    """Nine packets of 20, whatever the delay: 9 * 5 / 20."""
+    flow = begun(20, delay)
+    flow.answers(9, delay)
+    assert flow.window == pytest.approx(20 + 45 / 20, abs=0.001)
+
+
+def test_a_small_window_grows_by_more_of_itself():
+    flow = begun(10, TARGET)
+    flow.answers(9, TARGET)
+    assert flow.window == pytest.approx(10 + 45 / 10, abs=0.001)
+
+
+@pytest.mark.parametrize("delay", [0, 2 * US, TARGET - 1000])
+def test_marks_without_delay_change_nothing(delay):
+    flow = begun(20, delay)
+    flow[AVERAGE], flow[LOWERED_AT] = 50 * US, 0
+    flow.answers(20, delay, marked=True)
+    assert flow.window == 20
+
+
+def test_multiplicative_decrease_goes_by_the_average_and_once_per_round_trip():
+    """Average 18 us: 0.8 * (18 - 9) / 18 = 0.4 off."""
+    flow = begun(20, 18 * US)
+    flow[LOWERED_AT], flow[AVERAGE] = 0, 18 * US
+    flow.answers(1, 18 * US, marked=True)
+    assert flow.window == pytest.approx(12, abs=0.001)
+    flow.answers(10, 18 * US, marked=True)
+    assert flow.window == pytest.approx(12, abs=0.001)
+    flow[LOWERED_AT] = 18 * US - 1
+    flow.answers(1, 18 * US, marked=True)
+    assert flow.window == pytest.approx(12 * 0.6, abs=0.001)
+
+
+def test_a_decrease_leaves_at_least_half():
+    """0.8 * (90 - 9) / 90 would be 0.72."""
+    flow = begun(20, 90 * US)
+    flow[LOWERED_AT], flow[AVERAGE] = 0, 90 * US
+    flow.answers(1, 90 * US, marked=True)
+    assert flow.window == pytest.approx(10, abs=0.001)
+
+
+def test_the_average_weighs_samples_by_time():
+    flow = begun(20, 18 * US)
+    flow[AVERAGED_AT] = TRIP + 18 * US - TRIP // 4
+    flow.answers(1, 18 * US)
+    assert flow[AVERAGE] == pytest.approx(18 * US / 4, rel=0.001)
+    flow.answers(5, 18 * US)
+    assert flow[AVERAGE] == pytest.approx(18 * US / 4, rel=0.001)
+
+
+def test_eta_is_added_once_per_round_trip():
+    flow = begun(20, TARGET - 1000, eta=0.15)
+    flow.answers(18, TARGET - 1000, marked=True)
+    assert flow.window == 20
+    flow[APPLIED_AT] -= TRIP
+    flow.answers(2, TARGET - 1000, marked=True)
+    assert flow.window == pytest.approx(20.15, abs=0.001)
+
+
+def test_gains_are_scaled_with_the_bandwidth_delay_product():
+    """At 400 Gbps: four times fi."""
+    flow = Flow(20, rate=400 * GBPS)
+    flow.send(0)
+    flow.settled(TRIP + TARGET)
+    flow.answers(9, TARGET)
+    assert flow.window == pytest.approx(20 + 4 * 45 / 20, abs=0.01)
+
+
+# --- fast increase --------------------------------------------------------------------------------------------------------
+
+
+def clear(**fields):
+    """A window of 30 packets, all of which came back without delay, and the next 30 sent."""
+    flow = begun(30, 0, alpha=0.0, **fields)
+    flow.answers(30)
+    flow.send(TRIP)
+    flow.settled(2 * TRIP)
+    return flow
+
+
+def test_after_a_window_without_delay_every_packet_adds_a_quarter():
+    flow = clear()
+    assert flow.window == 30
+    for number in range(1, 9):
+        flow.answers(1)
+        assert flow.window == pytest.approx(30 + number / 4, abs=0.001)
+
+
+def test_it_goes_on_when_the_window_is_above_what_came_without_delay():
+    flow = clear(fi_scale=2.0)
+    flow.answers(5)
+    assert flow.window == pytest.approx(40, abs=0.001)
+
+
+@pytest.mark.parametrize("delay, marked", [(2 * US, False), (TARGET, True)])
+def test_the_first_delay_ends_it(delay, marked):
+    flow = clear()
+    flow.answers(4)
+    flow.answers(1, delay, marked)
+    flow.answers(8)
+    assert flow.window == pytest.approx(31, abs=0.001)
+
+
+def test_it_never_passes_the_largest_window():
+    flow = Flow(50)
+    for _ in range(8):
+        flow.send(flow.sent + TRIP)
+        flow.answers(len(flow.out))
+    assert flow.window == pytest.approx(LARGEST, abs=0.01)
+
+
+def test_a_shorter_round_trip_is_the_base_from_then_on():
+    flow = begun(20, 0)
+    flow.ack(flow.out.pop(0), 0, now=TRIP // 2)
+    assert flow[BASE] == TRIP // 2
+    for _ in range(8):
+        flow.send(flow.sent + TRIP)
+        flow.ack(flow.out.pop(0), 0, now=flow.sent + TRIP // 2)
+    flow[CWND] = 50 << SHIFT
+    flow[APPLIED_AT] = 0
+    flow.ack(flow.out.pop(0), 0, now=flow.sent + TRIP)
+    assert flow.window == pytest.approx(LARGEST / 2, abs=0.01)
+
+
+# --- headers and quick adapt ----------------------------------------------------------------------------------------------
+
+
+def test_a_header_says_what_is_missing():
+    flow = Flow(20)
+    flow.data(0)
+    assert (flow.header(5).kind, flow.header(5).argument) == (NACK, 1)
+    assert flow.header(0).kind == ACK
+
+
+def test_a_header_costs_its_packet_and_the_packet_goes_first_again():
+    flow = Flow(20)
+    flow.send(0)
+    flow.control(NACK, 7, 0, now=TRIP)
+    flow.control(NACK, 4, 0, now=TRIP)
+    assert (flow.window, flow[FLIGHT]) == (18, 18)
+    assert flow.pull(TRIP) == []
+    flow.answers(1)
+    assert flow.pull(TRIP) == [4]
+    flow.answers(1)
+    assert flow.pull(TRIP) == [7]
+
+
+def test_a_packet_can_be_cut_again():
+    flow = Flow(20)
+    flow.send(0)
+    flow.control(NACK, 3, 0, now=TRIP)
+    flow.control(NACK, 3, 0, now=TRIP)
+    assert (flow.window, flow[FLIGHT]) == (19, 19)
+    flow.answers(1)
+    assert flow.pull(TRIP) == [3]
+    flow.control(NACK, 3, 0, now=2 * TRIP)
+    flow.answers(1)
+    assert flow.pull(2 * TRIP) == [3]
+
+
+def congested(arrived):
+    """All of a first window sent; one packet opens the period; `arrived` come within it, then a header after it."""
+    flow = Flow()
+    flow.send(0)
+    flow.answers(1, 2 * US)
+    end = TRIP + 2 * US + TRIP + TARGET
+    for number in range(arrived):
+        flow.ack(flow.out.pop(0), 0, now=TRIP + 3 * US + number)
+    window = flow.window
+    flow.control(NACK, flow.out.pop(0), 0, now=end)
+    return flow, window, end
+
+
+@pytest.mark.parametrize("arrived", [0, 1, 3, 6])
+def test_quick_adapt_sets_the_window_to_what_arrived(arrived):
+    """Less than 54.16 / 8 = 6.77 packets; one at least."""
+    flow, _, _ = congested(arrived)
+    assert flow.window == max(arrived, 1)
+
+
+def test_quick_adapt_leaves_flows_alone_that_get_enough():
+    flow, window, _ = congested(7)
+    assert flow.window == pytest.approx(window - 1)
+
+
+def test_headers_before_the_end_of_the_period_cost_a_packet_each():
+    flow = begun(20, 2 * US)
+    flow.answers(1, 2 * US)
+    for number in (5, 6):
+        flow.control(NACK, number, 0, now=TRIP + 3 * US)
+    assert flow.window == 18
+
+
+def test_quick_adapt_can_be_off():
+    flow = begun(20, 2 * US, quick_adapt=False)
+    flow.answers(1, 2 * US)
+    flow.control(NACK, 5, 0, now=MS)
+    assert flow.window == 19
+
+
+def test_marks_of_what_was_out_there_are_ignored_after_it():
+    """54 sent, 1 + 3 came, 1 was cut: 49 are out there. Marks do not count until they are answered, and ten
+    packets out of order are no loss yet."""
+    flow, _, end = congested(3)
+    assert flow[TO_IGNORE] == flow[FLIGHT] == 49
+    flow[AVERAGE], flow[LOWERED_AT] = 50 * US, 0
+    flow.ack(flow.out.pop(10), 0, echo=1, now=end)
+    for number in range(47):
+        flow.ack(flow.out.pop(0), 0, echo=1, now=end + number)
+    assert flow.window == 3
+    flow.ack(flow.out.pop(0), 0, echo=1, now=end + 48)
+    assert flow.window == pytest.approx(1.5, abs=0.2)
+
+
+def test_without_trimming_a_long_delay_is_enough():
+    """Target 12 us, threshold 48 us."""
+    for delay, adapted in ((48 * US, False), (49 * US, True)):
+        flow = Flow(20, trimming=False)
+        flow.send(0)
+        flow.answers(1, 2 * US)
+        flow.answers(2, 2 * US)
+        flow.settled(TRIP + delay)
+        flow.answers(1, delay)
+        assert (flow.window == 3) == adapted
+
+
+# --- losses ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_packet_overtaken_by_one_and_a_half_windows_is_lost():
+    flow = Flow(10, eta=0.0, alpha=0.0, fi=0.0, fi_scale=0.0)
+    flow.send(0)
+    lost = flow.out.pop(0)
+    highest = 0
+    now = 0
+    while highest <= lost + 15:
+        now += TRIP
+        highest = flow.out.pop(0)
+        flow.ack(highest, 0, now=now)
+        again = flow.pull(now)
+        if highest <= lost + 15:
+            assert lost not in again
+            flow.out += again
+    assert again == [lost]
+    assert flow.window == 9
+
+
+def test_a_time_out_costs_the_window_what_was_out_there():
+    flow = Flow(20)
+    flow.pull(0, most=12)
+    assert flow.fire() == 100 * US
+    assert (flow.window, flow[FLIGHT]) == (8, 0)
+    assert flow.pull(100 * US) == list(range(8))
+    assert flow[S_TIMER] == 300 * US
+
+
+def test_nothing_overflows_whatever_comes():
+    """Random answers at random times at 800 Gbps over a millisecond: every word fits 64 bits, and it comes to an end."""
+    dice = random.Random(5)
+    for trial in range(6):
+        flow = FlowHarness(
+            Nscc, 300, base_rtt=MS, rate=800 * GBPS, word=Word, trimming=trial % 2 == 0, max_window=50.0, alpha=1000.0,
+            fi=1000.0, eta=1000.0, fi_scale=1000.0,
+        )  # fmt: skip
+        now, out = 1, []
+        while not flow[S_DONE]:
+            out += flow.pull(now, most=40)
+            now += dice.choice((1000, US, MS))
+            if out and dice.random() < 0.7:
+                sequence = out.pop(dice.randrange(len(out)))
+                if dice.random() < 0.2:
+                    flow.control(NACK, sequence, 0, now=now)
+                else:
+                    said = flow.data(sequence)
+                    flow.control(ACK, sequence, said.argument, dice.randrange(2), now=now)
+            elif flow[S_TIMER]:
+                now = max(now, flow.fire())
+            assert flow[CWND] >= 1 << SHIFT
+        assert flow[NXT] == 300
+        assert flow.run["pull"](flow.M, flow.k, flow.f, Word(now)) == BLOCKED

@@ -1,0 +1,144 @@
+"""pFabric by hand: the window, what is left, time-outs and probes.
+
+100 Gbps, packets of 4162 bytes on the wire, 332 960 ps each; base round trip 10 us: 31 packets hold it."""
+
+from __future__ import annotations
+
+from transport_bench import US
+
+from gradwire.jit.layout import BITMAP, PULL_PROBE, R_DONE, S_DONE, S_RIDER, S_TIMER
+from gradwire.protocols.transports.common.window import CWND, SHIFT
+from gradwire.protocols.transports.pfabric import PROBES, PFabric
+from gradwire.testing import FlowHarness
+
+BASE = 10 * US
+RTO = 3 * BASE
+
+
+def flow_of(packets, **fields):
+    return FlowHarness(PFabric, packets, base_rtt=BASE, **fields)
+
+
+def window(flow):
+    return flow[CWND] >> SHIFT
+
+
+def test_the_window_is_a_round_trip_and_stays():
+    flow = flow_of(1000)
+    assert flow.pull() == list(range(31))
+    for sequence in range(31):
+        flow.ack(sequence, sequence + 1, now=BASE)
+    assert window(flow) == 31
+    assert flow.pull(BASE) == list(range(31, 62))
+
+
+def test_what_is_left_is_what_has_not_been_acknowledged():
+    flow = flow_of(100)
+    assert flow[S_RIDER] == 100
+    flow.pull()
+    assert flow[S_RIDER] == 100
+    for left, sequence in ((99, 5), (98, 7), (98, 7)):
+        flow.ack(sequence, 0, now=BASE)
+        assert flow[S_RIDER] == left
+    flow.ack(0, 6, now=BASE)
+    assert flow[S_RIDER] == 93
+
+
+def test_losses_are_found_by_the_time_out_alone_and_all_out_there_goes_again():
+    flow = flow_of(8)
+    flow.pull(0)
+    for sequence in (1, 2, 3, 4, 5, 7):
+        flow.ack(sequence, 0, now=BASE)
+        assert flow.pull(BASE) == []
+    assert flow.fire() == RTO
+    assert flow.pull(RTO) == [0]
+    flow.ack(0, 6, now=RTO + BASE)
+    assert flow.pull(RTO + BASE) == [6]
+
+
+def test_slow_start_follows_with_half_of_the_window_as_its_threshold():
+    """Of 20 packets out there: threshold 10. Windows 1, 2, 4, 8, 10, and a packet more per round trip."""
+    flow = flow_of(400, window=20)
+    flow.pull(0)
+    now = flow.fire()
+    windows = []
+    sent = flow.pull(now)
+    for _ in range(6):
+        windows.append(window(flow))
+        now += BASE
+        under_way, sent = sent, []
+        for sequence in under_way:
+            flow.ack(sequence, sequence + 1, now=now)
+            sent += flow.pull(now)
+    assert windows == [1, 2, 4, 8, 10, 11]
+
+
+def test_time_outs_are_all_alike():
+    flow = flow_of(50)
+    times = [0]
+    for _ in range(4):
+        flow.pull(times[-1])
+        times.append(flow.fire())
+    assert times == [0, RTO, 2 * RTO, 3 * RTO, 4 * RTO]
+
+
+def chronic(packets=50, **fields):
+    """A flow after five time-outs in a row, and the time."""
+    flow, now = flow_of(packets, **fields), 0
+    for number in range(5):
+        sent = flow.pull(now)
+        assert len(sent) == (31 if number == 0 else 1)
+        now = flow.fire()
+    return flow, now
+
+
+def test_after_five_time_outs_in_a_row_it_only_probes():
+    flow, now = chronic()
+    for number in range(1, 4):
+        assert flow.pull(now) == [PULL_PROBE]
+        assert flow[PROBES] == number
+        assert flow[S_TIMER] == now + RTO
+        now = flow.fire()
+
+
+def test_anything_that_comes_back_ends_the_row():
+    flow, now = flow_of(50), 0
+    for number in range(12):
+        assert flow.pull(now)[0] < PULL_PROBE
+        now = flow.fire()
+        if number % 4 == 3:
+            flow.ack(20, 0, now=now)
+
+
+def test_the_answer_to_a_probe_starts_it_again():
+    flow, now = chronic()
+    flow.pull(now)
+    for sequence in range(3):
+        flow.data(sequence)
+    said = flow.probe(0)
+    assert (said.kind, said.argument) == (BITMAP, 3)
+    now += 2 * BASE
+    flow.control(said.kind, 0, said.argument, now=now)
+    assert flow[S_RIDER] == 47
+    assert flow[S_TIMER] == now + RTO
+    assert flow.pull(now) == [3, 4, 5, 6]  # three packets acknowledged: slow start
+
+
+def test_the_answer_that_nothing_has_come_starts_it_with_one_packet():
+    flow, now = chronic()
+    flow.pull(now)
+    flow.control(BITMAP, 0, 0, now=now + BASE)
+    assert flow.pull(now + BASE) == [0]
+    assert flow[S_TIMER] == now + BASE + RTO
+    assert flow[S_RIDER] == 50
+
+
+def test_the_answer_to_a_probe_may_be_that_all_is_there():
+    flow, now = chronic(31)
+    flow.pull(now)
+    for sequence in range(31):
+        flow.data(sequence)
+    assert flow.at_receiver(R_DONE) == 1
+    said = flow.probe(0)
+    flow.control(said.kind, 0, said.argument, now=now + BASE)
+    assert (flow[S_DONE], flow[S_RIDER], flow[S_TIMER]) == (1, 0, 0)

@@ -1,0 +1,185 @@
+"""TIMELY against its rule, worked by hand, and over the fabric.
+
+100 Gbps, packets of 4154 bytes on the wire: one takes 332 320 ps on the line, which is taken off every round trip. Segments
+are one packet, unless a test says otherwise; base round trip 20 us."""
+
+from __future__ import annotations
+
+import pytest
+from transport_bench import GBPS, US, Flow, play, star_of
+
+from gradwire.jit.layout import S_GAP, S_LINE
+from gradwire.protocols.transports.base import ONE
+from gradwire.protocols.transports.common.window import RECOVER
+from gradwire.protocols.transports.roce.timely import CALM, LAST_RTT, RATE, SLOPE, Timely
+from gradwire.testing import FlowHarness, Word, transport
+
+BASE = 20 * US
+OWN = 4154 * 80
+T_LOW, T_HIGH, BETA = 50 * US, 500 * US, 0.8
+ADD = 1048  # 10 Mbps of 10 Gbps in 20 bits
+
+
+class Clocked:
+    """A sender whose packets come back one by one, each after the round trip that the test says."""
+
+    def __init__(self, rate=ONE, packets=1000, word=int, **settings):
+        settings = {"segment": 4096, "ewma": 1.0} | settings
+        self.flow = FlowHarness(Timely, packets, base_rtt=BASE, word=word, **settings)
+        self.flow[RATE] = rate
+        self.now = 0
+        self.next = 0
+
+    def __getitem__(self, word):
+        return self.flow[word]
+
+    def round(self, rtt):
+        """The next packet is acknowledged after `rtt`, its own serialisation not counted. Returns the rate."""
+        assert self.flow.pull(self.now, most=1) == [self.next]
+        self.now += rtt + OWN
+        self.flow.ack(self.next, self.next + 1, now=self.now)
+        self.next += 1
+        return self.flow[RATE]
+
+
+def test_starts_at_line_rate():
+    flow = Clocked()
+    assert (flow[RATE], flow[S_GAP]) == (ONE, flow[S_LINE])
+    assert flow.flow.pull(most=500) == list(range(500))  # no window
+
+
+def test_below_t_low_it_rises_whatever_the_gradient():
+    flow = Clocked(rate=ONE // 2)
+    assert flow.round(20 * US) == ONE // 2 + ADD
+    assert flow.round(49 * US) == ONE // 2 + 2 * ADD
+    assert flow[S_GAP] == flow[S_LINE] * ONE // flow[RATE]
+
+
+def test_above_t_high_it_falls_by_the_excess():
+    """1 ms: beta (1 - 500 / 1000) = 0.4."""
+    flow = Clocked(rate=ONE // 2)
+    assert flow.round(1000 * US) == pytest.approx(0.6 * ONE / 2, rel=1e-4)
+
+
+def test_rising_round_trips_lower_it_by_the_gradient():
+    """From 100 to 110 us: 10 us over a smallest round trip of 20 us is 0.5, so it falls by 0.4 of itself."""
+    flow = Clocked(rate=ONE // 2)
+    flow.round(100 * US)  # the first one has no gradient, which is not a rise
+    rate = flow[RATE]
+    assert rate == ONE // 2 + ADD
+    assert flow.round(110 * US) == pytest.approx(rate * (1 - 0.8 * 0.5), rel=1e-4)
+
+
+def test_a_steep_gradient_counts_as_one_and_halves_at_most():
+    """beta * 1 = 0.8 would leave a fifth; no step leaves less than half."""
+    flow = Clocked(rate=ONE // 2)
+    flow.round(100 * US)
+    rate = flow[RATE]
+    assert flow.round(200 * US) == rate >> 1
+
+
+def test_the_gradient_is_smoothed():
+    """Weight 7/8: a difference of 10 us counts 8.75 us, and the next one, of none, 8.75 / 8."""
+    flow = Clocked(rate=ONE // 2, ewma=0.875)
+    flow.round(100 * US)
+    flow.round(110 * US)
+    assert flow[SLOPE] == 10 * US * 7 // 8
+    flow.round(110 * US)
+    assert flow[SLOPE] == pytest.approx(10 * US * 7 / 64, rel=1e-4)
+
+
+def test_hyperactive_increase_from_the_fifth_calm_completion():
+    flow = Clocked(rate=ONE // 4)
+    steps, before = [], ONE // 4
+    for _ in range(7):
+        rate = flow.round(100 * US)
+        steps.append((rate - before) // ADD)
+        before = rate
+    assert steps == [1, 1, 1, 1, 5, 5, 5]
+    flow.round(101 * US)
+    assert flow[CALM] == 0
+    before = flow[RATE]
+    assert flow.round(101 * US) == before + ADD
+
+
+def test_a_segment_counts_once_with_its_last_packet():
+    flow = Clocked(rate=ONE // 2, segment=4 * 4096)
+    for rtt in (100, 300, 200):
+        assert flow.round(rtt * US) == ONE // 2
+    flow.round(120 * US)
+    assert (flow[LAST_RTT], flow[RATE]) == (120 * US, ONE // 2 + ADD)
+
+
+@pytest.mark.parametrize("floor", [10, 1000])
+def test_it_stays_between_floor_and_line(floor):
+    flow = Clocked(floor=floor)
+    for _ in range(100):
+        flow.round(20 * US)
+    assert flow[RATE] == ONE
+    for _ in range(100):
+        flow.round(5000 * US)
+    assert flow[RATE] == ONE // floor
+
+
+def test_a_loss_halves_once_per_round_trip_and_is_repaired():
+    flow = FlowHarness(Timely, 1000, base_rtt=BASE)
+    flow.pull(0, most=30)
+    for sequence in (1, 2, 3, 5, 6, 7, 9):
+        flow.ack(sequence, 0, now=30 * US)
+    assert flow[RATE] == pytest.approx(ONE / 2, abs=2 * ADD)
+    assert flow[RECOVER] == 30
+    assert flow.pull(30 * US, most=2) == [0, 4]
+
+
+def test_a_time_out_sends_everything_again_at_half_the_rate():
+    flow = FlowHarness(Timely, 20, base_rtt=BASE)
+    flow.pull(0)
+    now = flow.fire()
+    assert flow[RATE] == ONE // 2
+    assert flow.pull(now) == list(range(20))
+    flow.ack(5, 0, now=now + 30 * US)
+    assert flow[LAST_RTT] == 0  # sent twice: measures nothing
+
+
+def test_no_word_overflows():
+    flow = Clocked(word=Word, packets=10)
+    for rtt in (10**13, 1, 10**13):
+        flow.round(rtt)
+    assert flow[RATE] >= ONE // 1000
+
+
+def test_it_falls_once_per_round_trip():
+    """Five packets that waited in the same queue."""
+    flow = FlowHarness(Timely, 100, base_rtt=BASE, segment=4096)
+    flow.pull(0, most=10)
+    for sequence in range(5):
+        flow.ack(sequence, sequence + 1, now=1000 * US + OWN + sequence * US)
+    assert flow[RATE] == pytest.approx(0.6 * ONE, rel=1e-4)
+    flow.pull(1000 * US, most=1)
+    flow.ack(5, 6, now=1999 * US)  # sent before the rate fell
+    assert flow[RATE] == pytest.approx(0.6 * ONE, rel=1e-4)
+    flow.ack(10, 6, now=2010 * US + OWN)  # sent after: beta (1 - 500 / 1010)
+    assert flow[RATE] == pytest.approx(0.6 * (1 - 0.8 * (1 - 500 / 1010)) * ONE, rel=1e-3)
+
+
+def test_two_flows_share_a_port_and_fill_it():
+    """10 Gbps and the default thresholds: nothing is lost, nine tenths of the line are used, both flows end together, and
+    what waits is usually less than T_low."""
+    size = 20_000_000
+    flows = [Flow(1, 0, size), Flow(2, 0, size)]
+    probes = [Flow(3, 0, 60, at=4_000 * US + n * 517 * US) for n in range(40)]
+    outcome = play(star_of(4, rate=10 * GBPS), flows + probes, transport("timely"), buffer=50_000_000)
+    ideal = 2 * size * 800
+    assert sum(outcome.again) == 0
+    assert ideal < max(outcome.ends) < 1.15 * ideal
+    assert min(outcome.ends[:2]) > 0.95 * max(outcome.ends[:2])
+    waits = sorted(outcome.ends[2 + n] - flow.at for n, flow in enumerate(probes))
+    assert waits[20] < 50 * US
+
+
+@pytest.mark.parametrize("loss", [0.01, 0.2])
+def test_everything_ends_over_a_lossy_link(loss):
+    flows = [Flow(1, 0, 400_000), Flow(2, 0, 1), Flow(0, 2, 30_000)]
+    outcome = play(star_of(3, loss=loss), flows, transport("timely"), buffer=10_000_000)
+    assert outcome.drops["link_loss"] > 0
+    assert outcome.lost == [0, 0, 0]

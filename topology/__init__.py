@@ -1,0 +1,109 @@
+"""Networks: checked arrays of nodes and links, built from a scenario's topology tables.
+
+Simulator and testbed call `network_of`. The generators and readers behind the tables in `kinds` are public as well, for
+people who build networks in Python. Every name is imported on first use, so reading a scenario and its tables needs no
+NumPy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from gradwire.scenarios.lazily import lazy_getattr
+from gradwire.scenarios.loading.user_code_errors import asked
+
+if TYPE_CHECKING:
+    from gradwire.topology.cables import Cable, LinkSpec, Override
+    from gradwire.topology.kinds.dragonfly import dragonfly
+    from gradwire.topology.kinds.dumbbell import dumbbell
+    from gradwire.topology.kinds.fat_tree import fat_tree
+    from gradwire.topology.kinds.graph_files import from_networkx, read_graph
+    from gradwire.topology.kinds.hpcc_files import read_hpcc
+    from gradwire.topology.kinds.leaf_spine import leaf_spine
+    from gradwire.topology.kinds.rail import rail
+    from gradwire.topology.kinds.star import star
+    from gradwire.topology.kinds.torus import torus
+    from gradwire.topology.multi_nic_hosts import HostCards
+    from gradwire.topology.network import HOST, SWITCH, Network, assemble
+
+__all__ = [
+    "HOST",
+    "SWITCH",
+    "Cable",
+    "HostCards",
+    "LinkSpec",
+    "Network",
+    "Override",
+    "assemble",
+    "build_network",
+    "dragonfly",
+    "dumbbell",
+    "fat_tree",
+    "from_networkx",
+    "leaf_spine",
+    "network_of",
+    "rail",
+    "read_graph",
+    "read_hpcc",
+    "star",
+    "torus",
+]
+
+__getattr__ = lazy_getattr(
+    __name__,
+    {
+        "cables": ("Cable", "LinkSpec", "Override"),
+        "multi_nic_hosts": ("HostCards",),
+        "kinds.graph_files": ("from_networkx", "read_graph"),
+        "kinds.hpcc_files": ("read_hpcc",),
+        "network": ("HOST", "SWITCH", "Network", "assemble"),
+        "kinds.dragonfly": ("dragonfly",),
+        "kinds.dumbbell": ("dumbbell",),
+        "kinds.fat_tree": ("fat_tree",),
+        "kinds.leaf_spine": ("leaf_spine",),
+        "kinds.rail": ("rail",),
+        "kinds.star": ("star",),
+        "kinds.torus": ("torus",),
+    },
+)
+
+
+def network_of(scenario: Any) -> Network:
+    """Return the network of a scenario, with the accelerators of its machines. Errors as in `build_network`."""
+    network = build_network(scenario.topology, scenario.link, scenario.link_override)
+    inside = scenario.host.inside
+    if inside is None:
+        return network
+    from gradwire.topology.accelerators import MachineSpec, with_accelerators
+
+    return with_accelerators(network, MachineSpec(*inside))
+
+
+def build_network(topology: Any, link: Any, overrides: Iterable[Any] = ()) -> Network:
+    """Build the network of a scenario's topology.
+
+    Parameters
+    ----------
+    topology : the scenario's [topology] table, or a networkx graph.
+    link : its [link] table: rate (bits/s), latency (ps), loss.
+    overrides : its [[link_override]] tables: between, rate, latency, loss.
+
+    Raises
+    ------
+    ScenarioError
+        With all errors of the network.
+    """
+    from gradwire.topology.cables import LinkSpec, Override
+
+    spec = LinkSpec(link.rate, link.latency, link.loss)
+    changes = [
+        Override((entry.between[0], entry.between[1]), entry.rate, entry.latency, entry.loss) for entry in overrides
+    ]
+    if hasattr(topology, "is_directed"):  # a networkx graph, recognised without importing networkx
+        from gradwire.topology.kinds.graph_files import from_networkx
+
+        return from_networkx(topology, spec, overrides=changes)
+    with asked(topology, "network", "topology"):
+        network: Network = topology.network(spec, changes)
+    return network

@@ -1,0 +1,124 @@
+"""Base round trips: the time of a full packet and its answer between two hosts on an unloaded network.
+
+Packets are stored and forwarded: every link adds the transmission time and then the cable's latency. Of several
+equal-cost paths the slowest counts, separately for each direction, because a transport's queue-free time must not be
+less than the time of a packet that meets no queue. So a base round trip depends on a pair of hosts, its own paths and
+the packet sizes of one transport, not on cables that the pair never uses.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from gradwire.scenarios.arrays import AnyInts, Flags, Ints
+from gradwire.scenarios.inner_units import Bps, Bytes, Ps
+from gradwire.scenarios.wire import crossing_ps, ps_per_byte
+from gradwire.topology import Network
+from gradwire.topology.routing import Routing
+
+SLOWEST = Bytes(-1)
+"""Stands for a packet size to ask for the speed of the slowest link instead of the time."""
+
+
+class RoundTrips:
+    """The base round trips of a network with complete routes."""
+
+    def __init__(self, network: Network, routing: Routing) -> None:
+        self.network, self.routing = network, routing
+        between = (network.link_src >= network.host_count) & (network.link_dst >= network.host_count)
+        kinds = np.unique(np.stack((network.link_rate[between], network.link_latency[between])), axis=1)
+        self._alike: tuple[Bps, Ps] | None = None  # rate and latency of all inner links
+        if kinds.shape[1] == 1:
+            self._alike = Bps(int(kinds[0, 0])), Ps(int(kinds[1, 0]))
+        self._one_speed = len(np.unique(network.link_rate)) == 1
+        self._columns: dict[tuple[int, int], Ints] = {}
+
+    def times(self, src: int | Ints, dst: int | Ints, out: Bytes, back: Bytes) -> Ints:
+        """Return the picoseconds from the first bit of `out` bytes leaving `src` to the last of `back` bytes returning:
+        int64[n]. `src` and `dst` are hosts, as numbers or int64[n]."""
+        src, dst = np.broadcast_arrays(np.atleast_1d(src), np.atleast_1d(dst))
+        return self._one_way(src, dst, out) + self._one_way(dst, src, back)
+
+    def slowest(self, src: int | Ints, dst: int | Ints) -> Ints:
+        """Return the picoseconds per byte << 16 of the slowest link on any path from host `src` to `dst`: int64[n]."""
+        src, dst = np.broadcast_arrays(np.atleast_1d(src), np.atleast_1d(dst))
+        network, routing = self.network, self.routing
+        if self._one_speed:
+            return np.full(len(src), ps_per_byte(Bps(int(network.link_rate[0]))), dtype=np.int64)
+        ends = (ps_per_byte(network.link_rate[links]) for links in (routing.up_link[src], routing.down_link[dst]))
+        return np.maximum(np.maximum(*ends), self._between(routing.edge_of[src], routing.edge_of[dst], SLOWEST))
+
+    def longest(self, out: Bytes, back: Bytes) -> Ps:
+        """Return the longest round trip between any two hosts."""
+        hosts, has_others = self._unlike
+        if len(hosts) == 1:
+            return Ps(int(self.times(hosts, hosts, out, back)[0]))
+        longest = 0
+        for index, host in enumerate(hosts.tolist()):
+            others = hosts if has_others[index] else np.delete(hosts, index)  # the host stands for others of its set
+            longest = max(longest, int(self.times(host, others, out, back).max()))
+        return Ps(longest)
+
+    def unlike(self) -> list[int]:
+        """Return one host of each set of hosts on the same switch with cables of equal rate and latency."""
+        hosts: list[int] = self._unlike[0].tolist()
+        return hosts
+
+    @cached_property
+    def _unlike(self) -> tuple[Ints, Flags]:
+        """The same hosts as an array, and True for those whose set has other hosts."""
+        network, up = self.network, self.routing.up_link
+        _, rate = np.unique(network.link_rate[up], return_inverse=True)
+        _, latency = np.unique(network.link_latency[up], return_inverse=True)
+        kind = (self.routing.edge_of.astype(np.int64) * (rate.max() + 1) + rate) * (latency.max() + 1) + latency
+        _, first, counts = np.unique(kind, return_index=True, return_counts=True)
+        return first, counts > 1
+
+    def _one_way(self, src: Ints, dst: Ints, size: Bytes) -> Ints:
+        network, routing = self.network, self.routing
+        total = self._between(routing.edge_of[src], routing.edge_of[dst], size)
+        for links in (routing.up_link[src], routing.down_link[dst]):
+            total = total + crossing_ps(size, network.link_rate[links], network.link_latency[links])
+        return np.asarray(total, dtype=np.int64)
+
+    def _between(self, start: AnyInts, end: AnyInts, size: Bytes) -> Ints:
+        """Return the time from one switch (index) to another, or the speed of the slowest link if `size` is SLOWEST."""
+        if self._alike is not None:
+            hops = np.maximum(self.routing.distance(start, end), 0)
+            if size == SLOWEST:
+                return np.minimum(hops, 1) * ps_per_byte(self._alike[0])
+            return hops * crossing_ps(size, *self._alike)
+        total = np.zeros(len(start), dtype=np.int64)
+        for edge in np.unique(end).tolist():
+            to_edge = end == edge
+            total[to_edge] = self._towards(edge, size)[start[to_edge]]
+        return total
+
+    def _towards(self, edge: int, size: Bytes) -> Ints:
+        """Return the time of the slowest best path from every switch to an edge switch: int64[switches]. With SLOWEST,
+        return the speed of the slowest link on any of these paths. All next hops of a switch have shorter (longest)
+        paths than the switch itself, so they are computed before it."""
+        known = self._columns.get((edge, size))
+        if known is not None:
+            return known
+        network, routing = self.network, self.routing
+        here = np.zeros(network.switch_count, dtype=np.int64)
+        groups, hops = routing.groups_towards(edge), routing.distance(np.arange(network.switch_count), edge)
+        for level in range(1, int(hops.max()) + 1):
+            switches = np.flatnonzero((hops == level) & (groups >= 0))
+            if not len(switches):
+                continue
+            first = routing.group_first[groups[switches]]
+            counts = routing.group_first[groups[switches] + 1] - first
+            starts = np.cumsum(counts) - counts
+            links = routing.group_links[np.repeat(first - starts, counts) + np.arange(counts.sum())]
+            beyond = here[network.link_dst[links] - network.host_count]
+            if size == SLOWEST:
+                far = np.maximum(ps_per_byte(network.link_rate[links]), beyond)
+            else:
+                far = crossing_ps(size, network.link_rate[links], network.link_latency[links]) + beyond
+            here[switches] = np.maximum.reduceat(far, starts)
+        self._columns[edge, size] = here
+        return here

@@ -1,0 +1,164 @@
+"""Hosts with several network cards.
+
+The engine's nodes have one port each: a network card. A host with one cable is one such node and carries the host's
+name. A host with n cables is n nodes on separate switches, `h3.nic0`, `h3.nic1`, ..., which share nothing but the host.
+Jobs and traffic live on hosts; every message has a number, and leaves and enters by the card with that number modulo
+the number of cards, at both ends. So between equal hosts a message stays on one *rail*, from card i to card i.
+
+Cards are numbered in the order of their switches (parallel cables: in the order of the cables), not in the order of the
+cables in a file, so that cards of the same number are on the same rail however the file is sorted (our choice).
+
+If machines hold accelerators (`gradwire.topology.accelerators`), each accelerator is a host here, with its ports to the
+network and, last, one port to the switch inside its machine, which carries the traffic within the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.topology.cables import Cable, cables_of, card_name
+
+
+@dataclass(frozen=True, eq=False)
+class HostCards:
+    """The network cards of each host.
+
+    Attributes
+    ----------
+    hosts : names of the hosts, in the order of their numbers.
+    first : int64[hosts + 1]
+        The cards of host h are the nodes ``first[h] .. first[h + 1] - 1``.
+    machines : int64[hosts] or None
+        If hosts are accelerators, the machine of each. The last card of each host is then its scale-up port.
+    islands : int64[cards] or None
+        If some cards of a network cannot reach each other, equal numbers for those that can.
+    """
+
+    hosts: tuple[str, ...]
+    first: NDArray[np.int64]
+    machines: NDArray[np.int64] | None = None
+    islands: NDArray[np.int64] | None = None
+
+    @classmethod
+    def one_each(cls, names: Sequence[str]) -> HostCards:
+        """Return hosts with one card each, so that host and node numbers are equal."""
+        return cls(tuple(names), np.arange(len(names) + 1, dtype=np.int64))
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """Host numbers by name."""
+        return {name: host for host, name in enumerate(self.hosts)}
+
+    @cached_property
+    def counts(self) -> NDArray[np.int64]:
+        """Number of cards of every host."""
+        return np.diff(self.first)
+
+    @cached_property
+    def single(self) -> bool:
+        """True if every host has one card."""
+        return bool((self.counts == 1).all())
+
+    @cached_property
+    def network(self) -> NDArray[np.int64]:
+        """Number of cards of every host on the network: all but scale-up ports."""
+        return self.counts if self.machines is None else self.counts - 1
+
+    @cached_property
+    def per_machine(self) -> int:
+        """Accelerators per machine; 1 if there are none."""
+        return 1 if self.machines is None else int(np.bincount(self.machines).max())
+
+    def network_rates(self, rates: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the total rate of every host on the network, in bits per second, from the rates of all cards:
+        int64[hosts]."""
+        if self.machines is not None:
+            rates = rates.copy()
+            rates[self.first[1:] - 1] = 0
+        return np.asarray(np.add.reduceat(rates, self.first[:-1]))
+
+    def node(self, host: int, number: int) -> int:
+        """Return the card by which a host sends and receives messages with this number on the network."""
+        return int(self.first[host]) + number % int(self.network[host])
+
+    def ends(
+        self, src: NDArray[Any], dst: NDArray[Any], numbers: NDArray[Any]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the source and destination cards of messages with these numbers between these hosts.
+
+        The arguments are arrays that broadcast to one shape.
+
+        Raises
+        ------
+        ScenarioError
+            If the two cards are not connected: accelerators on rails that are separate networks.
+        """
+        src, dst, numbers = np.broadcast_arrays(src, dst, numbers)
+        ends = [np.asarray(self.first[hosts] + numbers % self.network[hosts]) for hosts in (src, dst)]
+        if self.machines is not None:
+            inside = self.machines[src] == self.machines[dst]
+            ups = [self.first[hosts + 1] - 1 for hosts in (src, dst)]
+            ends = [np.where(inside, up, card) for up, card in zip(ups, ends, strict=True)]
+        if self.islands is not None:
+            self._refuse_apart(src, dst, self.islands[ends[0]] != self.islands[ends[1]])
+        return ends[0], ends[1]
+
+    def _refuse_apart(self, src: NDArray[Any], dst: NDArray[Any], apart: NDArray[np.bool_]) -> None:
+        """Raise ScenarioError if some pairs of hosts are not connected (`apart`)."""
+        if apart.any():
+            pair = [int(np.broadcast_to(hosts, apart.shape)[apart][0]) for hosts in (src, dst)]
+            raise ScenarioError(
+                f"{self.hosts[pair[0]]} sends to {self.hosts[pair[1]]}, but their rails are not connected",
+                "topology",
+                "spines, or an exchange within rails, such as hierarchical",
+            )
+
+
+def split_hosts(
+    hosts: Sequence[str], cables: Sequence[Cable], order: Sequence[int] | None
+) -> tuple[list[str], HostCards | None, list[Cable], Sequence[int] | None]:
+    """Make every card of a host with several cards a separate node.
+
+    Parameters
+    ----------
+    hosts : names, one per host.
+    cables : between hosts and switches, which are numbered after them; every host has at least one.
+    order : of hosts and switches, or None.
+
+    Returns
+    -------
+    The names of the cards; the cards of each host (None if each host has one); the cables between cards and switches;
+    and the order of cards and switches. Everything is unchanged if no host has several cards.
+    """
+    count = len(hosts)
+    by_host = cables_of(count, cables)
+    if all(len(indices) == 1 for indices in by_host):
+        return list(hosts), None, list(cables), order
+    first = np.concatenate(([0], np.cumsum([len(indices) for indices in by_host])))
+    shift = int(first[-1]) - count
+    names: list[str] = []
+    card_cables = list(cables)
+    for host, indices in enumerate(by_host):
+        several = len(indices) > 1
+        for number, index in enumerate(indices):
+            names.append(card_name(hosts[host], number) if several else hosts[host])
+            card, switch = int(first[host]) + number, cables[index].a + cables[index].b - host + shift
+            ends = (card, switch) if cables[index].a == host else (switch, card)
+            card_cables[index] = cables[index]._replace(a=ends[0], b=ends[1])
+    for index, cable in enumerate(cables):
+        if min(cable.a, cable.b) >= count:
+            card_cables[index] = cable._replace(a=cable.a + shift, b=cable.b + shift)
+    if order is not None:
+        order = [
+            card
+            for node in order
+            for card in (range(first[node], first[node + 1]) if node < count else (node + shift,))
+        ]
+    return names, HostCards(tuple(hosts), first.astype(np.int64)), card_cables, order

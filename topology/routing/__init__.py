@@ -1,0 +1,16 @@
+"""Routes: for every switch and destination, all egress links on a shortest path.
+
+A path's length is the sum of its cables' costs. A cable costs 1 unless its topology sets another cost, so by default
+the shortest paths have the fewest hops. All equal-cost paths are used.
+
+    routes.py    Routing and build_routing
+    wiring.py    the links between switches, and switches with equal neighbours
+    search.py    costs of the cheapest paths
+    groups.py    the first links of these paths
+    blocks.py    the table of groups, in blocks of destinations
+"""
+
+from gradwire.topology.routing.blocks import DETAILED, max_entries
+from gradwire.topology.routing.routes import Routing, build_routing
+
+__all__ = ["DETAILED", "Routing", "build_routing", "max_entries"]

@@ -1,0 +1,178 @@
+"""Costs of the cheapest paths from every kind of switch to every kind with hosts.
+
+The search goes backwards from all destinations at once, one step of cost per round.  A set of destinations is a row of
+bits, so a round is a few bitwise operations: the destinations that a switch reaches in d steps are the union of those
+that its neighbours reach in d - 1.  Distances are collected in *bit planes* (plane j has the switches whose distance
+has bit j) and widened to numbers once, at the end.
+
+References
+----------
+Dial: "Algorithm 360: shortest-path forest with topological ordering", CACM 1969, for the rounds by cost [recalled]; the
+bit rows and planes are our choice.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwire.scenarios.arrays import AnyInts, Ints
+from gradwire.topology.routing.wiring import Kinds, Wiring, between_kinds
+
+UNREACHED = -1
+
+FAR = {np.dtype(np.int16): 30_000, np.dtype(np.int32): 1 << 30}
+"""The value for "unreached" in a table of costs: far above the cost of any path (14 bits, 16 bits or more)."""
+
+ROWS = 256
+"""Number of switches widened from bits to numbers at a time (our choice: small compared with the tables)."""
+
+
+class PathCosts(NamedTuple):
+    """Costs and hops between kinds of switches.
+
+    columns : int64[columns]: the kinds with hosts, in the order of their first edge switches.
+    cost : int16 or int32[kinds, columns]: of the cheapest path from one kind to another, FAR if there is none; 0 from a
+        kind to itself.
+    among : [columns]: from a switch to another switch of its kind.
+    hops : int16[kinds, columns]: links on the longest of the cheapest paths, -1 if there is none; from a kind to
+        itself, those between two of its switches, 0 if it has only one.
+    """
+
+    columns: Ints
+    cost: NDArray[Any]
+    among: NDArray[Any]
+    hops: NDArray[np.int16]
+
+
+def search(wiring: Wiring, kinds: Kinds, edges: AnyInts, weighted: bool) -> PathCosts:
+    """Find the cheapest paths to all `edges` (ascending switches with hosts). `weighted`: not all links cost 1."""
+    small = between_kinds(wiring, kinds)
+    owners, first = np.unique(kinds.of[edges], return_index=True)
+    columns = owners[np.argsort(first)]
+    cost = _costs(small, columns)
+    unreached = cost == UNREACHED
+    far = FAR[cost.dtype]
+    cost[unreached] = far
+    several = np.flatnonzero(kinds.size[columns] > 1)
+    if weighted:
+        hops = _longest_hops(small, cost)
+    else:  # shares memory with `cost` if nothing will differ
+        hops = cost.astype(np.int16, copy=len(several) > 0 or bool(unreached.any()))
+    among = np.zeros(len(columns), dtype=cost.dtype)
+    for column in several.tolist():
+        kind = columns[column]
+        leaving = slice(small.first[kind], small.first[kind + 1])
+        costs = cost[small.dst[leaving], column] + small.cost[leaving]
+        among[column] = best = min(costs.min(initial=far), far)
+        hops[kind, column] = hops[small.dst[leaving], column][costs == best].max(initial=UNREACHED - 1) + 1
+    hops[unreached] = UNREACHED
+    return PathCosts(columns, cost, among, hops)
+
+
+def _costs(wiring: Wiring, ends: AnyInts) -> NDArray[Any]:
+    """Return the cost of the cheapest path from every switch to each of `ends`, UNREACHED if there is none. The table
+    is int16[switches, ends], or int32 if 16 bits might not suffice."""
+    switches = wiring.switches
+    column = np.arange(len(ends))
+    here = np.zeros((switches, -(-len(ends) // 64)), dtype=np.uint64)
+    here[ends, column // 64] = np.uint64(1) << (column % 64).astype(np.uint64)
+    reached = here.copy()
+    planes: list[NDArray[np.uint64]] = []
+    steps = _steps(wiring)
+    longest = max((cost for cost, _, _ in steps), default=1)
+    fronts: list[NDArray[np.uint64] | None] = [here]  # the newest last; None if nothing was new
+    level = 0
+    while any(front is not None for front in fronts):
+        level += 1
+        new = _advance(steps, fronts, reached)
+        fronts.append(new)
+        if len(fronts) > longest:
+            del fronts[0]
+        if new is not None:
+            reached |= new
+            planes += [np.zeros_like(reached) for _ in range(level.bit_length() - len(planes))]
+            for bit, plane in enumerate(planes):
+                if level >> bit & 1:
+                    plane |= new
+    return _widen(planes, reached, len(ends))
+
+
+def _advance(
+    steps: list[tuple[int, NDArray[np.int64], NDArray[np.int32]]],
+    fronts: list[NDArray[np.uint64] | None],
+    reached: NDArray[np.uint64],
+) -> NDArray[np.uint64] | None:
+    """Return the (switch, destination) bits first reached one step after the newest of `fronts`; None if there are
+    none."""
+    new: NDArray[np.uint64] | None = None
+    for cost, rows, heads in steps:
+        front = fronts[-cost] if cost <= len(fronts) else None
+        if front is not None:
+            new = np.zeros_like(reached) if new is None else new
+            new[rows] |= front[heads]
+    if new is None:
+        return None
+    new &= ~reached
+    return new if new.any() else None
+
+
+def _steps(wiring: Wiring) -> list[tuple[int, NDArray[np.int64], NDArray[np.int32]]]:
+    """Return the links as tuples (cost, switches, far ends of their n-th links of that cost). A switch appears at most
+    once in a tuple, so a step is one gather and one assignment."""
+    src = wiring.src
+    steps = []
+    for cost in np.unique(wiring.cost).tolist():
+        indices = np.flatnonzero(wiring.cost == cost)
+        owner = src[indices]
+        nth = np.arange(len(indices)) - np.searchsorted(owner, owner)
+        by_nth = np.argsort(nth, kind="stable")
+        for part in np.split(by_nth, np.cumsum(np.bincount(nth))[:-1]):
+            steps.append((int(cost), owner[part], wiring.dst[indices[part]]))
+    return steps
+
+
+def _widen(planes: list[NDArray[np.uint64]], reached: NDArray[np.uint64], count: int) -> NDArray[Any]:
+    """Return numbers from bit planes: [switches, count], UNREACHED where `reached` has no bit."""
+    numbers: NDArray[Any] = np.empty((len(reached), count), np.int16 if len(planes) < 15 else np.int32)
+    all_reached = int(np.bitwise_count(reached).sum()) == numbers.size
+    for row in range(0, len(reached), ROWS):
+        part = numbers[row : row + ROWS]
+        part[:] = 0
+        for first in range(0, len(planes), 8):  # eight planes at a time fit in bytes, which are fast to add
+            octet = np.zeros(part.shape, dtype=np.uint8)
+            for bit, plane in enumerate(planes[first : first + 8]):
+                octet += _bits(plane[row : row + ROWS], count) * np.uint8(1 << bit)
+            part |= octet.astype(numbers.dtype) << first
+        if not all_reached:
+            part[_bits(reached[row : row + ROWS], count) == 0] = UNREACHED
+    return numbers
+
+
+def _bits(words: NDArray[np.uint64], count: int) -> NDArray[np.uint8]:
+    """Return the first `count` bits of every row of words, least significant first, one byte each."""
+    octets = words.astype("<u8", copy=False).view(np.uint8)
+    return np.unpackbits(octets, axis=1, count=count, bitorder="little")
+
+
+def _longest_hops(wiring: Wiring, cost: NDArray[Any]) -> NDArray[np.int16]:
+    """Return the hops of the longest of the cheapest paths: int16[switches, edges]."""
+    hops = np.zeros(cost.shape, dtype=np.int16)
+    switches = range(wiring.switches)
+    changed = True
+    # at most one round more than there are hops; in alternating directions, as neighbours often have close numbers
+    while changed:
+        changed = False
+        switches = switches[::-1]
+        for switch in switches:
+            leaving = slice(wiring.first[switch], wiring.first[switch + 1])
+            if leaving.start == leaving.stop:
+                continue
+            closer = cost[wiring.dst[leaving]] == cost[switch] - wiring.cost[leaving, None]
+            candidates = np.where(closer, hops[wiring.dst[leaving]] + np.int16(1), np.int16(0))
+            best = candidates.max(axis=0)
+            changed |= bool((best != hops[switch]).any())
+            hops[switch] = best
+    return hops

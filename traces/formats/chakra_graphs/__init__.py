@@ -1,0 +1,1 @@
+"""Graphs of Chakra files: reading, repair, and replay for all ranks."""

@@ -1,0 +1,1 @@
+"""Storage of traces: table schemas, reader, writer and validation."""

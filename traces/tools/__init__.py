@@ -1,0 +1,1 @@
+"""Tools for traces: summary, comparison, plots, merging and retiming."""

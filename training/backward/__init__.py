@@ -1,0 +1,1 @@
+"""Per-worker gradients from one backward pass over the batches of all workers."""

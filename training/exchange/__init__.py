@@ -1,0 +1,1 @@
+"""Exchange of gradients between workers over a network that loses packets."""

@@ -1,0 +1,1 @@
+"""Recording of lost packets, and their replay in another training run."""

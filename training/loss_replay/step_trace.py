@@ -1,0 +1,228 @@
+"""Traces of one iteration made from what workers send, for simulated networks.
+
+Tensors are as long as their encodings, magnitudes are those of the actual encodings, and times those of another trace,
+or none. Packets are the reducer's own: a message is cut where the encoding is. If encodings of one tensor differ in
+length (DGC), its message is as long as the longest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwire.scenarios.errors import TraceError
+from gradwire.traces.trace import CHUNK_ELEMENTS, Iteration, TensorInfo, Trace, scale_exponents
+from gradwire.workload.replay import CapturedIterations
+
+if TYPE_CHECKING:
+    from gradwire.training.exchange.encoded_tensors import Encoded
+    from gradwire.training.networks.network_interface import Pushed
+
+CHUNK_BYTES = 4 * CHUNK_ELEMENTS
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class UnitLayout:
+    """Positions of the units of a step's encodings in their messages; C chunks of all tensors sent.
+
+    sizes : int64[tensors], bytes of each message, whole float32 values; 0 for tensors that are not sent.
+    units : int64[tensors], units of each message.
+    starts : int64[filled], the first unit of every chunk in which one begins.
+    filled : int64[filled], the numbers of these chunks.
+    chunks : C.
+    """
+
+    sizes: Ints
+    units: Ints
+    starts: Ints
+    filled: Ints
+    chunks: int
+
+
+def tensor_mismatch_error(trace: Trace) -> TraceError:
+    """Return the error for a trace of another model than the trained one."""
+    return TraceError("has other tensors than the trained model", trace.name, "a trace of this model")
+
+
+class StepTraceMaker:
+    """Makes traces of what the workers of one job send."""
+
+    def __init__(self, workers: int, payload: int, scale: float, times: Trace | None, phase: str | None = None) -> None:
+        """Take over the job's parameters.
+
+        scale : the job's factor on the times of a trace.
+        times : trace that gives the workers' compute times, each replaying the same iterations as in a simulated job;
+            it has the trained model's tensors. Computing takes no time if absent.
+        phase : of the trace; None for all of it.
+
+        Raises ScenarioError if the trace has no such phase.
+        """
+        self.workers, self.payload, self.scale, self.times = workers, payload, scale, times
+        self._captured = None if times is None else CapturedIterations(times, phase)
+        self._layouts: dict[tuple[tuple[int, int, int], ...], UnitLayout] = {}
+
+    def layout(self, encoded: Sequence[Encoded]) -> UnitLayout:
+        """Return the layout of the longest encoding of each tensor."""
+        key = tuple((encoding.units, encoding.unit_bytes, encoding.head_bytes) for encoding in encoded)
+        if key not in self._layouts:
+            if len(self._layouts) > 8:
+                self._layouts.clear()
+            self._layouts[key] = _layout_of(encoded, self.payload)
+        return self._layouts[key]
+
+    def trace(self, pushed: Pushed, layout: UnitLayout, sent: Ints, alone: int | None = None) -> Trace:
+        """Return a trace of what all workers send of the tensors `sent`.
+
+        alone : the only worker that sends, which is all that is pushed; the others' iterations are empty.
+
+        Raises TraceError if the trace whose times are used belongs to another model.
+        """
+        infos, layers = self._model(pushed.infos)
+        mean = np.zeros((self.workers, layout.chunks))
+        largest = np.zeros_like(mean)
+        for row, worker in enumerate(range(self.workers) if alone is None else (alone,)):
+            mean[worker], largest[worker] = self._magnitudes(pushed, row, layout)
+        counts = -(-layout.sizes[sent] // CHUNK_BYTES)
+        first = np.cumsum(counts) - counts
+        exponents = scale_exponents(np.maximum.reduceat(largest.max(axis=0), first))
+        per_chunk = np.repeat(exponents, counts)
+        tensors = [
+            TensorInfo(info.name, (size // 4,), size // 4, "float32", info.layer, exponent)
+            for info, size, exponent in zip(
+                [infos[index] for index in sent], layout.sizes[sent].tolist(), exponents.tolist(), strict=True
+            )
+        ]
+        iterations = [self._iteration(pushed, worker, len(layers), sent) for worker in range(self.workers)]
+        return Trace(
+            {"name": "step"}, layers, tensors, iterations, _as_float16(mean, per_chunk), _as_float16(largest, per_chunk)
+        )
+
+    def answer(self, infos: Sequence[TensorInfo], nbytes: Ints, step: int) -> Trace:
+        """Return a trace of what servers send back, `nbytes` of each tensor, with unknown magnitudes; not all may be
+        0."""
+        infos, layers = self._model(infos)
+        sent = np.flatnonzero(nbytes)
+        word_counts = -(-nbytes[sent] // 4)
+        tensors = [
+            TensorInfo(infos[at].name, (count,), count, "float32", infos[at].layer, 0)
+            for at, count in zip(sent.tolist(), word_counts.tolist(), strict=True)
+        ]
+        nothing, ready = np.zeros(len(layers), dtype=np.int64), np.zeros(len(sent), dtype=np.int64)
+        iterations = [
+            Iteration(rank, "train", step, 0.0, nothing, nothing, ready, 0, 0, 0, rank) for rank in range(self.workers)
+        ]
+        magnitudes = np.zeros((self.workers, int((-(-word_counts // CHUNK_ELEMENTS)).sum())), dtype=np.float16)
+        return Trace({"name": "step"}, layers, tensors, iterations, magnitudes, magnitudes)
+
+    def _model(self, infos: Sequence[TensorInfo]) -> tuple[Sequence[TensorInfo], list[str]]:
+        """Return tensors and layers, those of the trace whose times are used if there is one."""
+        times = self.times
+        if times is None:
+            return infos, [f"layer {number}" for number in range(max(info.layer for info in infos) + 1)]
+        if [tensor.numel for tensor in times.tensors] != [info.numel for info in infos]:
+            raise tensor_mismatch_error(times)
+        return times.tensors, times.layers
+
+    def _magnitudes(self, pushed: Pushed, worker: int, layout: UnitLayout) -> tuple[Floats, Floats]:
+        """Return the (mean, largest) magnitude of each chunk's units, (C,) each. Units that a worker's message lacks
+        because others' are longer count as zero."""
+        sizes = _unit_magnitudes(pushed, worker, layout.units)
+        mean, largest = np.zeros(layout.chunks), np.zeros(layout.chunks)
+        filled, counts = layout.filled, np.diff(np.append(layout.starts, len(sizes)))
+        mean[filled] = np.add.reduceat(sizes, layout.starts) / counts
+        largest[filled] = np.maximum.reduceat(sizes, layout.starts)
+        last = np.zeros(layout.chunks, dtype=np.int64)
+        last[filled] = filled
+        last = np.maximum.accumulate(last)
+        return mean[last], largest[last]  # a chunk inside a long unit takes that unit's
+
+    def _iteration(self, pushed: Pushed, worker: int, layers: int, sent: Ints) -> Iteration:
+        nothing = np.zeros(layers, dtype=np.int64)
+        if self.times is None or self._captured is None or pushed.round:
+            ready = _encoding_ends(pushed, worker, sent, np.zeros(len(sent), dtype=np.int64), self.scale)
+            done = int(ready.max())
+            return Iteration(worker, "train", pushed.step, 0.0, nothing, nothing, ready, done, 0, done, worker)
+        recorded = self.times.iterations[self._captured.of(worker, pushed.step)]
+        ready = _encoding_ends(pushed, worker, sent, recorded.ready_ps[sent], self.scale)
+        late = max(int(ready.max()) - recorded.backward_end_ps, 0)  # encoding may end after the backward pass
+        return Iteration(
+            worker,
+            "train",
+            pushed.step,
+            0.0,
+            recorded.forward_start_ps,
+            recorded.forward_end_ps,
+            ready,
+            recorded.backward_end_ps + late,
+            recorded.optimizer_ps,
+            recorded.end_ps + late,
+            worker,
+        )
+
+
+def _encoding_ends(pushed: Pushed, worker: int, sent: Ints, ready: Ints, scale: float = 1.0) -> Ints:
+    """Return when the encodings of tensors that are ready at `ready` can be sent. A worker encodes one after the other
+    as they become ready; of those ready at once, the last tensor first. `scale` is the job's factor on compute times,
+    which does not apply to encoding; with 0 the two cannot be distinguished, and the caller adds the encoding time."""
+    if not pushed.encode_ps or not scale:
+        return ready
+    encoded, free = ready.copy(), 0
+    for index in sorted(range(len(sent)), key=lambda i: (ready[i], -i)):
+        free = max(free, int(ready[index])) + round(pushed.encode_ps[worker][int(sent[index])] / scale)
+        encoded[index] = free
+    return encoded
+
+
+def _layout_of(encoded: Sequence[Encoded], payload: int) -> UnitLayout:
+    """Return the layout, given the longest encoding of each tensor."""
+    sizes, chunks, chunks_before = [], [], 0
+    for encoding in encoded:
+        if not encoding.units:
+            sizes.append(0)
+            continue
+        fit, packets = encoding.units_per_packet(payload), encoding.packets(payload)
+        units = np.arange(encoding.units)
+        packet, within = np.divmod(units, fit)
+        begin = packet * payload + encoding.head_bytes + within * encoding.unit_bytes
+        size = (
+            (packets - 1) * payload + encoding.head_bytes + (encoding.units - (packets - 1) * fit) * encoding.unit_bytes
+        )
+        size = -(-size // 4) * 4
+        chunks.append(chunks_before + begin // CHUNK_BYTES)
+        chunks_before += -(-size // CHUNK_BYTES)
+        sizes.append(size)
+    chunk = np.concatenate(chunks) if chunks else np.zeros(0, dtype=np.int64)
+    filled, starts = np.unique(chunk, return_index=True)
+    units = np.array([encoding.units for encoding in encoded], dtype=np.int64)
+    return UnitLayout(np.array(sizes, dtype=np.int64), units, starts, filled, chunks_before)
+
+
+def _unit_magnitudes(pushed: Pushed, worker: int, units: Ints) -> Floats:
+    """Return the mean magnitude of each of a worker's units, (units of all messages,), on the CPU. Zero stands for
+    units that only other workers have."""
+    import torch
+
+    magnitudes = []
+    for tensor, count in enumerate(units.tolist()):
+        encoding = pushed.encoded[worker][tensor]
+        if encoding.units:
+            magnitudes.append(pushed.unit_magnitudes(worker, tensor))
+        if count > encoding.units:
+            magnitudes.append(encoding.fields[0].new_zeros(count - encoding.units, dtype=torch.float32))
+    sizes = torch.cat(magnitudes).cpu().numpy().astype(np.float64)
+    known = np.isfinite(sizes)
+    if not known.all():  # diverging: a value larger than any packet's sum
+        sizes[~known] = 2**20 * sizes[known].max(initial=1.0)
+    return sizes
+
+
+def _as_float16(values: Floats, exponents: Ints) -> NDArray[np.float16]:
+    halves = np.ldexp(values, exponents).astype(np.float16)
+    halves[(halves == 0) & (values > 0)] = np.finfo(np.float16).smallest_subnormal
+    return halves

@@ -1,0 +1,1 @@
+"""Networks that a trainer can use: ideal, random loss, and simulated."""

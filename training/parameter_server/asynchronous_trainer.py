@@ -1,0 +1,399 @@
+"""Asynchronous training: each worker pushes and pulls when it is ready, and a server updates after every push.
+
+A worker computes its gradients at the parameters of its last pull, while others' updates go on; the number of updates
+in between is its staleness. With a bound s on the lead of a worker (stale-synchronous parallel, Ho et al., NeurIPS
+'13), a worker that is more than s turns ahead of the slowest one waits for it.
+
+Events are ordered by simulated time: a worker's compute time is given; a push takes what the network answers, or bytes
+over a rate; ties are in the order of planning. So runs are repeatable, and one worker is synchronous training bit by
+bit. Alternatively pushes and pulls travel packet by packet through a shared simulated network
+(`gradwire.training.networks.simulated_async`), which determines their durations.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Collection, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.validation.argument_checks import require_integer
+from gradwire.traces.trace import TensorInfo
+from gradwire.training.backward.worker_gradients import Loss, gradients_of_worker
+from gradwire.training.data import Images, Text
+from gradwire.training.exchange.encoded_tensors import Encoded
+from gradwire.training.networks.builtin_networks import Network, Pushed
+from gradwire.training.networks.network_interface import checked_carry
+from gradwire.training.networks.simulated_async import SimulatedTurns
+from gradwire.training.parameter_server.link_timing import LinkTiming
+from gradwire.training.recipe import Recipe
+from gradwire.training.reducers.base import Reducer
+from gradwire.training.trainer import StepRow, Trainer, losses_of
+from gradwire.training.user_code.return_value_checks import check_decoded, innermost
+from gradwire.training.worker_copies import Copies, buffers_of, merge_buffers, slice_of
+
+COMPUTED, ARRIVED = 0, 1
+PUSH, PULL = 0, 1
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One merged push.
+
+    number, worker : its number among all pushes, and the worker.
+    time_ps : when it was merged.
+    stale : updates by others between this worker's pull and its push.
+    lost, by_tensor : share of it that did not arrive, and of each tensor.
+    """
+
+    number: int
+    worker: int
+    time_ps: int
+    stale: int
+    loss: float
+    sent_bytes: int
+    pulled_bytes: int
+    lost: float
+    by_tensor: tuple[float, ...]
+
+
+class Asynchronous(Trainer):
+    """Trains with an asynchronous or stale-synchronous parameter server. A step is as many turns as there are workers.
+
+    Samples are dealt as in synchronous training, and whoever begins a turn takes the next slice. An update has an N-th
+    of the learning rate (our choice), so that a step moves the parameters as far as a synchronous one. Running
+    statistics move by an N-th with every turn, and cost no bytes, as in synchronous training. A push takes the
+    network's time and that of `pace`; pulls take the time of `pace`, without loss.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Images | Text,
+        recipe: Recipe,
+        reducer: Reducer | None = None,
+        network: Network | SimulatedTurns | None = None,
+        loss: Loss = losses_of,
+        *,
+        staleness: int | None = None,
+        pace: LinkTiming | None = None,
+    ) -> None:
+        """Validate the parts and plan the first turns.
+
+        network : carries each push by itself; or a `SimulatedTurns` that carries pushes and pulls, with `pace` for
+            compute times only.
+        staleness : turns by which a worker may be ahead of the slowest; no bound if absent.
+
+        Raises ValueError if the reducer needs workers to agree, `fill` is not zero, or there is no server. Raises
+        ScenarioError if workers or packets are not those of the network's job, or `staleness` is not a number of turns.
+        """
+        self.live = network if isinstance(network, SimulatedTurns) else None
+        """The network that carries pushes and pulls, if there is one."""
+        if self.live is not None and (recipe.workers, recipe.payload) != (self.live.workers, self.live.payload):
+            raise ScenarioError(
+                f"{recipe.workers} workers with packets of {recipe.payload} bytes",
+                "Asynchronous(recipe)",
+                f"{self.live.workers} and {self.live.payload}, as the scenario's job has",
+            )
+        if staleness is not None:
+            require_integer(staleness, "Asynchronous(staleness)", 0, ScenarioError)
+        if recipe.collective != "parameter_server":
+            raise ValueError(f"collective = {recipe.collective!r} has no server; expected parameter_server")
+        if recipe.fill != "zero":
+            raise ValueError(
+                f"fill = {recipe.fill!r} applies to a mean of workers; expected zero: they push one by one"
+            )
+        super().__init__(model, data, recipe, reducer, None if isinstance(network, SimulatedTurns) else network, loss)
+        if (rounds := self.exchange.reducer.rounds) > 1:
+            raise ValueError(
+                f"{self.exchange.reducer.kind} has {rounds} rounds in which workers agree; expected one: they come one "
+                "by one"
+            )
+        if getattr(innermost(self.exchange.reducer), "vote", False):
+            raise ValueError(f"{self.exchange.reducer.kind}: vote = true needs all workers, and they push one by one")
+        self.staleness, self.pace = staleness, pace or LinkTiming()
+        count = recipe.workers
+        self.copies = Copies(model, count)
+        self.messages: Sequence[TensorInfo] = self.infos
+        """Messages of a push: one per tensor, or more."""
+        self.kept: Collection[int] = ()
+        """Messages that must not lose anything."""
+        self.version = 0
+        """Updates made by the server."""
+        self.turns = [0] * count
+        """Merged pushes of each worker."""
+        self.pulled_at = [0] * count
+        self.free = [0, 0]
+        """Time at which the server's link is free for the next push, and the next pull."""
+        self.batches = list(range(count))
+        self.begun = count
+        self.flying: list[dict[str, Any]] = [{} for _ in range(count)]
+        self.waiting: list[int] = []
+        self.events = [(self.pace.computing(worker), worker, worker, COMPUTED) for worker in range(count)]
+        heapq.heapify(self.events)
+        self.planned = count
+        self.log: list[Turn] = []
+        """The turns of the last step."""
+        self._dealt: dict[int, Any] = {}
+
+    def step(self) -> StepRow:
+        """Run as many turns as there are workers; a worker may have several of them, or none. Losses are reported turn
+        by turn (`lost`, `senders`)."""
+        if self.live is not None and self.live.full:
+            self.rest()
+        before = self.clock_ps
+        rate = self.recipe.rate_at(self.done)
+        self.log = [self.turn() for _ in range(self.recipe.workers)]
+        self.lost, self.senders = [list(turn.by_tensor) for turn in self.log], [turn.worker for turn in self.log]
+        number, count = self.done, len(self.log)
+        self.done += 1
+        return StepRow(
+            number,
+            sum(turn.loss for turn in self.log) / count,
+            sum(turn.sent_bytes for turn in self.log),
+            sum(turn.lost for turn in self.log) / count,
+            self.clock_ps - before,
+            self.clock_ps,
+            rate,
+            pulled_bytes=sum(turn.pulled_bytes for turn in self.log),
+        )
+
+    def last_turns(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "turn": turn.number,
+                "worker": turn.worker,
+                "clock_ps": turn.time_ps,
+                "stale": turn.stale,
+                "loss": turn.loss,
+                "sent_bytes": turn.sent_bytes,
+                "pulled_bytes": turn.pulled_bytes,
+                "lost": turn.lost,
+            }
+            for turn in self.log
+        ]
+
+    def turn(self) -> Turn:
+        """Process events until the next push has been merged."""
+        while True:
+            if self.live is not None:
+                arrival = self.live.next(self.events[0][0] + 1 if self.events else None)
+                if arrival is not None:
+                    self.clock_ps = arrival.time_ps
+                    if arrival.pushed:
+                        self._receive(arrival.worker, arrival.masks)
+                        return self._merge(arrival.worker)
+                    self._plan(self.clock_ps + self.pace.computing(arrival.worker), arrival.worker, COMPUTED)
+                    continue
+            self.clock_ps, _, worker, kind = heapq.heappop(self.events)
+            if kind == ARRIVED:
+                return self._merge(worker)
+            self._compute(worker)
+
+    @property
+    def rests(self) -> bool:
+        return self.live is not None or super().rests
+
+    def rest(self) -> None:
+        """Bring the network to rest: what is under way arrives at its time, and nothing new meets it."""
+        if self.live is None:
+            super().rest()
+            return
+        for arrival in self.live.rest(self.clock_ps):
+            if arrival.pushed:
+                self._receive(arrival.worker, arrival.masks)
+            later = 0 if arrival.pushed else self.pace.computing(arrival.worker)
+            self._plan(arrival.time_ps + later, arrival.worker, ARRIVED if arrival.pushed else COMPUTED)
+
+    # --- overridden by systems ---------------------------------------------------------------------------------
+
+    def encode(self, worker: int, gradients: list[Tensor]) -> list[Encoded]:
+        """Return the encodings that a worker pushes."""
+        for state in self.exchange.states[worker]:
+            state.step = self.turns[worker]
+        return self.exchange.encoded_alone(worker, gradients)
+
+    def received(self, worker: int, encoded: Sequence[Encoded], masks: Sequence[Tensor | None]) -> dict[str, Any]:
+        """Return what arrived of a push, of tensors, lists and numbers only, for `update`; called when it is sent."""
+        reducer, gradients = self.exchange.reducer, []
+        for encoding, info, mask in zip(encoded, self.infos, masks, strict=True):
+            units = None if mask is None else encoding.arrived(mask, self.recipe.payload)
+            gradient = reducer.decode(encoding, info, units)
+            if self.exchange.looks:
+                check_decoded(reducer, "decode", gradient, info)
+            gradients.append(gradient.view(info.shape))
+        return {"gradients": gradients}
+
+    def settle(self, worker: int, encoded: Sequence[Encoded], masks: Sequence[Tensor | None]) -> None:
+        """Update a worker's reducer state after a push."""
+        reducer = self.exchange.reducer
+        for encoding, info, state, mask in zip(encoded, self.infos, self.exchange.states[worker], masks, strict=True):
+            counts_loss = mask is not None and self.recipe.feed_back
+            units = encoding.arrived(mask, self.recipe.payload) if counts_loss and mask is not None else None
+            reducer.settle(reducer.decode(encoding, info, units), info, state)
+
+    def magnitudes(self, worker: int, encoded: Sequence[Encoded], message: int) -> Tensor:
+        """Return the mean magnitude of each unit of a worker's message, (units,)."""
+        return self.exchange.sizes(encoded[message], self.messages[message])
+
+    def shares(self, lost: list[float]) -> list[float]:
+        """Return the loss of each tensor, given the loss of each message."""
+        return lost
+
+    def update(self, worker: int, received: dict[str, Any], rate: float) -> None:
+        """Apply a push at the server."""
+        for parameter, gradient in zip(self.model.parameters(), received["gradients"], strict=True):
+            parameter.grad = gradient
+        if self.recipe.clip:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+
+    def pull(self, worker: int) -> int:
+        """Update a worker's copy from the server; return the bytes."""
+        nbytes = 0
+        for value, parameter in zip(self.copies.values[worker], self.model.parameters(), strict=True):
+            value.copy_(parameter.detach())
+            nbytes += Encoded((value.view(-1),)).nbytes(self.recipe.payload)
+        return nbytes
+
+    def answer(self, worker: int, nbytes: int) -> list[int]:
+        """Return the bytes of each message of a pull of `nbytes`, for a network that carries them."""
+        return [4 * info.numel for info in self.infos]
+
+    # --- events ------------------------------------------------------------------------------------------------
+
+    def _compute(self, worker: int) -> None:
+        self.model.train()
+        inputs, targets = self._samples(self.batches[worker])
+        before = buffers_of(self.model)
+        loss, gradients = gradients_of_worker(self.copies, worker, self.loss, inputs, targets)
+        merge_buffers(self.model, before, [buffers_of(self.model)], self.recipe.workers)
+        began = time.thread_time_ns()
+        encoded = self.encode(worker, gradients)
+        self.encode_ns += time.thread_time_ns() - began
+        payload = self.recipe.payload
+        pushed = Pushed(
+            self.batches[worker],
+            0,
+            payload,
+            self.messages,
+            [encoded],
+            kept=self.kept,
+            sizes=lambda _, message: self.magnitudes(worker, encoded, message),
+        )
+        nbytes = sum(encoding.nbytes(payload) for encoding in encoded)
+        self.flying[worker] = {"loss": loss, "bytes": nbytes, "encoded": encoded}
+        if self.live is not None:
+            self.live.push(worker, self.turns[worker], pushed, self.clock_ps)
+            return
+        answer = checked_carry(self.network, pushed)
+        self._receive(worker, answer.arrived[0])
+        self._plan(answer.time_ps + self._transfer_end(nbytes, PUSH), worker, ARRIVED)
+
+    def _receive(self, worker: int, masks: Sequence[Tensor | None]) -> None:
+        """Decode what arrives of a push."""
+        push = self.flying[worker]
+        encoded = push.pop("encoded")
+        began = time.thread_time_ns()
+        push["got"] = self.received(worker, encoded, masks)
+        self.server_ns += time.thread_time_ns() - began
+        self.settle(worker, encoded, masks)
+        push["lost"] = self.shares(lost_shares(encoded, masks, self.recipe.payload))
+
+    def _merge(self, worker: int) -> Turn:
+        push, self.flying[worker] = self.flying[worker], {}
+        number, stale = self.version, self.version - self.pulled_at[worker]
+        began = time.thread_time_ns()
+        rate = self.recipe.rate_at(number // self.recipe.workers) / self.recipe.workers
+        self.update(worker, push["got"], rate)
+        self.server_ns += time.thread_time_ns() - began
+        self.version += 1
+        self.turns[worker] += 1
+        self.waiting.append(worker)
+        pulled = self._release_waiting()
+        self.sent_bytes += push["bytes"]
+        self.pulled_bytes += pulled
+        numel, shares = sum(info.numel for info in self.infos), tuple(push["lost"])
+        lost = sum(share * info.numel for share, info in zip(shares, self.infos, strict=True)) / numel
+        return Turn(number, worker, self.clock_ps, stale, push["loss"], push["bytes"], pulled, lost, shares)
+
+    def _release_waiting(self) -> int:
+        """Let the workers that may continue pull and begin their next turn; return the bytes of all."""
+        total, still = 0, []
+        for worker in self.waiting:
+            if self.staleness is not None and self.turns[worker] - min(self.turns) > self.staleness:
+                still.append(worker)
+                continue
+            began = time.thread_time_ns()
+            nbytes = self.pull(worker)
+            self.server_ns += time.thread_time_ns() - began
+            total += nbytes
+            self.pulled_at[worker] = self.version
+            self.batches[worker], self.begun = self.begun, self.begun + 1
+            if self.live is None:
+                self._plan(self._transfer_end(nbytes, PULL) + self.pace.computing(worker), worker, COMPUTED)
+            else:
+                self.live.pull(worker, self.turns[worker], self.messages, self.answer(worker, nbytes), self.clock_ps)
+        self.waiting = still
+        return total
+
+    def _transfer_end(self, nbytes: int, way: int) -> int:
+        when, self.free[way] = self.pace.moved(nbytes, self.clock_ps, self.free[way])
+        return when
+
+    def _plan(self, when: int, worker: int, what: int) -> None:
+        heapq.heappush(self.events, (when, self.planned, worker, what))
+        self.planned += 1
+
+    def _samples(self, batch: int) -> tuple[tuple[Tensor, ...], Tensor]:
+        number, part = divmod(batch, self.recipe.workers)
+        if number not in self._dealt:
+            if len(self._dealt) > 3:
+                del self._dealt[min(self._dealt)]
+            self._dealt[number] = self.dealer.step(number)
+        return slice_of(self._dealt[number], part, self.recipe.workers)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Bring the network to rest and return the state."""
+        self.rest()
+        return {
+            **super().state_dict(),
+            "live": None if self.live is None else self.live.state_dict(),
+            "copies": self.copies.state_dict(),
+            "flying": deepcopy(self.flying),
+            "order": {name: _plain(getattr(self, name)) for name in ORDER},
+        }
+
+    def take_over(self, saved: dict[str, Any]) -> None:
+        super().take_over(saved)
+        self.copies.load_state_dict(saved["copies"])
+        self.flying = [dict(push) for push in saved["flying"]]
+        for name in ORDER:
+            setattr(self, name, _plain(saved["order"][name]))
+        self.events = [(when, order, worker, what) for when, order, worker, what in self.events]
+        if self.live is not None:
+            self.live.load_state_dict(saved["live"], self.clock_ps)
+
+
+ORDER = ("version", "turns", "pulled_at", "free", "batches", "begun", "waiting", "events", "planned")
+"""State of the event order in a checkpoint."""
+
+
+def _plain(value: Any) -> Any:
+    return [list(item) if isinstance(item, tuple) else item for item in value] if isinstance(value, list) else value
+
+
+def lost_shares(encoded: Sequence[Encoded], masks: Sequence[Tensor | None], payload: int) -> list[float]:
+    """Return the share of each tensor's units that did not arrive."""
+    shares = []
+    for encoding, mask in zip(encoded, masks, strict=True):
+        units = None if mask is None else encoding.arrived(mask, payload)
+        shares.append(0.0 if units is None or not len(units) else 1 - int(units.sum()) / len(units))
+    return shares

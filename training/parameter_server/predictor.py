@@ -1,0 +1,154 @@
+"""Parameter predictors: a network for blocks (MP2), one for single parameters (WNN), and their files.
+
+A file is an `.npz` with the weights by name and a manifest: its kind, the training runs it was made from, the command
+and date, and its error on an unseen training run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gradwire.scenarios.errors import TraceError
+from gradwire.training.parameter_server.predictor_file import expected_file, predictor_path, read_predictor
+
+BLOCK = 32
+"""Parameters of a block."""
+PERIOD = 8
+"""Steps in which every parameter of a block is pushed once: an eighth of them in each."""
+CHANNELS = 6
+LAST_MOVEMENT = 3
+"""Features of a block (see `features`): their number, and the index of the last movement."""
+KINDS = ("conv", "fc", "bias", "norm")
+"""Types of parameters: convolutions, matrices, biases, and those of a normalisation."""
+
+
+class BlockPredictor(nn.Module):
+    """Predicts the movement of a block of parameters: (blocks, CHANNELS, BLOCK) to (blocks, BLOCK). Two convolutions
+    along the block, attention over channels (squeeze and excitation, Hu et al., CVPR '18), max pooling of pairs, and a
+    linear layer, whose output is added to each parameter's last pushed movement. [abstract] of MP2 names convolution,
+    channel attention and max pooling; sizes, order and the sum are ours."""
+
+    def __init__(self, width: int = 12) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv1d(CHANNELS, width, 3, padding=1), nn.Conv1d(width, width, 3, padding=1)
+        self.squeeze, self.excite = nn.Linear(width, width // 4), nn.Linear(width // 4, width)
+        self.out = nn.Linear(width * BLOCK // 2, BLOCK)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.second(torch.relu(self.first(x))))
+        attention = torch.sigmoid(self.excite(torch.relu(self.squeeze(y.mean(dim=2)))))
+        return x[:, LAST_MOVEMENT] + self.out(nn.functional.max_pool1d(y * attention[:, :, None], 2).flatten(1))
+
+
+class ScalarPredictor(nn.Module):
+    """Predicts a single parameter: five values and their four differences, (n, 5), to (n,) in (-1, 1). Two streams, as
+    in weight nowcasting [code]; their sizes are our choice. See `nowcast` for the units."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.values, self.differences = nn.Linear(5, width), nn.Linear(4, width)
+        self.both, self.out = nn.Linear(2 * width, width), nn.Linear(width, 1)
+
+    def forward(self, values: Tensor) -> Tensor:
+        streams = torch.cat([self.values(values), self.differences(values.diff(dim=1))], dim=1)
+        return torch.tanh(self.out(torch.relu(self.both(torch.relu(streams))))).squeeze(1)
+
+
+class WeightNowcaster(nn.Module):
+    """A `ScalarPredictor` for each type of parameters, except those of normalisations [code]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.fc, self.bias = ScalarPredictor(), ScalarPredictor(), ScalarPredictor()
+
+    def of(self, kind: str) -> ScalarPredictor:
+        """Return the predictor of a type."""
+        return getattr(self, kind)
+
+
+def normalise(history: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ((v - the first) / (2 range), range) of five values of n parameters: (5, n) to (n, 5) and (n,)."""
+    spread = history.max(dim=0).values - history.min(dim=0).values
+    return ((history - history[0]) / (2 * spread).clamp(min=1e-12)).T, spread
+
+
+def nowcast(net: ScalarPredictor, history: Tensor) -> Tensor:
+    """Return predicted values, (n,): the last one plus the net's output times twice the range."""
+    values, spread = normalise(history)
+    return history[-1] + 2 * spread * net(values)
+
+
+def features(
+    observed: Tensor, age: Tensor, values: Tensor, last: Tensor, scale: Tensor, spread: Tensor, conv: Tensor
+) -> Tensor:
+    """Return the features of a block predictor, (blocks, CHANNELS, BLOCK); `last` and `observed` in units of `scale`.
+
+    observed : movements of the parameters pushed in this step, zero elsewhere, (blocks, BLOCK).
+    age : steps since each position was last pushed, 0 for now, (blocks, BLOCK) or (BLOCK,).
+    values : the server's previous block. last : last pushed movement of each parameter.
+    scale, spread : mean magnitude of the tensor's movements in this step, deviation of its values, (blocks,).
+    conv : True for blocks of a convolution, (blocks,).
+    """
+    shape = values.shape
+    kind = conv.to(values.dtype)[:, None].expand(shape)
+    return torch.stack(
+        [
+            observed / scale[:, None],
+            (age / PERIOD).expand(shape),
+            values / spread[:, None],
+            last / scale[:, None],
+            kind,
+            1 - kind,
+        ],
+        dim=1,
+    )
+
+
+def kinds_of(model: nn.Module) -> list[str]:
+    """Return the type of each parameter of a model, in the order of `model.parameters()`."""
+    norms = {
+        id(parameter)
+        for module in model.modules()
+        if "Norm" in type(module).__name__
+        for parameter in module.parameters(recurse=False)
+    }
+    return [
+        "norm"
+        if id(parameter) in norms
+        else "bias"
+        if parameter.dim() < 2
+        else "fc"
+        if parameter.dim() == 2
+        else "conv"
+        for parameter in model.parameters()
+    ]
+
+
+NETS: Mapping[str, type[nn.Module]] = {"mp2": BlockPredictor, "wnn": WeightNowcaster}
+
+
+def save_predictor(path: Path, net: nn.Module, manifest: Mapping[str, Any]) -> None:
+    """Write a predictor with its manifest."""
+    arrays = {name: value.detach().numpy() for name, value in net.state_dict().items()}
+    with path.open("wb") as file:
+        np.savez(file, manifest=np.array(json.dumps(dict(manifest))), **arrays)
+
+
+def load_predictor(kind: str, name: str | Path = "bundled") -> tuple[nn.Module, dict[str, Any]]:
+    """Return (predictor, manifest) by name (`SHIPPED`), or of a file. Raises TraceError if the file is not a predictor
+    of this kind."""
+    net = NETS[kind]()
+    arrays, manifest = read_predictor(kind, name)
+    try:
+        net.load_state_dict({name: torch.from_numpy(values) for name, values in arrays.items()})
+    except (ValueError, TypeError, RuntimeError) as error:
+        what = f"is not a predictor ({str(error).splitlines()[0]})"
+        raise TraceError(what, str(predictor_path(kind, name)), expected_file(kind)) from None
+    return net.eval(), manifest

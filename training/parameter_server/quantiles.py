@@ -1,0 +1,93 @@
+"""Quantisation by quantiles: values to b bits, with edges that a fitted distribution makes equally likely.
+
+A Gaussian or a Laplace distribution is fitted, whichever has the greater likelihood. The 2^b bins between its quantiles
+hold equally many values if the fit is right, so every code is worth its b bits. A code is decoded as the mean of its
+bin under the fit, which preserves the overall mean (our choice: MIPD's own rule is not public).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import torch
+from torch import Tensor
+
+from gradwire.training.exchange.encoded_tensors import Encoded
+
+GAUSSIAN, LAPLACE = 0, 1
+CODES_PER_UNIT = 8
+"""Values whose codes are one unit, of b bytes."""
+
+
+def fit_distribution(values: Tensor) -> tuple[int, float, float]:
+    """Return the best-fitting (distribution, centre, scale): mean and deviation, or median and mean distance to it."""
+    mean, deviation = float(values.mean()), float(values.std(correction=0))
+    median = float(values.median())
+    distance = float((values - median).abs().mean())
+    if not deviation or not distance:
+        return GAUSSIAN, mean, deviation
+    gaussian = -math.log(deviation) - 0.5 * math.log(2 * math.pi * math.e)
+    laplace = -math.log(2 * distance) - 1
+    return (GAUSSIAN, mean, deviation) if gaussian >= laplace else (LAPLACE, median, distance)
+
+
+@functools.cache
+def bins(distribution: int, bits: int) -> tuple[Tensor, Tensor]:
+    """Return (edges, means) of 2^b equally likely bins of a distribution of centre 0 and scale 1: 2^b - 1 and 2^b
+    float32."""
+    count = 2**bits
+    shares = torch.arange(1, count, dtype=torch.float64) / count
+    if distribution == GAUSSIAN:
+        edges = math.sqrt(2) * torch.erfinv(2 * shares - 1)
+        inner = -torch.exp(-edges.square() / 2) / math.sqrt(2 * math.pi)  # of x times the density
+    else:
+        edges = torch.where(shares < 0.5, (2 * shares).log(), -(2 * (1 - shares)).log())
+        inner = torch.where(edges < 0, (edges - 1) * edges.exp() / 2, -(edges + 1) * (-edges).exp() / 2)
+    zero = torch.zeros(1, dtype=torch.float64)
+    means = count * torch.diff(torch.cat([zero, inner, zero]))
+    return edges.float(), means.float()
+
+
+def quantise(values: Tensor, bits: int) -> Encoded:
+    """Encode flat float32 values (k,) as codes of 1 to 8 bits; the head holds distribution, centre and scale, 9
+    bytes."""
+    if not len(values):
+        return Encoded((torch.empty(0, bits, dtype=torch.uint8, device=values.device),))
+    distribution, centre, scale = fit_distribution(values)
+    edges, _ = bins(distribution, bits)
+    codes = torch.bucketize((values - centre) / (scale or 1.0), edges.to(values.device))
+    head = (
+        torch.tensor([centre, scale], device=values.device),
+        torch.tensor([distribution], dtype=torch.uint8, device=values.device),
+    )
+    return Encoded((packed(codes, bits),), head)
+
+
+def dequantise(encoded: Encoded, bits: int, count: int) -> Tensor:
+    """Decode values, (count,)."""
+    if not count:
+        return torch.empty(0, device=encoded.fields[0].device)
+    (centre, scale), distribution = encoded.head[0].tolist(), int(encoded.head[1])
+    _, means = bins(distribution, bits)
+    return centre + scale * means.to(encoded.fields[0].device)[unpack(encoded.fields[0], bits, count)]
+
+
+def packed(codes: Tensor, bits: int) -> Tensor:
+    """Pack codes below 2^b, (k,), into bytes without gaps, (units, b) uint8: the first code in the lowest bits."""
+    short = -len(codes) % CODES_PER_UNIT
+    rows = torch.nn.functional.pad(codes, (0, short)).view(-1, CODES_PER_UNIT, 1)
+    single = (rows >> torch.arange(bits, device=codes.device)) & 1
+    octets = single.reshape(-1, bits, 8) << torch.arange(8, device=codes.device)
+    return octets.sum(dim=2).to(torch.uint8)
+
+
+def unpack(units: Tensor, bits: int, count: int) -> Tensor:
+    """Unpack codes, (count,) int64."""
+    if 8 % bits == 0:  # no code spans two bytes: many times faster, and the bulk of a server's time
+        shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=units.device)
+        within = (units.reshape(-1, 1) >> shifts) & (2**bits - 1)
+        return within.view(-1)[:count].long()
+    single = (units.long()[:, :, None] >> torch.arange(8, device=units.device)) & 1
+    rows = single.reshape(-1, CODES_PER_UNIT, bits) << torch.arange(bits, device=units.device)
+    return rows.sum(dim=2).view(-1)[:count]

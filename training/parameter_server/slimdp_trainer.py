@@ -1,0 +1,243 @@
+"""Slim-DP: workers push and pull a part of the parameters only, a significant core and a random explorer.
+
+Every worker trains a separate copy by SGD with its own momentum. After a step it pushes the movement of the elements of
+its set T_C, and pulls the server's values of them; the other elements keep its own values, so that the workers' copies
+differ (Sun et al., arXiv 1709.09393). The server adds the mean of what arrives.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from gradwire.traces.trace import TensorInfo
+from gradwire.training.backward.worker_gradients import Loss, gradients_of_worker
+from gradwire.training.data import Images, Text
+from gradwire.training.exchange.encoded_tensors import Encoded
+from gradwire.training.networks.builtin_networks import Network, Pushed
+from gradwire.training.networks.network_interface import checked_carry
+from gradwire.training.parameter_server.asynchronous_trainer import lost_shares
+from gradwire.training.parameter_server.sgd import check_sgd, moves
+from gradwire.training.parameter_server.step_rows import finish_step
+from gradwire.training.recipe import Recipe
+from gradwire.training.reducers.state import State
+from gradwire.training.trainer import StepRow, Trainer, losses_of
+from gradwire.training.worker_copies import Copies, buffers_of, merge_buffers, restore_buffers, slice_of
+
+CORE, EXPLORER, KEYS = 0, 1, 2
+"""Parts of a tensor that are sent, each a separate message."""
+
+
+@dataclass(frozen=True)
+class SlimRules:
+    """Rules of what is pushed and pulled; keys as in `gradwire.training.systems.slimdp.SlimDP`."""
+
+    alpha: float = 0.3
+    beta: float = 0.15
+    every: int = 20
+    gradient_weight: float = 1.0
+    keys: bool = True
+    unsent: Literal["kept", "dropped"] = "kept"
+
+    def counts(self, numel: int) -> tuple[int, int]:
+        """Return the sizes of a tensor's core and explorer: shares rounded down, together at least one element."""
+        total = max(1, int(self.alpha * numel + 1e-9))
+        core = min(total, int(self.beta * numel + 1e-9))
+        return core, total - core
+
+
+class SlimTrainer(Trainer):
+    """Trains with Slim-DP. The server's parameters are scored. A lost push is not added, and forgotten when the worker
+    pulls; keys of a new core are never lost. Pulls are as long as pushes, without those keys."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Images | Text,
+        recipe: Recipe,
+        slim: SlimRules | None = None,
+        network: Network | None = None,
+        loss: Loss = losses_of,
+    ) -> None:
+        """Validate the parts and copy the parameters. Raises ValueError if `fill` is not zero."""
+        if recipe.fill != "zero":
+            raise ValueError(f"fill = {recipe.fill!r} applies to gradients; expected zero: updates are pushed")
+        check_sgd(recipe)
+        super().__init__(model, data, recipe, None, network, loss)
+        self.slim = slim or SlimRules()
+        self.server = [info.detach() for info in model.parameters()]
+        self.copies = Copies(model, recipe.workers)
+        self.common = Copies(model, recipe.workers).values
+        """Values that each worker last had in common with the server."""
+        self.velocity: list[list[Tensor]] = [[] for _ in range(recipe.workers)]
+        self.cores: list[list[Tensor]] = [[] for _ in range(recipe.workers)]
+        self.messages = [
+            TensorInfo(f"{info.name}.{part}", info.shape, info.numel, info.dtype, info.layer)
+            for info in self.infos
+            for part in ("core", "explorer", "keys")
+        ]
+
+    def step(self) -> StepRow:
+        """Run one step of all workers, and one exchange."""
+        number, rate, recipe = self.done, self.recipe.rate_at(self.done), self.recipe
+        losses, gradients = self._train(number, rate)
+        sets, pushed = [], []
+        for worker in range(recipe.workers):
+            began = time.thread_time_ns()
+            if number % self.slim.every == 0:
+                self.cores[worker] = self._select_core(worker, gradients[worker])
+            sets.append(self._choose_sets(worker, number))
+            pushed.append(self._encode_push(worker, sets[worker], number))
+            self.encode_ns += time.thread_time_ns() - began
+        answer = checked_carry(
+            self.network,
+            Pushed(
+                number,
+                0,
+                recipe.payload,
+                self.messages,
+                pushed,
+                back=lambda: self._pull_sizes(pushed[0]),
+                kept=range(KEYS, len(self.messages), 3),
+            ),
+        )
+        began = time.thread_time_ns()
+        self._merge(sets, pushed, answer.arrived)
+        pulled = sum(self._pull(worker, sets[worker]) for worker in range(recipe.workers))
+        self.server_ns += time.thread_time_ns() - began
+        sent = sum(encoding.nbytes(recipe.payload) for row in pushed for encoding in row)
+        return finish_step(self, sum(losses) / len(losses), rate, sent, pulled, answer.time_ps)
+
+    def state_dict(self) -> dict[str, Any]:
+        lists = {name: [[tensor.clone() for tensor in row] for row in getattr(self, name)] for name in STATE_LISTS}
+        return {**super().state_dict(), "copies": self.copies.state_dict(), "kept": lists}
+
+    def take_over(self, saved: dict[str, Any]) -> None:
+        super().take_over(saved)
+        self.copies.load_state_dict(saved["copies"])
+        for name in STATE_LISTS:
+            setattr(self, name, [[tensor.clone() for tensor in row] for row in saved["kept"][name]])
+
+    # --- workers -------------------------------------------------------------------------------------------------
+
+    def _train(self, number: int, rate: float) -> tuple[list[float], list[list[Tensor]]]:
+        """Make each worker's SGD step on its own copy; return (losses, gradients)."""
+        self.model.train()
+        batch, count = self.dealer.step(number), self.recipe.workers
+        before, after = buffers_of(self.model), []
+        losses, gradients = [], []
+        for worker in range(count):
+            restore_buffers(self.model, before)
+            loss, worker_gradients = gradients_of_worker(
+                self.copies, worker, self.loss, *slice_of(batch, worker, count)
+            )
+            after.append(buffers_of(self.model))
+            self._descend(worker, worker_gradients, rate)
+            losses.append(loss)
+            gradients.append(worker_gradients)
+        merge_buffers(self.model, before, after, count)
+        return losses, gradients
+
+    def _descend(self, worker: int, gradients: Sequence[Tensor], rate: float) -> None:
+        values = self.copies.values[worker]
+        worker_moves, self.velocity[worker] = moves(self.recipe, values, gradients, self.velocity[worker])
+        for value, move in zip(values, worker_moves, strict=True):
+            value -= rate * move
+
+    def _select_core(self, worker: int, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """Return the core of each tensor: the elements of greatest |w| + c |g|, sorted by position."""
+        cores = []
+        for value, gradient in zip(self.copies.values[worker], gradients, strict=True):
+            core, _ = self.slim.counts(value.numel())
+            significance = (value.abs() + self.slim.gradient_weight * gradient.abs()).view(-1)
+            cores.append(significance.topk(core).indices.sort().values)
+        return cores
+
+    def _choose_sets(self, worker: int, number: int) -> list[tuple[Tensor, Tensor]]:
+        """Return T_C of each tensor: positions of (core, explorer)."""
+        sets = []
+        for tensor, (info, core) in enumerate(zip(self.infos, self.cores[worker], strict=True)):
+            _, count = self.slim.counts(info.numel)
+            rest = torch.ones(info.numel, dtype=torch.bool, device=self.device)
+            rest[core] = False
+            positions = rest.nonzero().view(-1)
+            draws = State(self.recipe.seed, worker, tensor, step=number).own(self.device)
+            order = torch.randperm(len(positions), generator=draws, device=self.device)
+            sets.append((core, positions[order[:count]]))
+        return sets
+
+    def _encode_push(self, worker: int, sets: Sequence[tuple[Tensor, Tensor]], number: int) -> list[Encoded]:
+        """Return the movements of the elements of T_C since the worker last had them in common with the server."""
+        encodings = []
+        tensors = zip(self.copies.values[worker], self.common[worker], sets, strict=True)
+        for value, common, (core, explorer) in tensors:
+            moved = (value - common).view(-1)
+            new = core if number % self.slim.every == 0 else core[:0]
+            encodings += [*self._encode_sets(moved, core, explorer), Encoded((new.to(torch.int32),))]
+        return encodings
+
+    def _encode_sets(self, values: Tensor, core: Tensor, explorer: Tensor) -> tuple[Encoded, Encoded]:
+        """Encode values at a core, whose positions both sides have, and at an explorer, with keys unless its seed is
+        shared."""
+        fields, known = (values[explorer],), {"indices": explorer}
+        keyed = Encoded((*fields, explorer.to(torch.int32))) if self.slim.keys else Encoded(fields, known=known)
+        return Encoded((values[core],), known={"indices": core}), keyed
+
+    def _pull_sizes(self, pushed: Sequence[Encoded]) -> list[int]:
+        """Return the bytes that come back, by message: without the keys of a core, which the worker has chosen."""
+        payload = self.recipe.payload
+        return [0 if at % 3 == KEYS else encoding.nbytes(payload) for at, encoding in enumerate(pushed)]
+
+    def _pull(self, worker: int, sets: Sequence[tuple[Tensor, Tensor]]) -> int:
+        """Copy the server's values in T_C to a worker; return the bytes."""
+        nbytes = 0
+        for at, (server, positions) in enumerate(zip(self.server, sets, strict=True)):
+            value, common = self.copies.values[worker][at].view(-1), self.common[worker][at].view(-1)
+            if self.slim.unsent == "dropped":
+                common.copy_(value)
+            for encoded in self._encode_sets(server.reshape(-1), *positions):
+                values, indices = _decode_part(encoded)
+                value[indices] = common[indices] = values
+                nbytes += encoded.nbytes(self.recipe.payload)
+        return nbytes
+
+    # --- server --------------------------------------------------------------------------------------------------
+
+    def _merge(
+        self, sets: Sequence[Any], pushed: Sequence[Sequence[Encoded]], arrived: Sequence[Sequence[Tensor | None]]
+    ) -> None:
+        """Add the mean of what has arrived."""
+        self.lost = []
+        for row, masks in zip(pushed, arrived, strict=True):
+            shares = lost_shares(row, masks, self.recipe.payload)
+            self.lost.append(
+                [
+                    sum(shares[3 * t + part] * row[3 * t + part].units for part in (CORE, EXPLORER))
+                    / (row[3 * t].units + row[3 * t + 1].units)
+                    for t in range(len(self.infos))
+                ]
+            )
+            for number, (encoded, mask) in enumerate(zip(row, masks, strict=True)):
+                if number % 3 == KEYS or not encoded.units:
+                    continue
+                values, indices = _decode_part(encoded)
+                if mask is not None:
+                    units = encoded.arrived(mask, self.recipe.payload)
+                    values, indices = values[units], indices[units]
+                self.server[number // 3].view(-1)[indices] += values / self.recipe.workers
+
+
+STATE_LISTS = ("common", "velocity", "cores")
+"""Further lists in a checkpoint."""
+
+
+def _decode_part(encoded: Encoded) -> tuple[Tensor, Tensor]:
+    """Return (values, positions) of an encoding, with keys or without."""
+    if len(encoded.fields) > 1:
+        return encoded.fields[0], encoded.fields[1].long()
+    return encoded.fields[0], encoded.known["indices"]

@@ -1,0 +1,86 @@
+"""Weight nowcasting: every few epochs parameters jump to where a network predicts them to be later.
+
+The baseline that MP2's abstract names. Each parameter is predicted from its own values at the ends of the last five
+epochs [code]; that a prediction aims five epochs ahead is [recalled]. In between it is plain data-parallel training, so
+the only saving is the skipped epochs.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradwire.training.backward.worker_gradients import Loss
+from gradwire.training.data import Images, Text
+from gradwire.training.networks.builtin_networks import Network
+from gradwire.training.parameter_server.predictor import WeightNowcaster, kinds_of, load_predictor, nowcast
+from gradwire.training.recipe import Recipe
+from gradwire.training.reducers.base import Reducer
+from gradwire.training.trainer import StepRow, Trainer, losses_of
+
+HISTORY = 5
+"""Values that a prediction is made from."""
+
+
+class WnnTrainer(Trainer):
+    """Trains with weight nowcasting. Parameters come back, 4 bytes each, whatever is pushed."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Images | Text,
+        recipe: Recipe,
+        reducer: Reducer | None = None,
+        network: Network | None = None,
+        loss: Loss = losses_of,
+        *,
+        predictor: str = "bundled",
+        period: int = 0,
+    ) -> None:
+        """Load the predictor.
+
+        predictor : a file, or "bundled".
+        period : steps between two values; an epoch if 0.
+        """
+        super().__init__(model, data, recipe, reducer, network, loss)
+        net, _ = load_predictor("wnn", predictor)
+        assert isinstance(net, WeightNowcaster)
+        self.net, self.kinds = net.to(self.device), kinds_of(model)
+        self.period = period or self.dealer.steps_per_epoch
+        self.seen: list[list[Tensor]] = []
+        self.jumps = 0
+
+    def step(self) -> StepRow:
+        """Run a step, and jump after each fifth period."""
+        before = self.pulled_bytes
+        row = super().step()
+        began = time.thread_time_ns()
+        if self.done % self.period == 0:
+            self.seen.append([parameter.detach().clone() for parameter in self.model.parameters()])
+            if len(self.seen) == HISTORY:
+                self._jump()
+        self.server_ns += time.thread_time_ns() - began
+        pulled = 4 * sum(info.numel for info in self.infos) * self.recipe.workers
+        self.pulled_bytes = before + pulled
+        return replace(row, pulled_bytes=pulled)
+
+    @torch.no_grad()
+    def _jump(self) -> None:
+        for at, (parameter, kind) in enumerate(zip(self.model.parameters(), self.kinds, strict=True)):
+            if kind != "norm":
+                history = torch.stack([row[at].view(-1) for row in self.seen])
+                parameter.copy_(nowcast(self.net.of(kind), history).view(parameter.shape))
+        self.seen, self.jumps = [], self.jumps + 1
+
+    def state_dict(self) -> dict[str, Any]:
+        seen = [[value.clone() for value in row] for row in self.seen]
+        return {**super().state_dict(), "wnn": {"seen": seen, "jumps": self.jumps}}
+
+    def take_over(self, saved: dict[str, Any]) -> None:
+        super().take_over(saved)
+        self.seen = [[value.clone() for value in row] for row in saved["wnn"]["seen"]]
+        self.jumps = saved["wnn"]["jumps"]

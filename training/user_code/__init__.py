@@ -1,0 +1,1 @@
+"""User-defined models, data sets and reducers, and checks of their return values."""

@@ -1,0 +1,1 @@
+"""All-reduce algorithms: ring, trees, halving-doubling, hierarchical, in-network."""

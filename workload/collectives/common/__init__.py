@@ -1,0 +1,1 @@
+"""Code that collectives share: buckets, transfer schedules and groups of workers."""

@@ -1,0 +1,1 @@
+"""Exchanges of data-parallel training: parameter server, FSDP, sharded, overlapped, rank graphs."""

@@ -1,0 +1,235 @@
+"""Overlapped averaging as steps of a program: operations and the communication thread.
+
+`gradwire.workload.collectives.exchanges.overlapped` describes the method. As events, per iteration, operation and
+worker: the worker's request -> asked; the thread, which waits for that, -> begun: its messages; begun, all deliveries
+to the worker -> over, for which the thread waits before its next operation. A worker waits for `owned` before it
+updates a group (everything that its part is computed from is over), and for a layer's gate before its forward (the
+layer's parameters are over).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gradwire.jit.limits import MAX_PACKETS
+from gradwire.scenarios.arrays import Flags
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.workload.collectives.common.base import Exchange, ExchangedIteration, JobContext, csr_lists, make_messages
+from gradwire.workload.collectives.exchanges.overlapped import Overlapped
+from gradwire.workload.collectives.exchanges.overlapped_operations import (
+    ACTIVATIONS,
+    ERRORS,
+    GRADIENTS,
+    PARAMETERS,
+    groups_of,
+    operations_of,
+)
+from gradwire.workload.program import FIRE, WAIT, CsrLists, Ints, Messages, PacketImportance, ProcessOperations, Step
+
+
+class OperationEvents(NamedTuple):
+    """Events of a step: deliveries first, then these. K operations, N workers, G groups.
+
+    asked, begun, over : [K, N]. owned : [G, N]. gates : [N, layers + 1], -1 for none.
+    """
+
+    asked: Ints
+    begun: Ints
+    over: Ints
+    owned: Ints
+    gates: Ints
+    total: int
+
+
+class OverlappedAveraging(Exchange):
+    """The exchange of one job by overlapped averaging."""
+
+    repeats = True
+
+    def __init__(self, context: JobContext, table: Overlapped) -> None:
+        super().__init__(context)
+        self.layerwise = (context.scheduling.forward or "layerwise") == "layerwise"
+        self.batch, workers = table.batch, len(context.workers)
+        self.groups = groups_of(context.trace.tensors, table.dense == "activations")
+        self.operations = operations_of(self.groups, context.ready_order, workers, table.batch)
+        longest = max(self.operations, key=lambda operation: operation.nbytes)
+        if longest.nbytes > context.payload * MAX_PACKETS:
+            what = f"creates messages of {-(-longest.nbytes // context.payload)} packets"
+            raise ScenarioError(what, "job.exchange.batch", expected=f"at most {MAX_PACKETS} packets in a message")
+        # the pairs of an operation: each worker sends to the next one first
+        distance = np.arange(1, workers)[:, None]
+        self._src = np.broadcast_to(np.arange(workers), (workers - 1, workers)).ravel()
+        self._dst = ((np.arange(workers) + distance) % workers).ravel()
+        self._node = np.array(context.nodes)
+
+    @property
+    def threads(self) -> Ints:
+        return self._node
+
+    @property
+    def buckets_and_segments(self) -> tuple[tuple[tuple[int, ...], ...], int]:
+        return tuple(group.tensors for group in self.groups), len(self.context.workers)
+
+    @property
+    def unit_bytes(self) -> int:
+        return max(operation.nbytes for operation in self.operations)
+
+    @property
+    def bytes_per_iteration(self) -> int:
+        return len(self._src) * sum(operation.nbytes for operation in self.operations)
+
+    def iteration(self, number: int, ready: Ints, last: bool) -> ExchangedIteration:
+        numbers, needs, host = self._events(last)
+        step = Step(
+            messages=self._messages(number),
+            needs=needs,
+            host=host,
+            station=np.full(len(needs), -1, dtype=np.int64),
+            effort=np.zeros(len(needs), dtype=np.int64),
+            after=self._after(numbers, len(needs)),
+            posts=self._posts(numbers, len(needs)),
+            contents=self._contents,
+        )
+        fires, forward = self._fires(numbers)
+        return ExchangedIteration(step, fires, numbers.gates, forward, self._updates(numbers), self._threads(numbers))
+
+    def _of(self, *kinds: str) -> list[tuple[int, int]]:
+        """Return (operation, group) of the operations of these kinds."""
+        return [(k, operation.group) for k, operation in enumerate(self.operations) if operation.kind in kinds]
+
+    def _events(self, last: bool) -> tuple[OperationEvents, Ints, Ints]:
+        """Return the numbers of events, the firings that each needs, and its node."""
+        workers, layers, pairs = len(self._node), len(self.context.trace.layers), len(self._src)
+        operations, groups = len(self.operations), len(self.groups)
+        n = operations * pairs
+        asked = n + np.arange(operations * workers).reshape(operations, workers)
+        begun, over = asked + asked.size, asked + 2 * asked.size
+        owned = n + 3 * asked.size + np.arange(groups * workers).reshape(groups, workers)
+        first_gate = n + 3 * asked.size + owned.size
+        # layers of a group are consecutive: the gate of the first one covers the others
+        used = [group.layers[0] for group in self.groups] if self.layerwise and not last else [layers]
+        gates = np.full((workers, layers + 1), -1, dtype=np.int64)
+        gates[:, used] = first_gate + np.arange(workers * len(used)).reshape(workers, len(used))
+        total = first_gate + workers * len(used)
+        needs, host = np.ones(total, dtype=np.int64), np.empty(total, dtype=np.int64)
+        host[:n] = np.tile(self._node[self._dst], operations)
+        for events in (asked, begun, over, owned):
+            host[events] = self._node
+        host[first_gate:] = np.repeat(self._node, len(used))
+        needs[over] = workers
+        for k, group in self._of(GRADIENTS):
+            needs[asked[k]] = len(self.groups[group].tensors)
+        for _, group in self._of(ACTIVATIONS):
+            needs[owned[group]] = 2
+        if used == [layers]:
+            needs[first_gate:] = groups
+        return OperationEvents(asked, begun, over, owned, gates, total), needs, host
+
+    def _after(self, numbers: OperationEvents, count: int) -> CsrLists:
+        """Return the events that each event counts towards."""
+        _, begun, over, owned, gates, _ = numbers
+        pairs = len(self._src)
+        number = np.arange(len(self.operations) * pairs).reshape(-1, pairs)
+        after = [(number, over[:, self._dst]), (begun, over)]
+        after += [(over[k], owned[group]) for k, group in self._of(ACTIVATIONS, ERRORS, GRADIENTS)]
+        for k, group in self._of(PARAMETERS):
+            column = self.groups[group].layers[0] if gates[0, -1] < 0 else -1
+            after.append((over[k], gates[:, column]))
+        return csr_lists(after, count)
+
+    def _posts(self, numbers: OperationEvents, count: int) -> CsrLists:
+        """Return the messages of an operation, posted by its begin at each worker."""
+        number = np.arange(len(self.operations) * len(self._src)).reshape(len(self.operations), -1)
+        return csr_lists([(numbers.begun[:, self._src], number)], count)
+
+    def _fires(self, numbers: OperationEvents) -> tuple[CsrLists, CsrLists]:
+        """Return the events fired by gradients, per worker and tensor, and by forward, per worker and layer.
+
+        The last entry of a worker's layers is the end of forward. Errors of a layer are ready when backward of the
+        layers after it is over.
+        """
+        workers, layers = len(self._node), len(self.context.trace.layers)
+        tensors = len(self.context.trace.tensors)
+        worker, order = np.arange(workers), list(self.context.ready_order)
+        of_tensor: list[tuple[Ints, Ints]] = []
+        of_layer: list[tuple[Ints, Ints]] = []
+        for k, group in self._of(GRADIENTS):
+            of_tensor += [(worker * tensors + tensor, numbers.asked[k]) for tensor in self.groups[group].tensors]
+        for k, group in self._of(ERRORS):
+            before = min(order.index(tensor) for tensor in self.groups[group].tensors) - 1
+            if before < 0:
+                of_layer.append((worker * (layers + 1) + layers, numbers.asked[k]))
+            else:
+                of_tensor.append((worker * tensors + order[before], numbers.asked[k]))
+        for k, group in self._of(ACTIVATIONS):
+            of_layer.append((worker * (layers + 1) + self.groups[group].layers[0], numbers.asked[k]))
+        none = [(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))]
+        return csr_lists(of_tensor or none, workers * tensors), csr_lists(of_layer or none, workers * (layers + 1))
+
+    def _updates(self, numbers: OperationEvents) -> Ints:
+        """Return int64[N, G, 4] (`ExchangedIteration`): a worker updates an N-th of each group, from the input on."""
+        whole = sum(group.elements for group in self.groups) * len(self._node)
+        rows = [
+            np.stack(
+                (
+                    numbers.owned[group],
+                    np.full(len(self._node), self.groups[group].elements),
+                    np.full(len(self._node), whole),
+                    numbers.asked[k],
+                ),
+                axis=1,
+            )
+            for k, group in self._of(PARAMETERS)
+        ]
+        return np.stack(rows, axis=1)
+
+    def _threads(self, numbers: OperationEvents) -> tuple[ProcessOperations, ...]:
+        """Return the communication threads: serial operations, with events counted from the step's first."""
+        threads = []
+        for worker in range(len(self._node)):
+            kinds = np.tile([WAIT, FIRE, WAIT], len(self.operations))
+            events = np.stack([row[:, worker] for row in (numbers.asked, numbers.begun, numbers.over)], axis=1)
+            rows = np.stack((kinds, events.ravel(), np.full(len(kinds), -1)), axis=1)
+            threads.append(ProcessOperations(len(self._node) + worker, rows.astype(np.int64)))
+        return tuple(threads)
+
+    def _messages(self, iteration: int) -> Messages:
+        context, operations, pairs = self.context, self.operations, len(self._src)
+        workers = len(self._node)
+        kinds = np.array([operation.kind for operation in operations])
+        group = np.array([operation.group for operation in operations])
+        to_owner = np.isin(kinds, (GRADIENTS, ACTIVATIONS))
+        segment = np.where(to_owner[:, None], self._dst, self._src)
+        parts = np.array([item.part(workers) for item in self.groups])[group]
+        parts = np.where(np.isin(kinds, (GRADIENTS, PARAMETERS)), parts, 0)
+        front = np.array([item.layers[0] for item in self.groups])[group]
+        priority = [min(context.priorities[tensor] for tensor in item.tensors) for item in self.groups]
+        captured = np.array([context.captured(worker, iteration) for worker in range(workers)])[self._src]
+        which = np.repeat(front, pairs)
+        sender, reducing = np.tile(self._src, len(operations)), np.repeat(kinds == GRADIENTS, pairs)
+        layers = [(layer,) for layer in range(len(context.trace.layers))]
+        return make_messages(
+            context,
+            np.repeat(kinds, pairs),
+            PacketImportance((), np.full(len(which), PacketImportance.AS_SENT)),
+            iteration=iteration,
+            tensor=-1,
+            layer=-1,
+            part=(group[:, None] * workers + segment).ravel(),
+            src=self._node[sender],
+            dst=np.tile(self._node[self._dst], len(operations)),
+            nbytes=np.repeat([operation.nbytes for operation in operations], pairs),
+            priority=np.repeat(np.array(priority)[group], pairs),
+            loss=context.bounds.of(iteration, ~reducing, sender, layers, which),
+            rank=which,
+            captured=np.where(reducing, np.tile(captured, len(operations)), -1),
+            first=(parts[:, None] * segment).ravel(),
+        )
+
+    def _contents(self) -> tuple[CsrLists, Flags]:
+        """Gradients are the sender's own; activations, errors and parameters are none."""
+        kinds = np.array([operation.kind for operation in self.operations])
+        own = np.repeat(kinds == GRADIENTS, len(self._src))
+        return (np.zeros(len(own) + 1, dtype=np.int64), np.zeros(0, dtype=np.int64)), own

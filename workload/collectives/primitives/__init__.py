@@ -1,0 +1,1 @@
+"""Collective primitives: all-gather, all-to-all, broadcast and reduce-scatter."""

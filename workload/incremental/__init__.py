@@ -1,0 +1,1 @@
+"""Incremental simulation of programs: one iteration, or one worker's turn, at a time."""

@@ -1,0 +1,241 @@
+"""A data-parallel training job as a part of a program: its workers replay a captured trace.
+
+A worker is a loop over iterations: forward, layer by layer, each when the parameters it needs have arrived; then
+backward, during which gradients become ready one after the other and go to the job's exchange
+(`gradwire.workload.collectives`). Computing takes the captured time (`gradwire.workload.replay`), waiting as long as
+the network takes; `gradwire.workload.worker_schedule` defines the order.
+
+Recorded per worker and iteration:
+
+* START: the worker begins the forward step of layer 0 (its parameters have arrived);
+* FORWARD_END, BACKWARD_END: the end of each pass;
+* END: the start of the next iteration; of the last one: everything has arrived (and the optimiser has run, if workers
+  run it), so the iteration times of a worker add up to its whole run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gradwire.scenarios.loading.user_code_errors import asked
+from gradwire.topology import HostCards
+from gradwire.topology.placement import HostAssignment
+from gradwire.traces.trace import Trace
+from gradwire.workload.collectives.common.base import Exchange, JobContext
+from gradwire.workload.collectives.common.merged_steps import add_events
+from gradwire.workload.collectives.common.model_parallel import SplitModel
+from gradwire.workload.loss_bounds import JobLossBounds
+from gradwire.workload.program import (
+    FIRE,
+    WAIT,
+    Ints,
+    MessageColumns,
+    ProcessOperations,
+    ProgramPart,
+    Repeats,
+    Step,
+    StepSkip,
+)
+from gradwire.workload.replay import Replay, Timetable
+from gradwire.workload.scheduling import LAYER, scheduling_of
+from gradwire.workload.worker_schedule import GateHistory, WorkerOperations
+
+if TYPE_CHECKING:
+    from gradwire.scenarios.schema.scenario import Scenario
+
+
+@dataclass(eq=False)
+class Job:
+    """One [[job]] of a scenario.
+
+    table : the scenario's.
+    exchange : its collective, which creates its messages.
+    replay : the replayed iterations.
+    """
+
+    table: Any
+    trace: Trace
+    replay: Replay
+    exchange: Exchange
+    transport: int
+    source: int
+    """number of the trace among those of the program"""
+    begin: int = 0
+    """number of its first iteration"""
+
+    @classmethod
+    def of(
+        cls, table: Any, trace: Trace, places: HostAssignment, cards: HostCards, *, number: int = 0, seed: int,
+        payload: int, transport: int = 0, source: int = 0, where: str = "job", sums: bool = False,
+    ) -> Job:  # fmt: skip
+        """Return a job. `number`: of the table in the program. `payload`: data bytes of a full packet. `sums`: True if
+        switches can sum packets.
+
+        Raises ScenarioError if the trace has no iteration of the selected phase.
+        """
+        replay = Replay(table, trace, seed, where)
+        context = job_context(replay, places, cards, number, payload, where, sums)
+        with asked(table.exchange, "collective", f"{where}.exchange"):
+            exchange = table.exchange.collective(context) if table.parallel is None else SplitModel(context, where)
+        return cls(table, trace, replay, exchange, transport, source)
+
+    @classmethod
+    def in_scenario(
+        cls, scenario: Scenario, table: Any, trace: Trace, places: HostAssignment, cards: HostCards, **options: Any
+    ) -> Job:
+        """Return the job of a table with the settings of its scenario; `options` and errors as in `of`."""
+        options |= {"payload": (table.transport or scenario.transport).payload, "seed": scenario.seed}
+        options |= {"transport": scenario.transport_of(table), "sums": scenario.switch.aggregation_slots > 0}
+        return cls.of(table, trace, places, cards, **options)
+
+    @property
+    def part(self) -> ProgramPart:
+        """The program part of the job."""
+        context, table, exchange = self.exchange.context, self.table, self.exchange
+        scheduling = context.scheduling
+        order, credit, apart = scheduling.order, scheduling.credit_of(exchange.unit_bytes), scheduling.apart
+        if exchange.slots:
+            order, credit, apart = LAYER, exchange.slots * exchange.unit_bytes, exchange.slots_apart
+        widest = max(tensor.element_bytes for tensor in self.trace.tensors)
+        buckets, segments = exchange.buckets_and_segments
+        return ProgramPart(
+            MessageColumns(
+                table.name,
+                self.transport,
+                order,
+                credit,
+                True,
+                widest,
+                self.source,
+                buckets,
+                segments,
+                apart=apart,
+                slices=exchange.slices,
+            ),
+            hosts=np.concatenate((context.nodes, exchange.threads)),
+            workers=np.append(np.arange(table.workers), np.full(len(exchange.threads), -1)),
+            stations=exchange.stations,
+            steps=lambda: JobSteps(self),
+            repeats=self._repeats,
+            reach=1 + exchange.staleness,
+        )
+
+    @property
+    def _repeats(self) -> Repeats:
+        """The job's periodic iterations. The first ones lack predecessors to wait for, and the last ones have no
+        successor that waits."""
+        table, exchange = self.table, self.exchange
+        if not vars(type(exchange)).get("repeats", False):
+            return Repeats(why=f"the exchange {table.exchange.kind} does not declare that its iterations repeat")
+        stale, varies = exchange.staleness, ""
+        if table.jitter:
+            varies = "compute times vary (jitter)"
+        elif table.bound_per == "step":
+            varies = 'each iteration has its own loss budget (bound_per = "step")'
+        return Repeats(self.replay.period, 2 + stale, table.iterations - 1 - max(1, stale), varies=varies)
+
+
+class JobSteps:
+    """The steps of a job, one by one."""
+
+    def __init__(self, job: Job) -> None:
+        self._job, self._iteration, self._first = job, 0, 0
+        self._courses, self._past = WorkerOperations(job.table, job.trace, job.exchange), GateHistory(job.exchange)
+
+    def __iter__(self) -> JobSteps:
+        return self
+
+    def jump(self, jump: StepSkip) -> None:
+        self._iteration += jump.steps
+        self._first += jump.events
+        self._past.jump(jump)
+
+    def __next__(self) -> Step:
+        job, iteration, first, past = self._job, self._iteration, self._first, self._past
+        table, exchange, number = job.table, job.exchange, job.begin + iteration
+        last = table.iterations - 1
+        if iteration > last:
+            raise StopIteration
+        times = [
+            [self._times(worker, number, micro) for micro in range(table.accumulate)] for worker in range(table.workers)
+        ]
+        ready = np.stack([_ready(plans[-1]) for plans in times])
+        exchanged = replace(exchange.iteration(number, ready, iteration == last), micros=table.accumulate)
+        step, seen = exchanged.step, None
+        if exchange.staleness and iteration + exchange.staleness <= last:
+            nodes = exchange.context.nodes
+            seen = first + len(step) + np.arange(len(nodes))
+            step = add_events(step, nodes, np.ones_like(nodes))
+        gates = np.where(exchanged.gates >= 0, exchanged.gates + first, -1)
+        past.add(iteration, gates, [plans[-1].optimizer for plans in times], seen)
+        rows = [
+            self._courses.of(worker, iteration, plans, exchanged, first, past) for worker, plans in enumerate(times)
+        ]
+        self._iteration, self._first = iteration + 1, first + len(step)
+        factor = partial(job.replay.factor, iteration=number)
+        if (courses := exchange.courses(iteration, factor, table.start)) is not None:
+            return replace(step, courses=tuple(_moved(course, first) for course in courses))
+        threads = tuple(_moved(course, first) for course in exchanged.threads)
+        return replace(step, courses=tuple(ProcessOperations(worker, row) for worker, row in enumerate(rows)) + threads)
+
+    def _times(self, worker: int, iteration: int, micro: int) -> Timetable:
+        """Return a worker's compute times and the times at which gradients are ready."""
+        plan = self._job.replay.timetable(worker, iteration, micro)
+        return plan.held_back() if self._job.exchange.context.scheduling.starts == "backward" else plan
+
+
+def job_context(
+    replay: Replay,
+    places: HostAssignment,
+    cards: HostCards,
+    number: int,
+    payload: int,
+    where: str = "job",
+    sums: bool = False,
+) -> JobContext:
+    """Return the context of a job's exchange."""
+    # Imported here, since only an exchange needs tagging.
+    from gradwire.traces.tagging import Tagger, layer_priorities
+
+    table, trace = replay.table, replay.trace
+    tagging = table.tagging
+    priorities: Sequence[int] = [0] * len(trace.tensors)
+    if tagging.layer_priority:
+        priorities = [int(value) for value in layer_priorities(trace, tagging.priorities)]
+    return JobContext(
+        number=number,
+        table=table,
+        trace=trace,
+        workers=places.workers,
+        servers=places.servers,
+        cards=cards,
+        priorities=priorities,
+        captured=replay.captured,
+        ready_order=replay.ready_order,
+        tagger=Tagger(trace, tagging, replay.seed) if tagging.magnitude else None,
+        payload=payload,
+        bounds=JobLossBounds(table, trace, replay.captured, number, where),
+        seed=replay.seed,
+        scheduling=scheduling_of(table, trace),
+        sums=sums,
+    )
+
+
+def _moved(course: ProcessOperations, first: int) -> ProcessOperations:
+    """Return a course whose event numbers are shifted from within the step to the whole program."""
+    rows = course.operations.copy()
+    rows[np.isin(rows[:, 0], (FIRE, WAIT)), 1] += first
+    return ProcessOperations(course.process, rows)
+
+
+def _ready(plan: Timetable) -> Ints:
+    """Return the ready time of every tensor, from the beginning of the iteration, if nothing is waited for."""
+    ready = np.zeros(sum(map(len, plan.ready)), dtype=np.int64)
+    for moment, tensors in zip(plan.ready_at.tolist(), plan.ready, strict=True):
+        ready[list(tensors)] = moment
+    return ready

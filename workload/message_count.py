@@ -1,0 +1,171 @@
+"""Upper bounds of the messages of an iteration, computed in advance, and the check that they fit.
+
+A few bytes in a scenario, such as a scheduler's partition size, can create millions of messages of a large model. All
+messages of an iteration are loaded together, and those of three iterations if a job has several: the one of the first
+worker, the next one, and the previous one, in which the last worker may still be; `staleness` adds to that. Messages in
+flight also need flow numbers, of which there are fewer: all-to-alls and the partitions of a tensor begin at the same
+time, unless a scheduler holds them back or connections are persistent, which then have the numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gradwire.jit.limits import MAX_FLOWS, MAX_LOADED_MESSAGES
+from gradwire.protocols.transports.base import is_persistent
+from gradwire.scenarios.errors import Mistake, ScenarioError
+from gradwire.scenarios.loading.user_code_errors import asked
+from gradwire.scenarios.units import Bytes, format_size
+from gradwire.traces.storage.memory_limits import installed_bytes
+from gradwire.workload.collectives.common.groups import ModelGroups
+from gradwire.workload.collectives.common.model_parallel import count_messages
+from gradwire.workload.collectives.common.setting import JobSetting
+from gradwire.workload.limits import max_loaded_messages
+from gradwire.workload.replay import Replay
+from gradwire.workload.scheduling import FIFO, scheduling_of
+
+if TYPE_CHECKING:
+    from gradwire.scenarios.schema.job.job import Job
+    from gradwire.scenarios.schema.scenario import Scenario
+    from gradwire.topology import HostCards
+    from gradwire.topology.placement import HostAssignment
+    from gradwire.traces.trace import Trace
+
+MessageCounter = Callable[[Any], int]
+"""Messages of an iteration of a [[job]] table."""
+MAX_MODEL_VALUES = 1 << 48
+"""Upper bound of a model's float32 values (our choice)."""
+
+
+def check_volume(scenario: Scenario, traces: list[Trace], places: list[HostAssignment], cards: HostCards) -> None:
+    """Raise ScenarioError if jobs have more messages at once than words, memory or flow numbers allow.
+
+    The error says what would fit for the largest job.
+    """
+    jobs = [
+        CountedJob.of(scenario, number, trace, workers, cards)
+        for number, (trace, workers) in enumerate(zip(traces, places, strict=True))
+    ]
+    laid = [(counted.messages(counted.job) or 0) * loaded_iterations(counted.job) for counted in jobs]
+    most = max_loaded_messages()
+    mistakes = [_begun(counted).under(counted.where) for counted in jobs if counted.at_once(counted.job) > MAX_FLOWS]
+    if sum(laid) > most:
+        number = laid.index(max(laid))
+        mistakes = [_laid(jobs[number], most, sum(laid) - laid[number]).under(jobs[number].where)]
+    if mistakes:
+        raise ScenarioError("has more messages than fit:", scenario.called, mistakes=mistakes)
+
+
+@dataclass(frozen=True)
+class CountedJob:
+    """A job and its path in the scenario; also counts the messages of variants of the job."""
+
+    job: Job
+    trace: Trace
+    places: HostAssignment
+    cards: HostCards
+    ready_order: list[int]
+    where: str = "job"
+    lasting: bool = False
+    """True if its connections are persistent."""
+
+    @classmethod
+    def of(cls, scenario: Scenario, number: int, trace: Trace, places: HostAssignment, cards: HostCards) -> CountedJob:
+        """Return the job of this number."""
+        job, where = scenario.job[number], f"job[{number}]"
+        order = Replay(job, trace, scenario.seed, where).ready_order
+        return cls(job, trace, places, cards, order, where, is_persistent(job.transport or scenario.transport))
+
+    def messages(self, job: Job) -> int | None:
+        """Return an upper bound of an iteration's messages; None: unknown."""
+        if job.parallel is not None:
+            return count_messages(self._setting(job), ModelGroups.of(job, self.trace, self.where))
+        with asked(job.exchange, "messages_of", f"{self.where}.exchange"):
+            return job.exchange.messages_of(self._setting(job))
+
+    def at_once(self, job: Job) -> int:
+        """Return a lower bound of the messages that begin at the same time; 0 if something holds them back."""
+        setting = self._setting(job)
+        held_back = setting.scheduling.order != FIFO or getattr(job.exchange, "slots", 0) > 0
+        if held_back or self.lasting or job.parallel is not None:
+            return 0
+        with asked(job.exchange, "at_once", f"{self.where}.exchange"):
+            return int(job.exchange.at_once(setting))
+
+    def _setting(self, job: Job) -> JobSetting:
+        return JobSetting(
+            table=job,
+            trace=self.trace,
+            workers=self.places.workers,
+            servers=self.places.servers,
+            cards=self.cards,
+            ready_order=self.ready_order,
+            scheduling=scheduling_of(job, self.trace),
+        )
+
+
+def loaded_iterations(job: Job) -> int:
+    """Return the maximum number of iterations whose messages are loaded at the same time."""
+    return min(job.iterations, 3 + getattr(job.exchange, "staleness", 0))
+
+
+def _laid(counted: CountedJob, most: int, others: int) -> Mistake:
+    """Return the mistake of a job with too many messages, in addition to `others` of other jobs."""
+
+    def count(job: Job) -> int:
+        return counted.messages(job) or 0
+
+    steps = loaded_iterations(counted.job)
+    what = f"creates {count(counted.job):,} messages per iteration"
+    if steps > 1:
+        what += f", and {steps} iterations are loaded at once"
+    if others:
+        what += f", in addition to {others:,} messages of other jobs"
+    room = max(most - others, 0) // steps
+    memory = f" in this machine's {installed_bytes() / 2**30:.1f} GiB of memory" if most < MAX_LOADED_MESSAGES else ""
+    path, value, fits = _remedy(counted.job, count, room)
+    return Mistake(path, what, value, f"at most {room:,}{memory}: {fits}")
+
+
+def _begun(counted: CountedJob) -> Mistake:
+    """Return the mistake of a job that begins too many messages at the same time."""
+    path, value, fits = _remedy(counted.job, counted.at_once, MAX_FLOWS)
+    what = f"begins {counted.at_once(counted.job):,} messages at once"
+    return Mistake(path, what, value, f"at most {MAX_FLOWS:,}: {fits}")
+
+
+def _remedy(job: Job, count: MessageCounter, most: int) -> tuple[str, object, str]:
+    """Return the path of the key to change, its value, and a value that would fit."""
+    for key in job.exchange.multiplies:
+        value = getattr(job.exchange, key)
+        fits = _largest(lambda number: count(_changed(job, "exchange", key, number)) <= most, (value or 1) - 1)  # noqa: B023
+        if fits:
+            return f"exchange.{key}", value, f"{fits} or fewer"
+    table, key = "scheduler", getattr(job.scheduler, "unit_key", "")
+    if not key:
+        table, key = "exchange", job.exchange.unit_key
+    if key:
+        value = getattr(getattr(job, table), key)
+        less = _largest(lambda words: count(_changed(job, table, key, 4 * words)) > most, MAX_MODEL_VALUES)
+        if less < MAX_MODEL_VALUES:
+            least = format_size(Bytes(4 * (less + 1)))
+            return f"{table}.{key}", None if value is None else format_size(value), f"{least} or more"
+    fits = _largest(lambda number: count(job.model_copy(update={"accumulate": number})) <= most, job.accumulate - 1)
+    if fits:
+        return "accumulate", job.accumulate, f"{fits} or fewer"
+    return "workers", job.workers, "fewer workers, or another exchange"
+
+
+def _changed(job: Job, table: str, key: str, value: int) -> Job:
+    return job.model_copy(update={table: getattr(job, table).model_copy(update={key: value})})
+
+
+def _largest(holds: Callable[[int], bool], most: int) -> int:
+    """Return the largest number up to `most` for which the monotonic predicate holds; 0: none."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle - 1)
+    return low

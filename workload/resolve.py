@@ -1,0 +1,112 @@
+"""Resolution of a scenario and its traces to the network, its routes, and the program of every host.
+
+These are the steps of `simulate` before the run that a testbed can share; the result is plain data
+(`gradwire.workload.program`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from gradwire.scenarios.errors import Mistake, ScenarioError
+from gradwire.topology import Network
+from gradwire.topology.routing import build_routing
+from gradwire.workload.prerequisites import Prerequisites, find_prerequisites
+from gradwire.workload.program import Program, ProgramPart
+from gradwire.workload.program_export import export_program
+from gradwire.workload.resolved import Resolved
+from gradwire.workload.traffic.flow_part import traffic_part
+from gradwire.workload.traffic.tables import flows_of
+
+if TYPE_CHECKING:
+    from gradwire.scenarios.schema.scenario import Scenario
+    from gradwire.traces.trace import Trace
+    from gradwire.workload.jobs import Job
+
+
+def resolve(scenario: Scenario, trace: Trace | None = None) -> Resolved:
+    """Return the network and the program of a scenario's hosts, as data.
+
+    Parameters
+    ----------
+    trace : replayed by every job instead of the traces that they name.
+
+    Raises ScenarioError or TraceError if the input cannot be run; or there is traffic without an end, or hosts have
+    several NICs.
+    """
+    needs = find_prerequisites(scenario, trace)
+    network, places = needs.network, needs.places
+    _check_finite(scenario, network)
+    traces = list(dict.fromkeys(needs.traces))
+    parts = [job.part for job in make_jobs(scenario, needs)] + make_traffic(scenario, network)
+    program = tag_untagged(export_program(parts), scenario)
+    return Resolved(network, build_routing(network), places, traces, program)
+
+
+def make_jobs(scenario: Scenario, needs: Prerequisites) -> list[Job]:
+    """Return the jobs of a scenario, in its order."""
+    if not scenario.job:  # avoids imports that traffic does not need
+        return []
+    from gradwire.workload.jobs import Job
+
+    traces, cards = list(dict.fromkeys(needs.traces)), needs.network.cards
+    return [
+        Job.in_scenario(
+            scenario, table, trace, places, cards, number=number, source=traces.index(trace), where=f"job[{number}]"
+        )
+        for number, (table, trace, places) in enumerate(zip(scenario.job, needs.traces, needs.places, strict=True))
+    ]
+
+
+def make_traffic(scenario: Scenario, network: Network, since_ps: int = 0) -> list[ProgramPart]:
+    """Return the parts of a scenario's traffic, in its order, from the time `since_ps` on."""
+    return [
+        traffic_part(
+            table,
+            len(scenario.job) + number,
+            scenario.transport_of(table),
+            partial(flows_of, scenario, number, network, since_ps),
+            network.cards,
+        )
+        for number, table in enumerate(scenario.traffic)
+    ]
+
+
+def tag_untagged(program: Program, scenario: Scenario) -> Program:
+    """Return the program with untagged messages marked as their transport sends them."""
+    capable = [scenario.transports[table.transport].ecn_capable for table in program.tables]
+    messages = program.messages
+    important = [
+        capable[table] if value is None else value
+        for table, value in zip(messages.table.tolist(), messages.important, strict=True)
+    ]
+    return replace(program, messages=replace(messages, important=important))
+
+
+def _check_finite(scenario: Scenario, network: Network) -> None:
+    cards = network.cards
+    mistakes = (
+        []
+        if cards.machines is None
+        else [Mistake("host.gpus", "are separate ports", cards.per_machine, "1: a host of the testbed has one port")]
+    )
+    mistakes += [
+        Mistake("topology", f"host {name} has {count} NICs", expected="one NIC per host")
+        for name, count in zip(cards.hosts, cards.counts.tolist(), strict=True)
+        if count > 1 and cards.machines is None
+    ][:1]
+    mistakes += [
+        Mistake(f"job[{number}].exchange.asynchronous", "has contents that are unknown in advance", True, "false")
+        for number, job in enumerate(scenario.job)
+        if getattr(job.exchange, "asynchronous", False)
+    ]
+    if scenario.duration is None:
+        mistakes += [
+            Mistake(f"traffic[{number}]", f"{table.name} has no end", expected="stop, or a duration of the scenario")
+            for number, table in enumerate(scenario.traffic)
+            if table.endless
+        ]
+    if mistakes:
+        raise ScenarioError("cannot be exported for hosts that run on their own:", scenario.called, mistakes=mistakes)

@@ -1,0 +1,82 @@
+"""Traffic as a part of a program: batches of flows that begin at their times, or after others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from gradwire.result_store.result import KINDS
+from gradwire.topology import HostCards
+from gradwire.workload.collectives.common.base import csr_lists
+from gradwire.workload.program import MessageColumns, Messages, PacketImportance, ProgramPart, Step
+from gradwire.workload.scheduling import FIFO
+from gradwire.workload.traffic.base import Flows
+from gradwire.workload.traffic.rail_choice import flow_ends
+
+NO_NODES = np.zeros(0, dtype=np.int64)
+
+
+def traffic_part(
+    table: Any, number: int, transport: int, flows: Callable[[], Iterator[Flows]], cards: HostCards
+) -> ProgramPart:
+    """Return the part of a [[traffic]] table. `number`: of its table in the program; `flows`: callback that returns a
+    new iterator over its batches."""
+    return ProgramPart(
+        MessageColumns(table.name, transport, FIFO, 0, is_job=False, element_bytes=1),
+        hosts=NO_NODES,
+        workers=NO_NODES,
+        stations=NO_NODES,
+        steps=lambda: (_step(table, number, batch, cards) for batch in flows()),
+    )
+
+
+def _step(table: Any, number: int, batch: Flows, cards: HostCards) -> Step:
+    """Return the step of a batch. The event of a flow that waits for others needs their deliveries and posts it.
+
+    If it waits for the end of flows at their sender, an event for each of these counts it, and is counted by the
+    flow's.
+    """
+    n = len(batch)
+    src, dst = flow_ends(batch, cards)
+    done = np.unique(batch.settled[:, 0])
+    waiting = n + len(np.unique(np.concatenate((batch.edges[:, 1], batch.settled[:, 1]))))
+    before = np.concatenate((batch.edges[:, 0], waiting + np.searchsorted(done, batch.settled[:, 0])))
+    after = np.concatenate((batch.edges[:, 1], batch.settled[:, 1]))
+    followers, follower = np.unique(after, return_inverse=True)
+    begins = batch.start_ps.copy()
+    begins[followers] = -1
+    count = waiting + len(done)
+    needs = np.ones(count, dtype=np.int64)
+    needs[n:waiting] = np.bincount(follower, minlength=len(followers))
+    settles = None
+    if len(done):
+        settles = np.full(n, -1, dtype=np.int64)
+        settles[done] = waiting + np.arange(len(done))
+
+    def columns(value: Any) -> Any:
+        return np.array(np.broadcast_to(value, n), dtype=np.int64)
+
+    plain = PacketImportance.NONE if table.droppable else PacketImportance.AS_SENT
+    messages = Messages(
+        table=columns(number), kind=columns(KINDS.index("flow")), iteration=columns(batch.round), tensor=columns(-1),
+        layer=columns(-1), part=columns(batch.flow), src=columns(src), dst=columns(dst), nbytes=columns(batch.nbytes),
+        priority=columns(table.priority), bound=np.full(n, table.bound, dtype=np.float64), rank=columns(0),
+        captured=columns(-1), first=columns(0), important=PacketImportance((), columns(plain)),
+        turn=columns(batch.flow + batch.round),
+    )  # fmt: skip
+    posting = np.concatenate(
+        (np.zeros(n + 1, dtype=np.int64), 1 + np.arange(len(followers)), np.full(len(done), len(followers)))
+    )
+    return Step(
+        messages=messages,
+        needs=needs,
+        host=np.concatenate((messages.dst, messages.src[followers], messages.src[done])),
+        station=np.full(count, -1, dtype=np.int64),
+        effort=np.zeros(count, dtype=np.int64),
+        after=csr_lists([(before, n + follower)], count),
+        posts=(posting, followers),
+        begins=begins,
+        settles=settles,
+    )

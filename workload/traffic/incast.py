@@ -1,0 +1,56 @@
+"""Incast: many hosts send to one at the same moment, which fills a single queue fastest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from gradwire.scenarios.errors import Mistake
+from gradwire.scenarios.schema.base import Count
+from gradwire.scenarios.schema.network.traffic import RepeatedTraffic
+from gradwire.workload.traffic.base import Flows, TrafficSetting, in_batches, rounds
+
+
+class Incast(RepeatedTraffic):
+    """Bursts in which several hosts send to one at the same time."""
+
+    kind: Literal["incast"]
+    fan_in: Count
+    """Number of hosts that send at once, drawn again for every burst."""
+    receiver: Annotated[str, Field(min_length=1)] | None = None
+    """Receiving host of every burst; if absent, a random host for each burst."""
+
+    @property
+    def named(self) -> Mapping[str, tuple[str, ...]]:
+        return {} if self.receiver is None else {"receiver": (self.receiver,)}
+
+    def misfits(self, hosts: int) -> Iterator[Mistake]:
+        yield from super().misfits(hosts)
+        includes_receiver = self.receiver is None or self.hosts == "all" or self.receiver in self.hosts
+        if self.fan_in + includes_receiver > hosts:
+            what = f"needs {self.fan_in + includes_receiver} hosts, but {hosts} take part"
+            yield Mistake("fan_in", what, self.fan_in, f"at most {hosts - includes_receiver}")
+
+    def flows_of(self, setting: TrafficSetting) -> Iterator[Flows]:
+        return in_batches(_bursts(setting, self))
+
+
+def _bursts(setting: TrafficSetting, table: Incast) -> Iterator[Flows]:
+    import numpy as np
+
+    receiver = None if table.receiver is None else setting.index[table.receiver]
+    rng = setting.rng
+    n = table.fan_in
+    for number, begin in rounds(setting, table):
+        destination = receiver if receiver is not None else int(rng.choice(setting.hosts))
+        src = np.sort(rng.choice(setting.hosts[setting.hosts != destination], n, replace=False))
+        yield Flows(
+            src,
+            np.full(n, destination),
+            np.full(n, table.size),
+            np.full(n, begin),
+            np.full(n, number),
+            number * n + np.arange(n),
+        )
