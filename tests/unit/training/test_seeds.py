@@ -228,10 +228,8 @@ def test_folders_of_one_seed_and_of_several_are_not_mixed(tmp_path: Path) -> Non
 @pytest.mark.parametrize("key", ["seed", "training.model_seed", "training.data_seed", "training.network.seed"])
 def test_a_seed_that_is_set_besides_is_refused(key: str) -> None:
     done = command("--policy", "dctcp", "--seeds", "2", "--set", f"{key}=7")
-    assert (
-        done.exit_code == 2
-        and f"--seeds: sets the same key as --set {key}=7; expected one of the two"
-        in " ".join(done.output.split())
+    assert done.exit_code == 2 and f"--seeds: sets the same key as --set {key}=7; expected one of the two" in " ".join(
+        done.output.split()
     )
 
 
