@@ -150,7 +150,7 @@ def abandoned(launcher: str) -> dict[str, Any]:
         "plan = c.plan_of([{'src': 0, 'dst': 1, 'nbytes': 10_000_000}], rate=c.MBPS)\n"
         "agent = 'from emu_agents_cases import parts; from gradwire.emu.agent.agent import main; main(parts)'\n"
         "command = lambda n: ['nsenter', f'--net=/run/netns/h{n}', sys.executable, '-c', agent]\n"
-        f"launcher = c.Forked(files.__getitem__, c.parts) if {launcher!r} == 'forked' else CommandLauncher(command)\n"
+        f"launcher = c.ForkLauncher(files.__getitem__, c.parts) if {launcher!r} == 'forked' else CommandLauncher(command)\n"
         "controller = c.Controller(plan, launcher, progress=lambda *_: None)\n"
         "controller.prepare(); controller.go(); print('going', flush=True); controller.wait()\n"
     )
