@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import textwrap
 import typing
 from pathlib import Path
 from typing import Any
@@ -205,7 +206,7 @@ def _section(title: str, model: type[ScenarioTable]) -> list[str]:
     lines = [f"## {title}", ""]
     described = (model.__doc__ or "").strip()
     if described and model is not Scenario:
-        lines += [" ".join(described.split()), ""]
+        lines += [*textwrap.wrap(described, 100, break_long_words=False, break_on_hyphens=False), ""]
     if model in (UserTransport, UserReducer):
         return lines
     lines += ["| key | value | default | meaning |", "|---|---|---|---|"]
@@ -224,9 +225,9 @@ def _section(title: str, model: type[ScenarioTable]) -> list[str]:
 def untagged() -> list[str]:
     """What packets are that nobody has tagged, by transport, as their classes say it: a table."""
     lines = [
-        "Packets that nobody has tagged - of traffic, and of jobs without magnitude tagging - are on the wire, and so "
+        "Untagged packets - of traffic, and of jobs without magnitude tagging - are on the wire, and so "
         "for switches:",
-        "", "| transport | data | the same, sent again | acknowledgements and control packets |", "|---|---|---|---|",
+        "", "| transport | data | retransmissions of it | acknowledgements and control packets |", "|---|---|---|---|",
     ]  # fmt: skip
     for kind, owner in components("transport").items():
         if owner.simulated:
