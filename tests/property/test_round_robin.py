@@ -86,7 +86,7 @@ def test_a_strict_queue_goes_before_the_turns():
         ({"drr_quantum": ["1KB", "1KB", "1KB"], "drr_after": 1}, "has 3 entries for 2 queues"),
         ({"drr_quantum": "1KB", "drr_after": 3}, "leaves none"),
         ({"drr_quantum": "10B"}, "less than a packet"),
-        ({"drr_after": 1}, "means nothing"),
+        ({"drr_after": 1}, "has no effect without turns"),
     ],
 )
 def test_quanta_that_make_no_sense_are_refused(wrong, why):
