@@ -30,7 +30,7 @@ from gradwire.scenarios.loading.user_code_errors import class_file, error_locati
 USER_CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """Name of a user-defined class: "module:Class"."""
 
-DECLARES_KIND = re.compile(r"^    kind(: Literal\[| = \")", re.M)
+DECLARES_KIND = re.compile(r"^[ \t]+kind[ \t]*(=|:.*\b(Literal|ClassVar|str)\b)", re.M)
 """Declaration of a `kind` in a class body. A listing skips modules without one."""
 
 COMPONENT_PACKAGES: Mapping[str, str] = {
@@ -60,7 +60,9 @@ def components(place: str) -> Mapping[str, type[Any]]:
         Two have the same kind, one is incomplete, or a file raises an error; with location and reason.
     """
     by_kind: dict[str, type[Any]] = {}
-    for name in _modules(place):
+    for name, path in _modules(place).items():
+        if not DECLARES_KIND.search(path.read_text(encoding="utf-8")):
+            continue
         for kind, owner in _in(name).items():
             if kind in by_kind:
                 both = f"{class_file(by_kind[kind])} and {class_file(owner)}"
@@ -81,21 +83,19 @@ def component(place: str, kind: str) -> type[Any] | None:
 
 
 @functools.cache
-def _modules(place: str) -> tuple[str, ...]:
-    """Return the names of modules below a package of `COMPONENT_PACKAGES` that declare a `kind`, without importing
-    them."""
+def _modules(place: str) -> Mapping[str, Path]:
+    """Return the files of all modules below a package of `COMPONENT_PACKAGES` by name; none is imported or read."""
     package = importlib.import_module(COMPONENT_PACKAGES[place])
-    return tuple(_declaring(package.__path__, f"{package.__name__}."))
+    return MappingProxyType(dict(_below(package.__path__, f"{package.__name__}.")))
 
 
-def _declaring(folders: Iterable[str], prefix: str) -> Iterator[str]:
+def _below(folders: Iterable[str], prefix: str) -> Iterator[tuple[str, Path]]:
     for module in pkgutil.iter_modules(folders, prefix):
-        finder = module.module_finder
-        path = Path(getattr(finder, "path", "")) / module.name.removeprefix(prefix)
+        path = Path(getattr(module.module_finder, "path", "")) / module.name.removeprefix(prefix)
         if module.ispkg:
-            yield from _declaring([str(path)], f"{module.name}.")
-        elif DECLARES_KIND.search(path.with_suffix(".py").read_text(encoding="utf-8")):
-            yield module.name
+            yield from _below([str(path)], f"{module.name}.")
+        else:
+            yield module.name, path.with_suffix(".py")
 
 
 def is_known_kind(place: str, name: str) -> bool:

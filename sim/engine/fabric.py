@@ -539,7 +539,7 @@ class Fabric:
         return FabricTables(
             network=self.network,
             ports=collect_ports(self.network, self.memory),
-            drop_log=self._logs.drops,
+            drop_log=[*self._logs.drops],
             missing=self._deliveries.missing(),
             packet_hops=self.packet_hops,
             **vars(self.flows.counts(first, self.flows.book.count - first)),

@@ -15,6 +15,7 @@ import pytest
 from emu_cases import needs
 from sim_cases import make_trace
 
+from gradwire.scenarios.loading import registry
 from gradwire.scenarios.loading.registry import COMPONENT_PACKAGES, components
 from gradwire.scenarios.wire import UDP_OVERHEAD, frame_bytes
 
@@ -351,3 +352,10 @@ def test_a_mistake_in_a_component_is_told_in_one_line(run: Run, tree: Path, what
     assert "Traceback" not in told and len(lines) == 1, told
     assert said in told
     assert not (tree / "never").exists()
+
+
+@pytest.mark.parametrize("place", COMPONENT_PACKAGES)
+def test_no_module_with_a_component_is_passed_over(place: str) -> None:
+    """A listing imports the modules whose text declares a kind: importing all of them finds no other component."""
+    found = {kind for name in registry._modules(place) for kind in registry._in(name)}
+    assert set(components(place)) == found and len(registry._modules(place)) >= len(found) > 0
