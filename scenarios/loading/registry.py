@@ -30,7 +30,9 @@ from gradwire.scenarios.loading.user_code_errors import class_file, error_locati
 USER_CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """Name of a user-defined class: "module:Class"."""
 
-DECLARES_KIND = re.compile(r"^(?: {4}|\t)kind[ \t]*(=|:.*\b(Literal|ClassVar)\b|:[ \t]*str[ \t]*=)", re.M)
+DECLARES_KIND = re.compile(
+    r"""^(?: {4}|\t)kind\b[^\n=]*\b(?:Literal|ClassVar)\b|^(?: {4}|\t)kind\b[^\n=]*= *["']""", re.M
+)
 """Declaration of a `kind` in a class body. A listing skips modules without one."""
 
 COMPONENT_PACKAGES: Mapping[str, str] = {
