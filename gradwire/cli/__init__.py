@@ -7,10 +7,11 @@ answer at once while the simulator takes a second to import.
 
 from __future__ import annotations
 
-from gradwire.cli import signals
+from gradwire.cli import memory_limit, signals
 
 if signals.is_program():
     signals.install_handlers()  # before all other imports
+    memory_limit.check_memory_limit()
 
 import sys
 from copy import copy

@@ -230,14 +230,12 @@ def reserve_block(words: int) -> mmap.mmap:
     """Reserve zeroed words, of which only touched pages take memory. Raises ScenarioError if the system cannot reserve
     the addresses (a limit on virtual memory)."""
     try:
-        block = mmap.mmap(-1, 8 * words, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
+        return mmap.mmap(-1, 8 * words, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
     except (OSError, ValueError) as error:
-        raise ScenarioError(
-            f"the system cannot reserve {8 * words / 1e9:.0f} GB of addresses: {error}",
-            "memory",
-            "no limit on virtual memory (ulimit -v)",
-        ) from error
-    return block
+        reason = str(error)
+    # outside the handler, where a GradwireError would say that memory, not addresses, is short
+    what = f"the system cannot reserve {8 * words / 1e9:.0f} GB of addresses: {reason}"
+    raise ScenarioError(what, "memory", "no limit on virtual memory (ulimit -v)")
 
 
 def reserve(words: int) -> Ints:
