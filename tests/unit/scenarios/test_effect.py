@@ -362,3 +362,57 @@ def test_each_need_of_a_key_is_tried_unmet(name: str) -> None:
         note for note in keys_without_effect(build_scenario(with_it)) if note.startswith(f"{where} has no effect: ")
     ]
     assert _digest(with_it) == _digest(_with(unmet))
+
+
+LEAF_SPINE = {"topology": {"kind": "leaf_spine", "leaves": 2, "hosts_per_leaf": 2, "spines": 2}}
+TRAINED = {
+    **WITH_JOB, "transport": "dctcp", "job.0.trace": "resnet20", "job.0.iterations": 1,
+    "training": {"model": "resnet8", "steps": 2, "network": "ideal"},
+}  # fmt: skip
+CRITICAL = {"share": 0.4, "critical": 0.01}
+NOTED: dict[str, tuple[str, Any, dict[str, Any], dict[str, Any]]] = {
+    # by case: the key, its value, tables where it has no effect, and where it has one. What these keys change is seen in
+    # testbeds and training runs, or in the cases above with another of the key's preconditions
+    "recovery of the kernel": ("emulation.loss_recovery", "classic", DLCP, {"transport": "cubic"}),
+    "queue of the kernel": ("emulation.host_queue", "packet", DLCP, {"transport": "cubic"}),
+    "side channel": ("emulation.side_channel", "udp", {"transport": "cubic"}, DLCP),
+    "start of a training run": ("job.0.start", "1ms", TRAINED, WITH_JOB),
+    "phase of a training run": ("job.0.phase", "late", TRAINED, {**TRAINED, "training.compute": "trace"}),
+    "log of a training run": ("output.packet_log", True, TRAINED, {}),
+    "a critical share": ("job.0.push_bound", CRITICAL, WITH_JOB, TAGGED),
+    "most of single messages": ("job.0.bound_most", 1.0, BOUNDED, {**BOUNDED, "job.0.bound_per": "step"}),
+    "way of no loss": ("training.network.way", "pull", {**TRAINED, "training.network": {"loss": 0.0}},
+                       {**TRAINED, "training.network": {"loss": 0.3}}),
+    "flowlets under ECMP": ("switch.flowlet_gap", "100ns", LEAF_SPINE, {**LEAF_SPINE, "load_balancing": "flowlet"}),
+    "levels without sums": ("switch.aggregation_levels", 1, {**SUMMED, **LEAF_SPINE, "switch": {}, "link.loss": 0.0},
+                            {**SUMMED, **LEAF_SPINE}),
+    "period of one round": ("traffic.0.period", "50us", {"traffic.0.rounds": 1}, {}),
+    "gain without ECN": ("transport.g", 1.0, {"switch.ecn_threshold": "10KiB", "transport": {"kind": "dctcp", "ecn": False}},
+                         {"switch.ecn_threshold": "10KiB", "transport": {"kind": "dctcp"}}),
+    "buffer beside a shared one": ("switch.buffer", "30KiB", {"switch.shared_buffer": "200KiB"}, {}),
+    "buffer of unpaused classes": ("switch.buffer", "30KiB", {"switch.pfc": True},
+                                   {"switch.pfc": True, "switch.pfc_classes": [3]}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NOTED)
+def test_a_precondition_alone_decides_on_the_note(name: str) -> None:
+    place, value, unmet, met = NOTED[name]
+    where = place.replace(".0.", "[0].")
+    named = [
+        any(
+            note.startswith(f"{where} has no effect")
+            for note in keys_without_effect(build_scenario(_with(tables, {place: value})))
+        )
+        for tables in (unmet, met)
+    ]
+    assert named == [True, False]
+    if isinstance(value, dict):
+        notes = keys_without_effect(build_scenario(_with(met, {place: value})))
+        assert not [note for note in notes if note.startswith(f"{where}.")]
+
+
+def test_one_queue_is_the_reason_before_one_class() -> None:
+    notes = keys_without_effect(build_scenario(_with({"switch.queues": 1, "switch.drr_quantum": "4KiB"})))
+    start = "switch.drr_quantum has no effect: one queue takes no turns; for it to matter: "
+    assert [note for note in notes if note.startswith("switch.drr_quantum")][0].startswith(start)
