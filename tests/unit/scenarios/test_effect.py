@@ -415,4 +415,4 @@ def test_a_precondition_alone_decides_on_the_note(name: str) -> None:
 def test_one_queue_is_the_reason_before_one_class() -> None:
     notes = keys_without_effect(build_scenario(_with({"switch.queues": 1, "switch.drr_quantum": "4KiB"})))
     start = "switch.drr_quantum has no effect: one queue takes no turns; for it to matter: "
-    assert [note for note in notes if note.startswith("switch.drr_quantum")][0].startswith(start)
+    assert next(note for note in notes if note.startswith("switch.drr_quantum")).startswith(start)
