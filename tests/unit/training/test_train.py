@@ -244,7 +244,8 @@ def test_damaged_folders_are_refused(whole: tuple[Path, TrainingResult], tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("column", "value"), [("clock_ps", "soon"), ("clock_ps", None), ("loss", "low"), ("step", 1.5)]
+    ("column", "value"),
+    [("clock_ps", "soon"), ("clock_ps", None), ("loss", "low"), ("step", 1.5), ("step", "one null")],
 )
 def test_tables_with_values_of_another_kind_are_refused(
     whole: tuple[Path, TrainingResult], tmp_path: Path, column: str, value: object
@@ -254,7 +255,7 @@ def test_tables_with_values_of_another_kind_are_refused(
     folder = tmp_path / "damaged"
     shutil.copytree(whole[0], folder)
     table = parquet.read_table(folder / "steps.parquet")
-    others = [value] * table.num_rows
+    others = [value] * table.num_rows if value != "one null" else [*table[column].to_pylist()[:-1], None]
     parquet.write_table(table.set_column(table.column_names.index(column), column, [others]), folder / "steps.parquet")
     with pytest.raises(ResultError, match=r"steps\.parquet: is damaged"):
         TrainingResult.read(folder)
