@@ -15,21 +15,29 @@ from gradwire.scenarios.schema.job.training import PACKET_NETWORKS, RandomLoss, 
 from gradwire.traces.devices import pick_device
 from gradwire.traces.trace import load_trace
 from gradwire.training.data import Dealer, Images, Text, images, text
+from gradwire.training.exchange.overlapped_averaging import OverlappedTrainer
 from gradwire.training.loss_replay.loss_recording import RecordedLossNetwork
 from gradwire.training.loss_replay.replay_compatibility import is_of_run, table_properties
 from gradwire.training.loss_replay.result_loss_network import ResultLossNetwork
-from gradwire.training.loss_replay.step_trace import tensor_mismatch_error
 from gradwire.training.networks.builtin_networks import Ideal, Network, Random
+from gradwire.training.networks.packet_steps import check_exchange, tensor_mismatch_error
 from gradwire.training.recipe import Recipe
 from gradwire.training.reducers.base import Reducer
 from gradwire.training.reducers.feedback import ErrorFeedback, MomentumCorrection
 from gradwire.training.reducers.none import Dense
+from gradwire.training.scenario_checks import check_system, model_kind, sample_size, table_of
 from gradwire.training.systems.base import System
 from gradwire.training.trainer import Trainer, tensors_of
-from gradwire.training.training_checks import check_exchange, check_system, model_kind, sample_size, table_of
-from gradwire.training.user_code.user_data import check_model_and_data, load_user_data, report_model_errors
-from gradwire.training.user_code.user_model import DATA, MODEL, UserModel, is_own
-from gradwire.training.user_code.user_reducer import load_user_reducer
+from gradwire.training.user_code import (
+    DATA,
+    MODEL,
+    UserModel,
+    check_model_and_data,
+    is_own,
+    load_user_data,
+    load_user_reducer,
+    report_model_errors,
+)
 from gradwire.workload.loss_bounds import check_layers
 from gradwire.workload.replay import CapturedIterations
 
@@ -136,8 +144,6 @@ def check_layers_match(scenario: Scenario) -> None:
 
 def _overlapped(scenario: Scenario, model: nn.Module, data: Images | Text, recipe: Recipe, network: Network) -> Trainer:
     """Return the trainer of overlapped averaging, in which everything arrives and takes no time."""
-    from gradwire.training.exchange.overlapped_averaging import OverlappedTrainer
-
     table, exchange = table_of(scenario), scenario.job[0].exchange
     if table.network != "ideal":
         raise ScenarioError("cannot be trained over with overlapped", "training.network", expected="ideal")

@@ -22,7 +22,7 @@ from gradwire.scenarios.validation.argument_checks import require_integer, wrong
 from gradwire.traces.datasets.images import ImageDataset, load_splits
 from gradwire.traces.datasets.text import TextDataset, load_text, synthetic_text
 from gradwire.training.devices import to_device
-from gradwire.training.training_checks import check_samples
+from gradwire.training.recipe import check_samples
 
 SYNTHETIC = "synthetic"
 """Name of the synthetic data set, which is small and yet learnable."""

@@ -59,7 +59,7 @@ class EncodedModels(NamedTuple):
     sent : decoded, (N, P).
     nbytes : payload of each worker, N numbers.
     answer : bytes with which a server answers one worker; None if they depend on the mean
-        (`gradwire.training.exchange.exchange.answer_bytes`).
+        (`gradwire.training.exchange.exchange_stats.answer_bytes`).
     """
 
     sent: Tensor

@@ -31,14 +31,14 @@ from gradwire.training.reducers.powersgd import PowerSGD
 from gradwire.training.reducers.randomk import RandomK
 from gradwire.training.reducers.state import State
 from gradwire.training.trainer import tensors_of
-from gradwire.training.trainer_validation import check_reducer
-from gradwire.training.user_code.return_value_checks import (
+from gradwire.training.value_checks import (
     check_decoded,
     check_encoded,
+    check_reducer,
     check_unchanged,
     check_values,
     innermost,
-    is_own,
+    is_builtin,
     source_of_values,
 )
 
@@ -76,7 +76,7 @@ class ReducerHook:
         self.states = [State(seed, self.rank, tensor, self.world) for tensor in range(len(self.infos))]
         self.step, self.sent_bytes = 0, 0
         self.summed = isinstance(innermost(reducer), SUMMABLE)
-        self.strange = not is_own(source_of_values(reducer))
+        self.strange = not is_builtin(source_of_values(reducer))
 
     def hook(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         """Return a future of a bucket's mean gradient; DDP calls it for each bucket."""

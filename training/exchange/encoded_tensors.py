@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -70,9 +70,11 @@ class Encoded:
         """Return the bytes of all packets' payloads, including repeated heads, excluding network headers."""
         return self.units * self.unit_bytes + self.packets(payload) * self.head_bytes
 
-    def arrived(self, received: Tensor, payload: int = PAYLOAD) -> Tensor:
-        """Return the units that arrived, (U,) bool on the fields' device, given the packets that did, (packets,)
-        bool."""
+    def arrived(self, received: Tensor | None, payload: int = PAYLOAD) -> Any:
+        """Return the units that arrived, (U,) bool on the fields' device, given the packets that did, (packets,) bool;
+        None, for all, if `received` is."""
+        if received is None:
+            return None
         if received.shape != (self.packets(payload),):
             raise ValueError(f"a mask of {tuple(received.shape)} for {self.packets(payload)} packets")
         packet_mask = received.to(self.fields[0].device)

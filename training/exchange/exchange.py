@@ -15,20 +15,22 @@ from typing import TYPE_CHECKING, Any, Literal
 from gradwire.training.backward.flat_gradients import EncodedModels, FlatGradients, StackedGradients, matrix_of
 from gradwire.training.devices import CPU, Stopwatch
 from gradwire.training.exchange.encoded_tensors import PAYLOAD, Encoded
-from gradwire.training.exchange.exchange_stats import ExchangeStats
+from gradwire.training.exchange.exchange_stats import ExchangeStats, answer_bytes, shorter_bytes
+from gradwire.training.exchange.lossy_ring import check_ring, ring_step
 from gradwire.training.exchange.ring_allreduce import VALUE, Ring
-from gradwire.training.networks.builtin_networks import Answer, Ideal, Network, Pushed
-from gradwire.training.networks.network_interface import checked_carry
+from gradwire.training.networks.builtin_networks import Ideal
+from gradwire.training.networks.network_interface import Answer, Network, Pushed, checked_carry
+from gradwire.training.recipe import Fill
 from gradwire.training.reducers.base import Reducer, per_element
-from gradwire.training.reducers.state import State
-from gradwire.training.trainer_validation import check_units
-from gradwire.training.user_code.return_value_checks import (
+from gradwire.training.reducers.state import State, cloned
+from gradwire.training.value_checks import (
     check_decoded,
     check_encoded,
     check_lost,
     check_magnitudes,
     check_unchanged,
-    is_own,
+    check_units,
+    is_builtin,
     source_of_values,
 )
 
@@ -37,10 +39,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gradwire.traces.trace import TensorInfo
-
-Fill = Literal["zero", "rescaled", "stale"]
-"""Treatment of lost values: zero, which makes the mean smaller; a mean over the workers that arrived; or the worker's
-last values."""
 
 
 @dataclass
@@ -98,10 +96,9 @@ class Exchange:
 
     def __post_init__(self) -> None:
         if self.fill != "zero" and self.reducer.places != "fixed":
-            raise ValueError(
-                f"fill = {self.fill!r} needs to know which elements were lost, and {self.reducer.kind} sends "
-                "them with their positions; expected zero, or a reducer whose elements have fixed positions"
-            )
+            what = f"fill = {self.fill!r} needs to know which elements were lost"
+            why = f"{self.reducer.kind} sends them with their positions"
+            raise ValueError(f"{what}, and {why}; expected zero, or a reducer whose elements have fixed positions")
         self.watch = Stopwatch(self.device, waits=self.encode_time == "measured")
         self.states = [
             [State(self.seed, worker, tensor, self.workers) for tensor in range(len(self.infos))]
@@ -117,8 +114,6 @@ class Exchange:
             and all(info.numel for info in self.infos)
         )
         if self.collective == "ring":
-            from gradwire.training.exchange.lossy_ring import check_ring
-
             check_ring(self.reducer, self.workers, self.payload, self.fill, self.pull_fill)
             self.rings = [Ring(self.fill, self.pull_fill) for _ in range(self.reducer.rounds)]
         else:
@@ -137,8 +132,6 @@ class Exchange:
         """
         network = network or Ideal()
         if self.rings:
-            from gradwire.training.exchange.lossy_ring import ring_step
-
             means, sent = ring_step(self, self.rings, gradients, number, network)
             self._finish_step()
             return means, sent
@@ -150,9 +143,10 @@ class Exchange:
         if self.tries:
             check_lost(self.reducer, encoded[0], self.infos)
         for round_ in range(self.reducer.rounds):
+            if round_:
+                follow = lambda w, t, means=means: self.reducer.follow(means[t], self.infos[t], self.states[w][t])  # noqa: E731
+                encoded, times = self.each(follow, sent, "follow")
             shares, means = self._round(round_, number, encoded, times, network, sent)
-            if round_ + 1 < self.reducer.rounds:
-                encoded, times = self._next_round(means, sent)
         restored = []
         for tensor, info in enumerate(self.infos):
             results = [self.reducer.restore(means[tensor], info, self.states[w][tensor]) for w in range(self.workers)]
@@ -169,7 +163,7 @@ class Exchange:
         """Return the reducers' state and the last values received, for a checkpoint."""
         return {
             "states": [[state.state_dict() for state in states] for states in self._reducer_states()],
-            "last": [{tensor: value.clone() for tensor, value in values.items()} for values in self.last],
+            "last": cloned(self.last),
             "rings": [ring.state_dict() for ring in self.rings],
         }
 
@@ -178,7 +172,7 @@ class Exchange:
         for states, saved_states in zip(self.states, saved["states"], strict=True):
             for state, saved_state in zip(states, saved_states, strict=True):
                 state.load_state_dict(saved_state)
-        self.last = [{tensor: value.clone() for tensor, value in values.items()} for values in saved["last"]]
+        self.last = cloned(saved["last"])
         for ring, saved_states in zip(self.rings, saved["rings"], strict=True):
             ring.load_state_dict(saved_states)
 
@@ -226,12 +220,9 @@ class Exchange:
         return sum(shorter_bytes(VALUE * info.numel, count) for info, count in zip(self.infos, counts, strict=True))
 
     def _pulled(self, answer: Answer) -> list[list[Tensor | None]]:
-        elements = self.payload // VALUE
+        elements = lambda mask, info: per_element(mask.to(self.device), self.payload // VALUE, info.numel)  # noqa: E731
         return [
-            [
-                None if mask is None else per_element(mask.to(self.device), elements, info.numel)
-                for mask, info in zip(row, self.infos, strict=True)
-            ]
+            [mask if mask is None else elements(mask, info) for mask, info in zip(row, self.infos, strict=True)]
             for row in answer.pulled
         ]
 
@@ -260,17 +251,13 @@ class Exchange:
             answer_sizes.append(answer_bytes(size, first, None if total is None else int(total.count_nonzero())))
         return answer_sizes
 
-    def _next_round(self, means: list[Tensor], sent: ExchangeStats) -> tuple[list[list[Encoded]], list[list[int]]]:
-        return self.each(lambda w, t: self.reducer.follow(means[t], self.infos[t], self.states[w][t]), sent, "follow")
-
     @property
     def tries(self) -> bool:
         """True in the first step of a user-defined reducer."""
-        return not self.tried and not is_own(source_of_values(self.reducer))
+        return not self.tried and not is_builtin(source_of_values(self.reducer))
 
     def _finish_step(self) -> None:
-        """Finish a step."""
-        self.looks, self.tried = not is_own(source_of_values(self.reducer)), True
+        self.looks, self.tried = not is_builtin(source_of_values(self.reducer)), True
 
     def compressed(
         self, gradients: Sequence[Sequence[Tensor]], sent: ExchangeStats
@@ -340,17 +327,9 @@ class Exchange:
         sent: ExchangeStats,
     ) -> tuple[list[list[Tensor]], list[Tensor]]:
         """Return each worker's share by tensor, as its reducer counts it, and the mean of what has arrived."""
-        counted = () if self.encode_time == "none" else times
-        pushed = Pushed(
-            number,
-            round_,
-            self.payload,
-            self.infos,
-            encoded,
-            encode_ps=counted,
-            back=lambda: self._answer_sizes(encoded),
-            sizes=lambda w, t: self.sizes(encoded[w][t], self.infos[t]),
-        )
+        counted, back = () if self.encode_time == "none" else times, lambda: self._answer_sizes(encoded)
+        sizes = lambda w, t: self.sizes(encoded[w][t], self.infos[t])  # noqa: E731
+        pushed = Pushed(number, round_, self.payload, self.infos, encoded, None, counted, back, sizes=sizes)
         answer = checked_carry(network, pushed)
         encoding, decoding = max(map(sum, times)), 0
         masks, sent.time_ps = answer.arrived, sent.time_ps + answer.time_ps
@@ -363,7 +342,7 @@ class Exchange:
             for worker in range(self.workers):
                 pushed_tensor, mask = encoded[worker][tensor], masks[worker][tensor]
                 sent.nbytes[worker] += pushed_tensor.nbytes(self.payload)
-                units = None if mask is None else pushed_tensor.arrived(mask, self.payload)
+                units = pushed_tensor.arrived(mask, self.payload)
                 began = self.watch()
                 gradient = self.reducer.decode(pushed_tensor, info, units)
                 elapsed_ns = self.watch() - began
@@ -391,32 +370,12 @@ class Exchange:
                 sent.server_ns += self.watch() - began
             assert total is not None
             means.append(total / (self.workers if count is None else count.clamp(min=1)))
-            back = self.reducer.answered(encoded[0][tensor], info)
-            if back is None:
+            answered = self.reducer.answered(encoded[0][tensor], info)
+            if answered is None:
                 filled = int(means[-1].count_nonzero()) if self.reducer.places == "sent" else None
-                back = answer_bytes(means[-1].numel(), encoded[0][tensor], filled)
-            sent.pulled_bytes += self.workers * back
+                answered = answer_bytes(means[-1].numel(), encoded[0][tensor], filled)
+            sent.pulled_bytes += self.workers * answered
         sent.encode_ps += encoding
         sent.decode_ps += decoding
         sent.time_ps += decoding
         return shares, means
-
-
-def answer_bytes(numel: int, encoded: Encoded, filled: int | None = None) -> int:
-    """Return the bytes with which a server answers one worker: a tensor's mean in the shortest lossless form. That is
-    float32, or 16 bits if that was pushed; if workers send positions, the nonzero elements with theirs, if that is
-    shorter; if all know the positions, the elements alone. Our choice: papers on reducers count what is pushed.
-
-    numel : elements of the mean. encoded : the first worker's push of it. filled : number of its nonzero elements, if
-        workers send positions.
-    """
-    if encoded.known:
-        return VALUE * encoded.units
-    half = len(encoded.fields) == 1 and encoded.fields[0].is_floating_point() and encoded.fields[0].element_size() == 2
-    full_bytes = numel * (2 if half else VALUE)
-    return full_bytes if filled is None else shorter_bytes(full_bytes, filled)
-
-
-def shorter_bytes(whole: int, elements: int) -> int:
-    """Return the bytes of a mean: its nonzero elements with positions, or all of it, whichever is shorter."""
-    return min(whole, 2 * VALUE * elements)

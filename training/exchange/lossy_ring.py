@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 from gradwire.training.exchange.encoded_tensors import Encoded
 from gradwire.training.exchange.exchange_stats import ExchangeStats
 from gradwire.training.exchange.ring_allreduce import VALUE, Ring, RingLayout, buckets_of
-from gradwire.training.networks.builtin_networks import Ideal, Network, Pushed
-from gradwire.training.networks.network_interface import checked_carry
+from gradwire.training.networks.network_interface import Network, Pushed, checked_carry
 from gradwire.training.reducers.base import Reducer
 from gradwire.training.reducers.state import flat
-from gradwire.training.user_code.return_value_checks import check_decoded, check_values
+from gradwire.training.value_checks import check_decoded, check_values
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,15 +28,12 @@ if TYPE_CHECKING:
 def check_ring(reducer: Reducer, workers: int, payload: int, fill: str, pull_fill: str) -> None:
     """Raise ValueError if a ring cannot add up what the workers send, or not fill losses as requested."""
     if not reducer.adds_up or workers < 2 or payload % VALUE:
-        raise ValueError(
-            f"a ring of {workers} with packets of {payload} bytes cannot add up {reducer.kind}; expected two "
-            "workers or more, packets of whole float32 values, and no reducer, or one whose values can be added up"
-        )
+        what = f"a ring of {workers} with packets of {payload} bytes cannot add up {reducer.kind}"
+        expected = "packets of whole float32 values, and no reducer, or one whose values can be added up"
+        raise ValueError(f"{what}; expected two workers or more, {expected}")
     if reducer.kind != "none" and "stale" in (fill, pull_fill):
-        raise ValueError(
-            f"{reducer.kind} sends other elements in each step, which cannot replace what is lost in a ring; "
-            'expected job.pull_fill = "zero", and fill = "zero" or "rescaled"'
-        )
+        what = f"{reducer.kind} sends other elements in each step, which cannot replace what is lost in a ring"
+        raise ValueError(f'{what}; expected job.pull_fill = "zero", and fill = "zero" or "rescaled"')
 
 
 def ring_step(
@@ -56,11 +52,8 @@ def ring_step(
     is_shared = True
     for round_, ring in enumerate(rings):
         if round_:
-            encoded, times = exchange.each(
-                lambda w, t, seen=views: reducer.follow(_view_of(seen, w)[t], infos[t], exchange.states[w][t]),  # type: ignore[misc]
-                sent,
-                "follow",
-            )
+            follow = lambda w, t, seen=views: reducer.follow(_view_of(seen, w)[t], infos[t], exchange.states[w][t])  # noqa: E731
+            encoded, times = exchange.each(follow, sent, "follow")
         views = _round(exchange, ring, round_, number, encoded, times, network, sent)
         is_shared = is_shared and len(views) == 1
     means: list[list[Tensor]] = []
@@ -80,14 +73,14 @@ def ring_step(
 
 
 def lossless_all_reduce(
-    exchange: Exchange, values: Sequence[Sequence[Tensor]], number: int, network: Network | None
+    exchange: Exchange, values: Sequence[Sequence[Tensor]], number: int, network: Network
 ) -> tuple[int, int]:
     """Return (bytes of a worker, picoseconds) of a lossless ring for float32 values, N lists of T tensors. It is one
     more round of a step."""
     encoded = [[Encoded((flat(tensor),)) for tensor in tensors] for tensors in values]
     pushed = _pushed(exchange, encoded, number, exchange.reducer.rounds, range(len(exchange.infos)))
     assert pushed.layout is not None
-    return pushed.layout.nbytes, checked_carry(network or Ideal(), pushed).time_ps
+    return pushed.layout.nbytes, checked_carry(network, pushed).time_ps
 
 
 def _round(

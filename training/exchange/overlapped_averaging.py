@@ -19,17 +19,17 @@ import torch
 from torch import Tensor, nn
 
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.training.exchange.exchange import ExchangeStats
+from gradwire.training.exchange.exchange_stats import ExchangeStats
 from gradwire.training.exchange.ring_allreduce import VALUE
-from gradwire.training.networks.builtin_networks import Network
+from gradwire.training.networks.network_interface import Network
 from gradwire.training.recipe import Recipe
 from gradwire.training.trainer import StepRow, Trainer, losses_of
 from gradwire.workload.collectives.exchanges.overlapped_operations import LayerGroup, groups_of
 
 if TYPE_CHECKING:
     from gradwire.traces.trace import TensorInfo
-    from gradwire.training.backward.worker_gradients import Loss
     from gradwire.training.data import Images, Text
+    from gradwire.training.precision import Loss
 
 
 @dataclass

@@ -21,6 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from gradwire.training.reducers.state import cloned
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -62,6 +64,10 @@ class RingLayout:
     def packets(self, bucket: int) -> int:
         """Return the packets of a message."""
         return -(-self.segment(bucket) * VALUE // self.payload)
+
+    def mask_shape(self, bucket: int) -> tuple[int, int, int]:
+        """Return the shape of a bucket's mask: hops, senders, packets."""
+        return 2 * (self.workers - 1), self.workers, self.packets(bucket)
 
     @property
     def nbytes(self) -> int:
@@ -120,11 +126,9 @@ class RingLayout:
     def check(self, hops: HopMasks) -> None:
         """Raise ValueError if the masks do not fit this ring."""
         for number, mask in enumerate(hops.masks):
-            shape = (2 * (self.workers - 1), self.workers, self.packets(number))
-            if mask is not None and tuple(mask.shape) != shape:
-                raise ValueError(
-                    f"bucket {number}: a mask of {tuple(mask.shape)} for hops, senders and packets {shape}"
-                )
+            if mask is not None and tuple(mask.shape) != (shape := self.mask_shape(number)):
+                what = f"bucket {number}: a mask of {tuple(mask.shape)}"
+                raise ValueError(f"{what} for hops, senders and packets {shape}")
 
 
 def buckets_of(numels: Sequence[int], most: int) -> tuple[tuple[int, ...], ...]:
@@ -174,9 +178,8 @@ class Ring:
         by_bucket = []
         for number, mask in enumerate(masks):
             stacked = torch.stack([layout.gathered(worker_gradients, number) for worker_gradients in gradients])
-            by_bucket.append(
-                self.reduce_bucket(layout, number, stacked, None if mask is None else mask.to(stacked.device))
-            )
+            mask = None if mask is None else mask.to(stacked.device)
+            by_bucket.append(self.reduce_bucket(layout, number, stacked, mask))
         means: list[list[Any]] = []
         for worker in range(max(map(len, by_bucket))):
             means.append([None] * len(layout.numels))
@@ -208,12 +211,10 @@ class Ring:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the values of the last step, for a checkpoint."""
-        values = {name: {key: value.clone() for key, value in getattr(self, name).items()} for name in ("came", "had")}
-        return {**values, "buckets": self.buckets}
+        return {"came": cloned(self.came), "had": cloned(self.had), "buckets": self.buckets}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        for name in ("came", "had"):
-            setattr(self, name, {key: value.clone() for key, value in saved[name].items()})
+        self.came, self.had = cloned(saved["came"]), cloned(saved["had"])
         self.buckets = tuple(tuple(bucket) for bucket in saved["buckets"])
 
     def _reduce_scatter(self, number: int, gradients: Tensor, arrived: Tensor | None) -> Tensor:

@@ -1,7 +1,4 @@
-"""Compatibility of a training run with the folder of an earlier one whose losses it repeats.
-
-See `gradwire.training.loss_replay.loss_recording`. Only user-defined reducers need torch here.
-"""
+"""Compatibility of a training run with the folder of an earlier one whose losses it repeats."""
 
 from __future__ import annotations
 
@@ -27,6 +24,8 @@ from gradwire.scenarios.json_data import parse_json
 from gradwire.scenarios.loading.load import load_scenario
 from gradwire.scenarios.loading.toml import read_toml
 from gradwire.scenarios.schema.job.training import UserReducer
+from gradwire.training.user_code import load_user_reducer
+from gradwire.training.value_checks import innermost
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.base import ScenarioTable
@@ -62,9 +61,6 @@ def properties_of(scenario: Scenario) -> dict[str, Any]:
         "system": table_properties(table.system),
     }
     if isinstance(table.reducer, UserReducer):
-        from gradwire.training.user_code.return_value_checks import innermost
-        from gradwire.training.user_code.user_reducer import load_user_reducer
-
         try:
             user_reducer = innermost(load_user_reducer(table.reducer, scenario.folder))
             properties["reducer"] = table_properties(user_reducer)  # with its defaults
@@ -103,15 +99,10 @@ def mismatch_error(folder: Path, found: Sequence[str]) -> ScenarioError:
 
 
 def check_replay(folder: Path, scenario: Scenario) -> None:
-    """Raise ScenarioError or ResultError if a scenario's training run cannot repeat the losses in `folder`, as far as
-    known. It checks what `gradwire.training.loss_replay.loss_recording.RecordedLossNetwork` does, before there are a
-    model and data, and reads no losses."""
+    """Raise ScenarioError or ResultError if a scenario's training run cannot repeat the losses of the one in `folder`,
+    as far as known. It checks what `gradwire.training.loss_replay.loss_recording.RecordedLossNetwork` does, before
+    there are a model and data, and reads no losses."""
     assert scenario.training is not None
-    if is_of_run(folder):
-        from gradwire.training.loss_replay.result_loss_network import ResultLossNetwork
-
-        ResultLossNetwork(folder).fits(properties_of(scenario))
-        return
     _check_folder(folder)
     if not (folder / MISSING).is_file():
         raise ResultError("is not there", str(folder / MISSING), EXPECTED_TABLE)
@@ -130,16 +121,14 @@ NETWORK_KEYS = (
     "fault", "simulation", "emulation",
 )  # fmt: skip
 """Scenario keys of the network and its traffic."""
-COMPARED_KEYS = frozenset(
-    {
-        "transport.payload",
-        "job.transport.payload",
-        "job.name",
-        "job.workers",
-        "job.fill",
-        "job.pull_fill",
-        "job.exchange.kind",
-    }
+COMPARED_KEYS = (
+    "transport.payload",
+    "job.transport.payload",
+    "job.name",
+    "job.workers",
+    "job.fill",
+    "job.pull_fill",
+    "job.exchange.kind",
 )
 """Keys below these that matter in a replay: they are compared, or used by the trainer."""
 
@@ -149,12 +138,10 @@ def settings_without_effect(folder: Path, scenario: Scenario) -> list[str]:
     the recorded scenario is not known."""
     if (recorded := _scenario(folder)) is None:
         return []
-    recorded_tables, own_tables = (
-        variant.model_dump(mode="json", include=set(NETWORK_KEYS)) for variant in (recorded, scenario)
-    )
-    for tables in (recorded_tables, own_tables):
+    there, here = (variant.model_dump(mode="json", include=set(NETWORK_KEYS)) for variant in (recorded, scenario))
+    for tables in (there, here):
         (tables["job"],) = tables["job"]
-    return [path for name in NETWORK_KEYS for path in _differing_paths(name, recorded_tables[name], own_tables[name])]
+    return [path for name in NETWORK_KEYS for path in _differing_paths(name, there[name], here[name])]
 
 
 def _differing_paths(path: str, recorded: Any, own: Any) -> Iterator[str]:
@@ -259,13 +246,11 @@ def _check_folder(folder: Path) -> None:
         what = "is a file" if os.path.lexists(folder) else "is not there"
         raise ResultError(what, str(folder), "the folder of a training run")
     if is_of_run(folder):  # its missing.parquet has other columns
-        raise ResultError(
-            "is the Result of a simulated or emulated run, not of a training run", str(folder), EXPECTED_RECORDING
-        )
+        what = "is the Result of a simulated or emulated run, not of a training run"
+        raise ResultError(what, str(folder), EXPECTED_RECORDING)
     if not (folder / MISSING).exists() and not (folder / ROUNDS).exists():
-        training_folders = (
-            training_run_folders(folder) if (folder / MARKER_FILE).is_file() or seed_folders(folder) else []
-        )
+        is_several = (folder / MARKER_FILE).is_file() or seed_folders(folder)
+        training_folders = training_run_folders(folder) if is_several else []
         what = f"holds {len(training_folders)} training runs" if training_folders else "did not record its lost packets"
         inner = [str(path) for path in training_folders if (path / ROUNDS).exists()]
         such = f", such as {' or '.join(inner[:SHOWN])}" if inner else ""

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from gradwire.training.loss_replay.loss_masks import masks_of_worker
-from gradwire.training.loss_replay.step_trace import Ints, StepTraceMaker
-from gradwire.training.training_checks import packet_payload
+from gradwire.training.networks.packet_steps import StepTraceMaker, masks_of_worker, packet_payload
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from gradwire.scenarios.arrays import Ints
     from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.traces.trace import TensorInfo, Trace
     from gradwire.training.networks.network_interface import Pushed

@@ -11,59 +11,61 @@ gathering single elements costs a processor more than updating all of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from gradwire.traces.trace import TensorInfo
-from gradwire.training.backward.worker_gradients import Loss
 from gradwire.training.data import Images, Text
 from gradwire.training.exchange.encoded_tensors import Encoded
-from gradwire.training.networks.builtin_networks import Network
+from gradwire.training.networks.network_interface import Network
 from gradwire.training.networks.simulated_async import SimulatedTurns
-from gradwire.training.parameter_server.asynchronous_trainer import Asynchronous
-from gradwire.training.parameter_server.link_timing import LinkTiming
-from gradwire.training.parameter_server.quantiles import CODES_PER_UNIT, dequantise, packed, quantise
+from gradwire.training.parameter_server.asynchronous_trainer import Asynchronous, LinkTiming
+from gradwire.training.parameter_server.mipd_encoding import (
+    CODES_PER_UNIT,
+    SIGNIFICANCE,
+    dequantise,
+    encode_positions,
+    quantise,
+    ratios_of,
+)
 from gradwire.training.parameter_server.sgd import check_sgd, clip
-from gradwire.training.parameter_server.significance import SIGNIFICANCE, ratios_of
+from gradwire.training.precision import Loss
 from gradwire.training.recipe import Recipe
+from gradwire.training.reducers.base import group_units
 from gradwire.training.reducers.fields import share_count
 from gradwire.training.trainer import losses_of
 
-
-@dataclass(frozen=True)
-class MipdRules:
-    """Rules of what is sent and updated; keys as in `gradwire.training.systems.mipd.MIPD`."""
-
-    ratio: float = 0.3
-    significance: str = "taylor"
-    decay: float = 0.5
-    refresh: int = 20
-    gamma: float = 0.5
-    floor: float = 0.05
-    ceiling: float = 1.0
-    small: int = 1024
-    warmup: int = 20
-    bits: int = 4
-    smoothing: float = 0.4
-    compensate: bool = True
-    update: Literal["half", "all"] = "half"
-    rotation: int = 2
-    block: int = 256
+if TYPE_CHECKING:
+    from gradwire.training.systems.mipd import MIPD
 
 
 class MipdTrainer(Asynchronous):
     """Trains with MIPD. Gradient clipping, if any, is done by the worker."""
+
+    state_key: ClassVar[str] = "mipd"
+    state_names: ClassVar[tuple[str, ...]] = (
+        "turned",
+        "chosen",
+        "known",
+        "matters",
+        "places",
+        "since",
+        "velocity",
+        "smoothed",
+        "pending",
+        "there",
+        "halves",
+    )
 
     def __init__(
         self,
         model: nn.Module,
         data: Images | Text,
         recipe: Recipe,
-        rules: MipdRules | None = None,
+        rules: MIPD,
         network: Network | SimulatedTurns | None = None,
         loss: Loss = losses_of,
         *,
@@ -72,7 +74,7 @@ class MipdTrainer(Asynchronous):
     ) -> None:
         check_sgd(recipe)
         super().__init__(model, data, recipe, None, network, loss, staleness=staleness, pace=pace)
-        self.rules = rules or MipdRules()
+        self.rules = rules
         sizes = [info.numel for info in self.infos]
         self.offsets = torch.tensor([0, *sizes]).cumsum(0).tolist()
         self.numel = self.offsets.pop()
@@ -173,11 +175,9 @@ class MipdTrainer(Asynchronous):
         if not bits:
             return encoding.magnitudes()
         count = len(self.places[worker][message // 2])
-        values = dequantise(encoding, bits, count).abs()
-        short = -count % CODES_PER_UNIT
-        sums = torch.nn.functional.pad(values, (0, short)).view(-1, CODES_PER_UNIT).sum(dim=1)
+        sums = group_units(dequantise(encoding, bits, count).abs(), CODES_PER_UNIT).sum(dim=1)
         counts = torch.full_like(sums, float(CODES_PER_UNIT))
-        counts[-1] -= short
+        counts[-1] -= -count % CODES_PER_UNIT
         return sums / counts
 
     def shares(self, lost: list[float]) -> list[float]:
@@ -270,38 +270,10 @@ class MipdTrainer(Asynchronous):
             parameter.data = part
         return vector.view(-1, self.block)
 
-    def state_dict(self) -> dict[str, Any]:
-        numbers = {name: getattr(self, name) for name in NUMBERS}
-        lists = {name: [[tensor.clone() for tensor in row] for row in getattr(self, name)] for name in LISTS}
-        tensors = {name: getattr(self, name).clone() for name in TENSORS}
-        return {
-            **super().state_dict(),
-            "mipd": {
-                **{name: list(value) if isinstance(value, list) else value for name, value in numbers.items()},
-                **lists,
-                **tensors,
-                "halves": [tensor.clone() for tensor in self.halves],
-            },
-        }
-
     def take_over(self, saved: dict[str, Any]) -> None:
         super().take_over(saved)
-        saved_state = saved["mipd"]
-        for name in NUMBERS:
-            setattr(self, name, list(saved_state[name]) if isinstance(saved_state[name], list) else saved_state[name])
-        for name in LISTS:
-            setattr(self, name, [[tensor.clone() for tensor in row] for row in saved_state[name]])
-        for name in TENSORS:
-            getattr(self, name).copy_(saved_state[name])
-        self.halves = [tensor.clone() for tensor in saved_state["halves"]]
         for worker in range(self.recipe.workers):
             self._record_positions(worker)
-
-
-NUMBERS = ("turned", "chosen", "known")
-LISTS = ("matters", "places")
-TENSORS = ("since", "velocity", "smoothed", "pending", "there")
-"""MIPD's part of a checkpoint."""
 
 
 def _read(blocks: Tensor, rows: Tensor | None) -> Tensor:
@@ -321,13 +293,3 @@ def _clear(blocks: Tensor, rows: Tensor | None) -> None:
         blocks.zero_()
     else:
         blocks.index_fill_(0, rows, 0)
-
-
-def encode_positions(places: Tensor, numel: int) -> Encoded:
-    """Encode sorted positions as a bit per element or as 32-bit indices, whichever is shorter; as nothing if there are
-    none."""
-    if not len(places) or 4 * len(places) <= -(-numel // 8):
-        return Encoded((places.to(torch.int32),))
-    bits = torch.zeros(numel, dtype=torch.long, device=places.device)
-    bits[places] = 1
-    return Encoded((packed(bits, 1),))

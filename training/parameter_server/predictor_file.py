@@ -18,6 +18,8 @@ BUNDLED_FILES: Mapping[tuple[str, str], str] = {
     ("wnn", "bundled"): "wnn.npz",
 }
 """Bundled files by system and name: made from training runs of one model, or of several models."""
+UNPREDICTED = ("hold", "none")
+"""Values of `predictor` that need no file."""
 
 
 def predictor_path(kind: str, name: str | Path) -> Path:

@@ -128,7 +128,7 @@ class Reducer(ScenarioTable, metaclass=ExplainedMeta):
 
     def answered(self, encoded: Encoded, info: TensorInfo) -> int | None:
         """Return the bytes with which a server answers one worker, given what the first worker pushed. None means the
-        shortest lossless form of the mean (`gradwire.training.exchange.exchange.answer_bytes`)."""
+        shortest lossless form of the mean (`gradwire.training.exchange.exchange_stats.answer_bytes`)."""
         return None
 
     def decoded(self, encoded: Encoded, info: TensorInfo) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, SerializeAsAny, model_validator
 
@@ -18,72 +18,31 @@ if TYPE_CHECKING:
     from gradwire.training.backward.flat_gradients import EncodedModels, FlatGradients
 
 
+def _attribute_of_inner(name: str) -> Any:
+    return property(lambda self: getattr(self.reducer, name))
+
+
+def _method_of_inner(name: str) -> Any:
+    def call(self: ReducerWrapper, *arguments: Any) -> Any:
+        return getattr(self.reducer, name)(*arguments)
+
+    return call
+
+
 class ReducerWrapper(Reducer):
     """Base of wrappers around another reducer; passes on all calls."""
 
     reducer: SerializeAsAny[Reducer]
     """The wrapped reducer."""
 
-    @property
-    def kind(self) -> str:
-        """The kind of the wrapped reducer."""
-        return self.reducer.kind
-
-    @property
-    def rounds(self) -> int:  # type: ignore[override]
-        return self.reducer.rounds
-
-    @property
-    def places(self) -> str:  # type: ignore[override]
-        return self.reducer.places
-
-    @property
-    def adds_up(self) -> bool:  # type: ignore[override]
-        return self.reducer.adds_up
-
-    @property
-    def unit(self) -> str:  # type: ignore[override]
-        return self.reducer.unit
-
-    @property
-    def in_rows(self) -> bool:
-        return self.reducer.in_rows
-
-    def without_feedback(self) -> str:
-        return self.reducer.without_feedback()
-
-    def without_momentum(self) -> str:
-        return self.reducer.without_momentum()
-
-    def settle_whole(self, sent: Tensor, rows: FlatGradients) -> None:
-        self.reducer.settle_whole(sent, rows)
-
-    def covered(self, encoded: Encoded, info: TensorInfo, arrived: Tensor) -> Tensor:
-        return self.reducer.covered(encoded, info, arrived)
-
-    def decode(self, encoded: Encoded, info: TensorInfo, arrived: Tensor | None = None) -> Tensor:
-        return self.reducer.decode(encoded, info, arrived)
-
-    def magnitudes(self, encoded: Encoded, info: TensorInfo) -> Tensor:
-        return self.reducer.magnitudes(encoded, info)
-
-    def elements(self, encoded: Encoded) -> int:
-        return self.reducer.elements(encoded)
-
-    def answered(self, encoded: Encoded, info: TensorInfo) -> int | None:
-        return self.reducer.answered(encoded, info)
-
-    def decoded(self, encoded: Encoded, info: TensorInfo) -> int:
-        return self.reducer.decoded(encoded, info)
-
-    def follow(self, mean: Tensor, info: TensorInfo, state: State) -> Encoded:
-        return self.reducer.follow(mean, info, state)
-
-    def restore(self, mean: Tensor, info: TensorInfo, state: State) -> Tensor:
-        return self.reducer.restore(mean, info, state)
-
-    def settle(self, sent: Tensor, info: TensorInfo, state: State) -> None:
-        self.reducer.settle(sent, info, state)
+    kind, rounds, places, adds_up, unit, in_rows = map(
+        _attribute_of_inner, ("kind", "rounds", "places", "adds_up", "unit", "in_rows")
+    )
+    without_feedback, without_momentum, decode, covered, magnitudes, elements, answered, decoded = map(
+        _method_of_inner,
+        ("without_feedback", "without_momentum", "decode", "covered", "magnitudes", "elements", "answered", "decoded"),
+    )
+    follow, restore, settle, settle_whole = map(_method_of_inner, ("follow", "restore", "settle", "settle_whole"))
 
 
 class ErrorFeedback(ReducerWrapper):

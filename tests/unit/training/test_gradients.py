@@ -336,7 +336,7 @@ def test_on_a_gpu_it_is_said_why_gradients_are_slow() -> None:
 def test_what_is_replayed_has_the_bits_of_what_was_recorded(name: str) -> None:
     """Other samples each time, gradients and running statistics, and parameters that have moved."""
     from gradwire.traces.models import find_model
-    from gradwire.training.backward.cuda_graph import RecordedGraph
+    from gradwire.training.backward.worker_gradients import RecordedGraph
     from gradwire.training.devices import deterministic
     from gradwire.training.trainer import losses_of
 
