@@ -25,6 +25,7 @@ from gradwire.scenarios.loading.user_classes import load_user_class, validate_us
 from gradwire.scenarios.loading.user_code_errors import asked, class_file, user_code
 from gradwire.scenarios.schema.job.training import UserReducer
 from gradwire.traces.trace import TensorInfo
+from gradwire.training.lazy_torch import torch
 from gradwire.training.reducers.base import Reducer
 from gradwire.training.reducers.feedback import ReducerWrapper
 from gradwire.training.reducers.state import State
@@ -118,8 +119,6 @@ def _call(
     name: str, folder: Path | None, where: str, contract: str, given: tuple[Any, ...], offered: Mapping[str, Any]
 ) -> Any:
     """Call a user-defined function with `given`, and with those of `offered` that it has parameters for."""
-    import torch
-
     function = _function_of(name, folder, where, contract)
     options = {key: value for key, value in offered.items() if _has_parameter(function, key)}
     file = str(user_module(name.partition(":")[0], folder))
@@ -169,8 +168,6 @@ def check_model_and_data(model: nn.Module, data: Images | Text, name: str, file:
     """Raise ScenarioError unless a model returns a number per class, with gradients, for samples of some data. Two
     samples each of training and held-out data are tried. name : of the model. file : its source file. where : path in
     the scenario that names the user-defined code."""
-    import torch
-
     from gradwire.training.data import Text
 
     device, training = next(model.parameters()).device, model.training
@@ -193,8 +190,6 @@ def check_model_and_data(model: nn.Module, data: Images | Text, name: str, file:
 
 
 def _check_answer(answer: Any, shape: tuple[int, ...], classes: int, who: str, subject: str, where: str) -> None:
-    import torch
-
     fits = isinstance(answer, torch.Tensor) and answer.is_floating_point() and answer.shape[:-1] == shape
     if not fits or answer.shape[-1] < classes:
         expected = f"numbers for each of {classes} classes, {(*shape, classes)}, as there are targets {shape}"

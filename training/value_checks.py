@@ -13,6 +13,7 @@ from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.loading.user_code_errors import class_file
 from gradwire.scenarios.validation.argument_checks import require_instance, wrong_type_error
 from gradwire.training.exchange.encoded_tensors import Encoded
+from gradwire.training.lazy_torch import torch
 from gradwire.training.reducers.base import Reducer
 from gradwire.training.reducers.feedback import ReducerWrapper
 from gradwire.training.reducers.state import State
@@ -31,8 +32,6 @@ SHOWN = 3
 def check_model(model: Any, where: str) -> nn.Module:
     """Return a model; raise ScenarioError unless all of its parameters are trained, in float32. A frozen parameter is
     refused rather than skipped: its gradients would be zeros that are sent, and weight decay would move it."""
-    import torch
-
     require_instance(model, torch.nn.Module, where, "a torch.nn.Module", ScenarioError)
     parameters = dict(model.named_parameters())
     if not parameters:
@@ -76,8 +75,6 @@ def _listed(names: list[str]) -> str:
 def check_units(reducer: Reducer, infos: Sequence[TensorInfo], payload: int) -> None:
     """Raise ScenarioError if a unit of a tensor's encoding does not fit a packet. Zeros are encoded, once per shape:
     the largest unit need not be that of the largest tensor."""
-    import torch
-
     is_user_defined = not is_builtin(source_of_values(reducer))
     shapes = list({info.shape: info for info in infos}.values())
     for info in shapes if is_user_defined else sorted(shapes, key=lambda info: info.numel, reverse=True):
@@ -127,8 +124,6 @@ def type_name(tensor: Tensor) -> str:
 
 def describe_value(value: Any) -> str:
     """Describe a value in a few words."""
-    import torch
-
     if isinstance(value, torch.Tensor):
         return f"a tensor of {type_name(value)}, {tuple(value.shape)}"
     if value is None or isinstance(value, bool | int | float):
@@ -156,7 +151,6 @@ def source_of_values(reducer: Reducer) -> Reducer:
 def check_encoded(reducer: Reducer, function: str, value: Any, info: TensorInfo, payload: int) -> None:
     """Raise ScenarioError unless a reducer's encoding is an `Encoded` whose fields are tensors of equally many units,
     each of which fits a packet."""
-    import torch
 
     def invalid(what: str, expected: str) -> ScenarioError:
         return _invalid(reducer, function, f"returns {what}", expected)
@@ -190,8 +184,6 @@ def check_values(reducer: Reducer, encoded: Encoded, info: TensorInfo) -> None:
 
 def check_magnitudes(reducer: Reducer, value: Any, units: int, info: TensorInfo) -> None:
     """Raise ScenarioError unless a reducer's magnitudes are one float per unit."""
-    import torch
-
     if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.shape != (units,):
         what = f"returns {describe_value(value)} for {info.name}"
         raise _invalid(reducer, "magnitudes", what, f"a tensor of float32, ({units},)")
@@ -199,8 +191,6 @@ def check_magnitudes(reducer: Reducer, value: Any, units: int, info: TensorInfo)
 
 def check_decoded(reducer: Reducer, function: str, value: Any, info: TensorInfo) -> None:
     """Raise ScenarioError unless a decoded gradient is a flat float32 tensor with all elements."""
-    import torch
-
     if not isinstance(value, torch.Tensor) or value.dtype != torch.float32 or value.shape != (info.numel,):
         what = f"returns {describe_value(value)} for {info.name}"
         raise _invalid(reducer, function, what, f"a tensor of float32, ({info.numel},)")
@@ -209,8 +199,6 @@ def check_decoded(reducer: Reducer, function: str, value: Any, info: TensorInfo)
 def check_lost(reducer: Reducer, encoded: Sequence[Encoded], infos: Sequence[TensorInfo]) -> None:
     """Raise ScenarioError unless a reducer decodes a tensor to zeros if nothing arrived. The first tensor with several
     units is checked; otherwise losses would be counted without an effect."""
-    import torch
-
     for encoding, info in zip(encoded, infos, strict=True):
         if encoding.units < 2:
             continue
@@ -228,8 +216,6 @@ def check_lost(reducer: Reducer, encoded: Sequence[Encoded], infos: Sequence[Ten
 def check_unchanged(reducer: Reducer, before: Tensor, gradient: Tensor, info: TensorInfo) -> None:
     """Raise ScenarioError if a reducer changed the gradient (float32) it was given: wrappers such as error feedback
     still use it."""
-    import torch
-
     if not torch.equal(before.view(torch.int32), gradient.view(torch.int32)):
         what = f"changes the gradient of {info.name} that it is given"
         raise _invalid(reducer, "compress", what, "an unchanged gradient; change a copy, tensor.clone()")

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from gradwire.training.lazy_torch import torch
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -82,8 +84,6 @@ class Encoded:
 
     def to_packets(self, payload: int = PAYLOAD) -> list[bytes]:
         """Return the payloads, little-endian: the head, then the packet's units, each with all of its fields."""
-        import torch
-
         rows = torch.cat([_bytes(tensor.cpu(), self.units) for tensor in self.fields], dim=1).numpy()
         head = b"".join(_bytes(tensor.cpu(), 1).numpy().tobytes() for tensor in self.head)
         step = self.units_per_packet(payload)
@@ -93,8 +93,6 @@ class Encoded:
         """Decode payloads, None for each that has not arrived, into (encoded, units that arrived). `self` gives only
         the layout - shapes, types and what is `known`; none of its values is read. Units that have not arrived are
         zero, and so is the head if nothing has. Everything is on the device of `self`."""
-        import torch
-
         step, start = self.units_per_packet(payload), self.head_bytes
         rows = torch.zeros(self.units, self.unit_bytes, dtype=torch.uint8)
         head = torch.zeros(start, dtype=torch.uint8)
@@ -117,14 +115,10 @@ def _row_bytes(rows: Tensor) -> int:
 
 def _bytes(values: Tensor, rows: int) -> Tensor:
     """Return any tensor as rows of bytes."""
-    import torch
-
     return values.contiguous().view(torch.uint8).reshape(rows, -1) if values.numel() else _empty(rows)
 
 
 def _empty(rows: int) -> Tensor:
-    import torch
-
     return torch.empty(rows, 0, dtype=torch.uint8)
 
 

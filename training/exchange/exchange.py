@@ -18,6 +18,7 @@ from gradwire.training.exchange.encoded_tensors import PAYLOAD, Encoded
 from gradwire.training.exchange.exchange_stats import ExchangeStats, answer_bytes, shorter_bytes
 from gradwire.training.exchange.lossy_ring import check_ring, ring_step
 from gradwire.training.exchange.ring_allreduce import VALUE, Ring
+from gradwire.training.lazy_torch import torch
 from gradwire.training.networks.builtin_networks import Ideal
 from gradwire.training.networks.network_interface import Answer, Network, Pushed, checked_carry
 from gradwire.training.recipe import Fill
@@ -35,7 +36,6 @@ from gradwire.training.value_checks import (
 )
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
     from gradwire.traces.trace import TensorInfo

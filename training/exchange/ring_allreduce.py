@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from gradwire.training.lazy_torch import torch
 from gradwire.training.reducers.state import cloned
 
 if TYPE_CHECKING:
@@ -76,8 +77,6 @@ class RingLayout:
 
     def gathered(self, tensors: Sequence[Tensor], bucket: int) -> Tensor:
         """Return a bucket's tensors concatenated and zero-padded, (N, segment)."""
-        import torch
-
         flat = torch.cat([tensors[tensor].reshape(-1) for tensor in self.buckets[bucket]])
         size = self.segment(bucket) * self.workers
         return torch.nn.functional.pad(flat, (0, size - len(flat))).view(self.workers, -1)
@@ -93,8 +92,6 @@ class RingLayout:
     def lost(self, masks: Sequence[Tensor | None]) -> list[list[float]]:
         """Return the share of each tensor that a worker sent, on all hops, and that did not arrive, by worker and
         tensor."""
-        import torch
-
         count = self.workers
         shares = [[0.0] * len(self.numels) for _ in range(count)]
         hops, workers = 2 * count - 2, torch.arange(count)
@@ -171,8 +168,6 @@ class Ring:
         gradients : N lists of tensors.
         masks : by bucket, of its packets, on any device; see `reduce_bucket`.
         """
-        import torch
-
         if layout.buckets != self.buckets:
             self.came, self.had, self.buckets = {}, {}, layout.buckets
         by_bucket = []
@@ -219,8 +214,6 @@ class Ring:
 
     def _reduce_scatter(self, number: int, gradients: Tensor, arrived: Tensor | None) -> Tensor:
         """Return the finished mean of every segment, (N, segment), at the worker that has it first."""
-        import torch
-
         count = len(gradients)
         worker = torch.arange(count, device=gradients.device)
         sums, members = gradients.clone(), torch.ones_like(gradients)
@@ -248,8 +241,6 @@ class Ring:
 
     def _all_gather(self, mean: Tensor, arrived: Tensor, last_means: Tensor | None) -> Tensor:
         """Return the means of all workers, (N, N, segment)."""
-        import torch
-
         count = len(mean)
         worker = torch.arange(count, device=mean.device)
         instead = torch.zeros_like(mean)[None] if last_means is None or self.pull_fill == "zero" else last_means

@@ -25,6 +25,7 @@ from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.errors import ResultError, ScenarioError
 from gradwire.scenarios.validation.argument_checks import require_path
 from gradwire.training.exchange.ring_allreduce import HopMasks, RingLayout
+from gradwire.training.lazy_torch import torch
 from gradwire.training.loss_replay.replay_compatibility import (
     BUCKETS,
     COLUMNS,
@@ -178,8 +179,6 @@ class RecordedLossNetwork(ReplayNetwork):
         self, pushed: Pushed, layout: RingLayout, masks: list[Tensor | None], hop: int, bucket: int
     ) -> Tensor:
         """Return the mask of a ring's hop, at first all True."""
-        import torch
-
         if bucket >= len(masks) or not 0 <= hop < 2 * len(pushed.encoded) - 2:
             raise self._mismatch(f"lost something in hop {hop} of bucket {bucket}, of {len(masks)} buckets")
         if sorted(number for tensors in self._buckets for number in tensors) != list(range(len(pushed.infos))):
@@ -191,8 +190,6 @@ class RecordedLossNetwork(ReplayNetwork):
 
     def _message_mask(self, pushed: Pushed, masks: list[Tensor | None], way: str, worker: int, tensor: int) -> Tensor:
         """Return the mask of a message, at first all True."""
-        import torch
-
         if tensor >= len(pushed.infos):
             raise self._mismatch(f"had more tensors than {len(pushed.infos)}")
         if (mask := masks[tensor]) is None:

@@ -20,6 +20,7 @@ from gradwire.scenarios.validation.argument_checks import (
     require_one_of,
 )
 from gradwire.training.exchange.ring_allreduce import VALUE, HopMasks, RingLayout
+from gradwire.training.lazy_torch import torch
 from gradwire.training.networks.network_interface import (
     Answer,
     Masks,
@@ -113,8 +114,6 @@ class Random(Memoryless):
         return self._draw_mask(np.ones(pushed.pull_packets(tensor), bool), draws)
 
     def _hop_masks(self, pushed: Pushed, layout: RingLayout) -> HopMasks:
-        import torch
-
         if self.layers != "all" or self.magnitudes != "all":
             raise ValueError("a ring's packets mix layers and workers' magnitudes; expected all")
         count = layout.workers
@@ -152,8 +151,6 @@ class Random(Memoryless):
 
     def _draw_mask(self, eligible: np.ndarray, draws: np.random.Generator) -> Tensor | None:
         """Return which packets of a message arrive, if only the eligible ones may be lost; None for all."""
-        import torch
-
         packets = len(eligible)
         if self.quota or self.last:
             expected = self.loss * eligible.sum()
@@ -216,8 +213,6 @@ def _spread_losses(
 ) -> list[Tensor | None]:
     """Return masks for packets of these sizes, with as many bytes missing as in `masks`, anywhere in them. The bytes
     match up to less than a packet. None stands for messages that arrive completely."""
-    import torch
-
     if not sizes:
         return []
     missing = sum(int(size[~mask.numpy()].sum()) for mask, size in zip(masks, sizes, strict=True) if mask is not None)

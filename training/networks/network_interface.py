@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gradwire.scenarios.loading.user_code_errors import asked
 from gradwire.training.exchange.ring_allreduce import VALUE, HopMasks, RingLayout
+from gradwire.training.lazy_torch import torch
 from gradwire.training.value_checks import describe_value, invalid_value_error, is_builtin
 
 if TYPE_CHECKING:
@@ -75,8 +76,6 @@ class Pushed:
     def magnitudes(self, worker: int, tensor: int) -> Tensor:
         """Return the mean magnitude of each packet's elements, (packets,), on their device, as a sender computes it for
         its tags."""
-        import torch
-
         encoded = self.encoded[worker][tensor]
         values = self.unit_magnitudes(worker, tensor)
         step = encoded.units_per_packet(self.payload)
@@ -240,8 +239,6 @@ def _check_rows(name: str, rows: Any, count: int, expected: str) -> None:
 
 
 def _check_mask(name: str, mask: Any, shape: tuple[int, ...]) -> None:
-    import torch
-
     if not isinstance(mask, torch.Tensor) or mask.dtype != torch.bool or tuple(mask.shape) != shape:
         what = f"returns {name} = {describe_value(mask)}"
         raise InvalidValue(what, f"None, or a tensor of bool, {shape}: which packets arrived")

@@ -19,6 +19,7 @@ from gradwire.scenarios.arrays import Flags, Ints
 from gradwire.scenarios.errors import ScenarioError, TraceError
 from gradwire.traces.trace import CHUNK_ELEMENTS, Iteration, TensorInfo, Trace, scale_exponents
 from gradwire.training.exchange.ring_allreduce import VALUE, HopMasks, RingLayout
+from gradwire.training.lazy_torch import torch
 from gradwire.workload.replay import CapturedIterations
 
 if TYPE_CHECKING:
@@ -237,8 +238,6 @@ def _layout_of(encoded: Sequence[Encoded], payload: int) -> UnitLayout:
 def _unit_magnitudes(pushed: Pushed, worker: int, units: Ints) -> Floats:
     """Return the mean magnitude of each of a worker's units, (units of all messages,), on the CPU. Zero stands for
     units that only other workers have."""
-    import torch
-
     magnitudes = []
     for tensor, count in enumerate(units.tolist()):
         encoding = pushed.encoded[worker][tensor]
@@ -293,8 +292,6 @@ def masks_of_worker(
 
 def _lose(masks: list[Tensor | None], tensor: int, packets: int, begin: int, missing: Flags) -> None:
     """Mark the missing packets of a message that begins at packet `begin` of its tensor, which has `packets`."""
-    import torch
-
     if (mask := masks[tensor]) is None:
         mask = masks[tensor] = torch.ones(packets, dtype=torch.bool)
     arrived = torch.from_numpy(~missing)[: max(packets - begin, 0)]
@@ -303,8 +300,6 @@ def _lose(masks: list[Tensor | None], tensor: int, packets: int, begin: int, mis
 
 def hops_of(layout: RingLayout, sent: Ints, played: PlayedIteration) -> HopMasks:
     """Return the packets of a ring that arrived; sender, segment and phase determine the hop."""
-    import torch
-
     count = layout.workers
     if played.segments != count:
         raise ScenarioError(f"has {played.segments // count} parallel rings", "topology", "hosts with one network card")

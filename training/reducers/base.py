@@ -18,6 +18,7 @@ from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.loading.explain import explain_validation_error
 from gradwire.scenarios.schema.base import ScenarioTable
 from gradwire.training.exchange.encoded_tensors import Encoded
+from gradwire.training.lazy_torch import torch
 
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass
@@ -114,8 +115,6 @@ class Reducer(ScenarioTable, metaclass=ExplainedMeta):
         """Return the mean magnitude of each unit's elements, (units,) float32: the basis of a sender's tags. This
         default takes the first field, if it holds floats; else the decoded values, if a unit is a run of elements; else
         all are alike."""
-        import torch
-
         if encoded.fields[0].is_floating_point():
             return encoded.magnitudes()
         ones = torch.ones(encoded.units, device=encoded.fields[0].device)

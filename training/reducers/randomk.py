@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from gradwire.scenarios.schema.base import Flag
 from gradwire.training.backward.flat_gradients import EncodedModels
 from gradwire.training.exchange.encoded_tensors import Encoded
+from gradwire.training.lazy_torch import torch
 from gradwire.training.reducers.base import Reducer, scatter
 from gradwire.training.reducers.fields import Ratio, share_count
 from gradwire.training.reducers.state import State, flat
@@ -32,8 +33,6 @@ class RandomK(Reducer):
     is not sent and would diverge."""
 
     def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
-        import torch
-
         values = flat(tensor, info)
         count = share_count(self.ratio, len(values))
         indices = torch.randperm(len(values), generator=state.shared(values.device), device=values.device)[:count]
@@ -56,8 +55,6 @@ class RandomK(Reducer):
         return True
 
     def whole(self, gradients: Tensor, rows: FlatGradients) -> EncodedModels:
-        import torch
-
         counts = [share_count(self.ratio, info.numel) for info in rows.infos]
         indices = [
             torch.randperm(info.numel, generator=rows.shared(tensor), device=rows.device)[:count] + begin

@@ -8,6 +8,7 @@ from pydantic import model_validator
 
 from gradwire.scenarios.schema.base import Flag, single_mistake
 from gradwire.training.exchange.encoded_tensors import Encoded
+from gradwire.training.lazy_torch import torch
 from gradwire.training.reducers.base import Reducer, group_units, mask_missing
 from gradwire.training.reducers.state import State, flat
 
@@ -45,8 +46,6 @@ class SignSGD(Reducer):
         return self
 
     def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
-        import torch
-
         values = flat(tensor, info)
         bits = group_units((values >= 0).float(), 8).to(torch.uint8)
         shifts = torch.arange(8, dtype=torch.uint8, device=values.device)
@@ -56,8 +55,6 @@ class SignSGD(Reducer):
         return Encoded((torch.cat([signs, signs.new_zeros(1)]) if bool(values.isnan().any()) else signs,))
 
     def decode(self, encoded: Encoded, info: TensorInfo, arrived: Tensor | None = None) -> Tensor:
-        import torch
-
         packed = encoded.fields[0]
         shifts = torch.arange(8, dtype=torch.uint8, device=packed.device)
         values = ((packed[:, None] >> shifts) & 1).float().view(-1)[: info.numel] * 2 - 1
@@ -68,8 +65,6 @@ class SignSGD(Reducer):
         return torch.full_like(values, torch.nan) if one_more else values
 
     def restore(self, mean: Tensor, info: TensorInfo, state: State) -> Tensor:
-        import torch
-
         if not self.vote:
             return mean
         return torch.where(mean.isnan(), mean, torch.where(mean >= 0, 1.0, -1.0))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gradwire.scenarios.errors import ScenarioError
+from gradwire.training.lazy_torch import torch
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -47,8 +48,6 @@ class State:
 
 
 def _generator(device: Any, *numbers: int) -> Generator:
-    import torch
-
     words = b"".join(int(number).to_bytes(8, "little", signed=True) for number in numbers)
     generator = torch.Generator(device=device)
     generator.manual_seed(zlib.crc32(words) << 32 | zlib.crc32(words, 1))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from gradwire.training.exchange.encoded_tensors import Encoded
+from gradwire.training.lazy_torch import torch
 from gradwire.training.reducers.base import Reducer, group_units, mask_missing
 from gradwire.training.reducers.state import State, flat
 
@@ -32,8 +33,6 @@ class TernGrad(Reducer):
     """Standard deviations at which elements are clipped; 0: no clipping."""
 
     def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
-        import torch
-
         values = flat(tensor, info)
         if self.clip and len(values) > 1:
             limit, (smallest, largest) = float(values.std(correction=0)) * self.clip, values.aminmax()
@@ -47,8 +46,6 @@ class TernGrad(Reducer):
         return Encoded(((codes << shifts).sum(dim=1, dtype=torch.uint8),), (scale,))
 
     def decode(self, encoded: Encoded, info: TensorInfo, arrived: Tensor | None = None) -> Tensor:
-        import torch
-
         packed = encoded.fields[0]
         shifts = torch.tensor([0, 2, 4, 6], dtype=torch.uint8, device=packed.device)
         signs = ((packed[:, None] >> shifts) & 3).float().view(-1)[: info.numel] - 1

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from gradwire.training.backward.flat_gradients import EncodedModels
 from gradwire.training.exchange.encoded_tensors import Encoded
+from gradwire.training.lazy_torch import torch
 from gradwire.training.reducers.base import Reducer, scatter
 from gradwire.training.reducers.fields import Ratio, share_count
 from gradwire.training.reducers.state import State, flat
@@ -25,8 +26,6 @@ class TopK(Reducer):
     """Share of the elements of each tensor that are sent, rounded down, at least one."""
 
     def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
-        import torch
-
         values = flat(tensor, info)
         indices = values.abs().topk(share_count(self.ratio, len(values)), sorted=False).indices
         return Encoded((values[indices], indices.to(torch.int32)))
