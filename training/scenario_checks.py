@@ -17,15 +17,8 @@ from gradwire.scenarios.loading.toml import read_toml
 from gradwire.scenarios.schema.job.training import PACKET_NETWORKS, ReplayedLosses, Training
 from gradwire.traces.models import ModelKind, find_model
 from gradwire.training.exchange.lossy_ring import check_ring
-from gradwire.training.loss_replay.replay_compatibility import (
-    MISSING,
-    ROUNDS,
-    SHOWN,
-    check_replay,
-    is_of_run,
-    properties_of,
-    summary_of,
-)
+from gradwire.training.loss_replay import recorded_run
+from gradwire.training.loss_replay.recorded_run import MISSING, ROUNDS, SHOWN
 from gradwire.training.networks.packet_steps import check_exchange, packet_payload
 from gradwire.training.parameter_server.predictor_file import BUNDLED_FILES, UNPREDICTED, read_predictor
 from gradwire.training.recipe import check_samples
@@ -130,12 +123,12 @@ def check_prerequisites(scenario: Scenario) -> None:
         read_predictor(system.kind, predictor)
     if isinstance(table.network, ReplayedLosses):
         folder = Path(table.network.replay)
-        if is_of_run(folder):
+        if recorded_run.is_of_run(folder):
             from gradwire.training.loss_replay.result_loss_network import ResultLossNetwork
 
-            ResultLossNetwork(folder).fits(properties_of(scenario))
+            ResultLossNetwork(folder).fits(recorded_run.properties_of(scenario))
         else:
-            check_replay(folder, scenario)
+            recorded_run.check_replay(folder, scenario)
 
 
 def _data_files(table: Training, kind: ModelKind | UserModel) -> Iterable[Path]:
@@ -231,7 +224,7 @@ def check_resumable(folder: Path, scenario: Scenario, text: str, own_data: bool 
     if before != now:
         what = f"holds a training run of another scenario{_change_text(before, now)}"
         raise ResultError(what, str(folder), f"as {scenario_file} says, or a new folder")
-    for _, name, file, still in _changed(scenario, summary_of(folder).get("inputs", {}), own_data):
+    for _, name, file, still in _changed(scenario, recorded_run.summary_of(folder).get("inputs", {}), own_data):
         what = f"another {file.name} ({name})" if still else f"{file.name}, which is missing now ({name})"
         raise ResultError(f"was made with {what}", str(folder), "the file as it was, or a new folder")
 

@@ -75,11 +75,10 @@ def _listed(names: list[str]) -> str:
 def check_units(reducer: Reducer, infos: Sequence[TensorInfo], payload: int) -> None:
     """Raise ScenarioError if a unit of a tensor's encoding does not fit a packet. Zeros are encoded, once per shape:
     the largest unit need not be that of the largest tensor."""
-    is_user_defined = not is_builtin(source_of_values(reducer))
-    shapes = list({info.shape: info for info in infos}.values())
-    for info in shapes if is_user_defined else sorted(shapes, key=lambda info: info.numel, reverse=True):
+    looks, shapes = is_user_defined(reducer), list({info.shape: info for info in infos}.values())
+    for info in shapes if looks else sorted(shapes, key=lambda info: info.numel, reverse=True):
         encoded = reducer.compress(torch.zeros(info.shape), info, State(0, 0, 0))
-        if is_user_defined:
+        if looks:
             check_encoded(reducer, "compress", encoded, info, payload)
         try:
             encoded.packets(payload)
@@ -146,6 +145,11 @@ def source_of_values(reducer: Reducer) -> Reducer:
     while is_builtin(source) and isinstance(reducer, ReducerWrapper):
         source, reducer = (source if is_builtin(reducer) else reducer), reducer.reducer
     return source
+
+
+def is_user_defined(reducer: Reducer) -> bool:
+    """Return True if a reducer, or one inside of it, is user-defined."""
+    return not is_builtin(source_of_values(reducer))
 
 
 def check_encoded(reducer: Reducer, function: str, value: Any, info: TensorInfo, payload: int) -> None:

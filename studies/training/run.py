@@ -245,7 +245,7 @@ def _train(
 def _replay_details(scenario: Scenario) -> dict[str, Any]:
     """Return the source of a replay, and its network settings without effect."""
     from gradwire.scenarios.schema.job.training import ReplayedLosses
-    from gradwire.training.loss_replay.replay_compatibility import settings_without_effect
+    from gradwire.training.loss_replay.recorded_run import settings_without_effect
 
     network = None if scenario.training is None else scenario.training.network
     if not isinstance(network, ReplayedLosses):

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from gradwire.training import value_checks as checks
 from gradwire.training.backward.flat_gradients import EncodedModels, FlatGradients, StackedGradients, matrix_of
 from gradwire.training.devices import CPU, Stopwatch
 from gradwire.training.exchange.encoded_tensors import PAYLOAD, Encoded
@@ -24,21 +26,14 @@ from gradwire.training.networks.network_interface import Answer, Network, Pushed
 from gradwire.training.recipe import Fill
 from gradwire.training.reducers.base import Reducer, per_element
 from gradwire.training.reducers.state import State, cloned
-from gradwire.training.value_checks import (
-    check_decoded,
-    check_encoded,
-    check_lost,
-    check_magnitudes,
-    check_unchanged,
-    check_units,
-    is_builtin,
-    source_of_values,
-)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from gradwire.traces.trace import TensorInfo
+
+    Gradients = Sequence[Sequence[Tensor]]
+    """By worker and tensor."""
 
 
 @dataclass
@@ -117,10 +112,10 @@ class Exchange:
             check_ring(self.reducer, self.workers, self.payload, self.fill, self.pull_fill)
             self.rings = [Ring(self.fill, self.pull_fill) for _ in range(self.reducer.rounds)]
         else:
-            check_units(self.reducer, self.infos, self.payload)
+            checks.check_units(self.reducer, self.infos, self.payload)
 
     def step(
-        self, gradients: Sequence[Sequence[Tensor]], number: int, network: Network | None = None
+        self, gradients: Gradients, number: int, network: Network | None = None
     ) -> tuple[list[Tensor], ExchangeStats]:
         """Return the mean gradients that all workers have after a step, T tensors in their shapes, and its statistics.
 
@@ -141,7 +136,7 @@ class Exchange:
         self.begins(number)
         encoded, times = self.compressed(gradients, sent)
         if self.tries:
-            check_lost(self.reducer, encoded[0], self.infos)
+            checks.check_lost(self.reducer, encoded[0], self.infos)
         for round_ in range(self.reducer.rounds):
             if round_:
                 follow = lambda w, t, means=means: self.reducer.follow(means[t], self.infos[t], self.states[w][t])  # noqa: E731
@@ -151,7 +146,7 @@ class Exchange:
         for tensor, info in enumerate(self.infos):
             results = [self.reducer.restore(means[tensor], info, self.states[w][tensor]) for w in range(self.workers)]
             if self.looks:
-                check_decoded(self.reducer, "restore", results[0], info)
+                checks.check_decoded(self.reducer, "restore", results[0], info)
             for worker, result in enumerate(results):
                 share = shares[worker][tensor] if self.reducer.rounds == 1 else result
                 self.reducer.settle(share, info, self.states[worker][tensor])
@@ -193,7 +188,7 @@ class Exchange:
             self.rows = None
         return self.states
 
-    def _step_in_rows(self, gradients: Sequence[Sequence[Tensor]], number: int) -> tuple[list[Tensor], ExchangeStats]:
+    def _step_in_rows(self, gradients: Gradients, number: int) -> tuple[list[Tensor], ExchangeStats]:
         """Run `step` over a lossless network, in a few operations for all workers and tensors."""
         if self.rows is None:
             self.rows = FlatGradients(self.infos, self.workers, self.seed, self.device)
@@ -230,7 +225,7 @@ class Exchange:
         """Return the mean magnitudes of an encoding's units."""
         magnitudes = self.reducer.magnitudes(encoded, info)
         if self.looks:
-            check_magnitudes(self.reducer, magnitudes, encoded.units, info)
+            checks.check_magnitudes(self.reducer, magnitudes, encoded.units, info)
         return magnitudes
 
     def _answer_sizes(self, encoded: Sequence[Sequence[Encoded]]) -> list[int]:
@@ -245,7 +240,7 @@ class Exchange:
                 for row in encoded:
                     gradient = self.reducer.decode(row[tensor], info)
                     if self.looks and self.reducer.rounds == 1:
-                        check_decoded(self.reducer, "decode", gradient, info)
+                        checks.check_decoded(self.reducer, "decode", gradient, info)
                     total = gradient if total is None else total + gradient
             size = self.reducer.decoded(first, info)
             answer_sizes.append(answer_bytes(size, first, None if total is None else int(total.count_nonzero())))
@@ -254,14 +249,12 @@ class Exchange:
     @property
     def tries(self) -> bool:
         """True in the first step of a user-defined reducer."""
-        return not self.tried and not is_builtin(source_of_values(self.reducer))
+        return not self.tried and checks.is_user_defined(self.reducer)
 
     def _finish_step(self) -> None:
-        self.looks, self.tried = not is_builtin(source_of_values(self.reducer)), True
+        self.looks, self.tried = checks.is_user_defined(self.reducer), True
 
-    def compressed(
-        self, gradients: Sequence[Sequence[Tensor]], sent: ExchangeStats
-    ) -> tuple[list[list[Encoded]], list[list[int]]]:
+    def compressed(self, gradients: Gradients, sent: ExchangeStats) -> tuple[list[list[Encoded]], list[list[int]]]:
         """Return all workers' encodings of their gradients, N lists of T tensors; see `each`."""
         make = lambda w, t: self.reducer.compress(gradients[w][t], self.infos[t], self.states[w][t])  # noqa: E731
         return self.each(make, sent, "compress", gradients if self.tries else None)
@@ -270,44 +263,45 @@ class Exchange:
         """Return one worker's encodings of its gradients, T tensors; a user-defined reducer is checked."""
         is_first, encodings = self.tries, list[Encoded]()
         for gradient, info, state in zip(gradients, self.infos, self.states[worker], strict=True):
-            before = gradient.clone() if is_first else None
-            encodings.append(self.reducer.compress(gradient, info, state))
-            if before is not None:
-                check_unchanged(self.reducer, before, gradient, info)
-            if self.looks:
-                check_encoded(self.reducer, "compress", encodings[-1], info, self.payload)
+            make = partial(self.reducer.compress, gradient, info, state)
+            encodings.append(self._encoded(make, "compress", info, gradient if is_first else None)[0])
         if is_first:
-            check_lost(self.reducer, encodings, self.infos)
+            checks.check_lost(self.reducer, encodings, self.infos)
         self._finish_step()
         return encodings
 
     def each(
-        self,
-        make: Callable[[int, int], Encoded],
-        sent: ExchangeStats,
-        function: str,
-        kept: Sequence[Sequence[Tensor]] | None = None,
+        self, make: Callable[[int, int], Encoded], sent: ExchangeStats, function: str, kept: Gradients | None = None
     ) -> tuple[list[list[Encoded]], list[list[int]]]:
         """Return all encodings, and the time of each in picoseconds. `function`: the reducer's function that `make`
         calls; `kept`: tensors that it must not change."""
         encoded: list[list[Encoded]] = []
         times: list[list[int]] = []
         for worker in range(self.workers):
-            encoded.append([])
-            times.append([])
-            for tensor in range(len(self.infos)):
-                before = None if kept is None else kept[worker][tensor].clone()
-                began = self.watch()
-                encoded[-1].append(make(worker, tensor))
-                elapsed_ns = self.watch() - began
-                sent.encode_ns += elapsed_ns
-                if before is not None and kept is not None:
-                    check_unchanged(self.reducer, before, kept[worker][tensor], self.infos[tensor])
-                if self.looks:
-                    check_encoded(self.reducer, function, encoded[-1][-1], self.infos[tensor], self.payload)
-                # what is not sent takes no time, such as vectors in the second round of PowerSGD
-                times[-1].append(self.counted(tensor, elapsed_ns) if encoded[-1][-1].units else 0)
+            results = [
+                self._encoded(
+                    partial(make, worker, tensor), function, info, None if kept is None else kept[worker][tensor]
+                )
+                for tensor, info in enumerate(self.infos)
+            ]
+            sent.encode_ns += sum(elapsed_ns for _, elapsed_ns in results)
+            encoded.append([encoding for encoding, _ in results])
+            # what is not sent takes no time, such as vectors in the second round of PowerSGD
+            times.append([self.counted(t, ns) if encoding.units else 0 for t, (encoding, ns) in enumerate(results)])
         return encoded, times
+
+    def _encoded(
+        self, make: Callable[[], Encoded], function: str, info: TensorInfo, kept: Tensor | None
+    ) -> tuple[Encoded, int]:
+        """Return a checked encoding, and the time it took in nanoseconds."""
+        before, began = None if kept is None else kept.clone(), self.watch()
+        encoding = make()
+        elapsed_ns = self.watch() - began
+        if before is not None and kept is not None:
+            checks.check_unchanged(self.reducer, before, kept, info)
+        if self.looks:
+            checks.check_encoded(self.reducer, function, encoding, info, self.payload)
+        return encoding, elapsed_ns
 
     def counted(self, tensor: int, took: int) -> int:
         """Return the picoseconds on the clock for `took` measured nanoseconds with a tensor."""
@@ -347,7 +341,7 @@ class Exchange:
                 gradient = self.reducer.decode(pushed_tensor, info, units)
                 elapsed_ns = self.watch() - began
                 if self.looks and self.reducer.rounds == 1:
-                    check_decoded(self.reducer, "decode", gradient, info)
+                    checks.check_decoded(self.reducer, "decode", gradient, info)
                 sent.server_ns += elapsed_ns
                 decoding += self.counted(tensor, elapsed_ns) if pushed_tensor.units else 0
                 if units is not None and len(units):

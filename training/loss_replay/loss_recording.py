@@ -12,7 +12,6 @@ Without them the lost chunks are not known; shares by tensor are in lost.parquet
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,36 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gradwire.result_store.folders.output_folder import atomic_replace
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.errors import ResultError, ScenarioError
 from gradwire.scenarios.validation.argument_checks import require_path
 from gradwire.training.exchange.ring_allreduce import HopMasks, RingLayout
 from gradwire.training.lazy_torch import torch
-from gradwire.training.loss_replay.replay_compatibility import (
-    BUCKETS,
-    COLUMNS,
-    EXPECTED,
-    MISSING,
-    PUSHED,
-    ROUNDS,
-    TIMES,
-    WAYS,
-    check_compatible,
-    differing,
-    mismatch_error,
-    read_recording,
-    steps_of,
-    table_properties,
-)
-from gradwire.training.networks.network_interface import (
-    Answer,
-    Network,
-    NetworkWrapper,
-    Pushed,
-    ReplayNetwork,
-    checked_carry,
-)
+from gradwire.training.loss_replay import recorded_run
+from gradwire.training.loss_replay.recorded_run import WAYS
+from gradwire.training.networks import network_interface
+from gradwire.training.networks.network_interface import Answer, Network, NetworkWrapper, Pushed
 from gradwire.training.value_checks import innermost
 
 if TYPE_CHECKING:
@@ -62,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class LossRecording(NetworkWrapper):
-    """Another network whose losses are recorded."""
+    """Another network whose losses are recorded_run."""
 
     def __init__(self, network: Network) -> None:
         super().__init__(network)
@@ -73,7 +51,7 @@ class LossRecording(NetworkWrapper):
 
     def carry(self, pushed: Pushed) -> Answer:
         """Answer as the other network, and record the losses."""
-        answer = checked_carry(self.network, pushed)
+        answer = network_interface.checked_carry(self.network, pushed)
         self._pushed = self._pushed or _push_properties(pushed)
         self._times.append((pushed.step, pushed.round, answer.time_ps, answer.with_encoding))
         for way, masks in (("push", answer.arrived), ("pull", answer.pulled)):
@@ -98,29 +76,17 @@ class LossRecording(NetworkWrapper):
 
     def write(self, folder: Path) -> None:
         """Replace both tables in the folder of a training run. OSError if they cannot be written."""
-        import pyarrow
-        import pyarrow.parquet
-
-        runs = np.concatenate(self._runs) if self._runs else np.zeros((0, len(COLUMNS)), np.int64)
-        ways = pyarrow.array([WAYS[way] for way in runs[:, COLUMNS.index("way")].tolist()], pyarrow.string())
-        missing = pyarrow.table(
-            dict(zip(COLUMNS, runs.T, strict=True)) | {"way": ways},
-            metadata={BUCKETS: json.dumps(self._buckets).encode(), PUSHED: json.dumps(self._pushed).encode()},
-        )
-        times = np.array(self._times, dtype=np.int64).reshape(-1, len(TIMES))
-        for name, table in ((MISSING, missing), (ROUNDS, pyarrow.table(dict(zip(TIMES, times.T, strict=True))))):
-            with atomic_replace(folder / name) as partial:
-                pyarrow.parquet.write_table(table, partial)
+        recorded_run.write_recording(folder, self._runs, self._times, self._buckets, self._pushed)
 
     def resume(self, folder: Path, steps: int) -> None:
         """Resume from the tables of a training run, using the first `steps` steps. Raises ResultError if they are
         missing or damaged."""
-        runs, times, self._buckets, self._pushed = read_recording(folder)
+        runs, times, self._buckets, self._pushed = recorded_run.read_recording(folder)
         self._runs = [runs[runs[:, 0] < steps]]
         self._times = [tuple(row) for row in times[times[:, 0] < steps].tolist()]
 
 
-class RecordedLossNetwork(ReplayNetwork):
+class RecordedLossNetwork(network_interface.ReplayNetwork):
     """Repeats the losses and times of an earlier training run, step by step."""
 
     def __init__(self, folder: str | Path, asked: Training | None = None) -> None:
@@ -129,12 +95,12 @@ class RecordedLossNetwork(ReplayNetwork):
         missing, or damaged."""
         self.folder = require_path(folder, "Again(folder)", "the folder of a training run", ResultError)
         self.asked = asked
-        runs, times, self._buckets, self._pushed = read_recording(self.folder)
+        runs, times, self._buckets, self._pushed = recorded_run.read_recording(self.folder)
         self._times = {(row[0], row[1]): row[2:] for row in times.tolist()}
         self._runs: dict[tuple[int, int], list[list[int]]] = {}
         for row in runs.tolist():
             self._runs.setdefault((row[0], row[1]), []).append(row[2:])
-        self.steps = steps_of(times)
+        self.steps = recorded_run.steps_of(times)
 
     def compare(self, recipe: Recipe, infos: Sequence[TensorInfo], reducer: Reducer) -> None:
         """Raise ScenarioError, listing all differences, if such a training run cannot repeat the losses. Seeds, data,
@@ -145,17 +111,21 @@ class RecordedLossNetwork(ReplayNetwork):
             "exchange": recipe.collective,
             "tensors": [info.name for info in infos],
             "parameters": sum(info.numel for info in infos),
-            "reducer": table_properties(innermost(reducer)),
+            "reducer": recorded_run.table_properties(innermost(reducer)),
         }
         if self.asked is not None:
-            here |= {"model": self.asked.model, "system": table_properties(self.asked.system)}
-        check_compatible(self.folder, here, self.steps, recipe.steps)
+            here |= {"model": self.asked.model, "system": recorded_run.table_properties(self.asked.system)}
+        recorded_run.check_compatible(self.folder, here, self.steps, recipe.steps)
 
     def carry(self, pushed: Pushed) -> Answer:
         """Return the recorded outcome of that round. Raises ScenarioError if the recorded run had no such step, worker,
         tensor or packet."""
-        if differences := list(differing(self._pushed, _push_properties(pushed))) if not pushed.step else ():
-            raise mismatch_error(self.folder, differences)
+        if (
+            differences := list(recorded_run.differing(self._pushed, _push_properties(pushed)))
+            if not pushed.step
+            else ()
+        ):
+            raise recorded_run.mismatch_error(self.folder, differences)
         key = pushed.step, pushed.round
         if key not in self._times:
             raise self._mismatch(f"has no step {pushed.step}, round {pushed.round}, but {self.steps} steps")
@@ -198,11 +168,11 @@ class RecordedLossNetwork(ReplayNetwork):
         return mask
 
     def _mismatch(self, what: str) -> ScenarioError:
-        return ScenarioError(what, str(self.folder), EXPECTED)
+        return ScenarioError(what, str(self.folder), recorded_run.EXPECTED)
 
 
 def _push_properties(pushed: Pushed) -> dict[str, Any]:
-    """Return the metadata stored under `PUSHED`."""
+    """Return the metadata stored under `recorded_run.PUSHED`."""
     return {
         "workers": len(pushed.encoded),
         "payload": pushed.payload,

@@ -18,7 +18,7 @@ from gradwire.result_store.arrow import to_numpy
 from gradwire.result_store.result import KINDS, SCENARIO_FILE, Result
 from gradwire.scenarios.errors import GradwireError, ResultError, ScenarioError
 from gradwire.scenarios.loading.load import load_scenario
-from gradwire.training.loss_replay.replay_compatibility import REPLAY, table_properties
+from gradwire.training.loss_replay.recorded_run import REPLAY, table_properties
 from gradwire.training.networks.network_interface import Answer, Pushed, ReplayNetwork
 from gradwire.training.networks.packet_steps import check_exchange, hops_of, masks_of
 from gradwire.training.reducers.none import Dense

@@ -29,11 +29,10 @@ from gradwire.training.data import Images, Text
 from gradwire.training.exchange.encoded_tensors import Encoded
 from gradwire.training.networks.network_interface import Network, Pushed, checked_carry
 from gradwire.training.networks.simulated_async import SimulatedTurns
-from gradwire.training.precision import Loss
 from gradwire.training.recipe import Recipe
 from gradwire.training.reducers.base import Reducer
 from gradwire.training.replicas import Copies, descend, slice_of
-from gradwire.training.trainer import StepRow, Trainer, losses_of
+from gradwire.training.trainer import StepRow, Trainer
 from gradwire.training.value_checks import check_decoded, innermost
 
 COMPUTED, ARRIVED = 0, 1
@@ -106,7 +105,6 @@ class Asynchronous(Trainer):
         recipe: Recipe,
         reducer: Reducer | None = None,
         network: Network | SimulatedTurns | None = None,
-        loss: Loss = losses_of,
         *,
         staleness: int | None = None,
         pace: LinkTiming | None = None,
@@ -133,7 +131,7 @@ class Asynchronous(Trainer):
         if recipe.fill != "zero":
             what = f"fill = {recipe.fill!r} applies to a mean of workers"
             raise ValueError(f"{what}; expected zero: they push one by one")
-        super().__init__(model, data, recipe, reducer, None if isinstance(network, SimulatedTurns) else network, loss)
+        super().__init__(model, data, recipe, reducer, None if isinstance(network, SimulatedTurns) else network)
         if (rounds := self.exchange.reducer.rounds) > 1:
             what = f"{self.exchange.reducer.kind} has {rounds} rounds in which workers agree"
             raise ValueError(f"{what}; expected one: they come one by one")

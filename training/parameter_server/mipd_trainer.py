@@ -20,23 +20,12 @@ from torch import Tensor, nn
 from gradwire.traces.trace import TensorInfo
 from gradwire.training.data import Images, Text
 from gradwire.training.exchange.encoded_tensors import Encoded
-from gradwire.training.networks.network_interface import Network
-from gradwire.training.networks.simulated_async import SimulatedTurns
-from gradwire.training.parameter_server.asynchronous_trainer import Asynchronous, LinkTiming
-from gradwire.training.parameter_server.mipd_encoding import (
-    CODES_PER_UNIT,
-    SIGNIFICANCE,
-    dequantise,
-    encode_positions,
-    quantise,
-    ratios_of,
-)
+from gradwire.training.parameter_server import mipd_encoding as codec
+from gradwire.training.parameter_server.asynchronous_trainer import Asynchronous
 from gradwire.training.parameter_server.sgd import check_sgd, clip
-from gradwire.training.precision import Loss
 from gradwire.training.recipe import Recipe
 from gradwire.training.reducers.base import group_units
 from gradwire.training.reducers.fields import share_count
-from gradwire.training.trainer import losses_of
 
 if TYPE_CHECKING:
     from gradwire.training.systems.mipd import MIPD
@@ -61,19 +50,11 @@ class MipdTrainer(Asynchronous):
     )
 
     def __init__(
-        self,
-        model: nn.Module,
-        data: Images | Text,
-        recipe: Recipe,
-        rules: MIPD,
-        network: Network | SimulatedTurns | None = None,
-        loss: Loss = losses_of,
-        *,
-        staleness: int | None = None,
-        pace: LinkTiming | None = None,
+        self, model: nn.Module, data: Images | Text, recipe: Recipe, rules: MIPD, network: Any = None, **timing: Any
     ) -> None:
+        """Validate the parts; network, staleness and pace are as of `Asynchronous`."""
         check_sgd(recipe)
-        super().__init__(model, data, recipe, None, network, loss, staleness=staleness, pace=pace)
+        super().__init__(model, data, recipe, None, network, **timing)
         self.rules = rules
         sizes = [info.numel for info in self.infos]
         self.offsets = torch.tensor([0, *sizes]).cumsum(0).tolist()
@@ -117,13 +98,13 @@ class MipdTrainer(Asynchronous):
         encodings = []
         for gradient, positions, info in zip(gradients, self.places[worker], self.infos, strict=True):
             values = gradient.reshape(-1)[positions]
-            coded = quantise(values, rules.bits) if rules.bits else Encoded((values,))
-            encodings += [coded, encode_positions(positions if is_refresh else positions[:0], info.numel)]
+            coded = codec.quantise(values, rules.bits) if rules.bits else Encoded((values,))
+            encodings += [coded, codec.encode_positions(positions if is_refresh else positions[:0], info.numel)]
         return encodings
 
     def _update_significance(self, worker: int, gradients: Sequence[Tensor]) -> None:
         """Recompute which elements are significant, and the share of each tensor that is sent."""
-        rules, rule = self.rules, SIGNIFICANCE[self.rules.significance]
+        rules, rule = self.rules, codec.SIGNIFICANCE[self.rules.significance]
         now = [rule(v, g).view(-1) for v, g in zip(self.copies.values[worker], gradients, strict=True)]
         if before := self.matters[worker]:
             now = [rules.decay * old + (1 - rules.decay) * new for old, new in zip(before, now, strict=True)]
@@ -132,7 +113,7 @@ class MipdTrainer(Asynchronous):
         large = [at for at, significance in enumerate(now) if len(significance) > rules.small]
         if large and self.turns[worker] >= rules.warmup:
             sums, sizes = [float(now[at].sum()) for at in large], [len(now[at]) for at in large]
-            ratios = ratios_of(sums, sizes, rules.ratio, rules.gamma, rules.floor, rules.ceiling)
+            ratios = codec.ratios_of(sums, sizes, rules.ratio, rules.gamma, rules.floor, rules.ceiling)
             for at, share in zip(large, ratios, strict=True):
                 shares[at] = share
         self.places[worker] = [
@@ -153,11 +134,11 @@ class MipdTrainer(Asynchronous):
         bits, payload, lost = self.rules.bits, self.recipe.payload, any(mask is not None for mask in masks[::2])
         values_by_tensor, arrived = [], []
         for encoding, mask, positions in zip(encoded[::2], masks[::2], self.places[worker], strict=True):
-            values_by_tensor.append(dequantise(encoding, bits, len(positions)) if bits else encoding.fields[0])
+            values_by_tensor.append(codec.dequantise(encoding, bits, len(positions)) if bits else encoding.fields[0])
             if lost:
                 all_units = torch.ones(encoding.units, dtype=torch.bool, device=self.device)
                 units = all_units if mask is None else encoding.arrived(mask, payload)
-                arrived.append(units.repeat_interleave(CODES_PER_UNIT if bits else 1)[: len(positions)])
+                arrived.append(units.repeat_interleave(codec.CODES_PER_UNIT if bits else 1)[: len(positions)])
         where, values = self.where[worker], torch.cat(values_by_tensor)
         if lost:
             arrived_values = torch.cat(arrived)
@@ -175,9 +156,9 @@ class MipdTrainer(Asynchronous):
         if not bits:
             return encoding.magnitudes()
         count = len(self.places[worker][message // 2])
-        sums = group_units(dequantise(encoding, bits, count).abs(), CODES_PER_UNIT).sum(dim=1)
-        counts = torch.full_like(sums, float(CODES_PER_UNIT))
-        counts[-1] -= -count % CODES_PER_UNIT
+        sums = group_units(codec.dequantise(encoding, bits, count).abs(), codec.CODES_PER_UNIT).sum(dim=1)
+        counts = torch.full_like(sums, float(codec.CODES_PER_UNIT))
+        counts[-1] -= -count % codec.CODES_PER_UNIT
         return sums / counts
 
     def shares(self, lost: list[float]) -> list[float]:
@@ -223,7 +204,7 @@ class MipdTrainer(Asynchronous):
     def _choose_halves(self) -> None:
         """Choose the halves anew: the blocks of greatest significance, by the server's smoothed gradients, and the
         rest."""
-        matters = SIGNIFICANCE[self.rules.significance](self.vector, self.smoothed).sum(dim=1)
+        matters = codec.SIGNIFICANCE[self.rules.significance](self.vector, self.smoothed).sum(dim=1)
         order = matters.argsort(descending=True, stable=True)
         count = -(-len(order) // 2)
         self.halves = [order[:count].sort().values, order[count:].sort().values]
@@ -241,7 +222,7 @@ class MipdTrainer(Asynchronous):
         sent = [Encoded((values.view(-1)[: values.numel() - padding],))]
         if self.known[worker] != self.chosen:
             self.known[worker] = self.chosen
-            sent.append(encode_positions(self.halves[0], len(self.vector)))
+            sent.append(codec.encode_positions(self.halves[0], len(self.vector)))
         return sum(encoding.nbytes(self.recipe.payload) for encoding in sent)
 
     def answer(self, worker: int, nbytes: int) -> list[int]:

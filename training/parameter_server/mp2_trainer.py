@@ -24,10 +24,9 @@ from gradwire.training.parameter_server.asynchronous_trainer import lost_shares
 from gradwire.training.parameter_server.predictor import BLOCK, PERIOD, features, kinds_of, load_predictor
 from gradwire.training.parameter_server.predictor_file import UNPREDICTED
 from gradwire.training.parameter_server.sgd import check_sgd, moves
-from gradwire.training.precision import Loss
 from gradwire.training.recipe import Recipe
 from gradwire.training.reducers.base import group_units
-from gradwire.training.trainer import StepRow, Trainer, losses_of
+from gradwire.training.trainer import StepRow, Trainer
 
 if TYPE_CHECKING:
     from gradwire.training.systems.mp2 import MP2
@@ -47,18 +46,12 @@ class Mp2Trainer(Trainer):
     state_names: ClassVar[tuple[str, ...]] = ("velocity", "moved", "age", "error", "full")
 
     def __init__(
-        self,
-        model: nn.Module,
-        data: Images | Text,
-        recipe: Recipe,
-        rules: MP2,
-        network: Network | None = None,
-        loss: Loss = losses_of,
+        self, model: nn.Module, data: Images | Text, recipe: Recipe, rules: MP2, network: Network | None = None
     ) -> None:
         if recipe.fill != "zero":
             raise ValueError(f"fill = {recipe.fill!r} applies to gradients; expected zero: parameters are pushed")
         check_sgd(recipe)
-        super().__init__(model, data, recipe, None, network, loss)
+        super().__init__(model, data, recipe, None, network)
         self.rules = rules
         self.predictor: nn.Module | None = None
         if self.rules.predictor not in UNPREDICTED:

@@ -14,18 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gradwire.training.parameter_server import predictor
 from gradwire.training.parameter_server.mp2_trainer import positions_at
-from gradwire.training.parameter_server.predictor import (
-    BLOCK,
-    KINDS,
-    LAST_MOVEMENT,
-    NETS,
-    PERIOD,
-    WeightNowcaster,
-    features,
-    kinds_of,
-    normalise,
-)
+from gradwire.training.parameter_server.predictor import BLOCK, KINDS, PERIOD, WeightNowcaster
 from gradwire.training.parameter_server.wnn_trainer import HISTORY
 from gradwire.training.reducers.base import group_units
 from gradwire.training.trainer import Trainer
@@ -49,7 +40,7 @@ def sample_blocks(trainer: Trainer, seed: int, told: Progress | None = None, mos
     conv : (S,) bool.
     """
     draws = np.random.default_rng([seed, 3])
-    kinds = kinds_of(trainer.model)
+    kinds = predictor.kinds_of(trainer.model)
     chosen = [at for at, kind in enumerate(kinds) if kind in ("conv", "fc")]
     steps = trainer.recipe.steps
     starts = [round((span + 0.5) * (steps - LENGTH - 1) / WINDOWS) for span in range(WINDOWS)]
@@ -72,7 +63,7 @@ def sample_scalars(trainer: Trainer, seed: int, told: Progress | None = None, mo
     history : SEEN values, (S, SEEN). target : the value SEEN periods later, (S,). kind : index into KINDS, (S,).
     """
     draws = np.random.default_rng([seed, 4])
-    kinds, steps = kinds_of(trainer.model), trainer.recipe.steps
+    kinds, steps = predictor.kinds_of(trainer.model), trainer.recipe.steps
     seen: list[dict[str, Tensor]] = []
     for number in range(steps):
         trainer.step()
@@ -140,7 +131,7 @@ class Fitting:
 
     def __post_init__(self) -> None:
         torch.manual_seed(self.seed)
-        self.net = NETS[self.kind]()
+        self.net = predictor.NETS[self.kind]()
         self.adam = torch.optim.Adam(self.net.parameters(), RATE)
         blocks = self.kind == "mp2"
         self.epoch, self.judge = (_epoch_blocks, errors_blocks) if blocks else (_epoch_scalars, errors_scalars)
@@ -175,14 +166,16 @@ class Fitting:
 
 
 def features_at(samples: Samples, number: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (features, targets, mask of the positions to predict) in MP2's step `number`."""
+    """Return (predictor.features, targets, mask of the positions to predict) in MP2's step `number`."""
     age = torch.full((samples["values"].shape[1],), LENGTH)
     for back in reversed(range(LENGTH)):
         age[positions_at(number - back, seed)] = back
     moved = samples["moved"]
     last = moved.gather(1, (LENGTH - age).view(1, 1, -1).expand(len(moved), 1, -1)).squeeze(1)
     now = age == 0
-    x = features(last * now, age, samples["values"], last, samples["scale"], samples["spread"], samples["conv"])
+    x = predictor.features(
+        last * now, age, samples["values"], last, samples["scale"], samples["spread"], samples["conv"]
+    )
     return x, moved[:, -1] / samples["scale"][:, None], ~now
 
 
@@ -203,7 +196,7 @@ def errors_blocks(net: nn.Module, samples: Samples) -> dict[str, float]:
         x, target, unknown = features_at(samples, number, 1)
         size = target[:, unknown].abs().sum()
         total["predicted"] += float((net(x) - target)[:, unknown].abs().sum() / size) / PERIOD
-        total["hold"] += float((x[:, LAST_MOVEMENT] - target)[:, unknown].abs().sum() / size) / PERIOD
+        total["hold"] += float((x[:, predictor.LAST_MOVEMENT] - target)[:, unknown].abs().sum() / size) / PERIOD
     return total
 
 
@@ -234,7 +227,7 @@ def errors_scalars(net: nn.Module, samples: Samples) -> dict[str, float]:
 
 def _targets(history: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Return (normalised values, desired output)."""
-    values, spread = normalise(history.T)
+    values, spread = predictor.normalise(history.T)
     return values, ((target - history[:, -1]) / (2 * spread).clamp(min=1e-12)).clamp(-1, 1)
 
 

@@ -21,11 +21,10 @@ from gradwire.training.exchange.encoded_tensors import Encoded
 from gradwire.training.networks.network_interface import Masks, Network, Pushed, checked_carry
 from gradwire.training.parameter_server.asynchronous_trainer import lost_shares
 from gradwire.training.parameter_server.sgd import check_sgd, moves
-from gradwire.training.precision import Loss
 from gradwire.training.recipe import Recipe
 from gradwire.training.reducers.state import State
 from gradwire.training.replicas import Copies, slice_of
-from gradwire.training.trainer import StepRow, Trainer, losses_of
+from gradwire.training.trainer import StepRow, Trainer
 
 if TYPE_CHECKING:
     from gradwire.training.systems.slimdp import SlimDP
@@ -42,19 +41,13 @@ class SlimTrainer(Trainer):
     state_names: ClassVar[tuple[str, ...]] = ("common", "velocity", "cores")
 
     def __init__(
-        self,
-        model: nn.Module,
-        data: Images | Text,
-        recipe: Recipe,
-        slim: SlimDP,
-        network: Network | None = None,
-        loss: Loss = losses_of,
+        self, model: nn.Module, data: Images | Text, recipe: Recipe, slim: SlimDP, network: Network | None = None
     ) -> None:
         """Validate the parts and copy the parameters. Raises ValueError if `fill` is not zero."""
         if recipe.fill != "zero":
             raise ValueError(f"fill = {recipe.fill!r} applies to gradients; expected zero: updates are pushed")
         check_sgd(recipe)
-        super().__init__(model, data, recipe, None, network, loss)
+        super().__init__(model, data, recipe, None, network)
         self.slim = slim
         self.server = [info.detach() for info in model.parameters()]
         self.copies = Copies(model, recipe.workers)

@@ -17,10 +17,9 @@ from torch import Tensor, nn
 from gradwire.training.data import Images, Text
 from gradwire.training.networks.network_interface import Network
 from gradwire.training.parameter_server.predictor import WeightNowcaster, kinds_of, load_predictor, nowcast
-from gradwire.training.precision import Loss
 from gradwire.training.recipe import Recipe
 from gradwire.training.reducers.base import Reducer
-from gradwire.training.trainer import StepRow, Trainer, losses_of
+from gradwire.training.trainer import StepRow, Trainer
 
 HISTORY = 5
 """Values that a prediction is made from."""
@@ -39,7 +38,6 @@ class WnnTrainer(Trainer):
         recipe: Recipe,
         reducer: Reducer | None = None,
         network: Network | None = None,
-        loss: Loss = losses_of,
         *,
         predictor: str = "bundled",
         period: int = 0,
@@ -49,7 +47,7 @@ class WnnTrainer(Trainer):
         predictor : a file, or "bundled".
         period : steps between two values; an epoch if 0.
         """
-        super().__init__(model, data, recipe, reducer, network, loss)
+        super().__init__(model, data, recipe, reducer, network)
         net, _ = load_predictor("wnn", predictor)
         assert isinstance(net, WeightNowcaster)
         self.net, self.kinds = net.to(self.device), kinds_of(model)

@@ -32,7 +32,7 @@ from gradwire.training.parameter_server.mipd_encoding import (  # noqa: E402
 from gradwire.training.parameter_server.mipd_trainer import MipdTrainer  # noqa: E402
 from gradwire.training.systems.mipd import MIPD  # noqa: E402
 from gradwire.training.trainer import Recipe, Score  # noqa: E402
-from tests.support.training_cases import Points, plain  # noqa: E402
+from tests.support.training_cases import Points, plain, with_loss  # noqa: E402
 
 DATA = images("synthetic", 8, limit=400)
 ALL = MIPD(ratio=1.0, bits=0, compensate=False, update="all", floor=0.0)
@@ -56,7 +56,8 @@ def line(
 ) -> MipdTrainer:
     recipe = Recipe(len(points), 1, 50, rate, "constant", momentum=0.0, weight_decay=0.0, payload=payload)
     rules = rules.model_copy(update={"small": 0, "warmup": 0})
-    return MipdTrainer(Line(*(start or [0.0] * len(points[0]))), Points(*points), recipe, rules, network, slope)
+    trainer = MipdTrainer(Line(*(start or [0.0] * len(points[0]))), Points(*points), recipe, rules, network)
+    return with_loss(trainer, slope)
 
 
 # codes
@@ -394,15 +395,9 @@ def test_least_squares_of_four_workers(rules: MIPD, alike: bool, arrives: bool) 
     recipe = Recipe(4, 1, 300, 0.2, "triangle", rise=0.01, momentum=0.0, weight_decay=0.0)
     rules = rules.model_copy(update={"small": 0, "warmup": 0})
     trainer = MipdTrainer(
-        Line(*[0.0] * 64),
-        Points(*points.tolist()),
-        recipe,
-        rules,
-        None,
-        distance,
-        pace=LinkTiming((3, 4, 5)),
-        staleness=2,
+        Line(*[0.0] * 64), Points(*points.tolist()), recipe, rules, pace=LinkTiming((3, 4, 5)), staleness=2
     )
+    trainer.loss = distance
     for _ in range(300):
         trainer.step()
     mean = points.mean(dim=0)

@@ -16,7 +16,7 @@ from gradwire.training.parameter_server.mp2_trainer import Mp2Trainer, positions
 from gradwire.training.parameter_server.predictor import BLOCK, PERIOD, features, kinds_of  # noqa: E402
 from gradwire.training.systems.mp2 import MP2  # noqa: E402
 from gradwire.training.trainer import Recipe, Score, Trainer  # noqa: E402
-from tests.support.training_cases import Points, close, plain, resnet  # noqa: E402
+from tests.support.training_cases import Points, close, plain, resnet, with_loss  # noqa: E402
 
 DATA = images("synthetic", 8, limit=400)
 
@@ -37,7 +37,7 @@ def line(
     rules: MP2, *points: list[float], network=None, payload: int = 4096, momentum: float = 0.0, steps: int = 60
 ) -> Mp2Trainer:
     recipe = Recipe(len(points), 1, steps, 1.0, "constant", momentum=momentum, weight_decay=0.0, payload=payload)
-    return Mp2Trainer(Line(len(points[0])), Points(*points), recipe, rules, network, slope)
+    return with_loss(Mp2Trainer(Line(len(points[0])), Points(*points), recipe, rules, network), slope)
 
 
 # what is pushed
@@ -236,9 +236,8 @@ def test_least_squares_of_four_workers(predictor: str) -> None:
 
     points = torch.randn(4, 96, generator=torch.Generator().manual_seed(2)) * 3
     recipe = Recipe(4, 1, 400, 0.1, "triangle", rise=0.01, momentum=0.0, weight_decay=0.0)
-    trainer = Mp2Trainer(
-        Line(96), Points(*points.tolist()), recipe, MP2(predictor=predictor, full_every=1000), None, distance
-    )
+    trainer = Mp2Trainer(Line(96), Points(*points.tolist()), recipe, MP2(predictor=predictor, full_every=1000))
+    trainer.loss = distance
     for _ in range(400):
         trainer.step()
     mean = points.mean(dim=0)

@@ -13,7 +13,7 @@ from gradwire.training.networks.builtin_networks import Answer, Random, Recordin
 from gradwire.training.parameter_server.slimdp_trainer import SlimTrainer  # noqa: E402
 from gradwire.training.systems.slimdp import SlimDP  # noqa: E402
 from gradwire.training.trainer import Recipe, Score, Trainer  # noqa: E402
-from tests.support.training_cases import Points, close, plain  # noqa: E402
+from tests.support.training_cases import Points, close, plain, with_loss  # noqa: E402
 
 DATA = images("synthetic", 8, limit=400)
 
@@ -41,7 +41,7 @@ def line(
 ) -> SlimTrainer:
     points = Points(*(goals or [[8.0, 0.0, 2.0, 0.0], [0.0, 8.0, 0.0, 2.0]]))
     recipe = Recipe(len(points), 1, steps, rate, "constant", momentum=momentum, weight_decay=0.0, payload=payload)
-    return SlimTrainer(Line(*[0.0] * points.points.shape[1]), points, recipe, slim, network, distance)
+    return with_loss(SlimTrainer(Line(*[0.0] * points.points.shape[1]), points, recipe, slim, network), distance)
 
 
 def test_a_core_of_one_by_hand() -> None:
@@ -128,8 +128,9 @@ def test_nothing_is_lost_that_is_kept() -> None:
     recipe = Recipe(3, 1, 9, 0.1, "constant", momentum=0.0, weight_decay=0.0)
     for unsent, holds in (("kept", True), ("dropped", False)):
         trainer = SlimTrainer(
-            Line(*[0.0] * 50), Points(*goals), recipe, SlimDP(alpha=0.3, beta=0.1, every=2, unsent=unsent), None, slope
+            Line(*[0.0] * 50), Points(*goals), recipe, SlimDP(alpha=0.3, beta=0.1, every=2, unsent=unsent)
         )
+        trainer.loss = slope
         for _ in range(9):
             trainer.step()
         held = sum(trainer.copies.values[w][0] - trainer.common[w][0] for w in range(3)) / 3
@@ -162,7 +163,7 @@ def test_least_squares_of_four_workers(slim: SlimDP, arrives: bool) -> None:
     goals = (torch.randn(4, 60, generator=generator) * 3).tolist()
     points = Points(*goals)
     recipe = Recipe(4, 1, 400, 0.2, "triangle", rise=0.01, momentum=0.0, weight_decay=0.0)
-    trainer = SlimTrainer(Line(*[0.0] * 60), points, recipe, slim, None, distance)
+    trainer = with_loss(SlimTrainer(Line(*[0.0] * 60), points, recipe, slim), distance)
     for _ in range(400):
         trainer.step()
     mean = points.points.mean(dim=0)

@@ -1,7 +1,8 @@
-"""Compatibility of a training run with the folder of an earlier one whose losses it repeats."""
+"""Recorded losses in the folder of a training run, and the comparison with a run that repeats them."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gradwire.result_store.arrow import to_numpy
+from gradwire.result_store.folders.output_folder import atomic_replace
 from gradwire.result_store.training_result import (
     FORMAT,
     MARKER_FILE,
@@ -238,6 +240,24 @@ def read_recording(folder: Path) -> tuple[Ints, Ints, tuple[tuple[int, ...], ...
     except (KeyError, ValueError, TypeError):
         raise ResultError("is damaged", str(folder / MISSING), EXPECTED_TABLE) from None
     return runs, times, buckets, pushed
+
+
+def write_recording(
+    folder: Path, runs: Sequence[Ints], times: Sequence[Sequence[int]], buckets: Sequence[Any], pushed: dict[str, Any]
+) -> None:
+    """Replace the tables in a training run's folder by what `read_recording` returns. OSError if they cannot be
+    written."""
+    import pyarrow
+    import pyarrow.parquet
+
+    columns = dict(zip(COLUMNS, np.concatenate([np.zeros((0, len(COLUMNS)), np.int64), *runs]).T, strict=True))
+    ways = pyarrow.array([WAYS[way] for way in columns["way"].tolist()], pyarrow.string())
+    metadata = {BUCKETS: json.dumps(buckets).encode(), PUSHED: json.dumps(pushed).encode()}
+    missing = pyarrow.table({**columns, "way": ways}, metadata=metadata)
+    rounds = np.array(times, dtype=np.int64).reshape(-1, len(TIMES))
+    for name, table in ((MISSING, missing), (ROUNDS, pyarrow.table(dict(zip(TIMES, rounds.T, strict=True))))):
+        with atomic_replace(folder / name) as partial:
+            pyarrow.parquet.write_table(table, partial)
 
 
 def _check_folder(folder: Path) -> None:
