@@ -59,9 +59,8 @@ class Encoded:
         one fits."""
         count = (payload - self.head_bytes) // max(self.unit_bytes, 1)
         if count < 1:
-            raise ValueError(
-                f"a unit of {self.unit_bytes} bytes and a head of {self.head_bytes} do not fit a packet of {payload}"
-            )
+            what = f"a unit of {self.unit_bytes} bytes and a head of {self.head_bytes}"
+            raise ValueError(f"{what} do not fit a packet of {payload}")
         return int(count)
 
     def packets(self, payload: int = PAYLOAD) -> int:
@@ -115,11 +114,9 @@ def _row_bytes(rows: Tensor) -> int:
 
 def _bytes(values: Tensor, rows: int) -> Tensor:
     """Return any tensor as rows of bytes."""
-    return values.contiguous().view(torch.uint8).reshape(rows, -1) if values.numel() else _empty(rows)
-
-
-def _empty(rows: int) -> Tensor:
-    return torch.empty(rows, 0, dtype=torch.uint8)
+    if not values.numel():
+        return torch.empty(rows, 0, dtype=torch.uint8)
+    return values.contiguous().view(torch.uint8).reshape(rows, -1)
 
 
 def _split(rows: Tensor, like: Sequence[Tensor], whole: bool = False) -> tuple[Tensor, ...]:

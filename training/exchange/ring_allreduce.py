@@ -93,27 +93,26 @@ class RingLayout:
         """Return the share of each tensor that a worker sent, on all hops, and that did not arrive, by worker and
         tensor."""
         count = self.workers
-        shares = [[0.0] * len(self.numels) for _ in range(count)]
-        hops, workers = 2 * count - 2, torch.arange(count)
-        for number, mask in enumerate(masks):
+        shares, workers = [[0.0] * len(self.numels) for _ in range(count)], torch.arange(count)
+        for bucket, mask in enumerate(masks):
             if mask is None:
                 continue
-            gone = torch.zeros(count, count, self.segment(number))
-            sent = torch.zeros(count, count, 1)
-            missing = (~self.elements(number, mask)).float()
-            for hop in range(hops):
+            gone = torch.zeros(count, count, self.segment(bucket))
+            sent = torch.zeros_like(gone)
+            for hop, missing in enumerate((~self.elements(bucket, mask)).float()):
                 segment = (workers - hop) % count
-                gone[workers, segment] += missing[hop]
+                gone[workers, segment] += missing
                 sent[workers, segment] += 1
-            sent = sent.expand_as(gone).contiguous()
-            for worker in range(count):
-                parts: list[list[Any]] = [[None] * len(self.numels) for _ in range(2)]
-                self.dealt(number, gone[worker], parts[0])
-                self.dealt(number, sent[worker], parts[1])
-                for tensor in self.buckets[number]:
-                    # a worker may send nothing of a small tensor
-                    sent_elements = float(parts[1][tensor].sum())
-                    shares[worker][tensor] = float(parts[0][tensor].sum()) / sent_elements if sent_elements else 0.0
+            first = 0
+            for tensor in self.buckets[bucket]:
+                part = slice(first, first + self.numels[tensor])
+                gone_elements, sent_elements = (
+                    counts.flatten(1)[:, part].double().sum(dim=1) for counts in (gone, sent)
+                )
+                # a worker may send nothing of a small tensor
+                for worker, share in enumerate((gone_elements / sent_elements.clamp(min=1)).tolist()):
+                    shares[worker][tensor] = share
+                first = part.stop
         return shares
 
     def elements(self, bucket: int, packets: Tensor) -> Tensor:

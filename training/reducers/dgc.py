@@ -104,7 +104,7 @@ class DGC(Reducer):
         return scatter(values, indices, info.numel, arrived)
 
     @property
-    def in_rows(self) -> bool:
+    def in_rows(self) -> bool:  # type: ignore[override]
         return not self.clip  # clipping needs the norm of each worker's tensor
 
     def whole(self, gradients: Tensor, rows: FlatGradients) -> EncodedModels:

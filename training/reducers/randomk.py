@@ -24,6 +24,7 @@ class RandomK(Reducer):
 
     places: ClassVar[Literal["fixed", "sent"]] = "fixed"
     adds_up: ClassVar[bool] = True
+    in_rows: ClassVar[bool] = True
 
     kind: Literal["randomk"] = "randomk"
     ratio: Ratio = 0.01
@@ -49,10 +50,6 @@ class RandomK(Reducer):
 
     def without_feedback(self) -> str:
         return "is unbiased" if self.unbiased else ""
-
-    @property
-    def in_rows(self) -> bool:
-        return True
 
     def whole(self, gradients: Tensor, rows: FlatGradients) -> EncodedModels:
         counts = [share_count(self.ratio, info.numel) for info in rows.infos]
