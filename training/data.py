@@ -77,7 +77,6 @@ class Images:
 
 
 def _check_split(split: Any, where: str, classes: int) -> None:
-    """Raise TraceError unless `given` is a pair of samples and classes."""
     is_pair = isinstance(split, tuple | list) and len(split) == 2
     if not is_pair or not all(isinstance(tensor, Tensor) and tensor.dim() and _is_plain(tensor) for tensor in split):
         raise wrong_type_error(split, where, "(x, y), tensors of samples and of their classes", TraceError)
@@ -92,7 +91,6 @@ def _check_split(split: Any, where: str, classes: int) -> None:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Return True if the tensor is dense and has values."""
     return tensor.layout == torch.strided and not tensor.is_meta
 
 

@@ -180,7 +180,6 @@ def _digests(scenario: Scenario, own_data: bool) -> dict[str, str]:
 
 
 def _input_files(scenario: Scenario, own_data: bool) -> dict[str, Path]:
-    """Return the files of data and predictors, by their path in the scenario."""
     table, files_by_path = table_of(scenario), dict[str, Path]()
     if table.data != "synthetic" and not own_data and not is_own(table.data):
         root = Path(table.data)

@@ -214,7 +214,6 @@ def _layout_of(encoded: Encoded, units: int) -> Encoded:
 
 
 def _unpack(buffer: Tensor, layout: Sequence[Encoded]) -> list[Encoded]:
-    """Return a process's encodings, given their layout."""
     encodings, at = [], 0
     for encoding in layout:
         size = _size(encoding)

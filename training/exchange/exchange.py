@@ -182,7 +182,6 @@ class Exchange:
                 state.step = number
 
     def _reducer_states(self) -> list[list[State]]:
-        """Return the reducers' states by worker and tensor, N x T."""
         if self.rows is not None:
             self.rows.give(self.states)
             self.rows = None
@@ -208,7 +207,6 @@ class Exchange:
         return StackedGradients(mean[None], [info.shape for info in self.infos])[0], sent
 
     def _answer_bytes_in_rows(self, encoded: EncodedModels, mean: Tensor, rows: FlatGradients) -> int:
-        """Return the bytes with which servers answer one worker (`answer_bytes`)."""
         if encoded.answer is not None:
             return encoded.answer
         counts = rows.counts((mean != 0)[None])[0].tolist()

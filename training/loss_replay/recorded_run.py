@@ -180,7 +180,6 @@ def differing(there: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[str
 
 
 def _tensor(tensor: Any) -> str:
-    """Return a tensor's name, with its size if known."""
     return "{} of {} elements".format(*tensor) if isinstance(tensor, list) and len(tensor) == 2 else str(tensor)
 
 

@@ -215,7 +215,6 @@ def _encoding_ends(pushed: Pushed, worker: int, sent: Ints, ready: Ints, scale: 
 
 
 def _layout_of(encoded: Sequence[Encoded], payload: int) -> UnitLayout:
-    """Return the layout, given the longest encoding of each tensor."""
     sizes, chunks, chunks_before = [], [], 0
     for encoding in encoded:
         if not encoding.units:

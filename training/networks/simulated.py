@@ -130,7 +130,6 @@ def _contents(pushed: Pushed, layout: UnitLayout, sent: Ints) -> list[list[bytes
 
 
 def _all_float32(pushed: Pushed) -> bool:
-    """Return True if only float32 values are sent, which servers can add up."""
     return all(
         not encoded.head and [str(field.dtype) for field in encoded.fields] == ["torch.float32"]
         for row in pushed.encoded

@@ -287,7 +287,6 @@ class Asynchronous(Trainer):
         self._plan(answer.time_ps + self._transfer_end(nbytes, PUSH), worker, ARRIVED)
 
     def _receive(self, worker: int, masks: Sequence[Tensor | None]) -> None:
-        """Decode what arrives of a push."""
         push = self.flying[worker]
         encoded = push.pop("encoded")
         began = time.thread_time_ns()

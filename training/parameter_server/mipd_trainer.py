@@ -22,10 +22,10 @@ from gradwire.training.data import Images, Text
 from gradwire.training.exchange.encoded_tensors import Encoded
 from gradwire.training.parameter_server import mipd_encoding as codec
 from gradwire.training.parameter_server.asynchronous_trainer import Asynchronous
-from gradwire.training.parameter_server.sgd import check_sgd, clip
 from gradwire.training.recipe import Recipe
 from gradwire.training.reducers.base import group_units
 from gradwire.training.reducers.fields import share_count
+from gradwire.training.replicas import check_sgd, clipped
 
 if TYPE_CHECKING:
     from gradwire.training.systems.mipd import MIPD
@@ -92,7 +92,7 @@ class MipdTrainer(Asynchronous):
         """Return codes of the significant elements, and their positions whenever these are recomputed."""
         rules, turn = self.rules, self.turns[worker]
         is_refresh = turn % rules.refresh == 0 or turn == rules.warmup  # the warm-up ends between refreshes
-        gradients = clip(gradients, self.recipe.clip)
+        gradients = clipped(gradients, self.recipe.clip)
         if is_refresh:
             self._update_significance(worker, gradients)
         encodings = []
@@ -123,7 +123,6 @@ class MipdTrainer(Asynchronous):
         self._record_positions(worker)
 
     def _record_positions(self, worker: int) -> None:
-        """Record a worker's positions at the server."""
         moved = zip(self.places[worker], self.offsets, strict=False)
         self.where[worker] = torch.cat([positions + first for positions, first in moved] or [self.where[worker][:0]])
 

@@ -23,9 +23,9 @@ from gradwire.training.networks.network_interface import Masks, Network, Pushed,
 from gradwire.training.parameter_server.asynchronous_trainer import lost_shares
 from gradwire.training.parameter_server.predictor import BLOCK, PERIOD, features, kinds_of, load_predictor
 from gradwire.training.parameter_server.predictor_file import UNPREDICTED
-from gradwire.training.parameter_server.sgd import check_sgd, moves
 from gradwire.training.recipe import Recipe
 from gradwire.training.reducers.base import group_units
+from gradwire.training.replicas import check_sgd, moves
 from gradwire.training.trainer import StepRow, Trainer
 
 if TYPE_CHECKING:
@@ -187,7 +187,6 @@ class Mp2Trainer(Trainer):
     def _predict(
         self, seen: Tensor, age: Tensor, values: Tensor, last: Tensor, scale: Tensor, spread: Tensor, conv: Tensor
     ) -> Tensor:
-        """Predict the movement of every parameter."""
         if self.predictor is None:
             return last if self.rules.predictor == "hold" else torch.zeros_like(last)
         return self.predictor(features(seen, age, values, last, scale, spread, conv)) * scale[:, None]

@@ -49,7 +49,6 @@ def read_predictor(kind: str, name: str | Path) -> tuple[dict[str, np.ndarray], 
 
 
 def _arrays(path: Path, expected: str) -> dict[str, np.ndarray]:
-    """Return the arrays of an `.npz` file by name."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}

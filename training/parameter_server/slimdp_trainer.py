@@ -20,10 +20,9 @@ from gradwire.training.data import Images, Text
 from gradwire.training.exchange.encoded_tensors import Encoded
 from gradwire.training.networks.network_interface import Masks, Network, Pushed, checked_carry
 from gradwire.training.parameter_server.asynchronous_trainer import lost_shares
-from gradwire.training.parameter_server.sgd import check_sgd, moves
 from gradwire.training.recipe import Recipe
 from gradwire.training.reducers.state import State
-from gradwire.training.replicas import Copies, slice_of
+from gradwire.training.replicas import Copies, check_sgd, moves, slice_of
 from gradwire.training.trainer import StepRow, Trainer
 
 if TYPE_CHECKING:

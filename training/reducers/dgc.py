@@ -151,7 +151,6 @@ class DGC(Reducer):
         return samples.topk(max(1, round(count * target / numel))).values[:, -1]
 
     def _sample_size(self, numel: int) -> int:
-        """Return the number of elements from which the initial threshold is taken."""
         return max(min(numel, 1000), int(numel * self.sample))  # fewer do not estimate a tail
 
 
