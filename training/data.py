@@ -165,12 +165,9 @@ def images(source: str | Path, size: int, augment: bool = True, limit: int | Non
         limit = require_integer(limit, "images(limit)", 1, TraceError)
     if str(source) == SYNTHETIC:
         return _patterns(size, limit or 4096, seed, augment)
-    datasets = load_splits(source)
-    selected = [_selected_indices(dataset, limit) for dataset in datasets]
-    classes = _classes(
-        [dataset.labels[indices] for dataset, indices in zip(datasets, selected, strict=True)], str(source), limit
-    )
-    splits = [_tensors(dataset, size, indices) for dataset, indices in zip(datasets, selected, strict=True)]
+    selections = [(dataset, _selected_indices(dataset, limit)) for dataset in load_splits(source)]
+    classes = _classes([dataset.labels[indices] for dataset, indices in selections], str(source), limit)
+    splits = [_tensors(dataset, size, indices) for dataset, indices in selections]
     mean = splits[0][0].mean(dim=(0, 2, 3), keepdim=True)
     deviation = splits[0][0].std(dim=(0, 2, 3), keepdim=True).clamp(min=1e-6)
     (train, labels), (test, answers) = [((pictures - mean) / deviation, targets) for pictures, targets in splits]
@@ -193,9 +190,8 @@ def _classes(labels: list[np.ndarray], source: str, limit: int | None) -> int:
 def text(source: str | Path, length: int, tokens: str = "char", vocabulary: int = 4096) -> Text:
     """Return a text file, or a folder of them, in spans of `length` tokens. Raises TraceError if the text is missing,
     or it is shorter than ten spans."""
-    dataset: TextDataset = (
-        synthetic_text(64, 0, 200_000) if str(source) == SYNTHETIC else load_text(source, tokens, vocabulary)
-    )
+    is_synthetic = str(source) == SYNTHETIC
+    dataset: TextDataset = synthetic_text(64, 0, 200_000) if is_synthetic else load_text(source, tokens, vocabulary)
     ids = torch.from_numpy(dataset.ids.astype(np.int64))
     held_out = len(ids) // 10
     if held_out < length + 1:

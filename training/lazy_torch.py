@@ -12,6 +12,7 @@ else:
         def __getattr__(self, name: str) -> Any:
             import torch
 
+            setattr(self, name, getattr(torch, name))  # not searched again: encoding time counts
             return getattr(torch, name)
 
     torch = _LazyTorch()

@@ -75,10 +75,10 @@ def _listed(names: list[str]) -> str:
 def check_units(reducer: Reducer, infos: Sequence[TensorInfo], payload: int) -> None:
     """Raise ScenarioError if a unit of a tensor's encoding does not fit a packet. Zeros are encoded, once per shape:
     the largest unit need not be that of the largest tensor."""
-    looks, shapes = is_user_defined(reducer), list({info.shape: info for info in infos}.values())
-    for info in shapes if looks else sorted(shapes, key=lambda info: info.numel, reverse=True):
+    is_checked, shapes = is_user_defined(reducer), list({info.shape: info for info in infos}.values())
+    for info in shapes if is_checked else sorted(shapes, key=lambda info: info.numel, reverse=True):
         encoded = reducer.compress(torch.zeros(info.shape), info, State(0, 0, 0))
-        if looks:
+        if is_checked:
             check_encoded(reducer, "compress", encoded, info, payload)
         try:
             encoded.packets(payload)

@@ -155,7 +155,7 @@ def is_stateful(network: Network) -> bool:
 
 
 class NetworkWrapper:
-    """Base of networks around another one, whose state is theirs."""
+    """Base of networks around another one, which has the state."""
 
     def __init__(self, network: Network) -> None:
         self.network = network

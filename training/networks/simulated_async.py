@@ -123,10 +123,10 @@ class SimulatedTurns:
         self.plays.resume(int(str(saved["built"])), now_ps)
 
     def _arrived(self, arrival: TransferOutcome) -> Arrival:
-        if not arrival.pushed:
-            return Arrival(arrival.time_ps, arrival.worker, False)
-        counts, sent = self._sent[arrival.worker]
-        if arrival.messages is None:
-            return Arrival(arrival.time_ps, arrival.worker, True, [None] * len(counts))
-        masks = masks_of_worker(counts, self.payload, sent, arrival.messages, arrival.missing)
-        return Arrival(arrival.time_ps, arrival.worker, True, masks)
+        masks: Sequence[Tensor | None] = ()
+        if arrival.pushed:
+            counts, sent = self._sent[arrival.worker]
+            masks = [None] * len(counts)
+            if arrival.messages is not None:
+                masks = masks_of_worker(counts, self.payload, sent, arrival.messages, arrival.missing)
+        return Arrival(arrival.time_ps, arrival.worker, arrival.pushed, masks)

@@ -209,8 +209,9 @@ class Asynchronous(Trainer):
         for arrival in self.live.rest(self.clock_ps):
             if arrival.pushed:
                 self._receive(arrival.worker, arrival.masks)
-            later = 0 if arrival.pushed else self.pace.computing(arrival.worker)
-            self._plan(arrival.time_ps + later, arrival.worker, ARRIVED if arrival.pushed else COMPUTED)
+                self._plan(arrival.time_ps, arrival.worker, ARRIVED)
+            else:
+                self._plan(arrival.time_ps + self.pace.computing(arrival.worker), arrival.worker, COMPUTED)
 
     # --- overridden by systems ---------------------------------------------------------------------------------
 
