@@ -145,13 +145,11 @@ def _data_files(table: Training, kind: ModelKind | UserModel) -> Iterable[Path]:
 def check_system(system: Any, table: Training, job: Job) -> None:
     """Raise ScenarioError if a job does not suit a system, which needs servers whose answers all arrive."""
     if job.exchange.kind != "parameter_server":
-        raise ScenarioError(
-            f"{job.exchange.kind} is not supported by {system.kind}", "job.exchange", "parameter_server"
-        )
+        what = f"{job.exchange.kind} is not supported by {system.kind}"
+        raise ScenarioError(what, "job.exchange", "parameter_server")
     if job.pull_bound:
-        raise ScenarioError(
-            f"{job.pull_bound} would lose what servers send back", "job.pull_bound", f"0: {system.kind} needs all of it"
-        )
+        what = f"{job.pull_bound} would lose what servers send back"
+        raise ScenarioError(what, "job.pull_bound", f"0: {system.kind} needs all of it")
     if not system.together and job.fill != "zero":
         what = f"{job.fill} applies to a mean of workers, and those of {system.kind} push one by one"
         raise ScenarioError(what, "job.fill", "zero")

@@ -180,13 +180,13 @@ class Trainer:
         self._update(means, sent, number)
         self.server_ns += sent.server_ns + self.watch() - began
         self.encode_ns += sent.encode_ns
-        apart = (0.0, 0.0) if self.replicas is None else self.replicas.apart()
+        apart_max, apart_rms = (0.0, 0.0) if self.replicas is None else self.replicas.apart()
         numel = sum(info.numel for info in self.infos) * recipe.workers
         back = sum(int((~mask).sum()) for row in sent.pulled for mask in row if mask is not None) / numel
-        more = {"apart_max": apart[0], "apart_rms": apart[1], "lost_back": back}
-        times = {"encode_ps": sent.encode_ps, "decode_ps": sent.decode_ps}
+        more = {"apart_max": apart_max, "apart_rms": apart_rms, "lost_back": back}
+        more |= {"encode_ps": sent.encode_ps, "decode_ps": sent.decode_ps}
         loss = sum(losses) / len(losses)
-        return self.finish_step(loss, sum(sent.nbytes), sent.pulled_bytes, sent.time_ps, sent.lost, **more, **times)
+        return self.finish_step(loss, sum(sent.nbytes), sent.pulled_bytes, sent.time_ps, sent.lost, **more)
 
     def finish_step(
         self, loss: float, sent_bytes: int, pulled_bytes: int, time_ps: int, lost: list[list[float]], **more: Any

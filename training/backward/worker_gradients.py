@@ -129,11 +129,7 @@ class JointGradients:
         self.modules = {module for module in model.modules() if type(module) in FORWARDS}
         supported = {id(p) for module in self.modules for p in module.parameters(recurse=False)}
         self.missing = [name for name, p in model.named_parameters() if id(p) not in supported]
-
-    @property
-    def possible(self) -> bool:
-        """True if all parameters belong to supported layers."""
-        return not self.missing
+        """Parameters of unsupported layers."""
 
     def __call__(self, loss: Loss, inputs: tuple[Tensor, ...], targets: Tensor) -> tuple[list[float], Gradients]:
         """Return the loss and the gradients of each worker; arguments as in `sequential_gradients`."""
@@ -261,7 +257,7 @@ class FastestGradients:
     def __call__(self, loss: Loss, inputs: tuple[Tensor, ...], targets: Tensor) -> tuple[list[float], Gradients]:
         """Return the loss and the gradients of each worker; arguments as in `sequential_gradients`."""
         model, workers = self.model, self.workers
-        if self._equivalent is None and not self._together.possible:
+        if self._equivalent is None and self._together.missing:
             self._use_sequential(f"{self._together.missing[0]} belongs to an unsupported layer")
         if self._equivalent is False or (not self.on_gpu and len(targets) >= SEQUENTIAL_SAMPLES * workers):
             return sequential_gradients(model, loss, inputs, targets, workers)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class LossRecording(NetworkWrapper):
-    """Another network whose losses are recorded_run."""
+    """Another network whose losses are recorded."""
 
     def __init__(self, network: Network) -> None:
         super().__init__(network)
