@@ -1,4 +1,4 @@
-"""Separate parameters of each worker, where workers have different ones.
+"""Separate parameters of each worker, where workers have different ones, and their updates.
 
 One model serves all workers: to compute a worker's gradients, its parameters are put into the model and the server's,
 which are the model's own, are restored afterwards (`Copies`). `Replicas` are for workers of which not all received
@@ -23,13 +23,14 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from gradwire.training.backward.worker_gradients import Gradients, buffers_of, restore_buffers, sequential_gradients
 from gradwire.training.precision import Loss
 from gradwire.training.recipe import Recipe
 from gradwire.training.reducers.state import cloned
 
-MakeOptimizer = Callable[[list[Tensor]], torch.optim.Optimizer]
+MakeOptimizer = Callable[[list[Tensor]], Optimizer]
 
 
 def slice_of(step: tuple[tuple[Tensor, ...], Tensor], worker: int, workers: int) -> tuple[tuple[Tensor, ...], Tensor]:
@@ -70,11 +71,7 @@ def moves(
 
 
 def descend(
-    optimizer: torch.optim.Optimizer,
-    parameters: Sequence[Tensor],
-    gradients: Iterable[Tensor],
-    rate: float,
-    clip: float,
+    optimizer: Optimizer, parameters: Sequence[Tensor], gradients: Iterable[Tensor], rate: float, clip: float
 ) -> None:
     """Update parameters by their gradients, scaled down to the norm `clip` unless it is 0."""
     for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -137,7 +134,7 @@ class Replicas(Copies):
     def __init__(self, model: nn.Module, workers: int) -> None:
         super().__init__(model, workers)
         self.buffers = [buffers_of(model) for _ in range(workers)]
-        self.optimizers: list[torch.optim.Optimizer] = []
+        self.optimizers: list[Optimizer] = []
 
     def with_optimizers(self, make: MakeOptimizer, state: dict[str, Any]) -> None:
         """Give every worker an optimiser in the given state."""

@@ -17,7 +17,7 @@ from gradwire.training import value_checks as checks
 from gradwire.training.backward.flat_gradients import EncodedModels, FlatGradients, StackedGradients, matrix_of
 from gradwire.training.devices import CPU, Stopwatch
 from gradwire.training.exchange.encoded_tensors import PAYLOAD, Encoded
-from gradwire.training.exchange.exchange_stats import ExchangeStats, answer_bytes, shorter_bytes
+from gradwire.training.exchange.exchange_stats import Encodings, ExchangeStats, Times, answer_bytes, shorter_bytes
 from gradwire.training.exchange.lossy_ring import check_ring, ring_step
 from gradwire.training.exchange.ring_allreduce import VALUE, Ring
 from gradwire.training.lazy_torch import torch
@@ -127,7 +127,7 @@ class Exchange:
         """
         network = network or Ideal()
         if self.rings:
-            means, sent = ring_step(self, self.rings, gradients, number, network)
+            means, sent = ring_step(self, gradients, number, network)
             self._finish_step()
             return means, sent
         if self.in_rows and type(network) is Ideal:
@@ -252,7 +252,7 @@ class Exchange:
     def _finish_step(self) -> None:
         self.looks, self.tried = checks.is_user_defined(self.reducer), True
 
-    def compressed(self, gradients: Gradients, sent: ExchangeStats) -> tuple[list[list[Encoded]], list[list[int]]]:
+    def compressed(self, gradients: Gradients, sent: ExchangeStats) -> tuple[Encodings, Times]:
         """Return all workers' encodings of their gradients, N lists of T tensors; see `each`."""
         make = lambda w, t: self.reducer.compress(gradients[w][t], self.infos[t], self.states[w][t])  # noqa: E731
         return self.each(make, sent, "compress", gradients if self.tries else None)
@@ -270,11 +270,11 @@ class Exchange:
 
     def each(
         self, make: Callable[[int, int], Encoded], sent: ExchangeStats, function: str, kept: Gradients | None = None
-    ) -> tuple[list[list[Encoded]], list[list[int]]]:
+    ) -> tuple[Encodings, Times]:
         """Return all encodings, and the time of each in picoseconds. `function`: the reducer's function that `make`
         calls; `kept`: tensors that it must not change."""
-        encoded: list[list[Encoded]] = []
-        times: list[list[int]] = []
+        encoded: Encodings = []
+        times: Times = []
         for worker in range(self.workers):
             results = [
                 self._encoded(
@@ -310,13 +310,7 @@ class Exchange:
         return round(float(self.encode_time) * 1000 * self.infos[tensor].numel)
 
     def _round(
-        self,
-        round_: int,
-        number: int,
-        encoded: list[list[Encoded]],
-        times: list[list[int]],
-        network: Network,
-        sent: ExchangeStats,
+        self, round_: int, number: int, encoded: Encodings, times: Times, network: Network, sent: ExchangeStats
     ) -> tuple[list[list[Tensor]], list[Tensor]]:
         """Return each worker's share by tensor, as its reducer counts it, and the mean of what has arrived."""
         counted, back = () if self.encode_time == "none" else times, lambda: self._answer_sizes(encoded)

@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from gradwire.training.exchange.encoded_tensors import Encoded
 
 
+Encodings = list[list["Encoded"]]
+"""By worker and tensor."""
+Times = list[list[int]]
+"""Time of each encoding, in picoseconds."""
+
+
 @dataclass
 class ExchangeStats:
     """Statistics of a step's exchange.

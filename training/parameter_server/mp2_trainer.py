@@ -31,6 +31,8 @@ from gradwire.training.trainer import StepRow, Trainer
 if TYPE_CHECKING:
     from gradwire.training.systems.mp2 import MP2
 
+Positions = Sequence[Tensor | None]
+"""The elements of each tensor that are pushed; None for all."""
 CHECKED_BLOCKS = 16
 """One of this many blocks is predicted without half of its pushed values, to measure the prediction error."""
 ERROR_DECAY = 0.9
@@ -110,11 +112,7 @@ class Mp2Trainer(Trainer):
         return positions
 
     def _averages(
-        self,
-        before: Sequence[Tensor],
-        positions: Sequence[Tensor | None],
-        pushed: Sequence[Sequence[Encoded]],
-        arrived: Masks,
+        self, before: Sequence[Tensor], positions: Positions, pushed: Sequence[Sequence[Encoded]], arrived: Masks
     ) -> list[Tensor]:
         """Return the mean of the pushed elements of each tensor, over the workers whose packets arrived."""
         averages = []
@@ -139,12 +137,7 @@ class Mp2Trainer(Trainer):
 
     @torch.no_grad()
     def _update_parameters(
-        self,
-        before: Sequence[Tensor],
-        averages: Sequence[Tensor],
-        positions: Sequence[Tensor | None],
-        is_full: bool,
-        number: int,
+        self, before: Sequence[Tensor], averages: Sequence[Tensor], positions: Positions, is_full: bool, number: int
     ) -> None:
         """Update the parameters: pushed ones to their averages, the rest to their predictions."""
         if is_full or not self.blocked:

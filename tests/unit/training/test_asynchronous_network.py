@@ -100,9 +100,8 @@ def test_what_is_lost_is_missing_in_the_update() -> None:
             return (sizes * self.weight).sum() + 0 * inputs.flatten(1).sum(dim=1)
 
     plan = recipe(8, momentum=0.0, weight_decay=0.0, schedule="constant", rate=8.0)
-    trainer = Asynchronous(
-        Known(), DATA, plan, None, live(8, "dlcp", switch=SHALLOW), loss=lambda model, inputs, _: model(*inputs)
-    )
+    trainer = Asynchronous(Known(), DATA, plan, None, live(8, "dlcp", switch=SHALLOW))
+    trainer.loss = lambda model, inputs, _: model(*inputs)
     turns = [trainer.turn() for _ in range(16)]
     assert any(each.lost for each in turns) and all(0 <= each.lost <= 0.2 for each in turns)
     arrived = (-trainer.model.weight.detach() / sizes).view(
