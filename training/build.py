@@ -14,22 +14,22 @@ from gradwire.scenarios.schema.base import Mistakes
 from gradwire.scenarios.schema.job.training import PACKET_NETWORKS, RandomLoss, ReplayedLosses, Training, UserReducer
 from gradwire.traces.devices import pick_device
 from gradwire.traces.trace import load_trace
+from gradwire.training import user_code
 from gradwire.training.data import Dealer, Images, Text, images, text
+from gradwire.training.exchange.overlapped_averaging import OverlappedTrainer
 from gradwire.training.loss_replay.loss_recording import RecordedLossNetwork
-from gradwire.training.loss_replay.replay_compatibility import is_of_run, table_properties
+from gradwire.training.loss_replay.recorded_run import is_of_run, table_properties
 from gradwire.training.loss_replay.result_loss_network import ResultLossNetwork
-from gradwire.training.loss_replay.step_trace import tensor_mismatch_error
 from gradwire.training.networks.builtin_networks import Ideal, Network, Random
+from gradwire.training.networks.packet_steps import check_exchange, tensor_mismatch_error
 from gradwire.training.recipe import Recipe
 from gradwire.training.reducers.base import Reducer
 from gradwire.training.reducers.feedback import ErrorFeedback, MomentumCorrection
 from gradwire.training.reducers.none import Dense
+from gradwire.training.scenario_checks import check_system, model_kind, sample_size, table_of
 from gradwire.training.systems.base import System
 from gradwire.training.trainer import Trainer, tensors_of
-from gradwire.training.training_checks import check_exchange, check_system, model_kind, sample_size, table_of
-from gradwire.training.user_code.user_data import check_model_and_data, load_user_data, report_model_errors
-from gradwire.training.user_code.user_model import DATA, MODEL, UserModel, is_own
-from gradwire.training.user_code.user_reducer import load_user_reducer
+from gradwire.training.user_code import DATA, MODEL, UserModel, is_own
 from gradwire.workload.loss_bounds import check_layers
 from gradwire.workload.replay import CapturedIterations
 
@@ -43,7 +43,7 @@ def data_of(table: Training, folder: Path | None = None) -> Images | Text:
     such model or data, or the model takes no samples of that size."""
     kind = model_kind(table, folder)
     if is_own(table.data):
-        data = load_user_data(table, folder)
+        data = user_code.load_user_data(table, folder)
         if not isinstance(kind, UserModel) and isinstance(data, Images) != (kind.task == "images"):
             kind_of_data = "an Images" if isinstance(data, Images) else "a Text"
             task = "pictures" if kind.task == "images" else "texts"
@@ -93,7 +93,7 @@ def trainer_of(scenario: Scenario, data: Images | Text, network: Network | Simul
     is_user_model = isinstance(kind, UserModel)
     file = kind.file(model) if isinstance(kind, UserModel) else class_file(type(model))
     if is_user_model or is_own(table.data):
-        check_model_and_data(model, data, table.model, file, MODEL if is_user_model else DATA)
+        user_code.check_model_and_data(model, data, table.model, file, MODEL if is_user_model else DATA)
     if network is None or table.network not in PACKET_NETWORKS:
         network = _network(table, job.workers, recipe.collective)
     carrier: Any = network  # a SimulatedTurns if the system's workers push one by one
@@ -109,7 +109,7 @@ def trainer_of(scenario: Scenario, data: Images | Text, network: Network | Simul
         where = {"ring": "training.reducer", "overlapped": "job.exchange"}.get(job.exchange.kind, "job.fill")
         raise ScenarioError(str(error), "training.system" if system else where) from None
     if is_user_model:
-        report_model_errors(trainer, table.model, file)
+        user_code.report_model_errors(trainer, table.model, file)
     return trainer
 
 
@@ -136,8 +136,6 @@ def check_layers_match(scenario: Scenario) -> None:
 
 def _overlapped(scenario: Scenario, model: nn.Module, data: Images | Text, recipe: Recipe, network: Network) -> Trainer:
     """Return the trainer of overlapped averaging, in which everything arrives and takes no time."""
-    from gradwire.training.exchange.overlapped_averaging import OverlappedTrainer
-
     table, exchange = table_of(scenario), scenario.job[0].exchange
     if table.network != "ideal":
         raise ScenarioError("cannot be trained over with overlapped", "training.network", expected="ideal")
@@ -155,7 +153,7 @@ def reducer_of(table: Training, folder: Path | None = None) -> Reducer:
     other reducers were validated with the table."""
     reducer: Reducer = table.reducer or Dense()  # type: ignore[assignment]
     if isinstance(table.reducer, UserReducer):
-        reducer = load_user_reducer(table.reducer, folder)
+        reducer = user_code.load_user_reducer(table.reducer, folder)
         try:
             table.fits_reducer(reducer)
         except Mistakes as error:

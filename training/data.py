@@ -22,7 +22,7 @@ from gradwire.scenarios.validation.argument_checks import require_integer, wrong
 from gradwire.traces.datasets.images import ImageDataset, load_splits
 from gradwire.traces.datasets.text import TextDataset, load_text, synthetic_text
 from gradwire.training.devices import to_device
-from gradwire.training.training_checks import check_samples
+from gradwire.training.recipe import check_samples
 
 SYNTHETIC = "synthetic"
 """Name of the synthetic data set, which is small and yet learnable."""
@@ -77,7 +77,6 @@ class Images:
 
 
 def _check_split(split: Any, where: str, classes: int) -> None:
-    """Raise TraceError unless `given` is a pair of samples and classes."""
     is_pair = isinstance(split, tuple | list) and len(split) == 2
     if not is_pair or not all(isinstance(tensor, Tensor) and tensor.dim() and _is_plain(tensor) for tensor in split):
         raise wrong_type_error(split, where, "(x, y), tensors of samples and of their classes", TraceError)
@@ -92,7 +91,6 @@ def _check_split(split: Any, where: str, classes: int) -> None:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Return True if the tensor is dense and has values."""
     return tensor.layout == torch.strided and not tensor.is_meta
 
 
@@ -167,12 +165,9 @@ def images(source: str | Path, size: int, augment: bool = True, limit: int | Non
         limit = require_integer(limit, "images(limit)", 1, TraceError)
     if str(source) == SYNTHETIC:
         return _patterns(size, limit or 4096, seed, augment)
-    datasets = load_splits(source)
-    selected = [_selected_indices(dataset, limit) for dataset in datasets]
-    classes = _classes(
-        [dataset.labels[indices] for dataset, indices in zip(datasets, selected, strict=True)], str(source), limit
-    )
-    splits = [_tensors(dataset, size, indices) for dataset, indices in zip(datasets, selected, strict=True)]
+    selections = [(dataset, _selected_indices(dataset, limit)) for dataset in load_splits(source)]
+    classes = _classes([dataset.labels[indices] for dataset, indices in selections], str(source), limit)
+    splits = [_tensors(dataset, size, indices) for dataset, indices in selections]
     mean = splits[0][0].mean(dim=(0, 2, 3), keepdim=True)
     deviation = splits[0][0].std(dim=(0, 2, 3), keepdim=True).clamp(min=1e-6)
     (train, labels), (test, answers) = [((pictures - mean) / deviation, targets) for pictures, targets in splits]
@@ -195,9 +190,8 @@ def _classes(labels: list[np.ndarray], source: str, limit: int | None) -> int:
 def text(source: str | Path, length: int, tokens: str = "char", vocabulary: int = 4096) -> Text:
     """Return a text file, or a folder of them, in spans of `length` tokens. Raises TraceError if the text is missing,
     or it is shorter than ten spans."""
-    dataset: TextDataset = (
-        synthetic_text(64, 0, 200_000) if str(source) == SYNTHETIC else load_text(source, tokens, vocabulary)
-    )
+    is_synthetic = str(source) == SYNTHETIC
+    dataset: TextDataset = synthetic_text(64, 0, 200_000) if is_synthetic else load_text(source, tokens, vocabulary)
     ids = torch.from_numpy(dataset.ids.astype(np.int64))
     held_out = len(ids) // 10
     if held_out < length + 1:

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from gradwire.scenarios.errors import ScenarioError
+from gradwire.training.recipe import Precision
 
 Loss = Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]
 """(model, inputs, targets) -> loss of each sample, (samples,), or of each token, (samples, length)."""
-Precision = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args, get_type_hints
 
-from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.errors import ScenarioError, TraceError
 from gradwire.scenarios.validation.argument_checks import require_in_range, require_integer, require_one_of
-from gradwire.training.exchange.exchange import Fill
-from gradwire.training.precision import Precision
+
+Fill = Literal["zero", "rescaled", "stale"]
+"""Treatment of lost values: zero, which makes the mean smaller; a mean over the workers that arrived; or the worker's
+last values."""
+Precision = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -70,15 +73,8 @@ class Recipe:
         for beta in self.betas:
             require_in_range(beta, "Recipe(betas)", 0, 1, ScenarioError)
         require_in_range(self.epsilon, "Recipe(epsilon)", 0, 1, ScenarioError)
-        for name, choices in (
-            ("optimizer", ("sgd", "adamw")),
-            ("schedule", ("constant", "triangle", "steps")),
-            ("fill", ("zero", "rescaled", "stale")),
-            ("collective", ("parameter_server", "ring")),
-            ("pull_fill", ("stale", "zero")),
-            ("precision", ("float32", "bfloat16")),
-        ):
-            require_one_of(getattr(self, name), f"Recipe({name})", choices, ScenarioError)
+        for name in ("optimizer", "schedule", "fill", "collective", "pull_fill", "precision"):
+            require_one_of(getattr(self, name), f"Recipe({name})", CHOICES[name], ScenarioError)
         if self.encode_time not in ("none", "measured"):
             require_in_range(self.encode_time, "Recipe(encode_time)", 0, 1e9, ScenarioError)
 
@@ -92,3 +88,17 @@ class Recipe:
         if self.schedule == "steps":
             return self.rate * (1.0 if share < 0.5 else 0.1 if share < 0.75 else 0.01)
         return self.rate
+
+
+CHOICES = {name: get_args(kind) for name, kind in get_type_hints(Recipe).items()}
+"""The values of each key that has a few only."""
+
+
+def check_samples(count: int, workers: int, batch: int) -> None:
+    """Raise TraceError if there are fewer samples than all workers take in a step."""
+    if workers * batch > count:
+        raise TraceError(
+            f"{count} samples for {workers} workers with {batch} each in a step",
+            "training.samples or the data",
+            f"at least {workers * batch}, or a smaller training.batch",
+        )

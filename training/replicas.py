@@ -1,4 +1,8 @@
-"""Separate parameters of each worker, where not all of them received everything.
+"""Separate parameters of each worker, where workers have different ones, and their updates.
+
+One model serves all workers: to compute a worker's gradients, its parameters are put into the model and the server's,
+which are the model's own, are restored afterwards (`Copies`). `Replicas` are for workers of which not all received
+everything; each then has separate buffers, too.
 
 With servers, parameters come back, and the servers' copies are the true ones. A worker computes with what it received:
 a lost parameter keeps its value (`stale`), or is zero, until the next one arrives. So errors do not add up.
@@ -13,24 +17,116 @@ separate batch-norm statistics, because those of other parameters would not fit.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from gradwire.training.backward.worker_gradients import Gradients, Loss, gradients_of_worker
-from gradwire.training.worker_copies import Copies, buffers_of, restore_buffers, slice_of
+from gradwire.training.backward.worker_gradients import Gradients, buffers_of, restore_buffers, sequential_gradients
+from gradwire.training.precision import Loss
+from gradwire.training.recipe import Recipe
+from gradwire.training.reducers.state import cloned
 
-MakeOptimizer = Callable[[list[Tensor]], torch.optim.Optimizer]
+MakeOptimizer = Callable[[list[Tensor]], Optimizer]
+
+
+def slice_of(step: tuple[tuple[Tensor, ...], Tensor], worker: int, workers: int) -> tuple[tuple[Tensor, ...], Tensor]:
+    """Return (inputs, targets) of one worker from those of all."""
+    inputs, targets = step
+    return tuple(tensor.chunk(workers)[worker] for tensor in inputs), targets.chunk(workers)[worker]
+
+
+def check_sgd(recipe: Recipe) -> None:
+    """Raise ValueError for another optimiser than SGD, which these functions do not implement."""
+    if recipe.optimizer != "sgd":
+        raise ValueError(f"optimizer = {recipe.optimizer!r} is not supported by this system; expected sgd")
+
+
+def clipped(gradients: Sequence[Tensor], most: float) -> list[Tensor]:
+    """Return gradients scaled down to a norm, of all of them together; 0: no clipping."""
+    if not most:
+        return list(gradients)
+    norm = float(torch.stack([gradient.norm() for gradient in gradients]).norm())
+    return [gradient * min(1.0, most / max(norm, 1e-30)) for gradient in gradients]
+
+
+def moves(
+    recipe: Recipe, values: Sequence[Tensor], gradients: Sequence[Tensor], velocity: Sequence[Tensor]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Return (moves, to be subtracted times the learning rate; new velocity), as `torch.optim.SGD` does.
+
+    velocity : the previous one; empty in the first step, and without momentum.
+    """
+    new_moves, new_velocity = [], []
+    for at, (value, gradient) in enumerate(zip(values, clipped(gradients, recipe.clip), strict=True)):
+        move = gradient + recipe.weight_decay * value
+        if recipe.momentum:
+            new_velocity.append(recipe.momentum * velocity[at] + move if velocity else move)
+            move = move + recipe.momentum * new_velocity[-1] if recipe.nesterov else new_velocity[-1]
+        new_moves.append(move)
+    return new_moves, new_velocity
+
+
+def descend(
+    optimizer: Optimizer, parameters: Sequence[Tensor], gradients: Iterable[Tensor], rate: float, clip: float
+) -> None:
+    """Update parameters by their gradients, scaled down to the norm `clip` unless it is 0."""
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient
+    if clip:
+        nn.utils.clip_grad_norm_(parameters, clip)
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.step()
+
+
+class Copies:
+    """The parameters of N workers, at first equal to the model's.
+
+    values : by worker, by parameter in the order of `model.parameters()`; tensors that may be changed in place.
+    """
+
+    def __init__(self, model: nn.Module, workers: int) -> None:
+        self.model = model
+        self.values = [[parameter.detach().clone() for parameter in model.parameters()] for _ in range(workers)]
+
+    @contextmanager
+    def of(self, worker: int) -> Iterator[None]:
+        """Put a worker's parameters into the model: `with copies.of(worker)`. Changes of buffers inside the context are
+        the model's."""
+        parameters = list(self.model.parameters())
+        originals = [parameter.data for parameter in parameters]
+        try:
+            for parameter, value in zip(parameters, self.values[worker], strict=True):
+                parameter.data = value
+            yield
+        finally:
+            for parameter, value in zip(parameters, originals, strict=True):
+                parameter.data = value
+
+    def gradients(
+        self, worker: int, loss: Loss, inputs: tuple[Tensor, ...], targets: Tensor
+    ) -> tuple[float, list[Tensor]]:
+        """Return (loss, gradients) of one worker's samples at its own parameters."""
+        with self.of(worker):
+            losses, gradients = sequential_gradients(self.model, loss, inputs, targets, 1)
+        return losses[0], gradients[0]
+
+    def state_dict(self) -> list[list[Tensor]]:
+        return cloned(self.values)  # type: ignore[no-any-return]
+
+    def load_state_dict(self, saved: Sequence[Sequence[Tensor]]) -> None:
+        for row, saved_row in zip(self.values, saved, strict=True):
+            for value, saved_value in zip(row, saved_row, strict=True):
+                value.copy_(saved_value)
 
 
 class Replicas(Copies):
     """N copies of a model's parameters and buffers.
 
-    Attributes
-    ----------
     buffers : by worker, by name.
     optimizers : one per worker, if workers make their own updates.
     """
@@ -38,7 +134,7 @@ class Replicas(Copies):
     def __init__(self, model: nn.Module, workers: int) -> None:
         super().__init__(model, workers)
         self.buffers = [buffers_of(model) for _ in range(workers)]
-        self.optimizers: list[torch.optim.Optimizer] = []
+        self.optimizers: list[Optimizer] = []
 
     def with_optimizers(self, make: MakeOptimizer, state: dict[str, Any]) -> None:
         """Give every worker an optimiser in the given state."""
@@ -47,20 +143,14 @@ class Replicas(Copies):
             optimizer.load_state_dict(copy.deepcopy(state))
 
     def answers(self, loss: Loss, inputs: tuple[Tensor, ...], targets: Tensor) -> tuple[list[float], Gradients]:
-        """Return the loss and the gradients of each worker at its own parameters; arguments as in `of_each_in_turn`."""
-        losses: list[float] = []
-        gradients: list[list[Tensor]] = []
+        """Return the loss and the gradients of each worker at its own parameters; arguments as in
+        `sequential_gradients`."""
         count = len(self.values)
-        for worker in range(count):
-            worker_loss, worker_gradients = gradients_of_worker(
-                self, worker, loss, *slice_of((inputs, targets), worker, count)
-            )
-            losses.append(worker_loss)
-            gradients.append(worker_gradients)
+        results = [self.gradients(worker, loss, *slice_of((inputs, targets), worker, count)) for worker in range(count)]
         for name, value in self.model.named_buffers():
             stacked = torch.stack([buffers[name] for buffers in self.buffers])
             value.copy_(stacked.mean(dim=0) if stacked.is_floating_point() else stacked[0])
-        return losses, gradients
+        return [loss for loss, _ in results], [gradients for _, gradients in results]
 
     def pull(self, masks: Sequence[Sequence[Tensor | None]], fill: Literal["stale", "zero"]) -> None:
         """Copy the model's parameters to the workers, as far as they arrived.
@@ -83,15 +173,13 @@ class Replicas(Copies):
 
         means : N of them, or one that all workers share.
         """
-        for number, (worker_values, optimizer) in enumerate(zip(self.values, self.optimizers, strict=True)):
-            for parameter, mean in zip(worker_values, means[number if len(means) > 1 else 0], strict=True):
-                parameter.grad = mean.clone() if len(means) == 1 else mean
-            if clip:
-                nn.utils.clip_grad_norm_(worker_values, clip)
-            for group in optimizer.param_groups:
-                group["lr"] = rate
-            optimizer.step()
-        self._mean_into_model()
+        for number, (values, optimizer) in enumerate(zip(self.values, self.optimizers, strict=True)):
+            # clipping scales gradients in place
+            mean = (tensor.clone() for tensor in means[0]) if len(means) == 1 else means[number]
+            descend(optimizer, values, mean, rate, clip)
+        with torch.no_grad():
+            for parameter, copies in zip(self.model.parameters(), zip(*self.values, strict=True), strict=True):
+                parameter.copy_(torch.stack(copies).mean(dim=0))
 
     def together(self) -> None:
         """Give all workers the parameters and buffers of the model."""
@@ -122,23 +210,14 @@ class Replicas(Copies):
             self.buffers[worker] = buffers_of(self.model)
             restore_buffers(self.model, statistics)
 
-    def all_of_it(self) -> dict[str, Any]:
-        return {
-            "values": self.state_dict(),
-            "buffers": [{name: value.clone() for name, value in buffers.items()} for buffers in self.buffers],
-            "optimizers": [copy.deepcopy(optimizer.state_dict()) for optimizer in self.optimizers],
-        }
+    def state_dict(self) -> Any:
+        optimizers = [copy.deepcopy(optimizer.state_dict()) for optimizer in self.optimizers]
+        return {"values": super().state_dict(), "buffers": cloned(self.buffers), "optimizers": optimizers}
 
-    def go_on_from(self, saved: dict[str, Any], make: MakeOptimizer) -> None:
+    def resume(self, saved: dict[str, Any], make: MakeOptimizer) -> None:
+        """Resume from a state, with optimisers like those that `make` returns."""
         self.load_state_dict(saved["values"])
-        self.buffers = [{name: value.clone() for name, value in buffers.items()} for buffers in saved["buffers"]]
-        self.optimizers = [
-            make(worker_values) for worker_values, _ in zip(self.values, saved["optimizers"], strict=False)
-        ]
+        self.buffers = cloned(saved["buffers"])
+        self.optimizers = [make(values) for values, _ in zip(self.values, saved["optimizers"], strict=False)]
         for optimizer, state in zip(self.optimizers, saved["optimizers"], strict=True):
             optimizer.load_state_dict(copy.deepcopy(state))
-
-    def _mean_into_model(self) -> None:
-        with torch.no_grad():
-            for parameter, copies in zip(self.model.parameters(), zip(*self.values, strict=True), strict=True):
-                parameter.copy_(torch.stack(copies).mean(dim=0))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -28,16 +28,15 @@ from gradwire.training.data import Dealer, Images, Text
 from gradwire.training.devices import CPU, Stopwatch, random_states, restore_random_states, to_device
 from gradwire.training.exchange.exchange import Exchange, ExchangeStats
 from gradwire.training.exchange.lossy_ring import lossless_all_reduce
-from gradwire.training.loss_replay.loss_recording import RecordedLossNetwork, is_stateful
-from gradwire.training.loss_replay.result_loss_network import ResultLossNetwork
-from gradwire.training.networks.builtin_networks import Ideal, Network
+from gradwire.training.networks.builtin_networks import Ideal
+from gradwire.training.networks.network_interface import Network, ReplayNetwork, is_stateful
 from gradwire.training.precision import Loss, check_precision, in_precision
 from gradwire.training.recipe import Recipe as Recipe  # re-exported
 from gradwire.training.reducers.base import Reducer
 from gradwire.training.reducers.none import Dense
-from gradwire.training.replicas import Replicas
-from gradwire.training.trainer_validation import check_model, check_network, check_reducer
-from gradwire.training.user_code.return_value_checks import in_step
+from gradwire.training.reducers.state import cloned
+from gradwire.training.replicas import Replicas, descend
+from gradwire.training.value_checks import check_model, check_network, check_reducer, in_step
 
 
 @dataclass(frozen=True)
@@ -53,8 +52,8 @@ class StepRow:
     time_ps : duration of the step's exchange; `clock_ps` is the sum over all steps so far.
     apart_max, apart_rms : distance of the workers' parameters from their mean after the step, maximum and root mean
         square over workers and parameters; 0 if all are equal.
-    pulled_bytes : payload that servers sent back to all workers (`gradwire.training.exchange.exchange.answer_bytes` and
-        the systems in `gradwire.training.systems`); 0 in a ring.
+    pulled_bytes : payload that servers sent back to all workers, see
+        `gradwire.training.exchange.exchange_stats.answer_bytes` and `gradwire.training.systems`; 0 in a ring.
     """
 
     step: int
@@ -107,6 +106,10 @@ class Trainer:
     """Trains a model on data according to a recipe, on the model's device. Call `step`, or iterate over `run`; training
     can stop and continue at any step."""
 
+    state_key: ClassVar[str] = ""
+    """Key of a subclass's own attributes, `state_names`, in a checkpoint."""
+    state_names: ClassVar[tuple[str, ...]] = ()
+
     def __init__(
         self,
         model: nn.Module,
@@ -119,13 +122,12 @@ class Trainer:
     ) -> None:
         """Validate the parts and put them together.
 
-        recorded : on a GPU, record the first step as a CUDA graph and replay it
-            (`gradwire.training.backward.cuda_graph`); for models and losses in which Python decides nothing from step
-            to step.
+        recorded : on a GPU, record the first step as a CUDA graph and replay it; for models and losses in which Python
+            decides nothing from step to step.
 
         Raises ScenarioError if an argument has the wrong type; a model has no parameters, frozen ones, or others than
-        float32; the network is a `gradwire.training.loss_replay.loss_recording.RecordedLossNetwork` of a different
-        training run. Raises ValueError if the arguments do not go together.
+        float32; the network repeats the losses of a different training run. Raises ValueError if the arguments do not
+        go together.
         """
         self.model = check_model(model, "Trainer(model)")
         if isinstance(data, type) or not (hasattr(data, "batch") and hasattr(data, "__len__")):  # may be user-defined
@@ -144,20 +146,8 @@ class Trainer:
         self.watch = Stopwatch(self.device, waits=recipe.encode_time == "measured")
         self.dealer = Dealer(data, recipe.workers, recipe.batch, recipe.data_seed, self.device)
         self.infos = tensors_of(model)
-        self.exchange = Exchange(
-            reducer,
-            self.infos,
-            recipe.workers,
-            recipe.seed,
-            recipe.fill,
-            recipe.payload,
-            recipe.feed_back,
-            recipe.collective,
-            recipe.bucket,
-            recipe.pull_fill,
-            recipe.encode_time,
-            self.device,
-        )
+        shared = {name: getattr(recipe, name) for name in EXCHANGE_KEYS}
+        self.exchange = Exchange(reducer, self.infos, device=self.device, **shared)
         fastest = FastestGradients(model, recipe.workers, recorded)
         self.gradients: ComputeGradients = fastest
         self.slower = fastest.slower
@@ -173,10 +163,8 @@ class Trainer:
         """Share lost in the last step, by push and tensor; the mean is `StepRow.lost`."""
         self.senders: Sequence[int] = range(recipe.workers)
         """Worker of each row of `lost`. All workers push once in a step, in order, unless a system does otherwise."""
-        if isinstance(self.network, RecordedLossNetwork | ResultLossNetwork):
-            self.network.compare(
-                recipe.workers, recipe.payload, recipe.collective, recipe.steps, self.infos, self.exchange.reducer
-            )
+        if isinstance(self.network, ReplayNetwork):
+            self.network.compare(recipe, self.infos, self.exchange.reducer)
 
     def step(self) -> StepRow:
         """Run one step of all workers. It may be one beyond `Recipe.steps`, where `run` ends; see `Recipe.rate_at`.
@@ -192,39 +180,34 @@ class Trainer:
         self._update(means, sent, number)
         self.server_ns += sent.server_ns + self.watch() - began
         self.encode_ns += sent.encode_ns
-        apart = (0.0, 0.0) if self.replicas is None else self.replicas.apart()
-        self.done += 1
-        self.clock_ps += sent.time_ps
-        self.sent_bytes += sum(sent.nbytes)
-        self.pulled_bytes += sent.pulled_bytes
-        self.lost = sent.lost
+        apart_max, apart_rms = (0.0, 0.0) if self.replicas is None else self.replicas.apart()
         numel = sum(info.numel for info in self.infos) * recipe.workers
-        lost = sum(share * info.numel for row in sent.lost for share, info in zip(row, self.infos, strict=True)) / numel
         back = sum(int((~mask).sum()) for row in sent.pulled for mask in row if mask is not None) / numel
-        return StepRow(
-            number,
-            sum(losses) / len(losses),
-            sum(sent.nbytes),
-            lost,
-            sent.time_ps,
-            self.clock_ps,
-            recipe.rate_at(number),
-            *apart,
-            back,
-            sent.encode_ps,
-            sent.decode_ps,
-            sent.pulled_bytes,
-        )
+        more = {"apart_max": apart_max, "apart_rms": apart_rms, "lost_back": back}
+        more |= {"encode_ps": sent.encode_ps, "decode_ps": sent.decode_ps}
+        loss = sum(losses) / len(losses)
+        return self.finish_step(loss, sum(sent.nbytes), sent.pulled_bytes, sent.time_ps, sent.lost, **more)
+
+    def finish_step(
+        self, loss: float, sent_bytes: int, pulled_bytes: int, time_ps: int, lost: list[list[float]], **more: Any
+    ) -> StepRow:
+        """Count a step and return its row. `lost`: share lost, by push and tensor. `more`: further columns."""
+        number, self.lost = self.done, lost
+        self.done += 1
+        self.clock_ps += time_ps
+        self.sent_bytes += sent_bytes
+        self.pulled_bytes += pulled_bytes
+        share = sum(share * info.numel for row in lost for share, info in zip(row, self.infos, strict=True))
+        share /= sum(info.numel for info in self.infos) * self.recipe.workers
+        rate, more = self.recipe.rate_at(number), {**more, "pulled_bytes": pulled_bytes}
+        return StepRow(number, loss, sent_bytes, share, time_ps, self.clock_ps, rate, **more)
 
     def _optimizer(self, parameters: list[Tensor]) -> torch.optim.Optimizer:
-        recipe = self.recipe
+        recipe, decay = self.recipe, self.recipe.weight_decay
         if recipe.optimizer == "adamw":
-            return torch.optim.AdamW(
-                parameters, recipe.rate, recipe.betas, recipe.epsilon, weight_decay=recipe.weight_decay
-            )
-        return torch.optim.SGD(
-            parameters, recipe.rate, recipe.momentum, weight_decay=recipe.weight_decay, nesterov=recipe.nesterov
-        )
+            return torch.optim.AdamW(parameters, recipe.rate, recipe.betas, recipe.epsilon, weight_decay=decay)
+        momentum, nesterov = recipe.momentum, recipe.nesterov
+        return torch.optim.SGD(parameters, recipe.rate, momentum, weight_decay=decay, nesterov=nesterov)
 
     def _update(self, means: list[Tensor], sent: ExchangeStats, number: int) -> None:
         """Apply the update of a step, once for all workers or separately for each."""
@@ -237,13 +220,7 @@ class Trainer:
         if ring and self.replicas is not None:
             self.replicas.update(sent.views or [means], rate, recipe.clip)
         else:
-            for parameter, mean in zip(self.model.parameters(), means, strict=True):
-                parameter.grad = mean
-            if recipe.clip:
-                nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip)
-            for group in self.optimizer.param_groups:
-                group["lr"] = rate
-            self.optimizer.step()
+            descend(self.optimizer, list(self.model.parameters()), means, rate, recipe.clip)
             if self.replicas is not None:
                 self.replicas.pull(sent.pulled, recipe.pull_fill)
         if self.replicas is not None and recipe.resync and (number + 1) % recipe.resync == 0:
@@ -322,20 +299,17 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that a later process needs to resume exactly, with tensors copied."""
+        own = {self.state_key: {name: cloned(getattr(self, name)) for name in self.state_names}}
         return {
             "recipe": asdict(self.recipe),
-            "done": self.done,
-            "clock_ps": self.clock_ps,
-            "sent_bytes": self.sent_bytes,
-            "pulled_bytes": self.pulled_bytes,
-            "encode_ns": self.encode_ns,
-            "server_ns": self.server_ns,
-            "model": {name: value.clone() for name, value in self.model.state_dict().items()},
+            **{name: getattr(self, name) for name in COUNTERS},
+            "model": cloned(self.model.state_dict()),
             "optimizer": deepcopy(self.optimizer.state_dict()),
             "exchange": self.exchange.state_dict(),
             "network": self.network.state_dict(),
-            "replicas": None if self.replicas is None else self.replicas.all_of_it(),
+            "replicas": None if self.replicas is None else self.replicas.state_dict(),
             "drawn": random_states(self.device),
+            **(own if self.state_names else {}),
         }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
@@ -361,11 +335,9 @@ class Trainer:
             raise ScenarioError(f"does not fit ({first_line})", where, expected) from error
 
     def take_over(self, saved: dict[str, Any]) -> None:
-        """Load a state that is already on this device; systems override this."""
-        self.done, self.clock_ps, self.sent_bytes = saved["done"], saved["clock_ps"], saved["sent_bytes"]
-        self.pulled_bytes, self.encode_ns, self.server_ns = (
-            saved[name] for name in ("pulled_bytes", "encode_ns", "server_ns")
-        )
+        """Load a state that is already on this device, and used by nothing else; systems override this."""
+        for name in COUNTERS:
+            setattr(self, name, saved[name])
         self.model.load_state_dict(saved["model"])
         self.optimizer.load_state_dict(saved["optimizer"])
         self.exchange.load_state_dict(saved["exchange"])
@@ -374,4 +346,16 @@ class Trainer:
         self.replicas = None
         if saved["replicas"] is not None:
             self.replicas = Replicas(self.model, self.recipe.workers)
-            self.replicas.go_on_from(saved["replicas"], self._optimizer)
+            self.replicas.resume(saved["replicas"], self._optimizer)
+        for name in self.state_names:
+            now, value = getattr(self, name), saved[self.state_key][name]
+            if isinstance(now, Tensor):
+                now.copy_(value)
+            else:
+                setattr(self, name, value)
+
+
+EXCHANGE_KEYS = ("workers", "seed", "fill", "payload", "feed_back", "collective", "bucket", "pull_fill", "encode_time")
+"""Hyperparameters that an exchange takes over."""
+COUNTERS = ("done", "clock_ps", "sent_bytes", "pulled_bytes", "encode_ns", "server_ns")
+"""Numbers in a checkpoint."""

@@ -86,7 +86,7 @@ def steps_of(run: PlannedRun) -> int:
 
 def held_out_samples(table: Training) -> int:
     """Return the number of held-out samples of an evaluation: pictures, or spans of a text."""
-    from gradwire.training.training_checks import model_kind
+    from gradwire.training.scenario_checks import model_kind
 
     kind = model_kind(table)
     if kind.task == "images":
@@ -120,7 +120,7 @@ def _time_steps(run: PlannedRun, data_by_shape: dict[tuple[object, ...], Images 
     from gradwire.studies.training.run import network_of
     from gradwire.training.build import data_of, device_of, trainer_of
     from gradwire.training.devices import deterministic
-    from gradwire.training.training_checks import table_of
+    from gradwire.training.scenario_checks import table_of
 
     tables: Json = _tables(run.scenario)
     count = run.scenario.job[0].workers * _table(run).batch

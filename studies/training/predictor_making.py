@@ -139,8 +139,8 @@ def _trainers(plan: PredictorPlan) -> list[tuple[str, int, Callable[[], Trainer]
 
     from gradwire.scenarios.schema.job.training import Training
     from gradwire.training.data import Images, Text, images, text
+    from gradwire.training.scenario_checks import model_kind
     from gradwire.training.trainer import Recipe, Trainer
-    from gradwire.training.training_checks import model_kind
 
     kinds = {name: model_kind(Training(model=name)) for name in plan.models}
     data: dict[str, Images | Text] = {}
@@ -159,7 +159,7 @@ def _trainers(plan: PredictorPlan) -> list[tuple[str, int, Callable[[], Trainer]
 
 
 def _sample(kind: str, trainer: Trainer, seed: int, on_progress: ProgressCallback) -> Any:
-    from gradwire.training.parameter_server.parameter_samples import sample_blocks, sample_scalars
+    from gradwire.training.parameter_server.predictor_fitting import sample_blocks, sample_scalars
 
     return (sample_blocks if kind == "mp2" else sample_scalars)(trainer, seed, on_progress)
 

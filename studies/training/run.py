@@ -83,8 +83,7 @@ def train(
     from gradwire.training.build import check_layers_match, data_of, device_of, trainer_of
     from gradwire.training.devices import describe_device, deterministic
     from gradwire.training.loss_replay.loss_recording import LossRecording
-    from gradwire.training.resume_checks import check_resumable, inputs_of
-    from gradwire.training.training_checks import needs_matching_layers, table_of
+    from gradwire.training.scenario_checks import check_resumable, inputs_of, needs_matching_layers, table_of
 
     scenario = as_scenario(scenario, "train(scenario)")
     threads = require_integer(threads, "train(threads)", 1, ScenarioError)
@@ -132,12 +131,12 @@ def check_trainings(variants: Iterable[Scenario]) -> None:
         if (table := variant.training) is None:
             continue
         from gradwire.scenarios.schema.job.training import UserReducer
-        from gradwire.training.training_checks import (
+        from gradwire.training.scenario_checks import (
             check_prerequisites,
             model_kind,  # lazy: scenarios without training should not load it
             needs_matching_layers,
         )
-        from gradwire.training.user_code.user_model import is_own
+        from gradwire.training.user_code import is_own
 
         model_kind(table, variant.folder)
         needs_device = table.device not in ("cpu", "auto")
@@ -246,7 +245,7 @@ def _train(
 def _replay_details(scenario: Scenario) -> dict[str, Any]:
     """Return the source of a replay, and its network settings without effect."""
     from gradwire.scenarios.schema.job.training import ReplayedLosses
-    from gradwire.training.loss_replay.replay_compatibility import settings_without_effect
+    from gradwire.training.loss_replay.recorded_run import settings_without_effect
 
     network = None if scenario.training is None else scenario.training.network
     if not isinstance(network, ReplayedLosses):

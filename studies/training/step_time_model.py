@@ -166,8 +166,8 @@ def scale_tensors(infos: Sequence[TensorInfo], nbytes: float) -> list[TensorInfo
 
 def _tensors(scenario: Scenario) -> list[TensorInfo]:
     """Return the tensors of the scenario's model."""
+    from gradwire.training.scenario_checks import model_kind, table_of
     from gradwire.training.trainer import tensors_of
-    from gradwire.training.training_checks import model_kind, table_of
 
     return tensors_of(model_kind(table_of(scenario), scenario.folder).build(CLASSES))
 

@@ -60,3 +60,9 @@ def pushed_round(layout: RingLayout, step: int = 0) -> Pushed:
     infos = [TensorInfo(f"t{n}", (numel,), numel, "float32", n) for n, numel in enumerate(layout.numels)]
     encoded = [[Encoded((torch.ones(info.numel),)) for info in infos] for _ in range(layout.workers)]
     return Pushed(step, 0, layout.payload, infos, encoded, layout)
+
+
+def with_loss(trainer, loss):
+    """The trainer with another loss: (model, inputs, targets) -> the loss of each sample."""
+    trainer.loss = loss
+    return trainer

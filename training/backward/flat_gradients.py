@@ -14,10 +14,10 @@ from itertools import accumulate, pairwise
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
+from gradwire.training.lazy_torch import torch
 from gradwire.training.reducers.state import State, flat
 
 if TYPE_CHECKING:
-    import torch
     from torch import Generator, Tensor
 
     from gradwire.traces.trace import TensorInfo
@@ -46,8 +46,6 @@ class StackedGradients(Sequence[list["Tensor"]]):
 
 def matrix_of(gradients: Sequence[Sequence[Tensor]]) -> Tensor:
     """Return gradients of N workers and T tensors as float32 (N, P)."""
-    import torch
-
     if isinstance(gradients, StackedGradients):
         return gradients.matrix.float()
     return torch.stack([torch.cat([flat(gradient) for gradient in worker_gradients]) for worker_gradients in gradients])
@@ -59,7 +57,7 @@ class EncodedModels(NamedTuple):
     sent : decoded, (N, P).
     nbytes : payload of each worker, N numbers.
     answer : bytes with which a server answers one worker; None if they depend on the mean
-        (`gradwire.training.exchange.exchange.answer_bytes`).
+        (`gradwire.training.exchange.exchange_stats.answer_bytes`).
     """
 
     sent: Tensor
@@ -91,21 +89,15 @@ class FlatGradients:
     @cached_property
     def owners(self) -> Tensor:
         """The number of each element's tensor, (P,)."""
-        import torch
-
         numels = torch.tensor([info.numel for info in self.infos])
         return torch.arange(len(self.infos)).repeat_interleave(numels).to(self.device)
 
     @cached_property
     def _last(self) -> Tensor:
-        import torch
-
         return torch.tensor([end - 1 for _, end in self.bounds], device=self.device)
 
     def counts(self, chosen: Tensor) -> Tensor:
         """Return the number of chosen elements of each tensor, (R, T), given a mask (R, P)."""
-        import torch
-
         until = chosen.int().cumsum(1)[:, self._last]
         return torch.diff(until, dim=1, prepend=until.new_zeros(len(until), 1))
 
@@ -116,8 +108,6 @@ class FlatGradients:
     def largest(self, sizes: Tensor, counts: Sequence[int]) -> Tensor:
         """Return the positions in (N x P,) of the `counts` largest elements of each tensor in each row, in any
         order."""
-        import torch
-
         rows, width = sizes.shape
         columns = [
             sizes[:, begin:end].topk(count, sorted=False).indices + begin

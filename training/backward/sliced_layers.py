@@ -60,11 +60,19 @@ class _PerWorkerWeights(torch.autograd.Function):
         return ctx.layer.backward(x, weight, match_memory_format(gradients[0], x), ctx.needs_input_grad[0]), None, None
 
 
-class _Convolution:
+class _Layer:
+    """A layer with per-worker gradients, which `backward` passes to `keep`."""
+
+    def __init__(self, module: Any, workers: int, keep: Keep) -> None:
+        self.module, self.workers, self.keep = module, workers, keep
+
+
+class _Convolution(_Layer):
     """A convolution of any dimension with per-worker gradients. `padding`: zeros on both sides of each dimension."""
 
     def __init__(self, module: Any, workers: int, keep: Keep, padding: Sequence[int]) -> None:
-        self.module, self.workers, self.keep, self.padding = module, workers, keep, padding
+        super().__init__(module, workers, keep)
+        self.padding = padding
         self.more = (module.stride, padding, module.dilation, False, [0] * len(padding), module.groups)
 
     def forward(self, x: Tensor, weight: Tensor) -> Tensor:
@@ -79,12 +87,8 @@ class _Convolution:
             weights = kernels.weight_gradients_per_worker(x, gradient, self.workers, side, stride, self.padding[0])
         else:
             slices = zip(x.chunk(self.workers), gradient.chunk(self.workers), strict=True)
-            weights = torch.stack(
-                [
-                    torch.ops.aten.convolution_backward(g, inputs, weight, None, *self.more, (False, True, False))[1]
-                    for inputs, g in slices
-                ]
-            )
+            back, only_weights = torch.ops.aten.convolution_backward, (False, True, False)
+            weights = torch.stack([back(g, part, weight, None, *self.more, only_weights)[1] for part, g in slices])
         self.keep(module.weight, weights)
         if module.bias is not None:
             spatial = tuple(range(2, x.dim()))
@@ -124,12 +128,7 @@ def padded(module: Any, x: Tensor) -> tuple[Tensor, list[int]]:
     return functional.pad(x, padding, mode=mode), [0] * len(sides)
 
 
-class _Linear:
-    """A linear layer with per-worker gradients."""
-
-    def __init__(self, module: nn.Linear, workers: int, keep: Keep) -> None:
-        self.module, self.workers, self.keep = module, workers, keep
-
+class _Linear(_Layer):
     def forward(self, x: Tensor, weight: Tensor) -> Tensor:
         return functional.linear(x, weight, cast_bias(self.module.bias, weight))
 
@@ -141,20 +140,14 @@ class _Linear:
         return gradient @ weight if of_input else None
 
 
-class _Embedding:
-    """An embedding with per-worker gradients."""
-
-    def __init__(self, module: nn.Embedding, workers: int, keep: Keep) -> None:
-        self.module, self.workers, self.keep = module, workers, keep
-
+class _Embedding(_Layer):
     def forward(self, x: Tensor, weight: Tensor) -> Tensor:
         return functional.embedding(x, weight)
 
     def backward(self, x: Tensor, weight: Tensor, gradient: Tensor, of_input: bool) -> None:
         gradients = gradient.new_zeros(self.workers, *weight.shape)
-        for worker_gradient, tokens, g in zip(
-            gradients, x.chunk(self.workers), gradient.chunk(self.workers), strict=True
-        ):
+        slices = zip(gradients, x.chunk(self.workers), gradient.chunk(self.workers), strict=True)
+        for worker_gradient, tokens, g in slices:
             worker_gradient.index_add_(0, tokens.reshape(-1), g.reshape(-1, g.shape[-1]))
         if self.module.padding_idx is not None:
             gradients[:, self.module.padding_idx] = 0
@@ -188,32 +181,28 @@ def _batch_norm(module: Any, x: Tensor, workers: int, keep: Keep) -> Tensor:
         _copies(parameter, workers, keep) if isinstance(parameter, nn.Parameter) else [parameter] * workers
         for parameter in (module.weight, module.bias)
     )
-    if not module.training:
-        mean, var = module.running_mean, module.running_var
-        parts = [
-            functional.batch_norm(samples, mean, var, w, b, False, 0.0, module.eps)
-            for samples, w, b in zip(x.chunk(workers), weight, bias, strict=True)
-        ]
-        return torch.cat(parts)
-    parts, means, variances = [], [], []
-    for samples, w, b in zip(x.chunk(workers), weight, bias, strict=True):
-        if module.track_running_stats:
-            mean, var = module.running_mean.clone(), module.running_var.clone()
-            means.append(mean)
-            variances.append(var)
-        else:
-            mean = var = None
+    slices = list(zip(x.chunk(workers), weight, bias, strict=True))
+    running = [(module.running_mean, module.running_var)] * workers
+    if module.training and module.track_running_stats:
+        running = [(mean.clone(), variance.clone()) for mean, variance in running]
+    elif module.training:
+        running = [(None, None)] * workers
+    momentum = 0.0
+    if module.training:
         momentum = module.momentum if module.momentum is not None else 1 / (int(module.num_batches_tracked) + 1)
-        parts.append(functional.batch_norm(samples, mean, var, w, b, True, momentum, module.eps))
-    if means:
+    parts = [
+        functional.batch_norm(samples, *statistics, w, b, module.training, momentum, module.eps)
+        for (samples, w, b), statistics in zip(slices, running, strict=True)
+    ]
+    if module.training and module.track_running_stats:
         module.num_batches_tracked += 1
+        means, variances = zip(*running, strict=True)
         module.running_mean.copy_(torch.stack(means).mean(dim=0))
         module.running_var.copy_(torch.stack(variances).mean(dim=0))
     return torch.cat(parts)
 
 
 def _fused_batch_norm(kernels: Any, module: Any, x: Tensor, workers: int, keep: Keep) -> Tensor:
-    """Do the same by kernels for GPUs."""
     values = x.numel() // x.shape[1] // workers
 
     def seen(mean: Tensor, variance: Tensor) -> None:

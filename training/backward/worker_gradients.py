@@ -17,27 +17,57 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.training.backward.cuda_graph import RecordedGraph
+from gradwire.training.backward.flat_gradients import StackedGradients
 from gradwire.training.backward.sliced_layers import FORWARDS
 from gradwire.training.devices import random_states, restore_random_states
 from gradwire.training.precision import Loss, exact
-from gradwire.training.worker_copies import Buffers, Copies, buffers_of, merge_buffers, restore_buffers
 
+Buffers = dict[str, Tensor]
+"""Buffers of a model by name, such as running statistics of a batch norm."""
 Gradients = Sequence[list[Tensor]]
 """By worker, by parameter, in the order of `model.parameters()`."""
-
-
+ComputeGradients = Callable[[Loss, tuple[Tensor, ...], Tensor], tuple[list[float], Gradients]]
+"""(loss, inputs, targets) -> the loss and the gradients of each worker."""
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 """Normalisations over all samples of a worker."""
 SEQUENTIAL_SAMPLES = 8
 """Samples per worker from which on a processor is no slower one worker after the other; measured with ResNets and a GPT
 (`gradwire bench training`)."""
+WARMUP_RUNS = 3
+"""Runs of a step before recording, in which libraries initialise themselves [torch]."""
+
+
+def buffers_of(model: nn.Module) -> Buffers:
+    """Return a copy of a model's buffers."""
+    return {name: value.clone() for name, value in model.named_buffers()}
+
+
+def restore_buffers(model: nn.Module, buffers: Buffers) -> None:
+    """Restore a model's buffers."""
+    for name, value in model.named_buffers():
+        value.copy_(buffers[name])
+
+
+def merge_buffers(model: nn.Module, before: Buffers, after: Sequence[Buffers], workers: int) -> None:
+    """Set a model's buffers to `before` plus an N-th of each worker's change. With all N workers it is the mean of
+    their buffers, as in synchronous training; integer counters take the last worker's value. Values that are equal for
+    all workers stay so to the bit."""
+    for name, value in model.named_buffers():
+        values = [buffers[name] for buffers in after]
+        if not value.is_floating_point():
+            value.copy_(values[-1])
+        elif len(values) < workers:
+            value.copy_(before[name] + sum(buffers - before[name] for buffers in values) / workers)
+        elif all(torch.equal(buffers, values[0]) for buffers in values):
+            value.copy_(values[0])
+        else:
+            value.copy_(torch.stack(values).mean(dim=0))
 
 
 def sequential_gradients(
@@ -61,7 +91,8 @@ def sequential_gradients(
             check_norms(model, loss, batch[:-1], batch[-1])
             raise
         worker_gradients = torch.autograd.grad(mean, parameters, allow_unused=True)
-        gradients.append([_or_zero(gradient, p) for gradient, p in zip(worker_gradients, parameters, strict=True)])
+        pairs = zip(worker_gradients, parameters, strict=True)
+        gradients.append([torch.zeros_like(p) if gradient is None else gradient for gradient, p in pairs])
         losses.append(float(mean.detach()))
         if workers > 1:
             after.append(buffers_of(model))
@@ -69,15 +100,6 @@ def sequential_gradients(
     if workers > 1:
         merge_buffers(model, before, after, workers)
     return losses, gradients
-
-
-def gradients_of_worker(
-    copies: Copies, worker: int, loss: Loss, inputs: tuple[Tensor, ...], targets: Tensor
-) -> tuple[float, list[Tensor]]:
-    """Return (loss, gradients) of one worker's samples at its own parameters."""
-    with copies.of(worker):
-        losses, gradients = sequential_gradients(copies.model, loss, inputs, targets, 1)
-    return losses[0], gradients[0]
 
 
 def check_norms(model: nn.Module, loss: Loss, inputs: tuple[Tensor, ...], targets: Tensor) -> None:
@@ -94,11 +116,9 @@ def check_norms(model: nn.Module, loss: Loss, inputs: tuple[Tensor, ...], target
             hook.remove()
     for name, batch in seen:
         if batch.numel() == batch.shape[1]:
-            raise ScenarioError(
-                f"gives the batch norm {name} one value per channel, {tuple(batch.shape)}: nothing to normalise over",
-                "training.batch",
-                "at least two samples per worker, or larger pictures (training.size)",
-            )
+            what = f"gives the batch norm {name} one value per channel, {tuple(batch.shape)}: nothing to normalise over"
+            expected = "at least two samples per worker, or larger pictures (training.size)"
+            raise ScenarioError(what, "training.batch", expected)
 
 
 class JointGradients:
@@ -109,11 +129,7 @@ class JointGradients:
         self.modules = {module for module in model.modules() if type(module) in FORWARDS}
         supported = {id(p) for module in self.modules for p in module.parameters(recurse=False)}
         self.missing = [name for name, p in model.named_parameters() if id(p) not in supported]
-
-    @property
-    def possible(self) -> bool:
-        """True if all parameters belong to supported layers."""
-        return not self.missing
+        """Parameters of unsupported layers."""
 
     def __call__(self, loss: Loss, inputs: tuple[Tensor, ...], targets: Tensor) -> tuple[list[float], Gradients]:
         """Return the loss and the gradients of each worker; arguments as in `sequential_gradients`."""
@@ -130,10 +146,8 @@ class JointGradients:
             losses.sum().backward()
         for parameter in parameters:
             parameter.grad = None
-        by_parameter = [gradients.get(id(p)) for p in parameters]
         return losses.detach(), [
-            p.new_zeros(self.workers, *p.shape) if gradient is None else gradient
-            for gradient, p in zip(by_parameter, parameters, strict=True)
+            gradients[id(p)] if id(p) in gradients else p.new_zeros(self.workers, *p.shape) for p in parameters
         ]
 
     @contextmanager
@@ -146,8 +160,8 @@ class JointGradients:
             gradients[id(parameter)] = gradient if earlier is None else earlier + gradient
 
         for module in self.modules:
-            forward = FORWARDS[type(module)]
-            module.forward = _bound(forward, module, self.workers, keep)  # type: ignore[method-assign]
+            forward = partial(FORWARDS[type(module)], module, workers=self.workers, keep=keep)
+            module.forward = forward  # type: ignore[method-assign]
         try:
             yield
         finally:
@@ -155,16 +169,59 @@ class JointGradients:
                 del module.forward  # uncovers the class's own
 
 
-def _bound(forward: Any, module: nn.Module, workers: int, keep: Any) -> Callable[[Tensor], Tensor]:
-    return lambda x: forward(module, x, workers, keep)
+class RecordedGraph:
+    """The gradients of N workers by one forward and one backward pass, recorded as a CUDA graph and replayed.
 
+    Separating eight workers' gradients takes some thousand small operations. A GPU computes each in microseconds, and
+    waits ten times as long for Python to launch the next. A graph launches them all at once; the operations are the
+    same, so the bits are the same. Python code in between runs only during recording: this suits built-in models and
+    losses, of which that is known to be harmless.
 
-def _or_zero(gradient: Tensor | None, parameter: Tensor) -> Tensor:
-    return torch.zeros_like(parameter) if gradient is None else gradient
+    model : its parameters must stay at their addresses. stacked : the function to record, `JointGradients.stacked`.
+    """
 
+    def __init__(self, model: nn.Module, stacked: Callable[..., tuple[Tensor, list[Tensor]]]) -> None:
+        self.model, self.stacked = model, stacked
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self._inputs: tuple[Tensor, ...] = ()
+        self._losses = self._matrix = torch.empty(0)
 
-ComputeGradients = Callable[[Loss, tuple[Tensor, ...], Tensor], tuple[list[float], Gradients]]
-"""(loss, inputs, targets) -> the loss and the gradients of each worker."""
+    def __call__(self, loss: Loss, inputs: tuple[Tensor, ...], targets: Tensor) -> tuple[list[float], Gradients]:
+        """Return the loss and the gradients of each worker; arguments as in `sequential_gradients`, with the same
+        shapes and loss each time. Raises RuntimeError if recording failed: something waits for the GPU, such as a value
+        that Python reads."""
+        tensors = (*inputs, targets)
+        if self.graph is None:
+            self._record(loss, tensors)
+        assert self.graph is not None
+        for recorded_input, tensor in zip(self._inputs, tensors, strict=True):
+            recorded_input.copy_(tensor)
+        self.graph.replay()
+        shapes = [tensor.shape for tensor in self.model.parameters()]
+        return self._losses.tolist(), StackedGradients(self._matrix.clone(), shapes)
+
+    def _record(self, loss: Loss, tensors: tuple[Tensor, ...]) -> None:
+        model, device = self.model, tensors[0].device
+        before = buffers_of(model)
+        self._inputs = tuple(tensor.clone() for tensor in tensors)
+        side_stream = torch.cuda.Stream(device)
+        side_stream.wait_stream(torch.cuda.current_stream(device))
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.stream(side_stream):
+                for _ in range(WARMUP_RUNS):
+                    self._compute(loss)
+            torch.cuda.current_stream(device).wait_stream(side_stream)
+            with torch.cuda.graph(graph):
+                self._losses, self._matrix = self._compute(loss)
+        finally:
+            torch.cuda.synchronize(device)
+            restore_buffers(model, before)
+        self.graph = graph
+
+    def _compute(self, loss: Loss) -> tuple[Tensor, Tensor]:
+        losses, stacked = self.stacked(loss, self._inputs[:-1], self._inputs[-1])
+        return losses, torch.cat([gradients.reshape(len(losses), -1) for gradients in stacked], dim=1)
 
 
 class FastestGradients:
@@ -200,7 +257,7 @@ class FastestGradients:
     def __call__(self, loss: Loss, inputs: tuple[Tensor, ...], targets: Tensor) -> tuple[list[float], Gradients]:
         """Return the loss and the gradients of each worker; arguments as in `sequential_gradients`."""
         model, workers = self.model, self.workers
-        if self._equivalent is None and not self._together.possible:
+        if self._equivalent is None and self._together.missing:
             self._use_sequential(f"{self._together.missing[0]} belongs to an unsupported layer")
         if self._equivalent is False or (not self.on_gpu and len(targets) >= SEQUENTIAL_SAMPLES * workers):
             return sequential_gradients(model, loss, inputs, targets, workers)

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.validation.argument_checks import require_instance, require_integer
+from gradwire.training import value_checks as checks
 from gradwire.training.exchange.encoded_tensors import Encoded
 from gradwire.training.reducers.base import Reducer
 from gradwire.training.reducers.fp16 import Half
@@ -31,16 +32,6 @@ from gradwire.training.reducers.powersgd import PowerSGD
 from gradwire.training.reducers.randomk import RandomK
 from gradwire.training.reducers.state import State
 from gradwire.training.trainer import tensors_of
-from gradwire.training.trainer_validation import check_reducer
-from gradwire.training.user_code.return_value_checks import (
-    check_decoded,
-    check_encoded,
-    check_unchanged,
-    check_values,
-    innermost,
-    is_own,
-    source_of_values,
-)
 
 SUMMABLE = (Dense, Half, RandomK, PowerSGD)
 """Reducers that send one run of numbers whose mean is the encoding of the mean gradient."""
@@ -66,7 +57,7 @@ class ReducerHook:
         Raises ScenarioError if an argument has the wrong type.
         """
         require_instance(module, nn.Module, "Reduced(module)", "a torch.nn.Module", ScenarioError)
-        check_reducer(reducer, "Reduced(reducer)")
+        checks.check_reducer(reducer, "Reduced(reducer)")
         require_integer(seed, "Reduced(seed)", 0, ScenarioError)
         inner = module.module if isinstance(module, nn.parallel.DistributedDataParallel) else module
         self.reducer, self.group = reducer, group
@@ -75,8 +66,8 @@ class ReducerHook:
         self.number = {id(parameter): at for at, parameter in enumerate(inner.parameters())}
         self.states = [State(seed, self.rank, tensor, self.world) for tensor in range(len(self.infos))]
         self.step, self.sent_bytes = 0, 0
-        self.summed = isinstance(innermost(reducer), SUMMABLE)
-        self.strange = not is_own(source_of_values(reducer))
+        self.summed = isinstance(checks.innermost(reducer), SUMMABLE)
+        self.strange = checks.is_user_defined(reducer)
 
     def hook(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         """Return a future of a bucket's mean gradient; DDP calls it for each bucket."""
@@ -110,10 +101,10 @@ class ReducerHook:
         info, before = self.infos[tensor], gradient.clone() if self.strange else gradient
         encoding = self.reducer.compress(gradient, info, self.states[tensor])
         if self.strange:
-            check_unchanged(self.reducer, before, gradient, info)
-            check_encoded(self.reducer, "compress", encoding, info, UNLIMITED_BYTES)
+            checks.check_unchanged(self.reducer, before, gradient, info)
+            checks.check_encoded(self.reducer, "compress", encoding, info, UNLIMITED_BYTES)
             if self.summed:
-                check_values(self.reducer, encoding, info)
+                checks.check_values(self.reducer, encoding, info)
         return encoding
 
     def state_dict(self) -> dict[str, Any]:
@@ -160,7 +151,7 @@ class ReducerHook:
         for tensor, encoding in zip(tensors, encoded, strict=True):
             gradients.append(self.reducer.decode(encoding, self.infos[tensor]))
             if self.strange and self.reducer.rounds == 1:
-                check_decoded(self.reducer, "decode", gradients[-1], self.infos[tensor])
+                checks.check_decoded(self.reducer, "decode", gradients[-1], self.infos[tensor])
         return gradients
 
     def _finish(
@@ -175,10 +166,10 @@ class ReducerHook:
             info, state = self.infos[tensor], self.states[tensor]
             result = self.reducer.restore(mean, info, state)
             if self.strange:
-                check_decoded(self.reducer, "restore", result, info)
+                checks.check_decoded(self.reducer, "restore", result, info)
             own_share = result if self.reducer.rounds > 1 else self.reducer.decode(encoding, info)
             if self.strange:
-                check_decoded(self.reducer, "decode", own_share, info)
+                checks.check_decoded(self.reducer, "decode", own_share, info)
             self.reducer.settle(own_share, info, state)
             gradient.copy_(result.view_as(gradient))
         return bucket.buffer()
@@ -192,7 +183,7 @@ def register(
     class."""
     ddp_class = nn.parallel.DistributedDataParallel
     require_instance(ddp, ddp_class, "register(ddp)", "a torch.nn.parallel.DistributedDataParallel", ScenarioError)
-    check_reducer(reducer, "register(reducer)")
+    checks.check_reducer(reducer, "register(reducer)")
     require_integer(seed, "register(seed)", 0, ScenarioError)
     reduced = ReducerHook(ddp, reducer, seed, group)
     ddp.register_comm_hook(reduced, lambda state, bucket: state.hook(bucket))  # DDP refuses annotations in strings
@@ -223,7 +214,6 @@ def _layout_of(encoded: Encoded, units: int) -> Encoded:
 
 
 def _unpack(buffer: Tensor, layout: Sequence[Encoded]) -> list[Encoded]:
-    """Return a process's encodings, given their layout."""
     encodings, at = [], 0
     for encoding in layout:
         size = _size(encoding)

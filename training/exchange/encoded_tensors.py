@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from gradwire.training.lazy_torch import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,9 +59,8 @@ class Encoded:
         one fits."""
         count = (payload - self.head_bytes) // max(self.unit_bytes, 1)
         if count < 1:
-            raise ValueError(
-                f"a unit of {self.unit_bytes} bytes and a head of {self.head_bytes} do not fit a packet of {payload}"
-            )
+            what = f"a unit of {self.unit_bytes} bytes and a head of {self.head_bytes}"
+            raise ValueError(f"{what} do not fit a packet of {payload}")
         return int(count)
 
     def packets(self, payload: int = PAYLOAD) -> int:
@@ -70,9 +71,11 @@ class Encoded:
         """Return the bytes of all packets' payloads, including repeated heads, excluding network headers."""
         return self.units * self.unit_bytes + self.packets(payload) * self.head_bytes
 
-    def arrived(self, received: Tensor, payload: int = PAYLOAD) -> Tensor:
-        """Return the units that arrived, (U,) bool on the fields' device, given the packets that did, (packets,)
-        bool."""
+    def arrived(self, received: Tensor | None, payload: int = PAYLOAD) -> Any:
+        """Return the units that arrived, (U,) bool on the fields' device, given the packets that did, (packets,) bool;
+        None, for all, if `received` is."""
+        if received is None:
+            return None
         if received.shape != (self.packets(payload),):
             raise ValueError(f"a mask of {tuple(received.shape)} for {self.packets(payload)} packets")
         packet_mask = received.to(self.fields[0].device)
@@ -80,8 +83,6 @@ class Encoded:
 
     def to_packets(self, payload: int = PAYLOAD) -> list[bytes]:
         """Return the payloads, little-endian: the head, then the packet's units, each with all of its fields."""
-        import torch
-
         rows = torch.cat([_bytes(tensor.cpu(), self.units) for tensor in self.fields], dim=1).numpy()
         head = b"".join(_bytes(tensor.cpu(), 1).numpy().tobytes() for tensor in self.head)
         step = self.units_per_packet(payload)
@@ -91,8 +92,6 @@ class Encoded:
         """Decode payloads, None for each that has not arrived, into (encoded, units that arrived). `self` gives only
         the layout - shapes, types and what is `known`; none of its values is read. Units that have not arrived are
         zero, and so is the head if nothing has. Everything is on the device of `self`."""
-        import torch
-
         step, start = self.units_per_packet(payload), self.head_bytes
         rows = torch.zeros(self.units, self.unit_bytes, dtype=torch.uint8)
         head = torch.zeros(start, dtype=torch.uint8)
@@ -115,15 +114,9 @@ def _row_bytes(rows: Tensor) -> int:
 
 def _bytes(values: Tensor, rows: int) -> Tensor:
     """Return any tensor as rows of bytes."""
-    import torch
-
-    return values.contiguous().view(torch.uint8).reshape(rows, -1) if values.numel() else _empty(rows)
-
-
-def _empty(rows: int) -> Tensor:
-    import torch
-
-    return torch.empty(rows, 0, dtype=torch.uint8)
+    if not values.numel():
+        return torch.empty(rows, 0, dtype=torch.uint8)
+    return values.contiguous().view(torch.uint8).reshape(rows, -1)
 
 
 def _split(rows: Tensor, like: Sequence[Tensor], whole: bool = False) -> tuple[Tensor, ...]:

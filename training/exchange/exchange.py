@@ -10,37 +10,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from gradwire.training import value_checks as checks
 from gradwire.training.backward.flat_gradients import EncodedModels, FlatGradients, StackedGradients, matrix_of
 from gradwire.training.devices import CPU, Stopwatch
 from gradwire.training.exchange.encoded_tensors import PAYLOAD, Encoded
-from gradwire.training.exchange.exchange_stats import ExchangeStats
+from gradwire.training.exchange.exchange_stats import Encodings, ExchangeStats, Times, answer_bytes, shorter_bytes
+from gradwire.training.exchange.lossy_ring import check_ring, ring_step
 from gradwire.training.exchange.ring_allreduce import VALUE, Ring
-from gradwire.training.networks.builtin_networks import Answer, Ideal, Network, Pushed
-from gradwire.training.networks.network_interface import checked_carry
+from gradwire.training.lazy_torch import torch
+from gradwire.training.networks.builtin_networks import Ideal
+from gradwire.training.networks.network_interface import Answer, Network, Pushed, checked_carry
+from gradwire.training.recipe import Fill
 from gradwire.training.reducers.base import Reducer, per_element
-from gradwire.training.reducers.state import State
-from gradwire.training.trainer_validation import check_units
-from gradwire.training.user_code.return_value_checks import (
-    check_decoded,
-    check_encoded,
-    check_lost,
-    check_magnitudes,
-    check_unchanged,
-    is_own,
-    source_of_values,
-)
+from gradwire.training.reducers.state import State, cloned
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
     from gradwire.traces.trace import TensorInfo
 
-Fill = Literal["zero", "rescaled", "stale"]
-"""Treatment of lost values: zero, which makes the mean smaller; a mean over the workers that arrived; or the worker's
-last values."""
+    Gradients = Sequence[Sequence[Tensor]]
+    """By worker and tensor."""
 
 
 @dataclass
@@ -98,10 +91,9 @@ class Exchange:
 
     def __post_init__(self) -> None:
         if self.fill != "zero" and self.reducer.places != "fixed":
-            raise ValueError(
-                f"fill = {self.fill!r} needs to know which elements were lost, and {self.reducer.kind} sends "
-                "them with their positions; expected zero, or a reducer whose elements have fixed positions"
-            )
+            what = f"fill = {self.fill!r} needs to know which elements were lost"
+            why = f"{self.reducer.kind} sends them with their positions"
+            raise ValueError(f"{what}, and {why}; expected zero, or a reducer whose elements have fixed positions")
         self.watch = Stopwatch(self.device, waits=self.encode_time == "measured")
         self.states = [
             [State(self.seed, worker, tensor, self.workers) for tensor in range(len(self.infos))]
@@ -117,15 +109,13 @@ class Exchange:
             and all(info.numel for info in self.infos)
         )
         if self.collective == "ring":
-            from gradwire.training.exchange.lossy_ring import check_ring
-
             check_ring(self.reducer, self.workers, self.payload, self.fill, self.pull_fill)
             self.rings = [Ring(self.fill, self.pull_fill) for _ in range(self.reducer.rounds)]
         else:
-            check_units(self.reducer, self.infos, self.payload)
+            checks.check_units(self.reducer, self.infos, self.payload)
 
     def step(
-        self, gradients: Sequence[Sequence[Tensor]], number: int, network: Network | None = None
+        self, gradients: Gradients, number: int, network: Network | None = None
     ) -> tuple[list[Tensor], ExchangeStats]:
         """Return the mean gradients that all workers have after a step, T tensors in their shapes, and its statistics.
 
@@ -137,9 +127,7 @@ class Exchange:
         """
         network = network or Ideal()
         if self.rings:
-            from gradwire.training.exchange.lossy_ring import ring_step
-
-            means, sent = ring_step(self, self.rings, gradients, number, network)
+            means, sent = ring_step(self, gradients, number, network)
             self._finish_step()
             return means, sent
         if self.in_rows and type(network) is Ideal:
@@ -148,16 +136,17 @@ class Exchange:
         self.begins(number)
         encoded, times = self.compressed(gradients, sent)
         if self.tries:
-            check_lost(self.reducer, encoded[0], self.infos)
+            checks.check_lost(self.reducer, encoded[0], self.infos)
         for round_ in range(self.reducer.rounds):
+            if round_:
+                follow = lambda w, t, means=means: self.reducer.follow(means[t], self.infos[t], self.states[w][t])  # noqa: E731
+                encoded, times = self.each(follow, sent, "follow")
             shares, means = self._round(round_, number, encoded, times, network, sent)
-            if round_ + 1 < self.reducer.rounds:
-                encoded, times = self._next_round(means, sent)
         restored = []
         for tensor, info in enumerate(self.infos):
             results = [self.reducer.restore(means[tensor], info, self.states[w][tensor]) for w in range(self.workers)]
             if self.looks:
-                check_decoded(self.reducer, "restore", results[0], info)
+                checks.check_decoded(self.reducer, "restore", results[0], info)
             for worker, result in enumerate(results):
                 share = shares[worker][tensor] if self.reducer.rounds == 1 else result
                 self.reducer.settle(share, info, self.states[worker][tensor])
@@ -169,7 +158,7 @@ class Exchange:
         """Return the reducers' state and the last values received, for a checkpoint."""
         return {
             "states": [[state.state_dict() for state in states] for states in self._reducer_states()],
-            "last": [{tensor: value.clone() for tensor, value in values.items()} for values in self.last],
+            "last": cloned(self.last),
             "rings": [ring.state_dict() for ring in self.rings],
         }
 
@@ -178,7 +167,7 @@ class Exchange:
         for states, saved_states in zip(self.states, saved["states"], strict=True):
             for state, saved_state in zip(states, saved_states, strict=True):
                 state.load_state_dict(saved_state)
-        self.last = [{tensor: value.clone() for tensor, value in values.items()} for values in saved["last"]]
+        self.last = cloned(saved["last"])
         for ring, saved_states in zip(self.rings, saved["rings"], strict=True):
             ring.load_state_dict(saved_states)
 
@@ -193,13 +182,12 @@ class Exchange:
                 state.step = number
 
     def _reducer_states(self) -> list[list[State]]:
-        """Return the reducers' states by worker and tensor, N x T."""
         if self.rows is not None:
             self.rows.give(self.states)
             self.rows = None
         return self.states
 
-    def _step_in_rows(self, gradients: Sequence[Sequence[Tensor]], number: int) -> tuple[list[Tensor], ExchangeStats]:
+    def _step_in_rows(self, gradients: Gradients, number: int) -> tuple[list[Tensor], ExchangeStats]:
         """Run `step` over a lossless network, in a few operations for all workers and tensors."""
         if self.rows is None:
             self.rows = FlatGradients(self.infos, self.workers, self.seed, self.device)
@@ -219,19 +207,15 @@ class Exchange:
         return StackedGradients(mean[None], [info.shape for info in self.infos])[0], sent
 
     def _answer_bytes_in_rows(self, encoded: EncodedModels, mean: Tensor, rows: FlatGradients) -> int:
-        """Return the bytes with which servers answer one worker (`answer_bytes`)."""
         if encoded.answer is not None:
             return encoded.answer
         counts = rows.counts((mean != 0)[None])[0].tolist()
         return sum(shorter_bytes(VALUE * info.numel, count) for info, count in zip(self.infos, counts, strict=True))
 
     def _pulled(self, answer: Answer) -> list[list[Tensor | None]]:
-        elements = self.payload // VALUE
+        elements = lambda mask, info: per_element(mask.to(self.device), self.payload // VALUE, info.numel)  # noqa: E731
         return [
-            [
-                None if mask is None else per_element(mask.to(self.device), elements, info.numel)
-                for mask, info in zip(row, self.infos, strict=True)
-            ]
+            [mask if mask is None else elements(mask, info) for mask, info in zip(row, self.infos, strict=True)]
             for row in answer.pulled
         ]
 
@@ -239,7 +223,7 @@ class Exchange:
         """Return the mean magnitudes of an encoding's units."""
         magnitudes = self.reducer.magnitudes(encoded, info)
         if self.looks:
-            check_magnitudes(self.reducer, magnitudes, encoded.units, info)
+            checks.check_magnitudes(self.reducer, magnitudes, encoded.units, info)
         return magnitudes
 
     def _answer_sizes(self, encoded: Sequence[Sequence[Encoded]]) -> list[int]:
@@ -254,27 +238,21 @@ class Exchange:
                 for row in encoded:
                     gradient = self.reducer.decode(row[tensor], info)
                     if self.looks and self.reducer.rounds == 1:
-                        check_decoded(self.reducer, "decode", gradient, info)
+                        checks.check_decoded(self.reducer, "decode", gradient, info)
                     total = gradient if total is None else total + gradient
             size = self.reducer.decoded(first, info)
             answer_sizes.append(answer_bytes(size, first, None if total is None else int(total.count_nonzero())))
         return answer_sizes
 
-    def _next_round(self, means: list[Tensor], sent: ExchangeStats) -> tuple[list[list[Encoded]], list[list[int]]]:
-        return self.each(lambda w, t: self.reducer.follow(means[t], self.infos[t], self.states[w][t]), sent, "follow")
-
     @property
     def tries(self) -> bool:
         """True in the first step of a user-defined reducer."""
-        return not self.tried and not is_own(source_of_values(self.reducer))
+        return not self.tried and checks.is_user_defined(self.reducer)
 
     def _finish_step(self) -> None:
-        """Finish a step."""
-        self.looks, self.tried = not is_own(source_of_values(self.reducer)), True
+        self.looks, self.tried = checks.is_user_defined(self.reducer), True
 
-    def compressed(
-        self, gradients: Sequence[Sequence[Tensor]], sent: ExchangeStats
-    ) -> tuple[list[list[Encoded]], list[list[int]]]:
+    def compressed(self, gradients: Gradients, sent: ExchangeStats) -> tuple[Encodings, Times]:
         """Return all workers' encodings of their gradients, N lists of T tensors; see `each`."""
         make = lambda w, t: self.reducer.compress(gradients[w][t], self.infos[t], self.states[w][t])  # noqa: E731
         return self.each(make, sent, "compress", gradients if self.tries else None)
@@ -283,44 +261,45 @@ class Exchange:
         """Return one worker's encodings of its gradients, T tensors; a user-defined reducer is checked."""
         is_first, encodings = self.tries, list[Encoded]()
         for gradient, info, state in zip(gradients, self.infos, self.states[worker], strict=True):
-            before = gradient.clone() if is_first else None
-            encodings.append(self.reducer.compress(gradient, info, state))
-            if before is not None:
-                check_unchanged(self.reducer, before, gradient, info)
-            if self.looks:
-                check_encoded(self.reducer, "compress", encodings[-1], info, self.payload)
+            make = partial(self.reducer.compress, gradient, info, state)
+            encodings.append(self._encoded(make, "compress", info, gradient if is_first else None)[0])
         if is_first:
-            check_lost(self.reducer, encodings, self.infos)
+            checks.check_lost(self.reducer, encodings, self.infos)
         self._finish_step()
         return encodings
 
     def each(
-        self,
-        make: Callable[[int, int], Encoded],
-        sent: ExchangeStats,
-        function: str,
-        kept: Sequence[Sequence[Tensor]] | None = None,
-    ) -> tuple[list[list[Encoded]], list[list[int]]]:
+        self, make: Callable[[int, int], Encoded], sent: ExchangeStats, function: str, kept: Gradients | None = None
+    ) -> tuple[Encodings, Times]:
         """Return all encodings, and the time of each in picoseconds. `function`: the reducer's function that `make`
         calls; `kept`: tensors that it must not change."""
-        encoded: list[list[Encoded]] = []
-        times: list[list[int]] = []
+        encoded: Encodings = []
+        times: Times = []
         for worker in range(self.workers):
-            encoded.append([])
-            times.append([])
-            for tensor in range(len(self.infos)):
-                before = None if kept is None else kept[worker][tensor].clone()
-                began = self.watch()
-                encoded[-1].append(make(worker, tensor))
-                elapsed_ns = self.watch() - began
-                sent.encode_ns += elapsed_ns
-                if before is not None and kept is not None:
-                    check_unchanged(self.reducer, before, kept[worker][tensor], self.infos[tensor])
-                if self.looks:
-                    check_encoded(self.reducer, function, encoded[-1][-1], self.infos[tensor], self.payload)
-                # what is not sent takes no time, such as vectors in the second round of PowerSGD
-                times[-1].append(self.counted(tensor, elapsed_ns) if encoded[-1][-1].units else 0)
+            results = [
+                self._encoded(
+                    partial(make, worker, tensor), function, info, None if kept is None else kept[worker][tensor]
+                )
+                for tensor, info in enumerate(self.infos)
+            ]
+            sent.encode_ns += sum(elapsed_ns for _, elapsed_ns in results)
+            encoded.append([encoding for encoding, _ in results])
+            # what is not sent takes no time, such as vectors in the second round of PowerSGD
+            times.append([self.counted(t, ns) if encoding.units else 0 for t, (encoding, ns) in enumerate(results)])
         return encoded, times
+
+    def _encoded(
+        self, make: Callable[[], Encoded], function: str, info: TensorInfo, kept: Tensor | None
+    ) -> tuple[Encoded, int]:
+        """Return a checked encoding, and the time it took in nanoseconds."""
+        before, began = None if kept is None else kept.clone(), self.watch()
+        encoding = make()
+        elapsed_ns = self.watch() - began
+        if before is not None and kept is not None:
+            checks.check_unchanged(self.reducer, before, kept, info)
+        if self.looks:
+            checks.check_encoded(self.reducer, function, encoding, info, self.payload)
+        return encoding, elapsed_ns
 
     def counted(self, tensor: int, took: int) -> int:
         """Return the picoseconds on the clock for `took` measured nanoseconds with a tensor."""
@@ -331,26 +310,12 @@ class Exchange:
         return round(float(self.encode_time) * 1000 * self.infos[tensor].numel)
 
     def _round(
-        self,
-        round_: int,
-        number: int,
-        encoded: list[list[Encoded]],
-        times: list[list[int]],
-        network: Network,
-        sent: ExchangeStats,
+        self, round_: int, number: int, encoded: Encodings, times: Times, network: Network, sent: ExchangeStats
     ) -> tuple[list[list[Tensor]], list[Tensor]]:
         """Return each worker's share by tensor, as its reducer counts it, and the mean of what has arrived."""
-        counted = () if self.encode_time == "none" else times
-        pushed = Pushed(
-            number,
-            round_,
-            self.payload,
-            self.infos,
-            encoded,
-            encode_ps=counted,
-            back=lambda: self._answer_sizes(encoded),
-            sizes=lambda w, t: self.sizes(encoded[w][t], self.infos[t]),
-        )
+        counted, back = () if self.encode_time == "none" else times, lambda: self._answer_sizes(encoded)
+        sizes = lambda w, t: self.sizes(encoded[w][t], self.infos[t])  # noqa: E731
+        pushed = Pushed(number, round_, self.payload, self.infos, encoded, None, counted, back, sizes=sizes)
         answer = checked_carry(network, pushed)
         encoding, decoding = max(map(sum, times)), 0
         masks, sent.time_ps = answer.arrived, sent.time_ps + answer.time_ps
@@ -363,12 +328,12 @@ class Exchange:
             for worker in range(self.workers):
                 pushed_tensor, mask = encoded[worker][tensor], masks[worker][tensor]
                 sent.nbytes[worker] += pushed_tensor.nbytes(self.payload)
-                units = None if mask is None else pushed_tensor.arrived(mask, self.payload)
+                units = pushed_tensor.arrived(mask, self.payload)
                 began = self.watch()
                 gradient = self.reducer.decode(pushed_tensor, info, units)
                 elapsed_ns = self.watch() - began
                 if self.looks and self.reducer.rounds == 1:
-                    check_decoded(self.reducer, "decode", gradient, info)
+                    checks.check_decoded(self.reducer, "decode", gradient, info)
                 sent.server_ns += elapsed_ns
                 decoding += self.counted(tensor, elapsed_ns) if pushed_tensor.units else 0
                 if units is not None and len(units):
@@ -391,32 +356,12 @@ class Exchange:
                 sent.server_ns += self.watch() - began
             assert total is not None
             means.append(total / (self.workers if count is None else count.clamp(min=1)))
-            back = self.reducer.answered(encoded[0][tensor], info)
-            if back is None:
+            answered = self.reducer.answered(encoded[0][tensor], info)
+            if answered is None:
                 filled = int(means[-1].count_nonzero()) if self.reducer.places == "sent" else None
-                back = answer_bytes(means[-1].numel(), encoded[0][tensor], filled)
-            sent.pulled_bytes += self.workers * back
+                answered = answer_bytes(means[-1].numel(), encoded[0][tensor], filled)
+            sent.pulled_bytes += self.workers * answered
         sent.encode_ps += encoding
         sent.decode_ps += decoding
         sent.time_ps += decoding
         return shares, means
-
-
-def answer_bytes(numel: int, encoded: Encoded, filled: int | None = None) -> int:
-    """Return the bytes with which a server answers one worker: a tensor's mean in the shortest lossless form. That is
-    float32, or 16 bits if that was pushed; if workers send positions, the nonzero elements with theirs, if that is
-    shorter; if all know the positions, the elements alone. Our choice: papers on reducers count what is pushed.
-
-    numel : elements of the mean. encoded : the first worker's push of it. filled : number of its nonzero elements, if
-        workers send positions.
-    """
-    if encoded.known:
-        return VALUE * encoded.units
-    half = len(encoded.fields) == 1 and encoded.fields[0].is_floating_point() and encoded.fields[0].element_size() == 2
-    full_bytes = numel * (2 if half else VALUE)
-    return full_bytes if filled is None else shorter_bytes(full_bytes, filled)
-
-
-def shorter_bytes(whole: int, elements: int) -> int:
-    """Return the bytes of a mean: its nonzero elements with positions, or all of it, whichever is shorter."""
-    return min(whole, 2 * VALUE * elements)

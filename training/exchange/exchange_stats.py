@@ -1,12 +1,22 @@
-"""Statistics of a step's exchange: bytes, losses and times."""
+"""Statistics of a step's exchange: bytes, losses and times; and the bytes of a server's answers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from gradwire.training.exchange.ring_allreduce import VALUE
+
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from gradwire.training.exchange.encoded_tensors import Encoded
+
+
+Encodings = list[list["Encoded"]]
+"""By worker and tensor."""
+Times = list[list[int]]
+"""Time of each encoding, in picoseconds."""
 
 
 @dataclass
@@ -20,7 +30,7 @@ class ExchangeStats:
     pulled : of what comes back from servers, by worker and tensor the elements that arrived, (numel,) bool, None if all
         did; empty if everything arrived.
     views : the workers' means if a ring gave them different ones, N lists of T tensors; else empty.
-    pulled_bytes : payload that servers sent back to all workers (`gradwire.training.exchange.exchange.answer_bytes`); a
+    pulled_bytes : payload that servers sent back to all workers (`answer_bytes`); a
         ring's is all in `nbytes`.
     encode_ns, server_ns : measured time of encoding, all workers together, and of decoding and adding up
         (`gradwire.training.devices.Stopwatch`): the only part that is not reproducible.
@@ -36,3 +46,23 @@ class ExchangeStats:
     pulled_bytes: int = 0
     encode_ns: int = 0
     server_ns: int = 0
+
+
+def answer_bytes(numel: int, encoded: Encoded, filled: int | None = None) -> int:
+    """Return the bytes with which a server answers one worker: a tensor's mean in the shortest lossless form. That is
+    float32, or 16 bits if that was pushed; if workers send positions, the nonzero elements with theirs, if that is
+    shorter; if all know the positions, the elements alone. Our choice: papers on reducers count what is pushed.
+
+    numel : elements of the mean. encoded : the first worker's push of it. filled : number of its nonzero elements, if
+        workers send positions.
+    """
+    if encoded.known:
+        return VALUE * encoded.units
+    half = len(encoded.fields) == 1 and encoded.fields[0].is_floating_point() and encoded.fields[0].element_size() == 2
+    full_bytes = numel * (2 if half else VALUE)
+    return full_bytes if filled is None else shorter_bytes(full_bytes, filled)
+
+
+def shorter_bytes(whole: int, elements: int) -> int:
+    """Return the bytes of a mean: its nonzero elements with positions, or all of it, whichever is shorter."""
+    return min(whole, 2 * VALUE * elements)

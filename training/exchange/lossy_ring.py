@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gradwire.training.exchange.encoded_tensors import Encoded
-from gradwire.training.exchange.exchange_stats import ExchangeStats
-from gradwire.training.exchange.ring_allreduce import VALUE, Ring, RingLayout, buckets_of
-from gradwire.training.networks.builtin_networks import Ideal, Network, Pushed
-from gradwire.training.networks.network_interface import checked_carry
+from gradwire.training.exchange.exchange_stats import Encodings, ExchangeStats, Times
+from gradwire.training.exchange.ring_allreduce import VALUE, RingLayout, buckets_of
+from gradwire.training.networks.network_interface import Network, Pushed, checked_carry
 from gradwire.training.reducers.base import Reducer
 from gradwire.training.reducers.state import flat
-from gradwire.training.user_code.return_value_checks import check_decoded, check_values
+from gradwire.training.value_checks import check_decoded, check_values
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,24 +28,18 @@ if TYPE_CHECKING:
 def check_ring(reducer: Reducer, workers: int, payload: int, fill: str, pull_fill: str) -> None:
     """Raise ValueError if a ring cannot add up what the workers send, or not fill losses as requested."""
     if not reducer.adds_up or workers < 2 or payload % VALUE:
-        raise ValueError(
-            f"a ring of {workers} with packets of {payload} bytes cannot add up {reducer.kind}; expected two "
-            "workers or more, packets of whole float32 values, and no reducer, or one whose values can be added up"
-        )
+        what = f"a ring of {workers} with packets of {payload} bytes cannot add up {reducer.kind}"
+        expected = "packets of whole float32 values, and no reducer, or one whose values can be added up"
+        raise ValueError(f"{what}; expected two workers or more, {expected}")
     if reducer.kind != "none" and "stale" in (fill, pull_fill):
-        raise ValueError(
-            f"{reducer.kind} sends other elements in each step, which cannot replace what is lost in a ring; "
-            'expected job.pull_fill = "zero", and fill = "zero" or "rescaled"'
-        )
+        what = f"{reducer.kind} sends other elements in each step, which cannot replace what is lost in a ring"
+        raise ValueError(f'{what}; expected job.pull_fill = "zero", and fill = "zero" or "rescaled"')
 
 
 def ring_step(
-    exchange: Exchange, rings: Sequence[Ring], gradients: Sequence[Sequence[Tensor]], number: int, network: Network
+    exchange: Exchange, gradients: Sequence[Sequence[Tensor]], number: int, network: Network
 ) -> tuple[list[Tensor], ExchangeStats]:
-    """Return the first worker's mean of N lists of T gradients after a step, and its statistics: `Exchange.step`.
-
-    rings : one for each round of the reducer.
-    """
+    """Return the first worker's mean of N lists of T gradients after a step, and its statistics: `Exchange.step`."""
     reducer, infos, workers = exchange.reducer, exchange.infos, range(exchange.workers)
     sent = exchange.nothing_sent()
     exchange.begins(number)
@@ -54,14 +47,11 @@ def ring_step(
     first = encoded
     views: list[list[Tensor]] = []
     is_shared = True
-    for round_, ring in enumerate(rings):
+    for round_ in range(reducer.rounds):
         if round_:
-            encoded, times = exchange.each(
-                lambda w, t, seen=views: reducer.follow(_view_of(seen, w)[t], infos[t], exchange.states[w][t]),  # type: ignore[misc]
-                sent,
-                "follow",
-            )
-        views = _round(exchange, ring, round_, number, encoded, times, network, sent)
+            follow = lambda w, t, seen=views: reducer.follow(_view_of(seen, w)[t], infos[t], exchange.states[w][t])  # noqa: E731
+            encoded, times = exchange.each(follow, sent, "follow")
+        views = _round(exchange, round_, number, encoded, times, network, sent)
         is_shared = is_shared and len(views) == 1
     means: list[list[Tensor]] = []
     for worker in workers:
@@ -80,23 +70,22 @@ def ring_step(
 
 
 def lossless_all_reduce(
-    exchange: Exchange, values: Sequence[Sequence[Tensor]], number: int, network: Network | None
+    exchange: Exchange, values: Sequence[Sequence[Tensor]], number: int, network: Network
 ) -> tuple[int, int]:
     """Return (bytes of a worker, picoseconds) of a lossless ring for float32 values, N lists of T tensors. It is one
     more round of a step."""
     encoded = [[Encoded((flat(tensor),)) for tensor in tensors] for tensors in values]
-    pushed = _pushed(exchange, encoded, number, exchange.reducer.rounds, range(len(exchange.infos)))
+    pushed = _pushed(exchange, encoded, number, exchange.reducer.rounds, kept=range(len(exchange.infos)))
     assert pushed.layout is not None
-    return pushed.layout.nbytes, checked_carry(network or Ideal(), pushed).time_ps
+    return pushed.layout.nbytes, checked_carry(network, pushed).time_ps
 
 
 def _round(
     exchange: Exchange,
-    ring: Ring,
     round_: int,
     number: int,
-    encoded: list[list[Encoded]],
-    times: list[list[int]],
+    encoded: Encodings,
+    times: Times,
     network: Network,
     sent: ExchangeStats,
 ) -> list[list[Tensor]]:
@@ -113,7 +102,9 @@ def _round(
         layout = replace(layout, buckets=answer.hops.buckets)
         layout.check(answer.hops)
         masks = answer.hops.masks
-    means = ring.reduce(layout, [[encoding.fields[0] for encoding in worker_means] for worker_means in encoded], masks)
+    means = exchange.rings[round_].reduce(
+        layout, [[encoding.fields[0] for encoding in worker_means] for worker_means in encoded], masks
+    )
     sent.nbytes = [before + layout.nbytes for before in sent.nbytes]
     lost = layout.lost(masks)
     sent.lost = [list(map(max, *rows)) for rows in zip(sent.lost, lost, strict=True)]
@@ -138,18 +129,11 @@ def _round(
     return views
 
 
-def _pushed(
-    exchange: Exchange,
-    encoded: Sequence[Sequence[Encoded]],
-    number: int,
-    round_: int,
-    kept: Sequence[int] = (),
-    encode_ps: Sequence[Sequence[int]] = (),
-) -> Pushed:
+def _pushed(exchange: Exchange, encoded: Encodings, number: int, round_: int, **more: Any) -> Pushed:
     """Return the push of a round: of each tensor as many values as its encoding has."""
     numels = tuple(encoding.fields[0].numel() for encoding in encoded[0])
     layout = RingLayout(numels, buckets_of(numels, exchange.bucket), exchange.workers, exchange.payload)
-    return Pushed(number, round_, exchange.payload, exchange.infos, encoded, layout, encode_ps=encode_ps, kept=kept)
+    return Pushed(number, round_, exchange.payload, exchange.infos, encoded, layout, **more)
 
 
 def _view_of(views: Sequence[list[Tensor]], worker: int) -> list[Tensor]:

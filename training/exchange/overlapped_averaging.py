@@ -12,27 +12,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.training.exchange.exchange import ExchangeStats
+from gradwire.training.exchange.exchange_stats import ExchangeStats
 from gradwire.training.exchange.ring_allreduce import VALUE
-from gradwire.training.networks.builtin_networks import Network
+from gradwire.training.networks.network_interface import Network
 from gradwire.training.recipe import Recipe
-from gradwire.training.trainer import StepRow, Trainer, losses_of
+from gradwire.training.trainer import StepRow, Trainer
 from gradwire.workload.collectives.exchanges.overlapped_operations import LayerGroup, groups_of
 
 if TYPE_CHECKING:
     from gradwire.traces.trace import TensorInfo
-    from gradwire.training.backward.worker_gradients import Loss
     from gradwire.training.data import Images, Text
 
 
-@dataclass
 class OwnedLayers:
     """A group of layers, cut into parts for N owners.
 
@@ -42,23 +39,14 @@ class OwnedLayers:
     bias : of a fully connected layer, which all update alike; empty elsewhere.
     """
 
-    group: LayerGroup
-    parameters: list[nn.Parameter]
-    workers: int
-    flat: Tensor
-    parts: list[nn.Parameter]
-    bias: list[nn.Parameter]
-
-    @classmethod
-    def of(cls, group: LayerGroup, parameters: Sequence[nn.Parameter], workers: int) -> OwnedLayers:
-        """Return the group's parts, given a model's parameters in the order of `model.parameters()`."""
-        group_parameters = [parameters[tensor] for tensor in group.tensors]
-        flat = group_parameters[0].new_zeros(workers * group.part(workers))
-        parts = [nn.Parameter(part) for part in flat.chunk(workers)]
-        bias = [parameter for parameter in group_parameters if parameter.dim() < 2] if group.matrix is not None else []
-        owned = cls(group, group_parameters, workers, flat, parts, bias)
-        owned.take()
-        return owned
+    def __init__(self, group: LayerGroup, parameters: Sequence[nn.Parameter], workers: int) -> None:
+        """Take over the group's parameters, given a model's in the order of `model.parameters()`."""
+        self.group, self.workers = group, workers
+        self.parameters = [parameters[tensor] for tensor in group.tensors]
+        self.flat = self.parameters[0].new_zeros(workers * group.part(workers))
+        self.parts = [nn.Parameter(part) for part in self.flat.chunk(workers)]
+        self.bias = [vector for vector in self.parameters if vector.dim() < 2] if group.matrix is not None else []
+        self.take()
 
     @property
     def weight(self) -> nn.Parameter:
@@ -96,11 +84,8 @@ class OwnedLayers:
         rows = [self.filled([by_tensor[tensor] for tensor in self.group.tensors]) for by_tensor in gradients]
         for owner, part in enumerate(self.parts):
             pieces = [row.chunk(self.workers)[owner] for row in rows]
-            total = pieces[owner].clone()
-            for other, piece in enumerate(pieces):
-                if other != owner:
-                    total += piece
-            part.grad = total / self.workers
+            others = (piece for other, piece in enumerate(pieces) if other != owner)
+            part.grad = sum(others, start=pieces[owner]) / self.workers
 
     def multiply(self, activations: Tensor, errors: Tensor) -> None:
         """Let owners compute their columns of the mean gradient from all samples.
@@ -138,7 +123,7 @@ class OverlappedExchange:
         parameters = list(model.parameters())
         linear = {id(module.weight): module for module in model.modules() if isinstance(module, nn.Linear)}
         groups = groups_of(infos, dense == "activations")
-        self.owned = [OwnedLayers.of(group, parameters, workers) for group in groups]
+        self.owned = [OwnedLayers(group, parameters, workers) for group in groups]
         self.seen: dict[nn.Module, list[list[Tensor]]] = {}
         self.modules: dict[int, nn.Linear] = {}
         for number, layers in enumerate(self.owned):
@@ -216,19 +201,16 @@ class OverlappedTrainer(Trainer):
         data: Images | Text,
         recipe: Recipe,
         network: Network | None = None,
-        loss: Loss = losses_of,
         dense: str = "activations",
     ) -> None:
         """Validate the parts. Raises ValueError if gradients are clipped, though no owner knows their norm; or a matrix
         does not belong to a linear layer."""
         if recipe.clip:
-            raise ValueError(
-                f"clip = {recipe.clip:g} needs the norm of all gradients, of which each owner has only parts"
-            )
-        super().__init__(model, data, recipe, None, network, loss)
-        self.averaging = OverlappedExchange(
-            self.model, self.infos, recipe.workers, dense, recipe.precision != "float32"
-        )
+            what = f"clip = {recipe.clip:g} needs the norm of all gradients"
+            raise ValueError(f"{what}, of which each owner has only parts")
+        super().__init__(model, data, recipe, None, network)
+        mixed = recipe.precision != "float32"
+        self.averaging = OverlappedExchange(self.model, self.infos, recipe.workers, dense, mixed)
         self.exchange = self.averaging  # type: ignore[assignment]
         owned = self.averaging.owned
         self.optimizer = self._optimizer([part for layers in owned for part in (*layers.parts, *layers.bias)])

@@ -21,6 +21,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from gradwire.training.lazy_torch import torch
+from gradwire.training.reducers.state import cloned
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -63,6 +66,10 @@ class RingLayout:
         """Return the packets of a message."""
         return -(-self.segment(bucket) * VALUE // self.payload)
 
+    def mask_shape(self, bucket: int) -> tuple[int, int, int]:
+        """Return the shape of a bucket's mask: hops, senders, packets."""
+        return 2 * (self.workers - 1), self.workers, self.packets(bucket)
+
     @property
     def nbytes(self) -> int:
         """Bytes that each worker sends in a step."""
@@ -70,8 +77,6 @@ class RingLayout:
 
     def gathered(self, tensors: Sequence[Tensor], bucket: int) -> Tensor:
         """Return a bucket's tensors concatenated and zero-padded, (N, segment)."""
-        import torch
-
         flat = torch.cat([tensors[tensor].reshape(-1) for tensor in self.buckets[bucket]])
         size = self.segment(bucket) * self.workers
         return torch.nn.functional.pad(flat, (0, size - len(flat))).view(self.workers, -1)
@@ -87,30 +92,27 @@ class RingLayout:
     def lost(self, masks: Sequence[Tensor | None]) -> list[list[float]]:
         """Return the share of each tensor that a worker sent, on all hops, and that did not arrive, by worker and
         tensor."""
-        import torch
-
         count = self.workers
-        shares = [[0.0] * len(self.numels) for _ in range(count)]
-        hops, workers = 2 * count - 2, torch.arange(count)
-        for number, mask in enumerate(masks):
+        shares, workers = [[0.0] * len(self.numels) for _ in range(count)], torch.arange(count)
+        for bucket, mask in enumerate(masks):
             if mask is None:
                 continue
-            gone = torch.zeros(count, count, self.segment(number))
-            sent = torch.zeros(count, count, 1)
-            missing = (~self.elements(number, mask)).float()
-            for hop in range(hops):
+            gone = torch.zeros(count, count, self.segment(bucket))
+            sent = torch.zeros_like(gone)
+            for hop, missing in enumerate((~self.elements(bucket, mask)).float()):
                 segment = (workers - hop) % count
-                gone[workers, segment] += missing[hop]
+                gone[workers, segment] += missing
                 sent[workers, segment] += 1
-            sent = sent.expand_as(gone).contiguous()
-            for worker in range(count):
-                parts: list[list[Any]] = [[None] * len(self.numels) for _ in range(2)]
-                self.dealt(number, gone[worker], parts[0])
-                self.dealt(number, sent[worker], parts[1])
-                for tensor in self.buckets[number]:
-                    # a worker may send nothing of a small tensor
-                    sent_elements = float(parts[1][tensor].sum())
-                    shares[worker][tensor] = float(parts[0][tensor].sum()) / sent_elements if sent_elements else 0.0
+            first = 0
+            for tensor in self.buckets[bucket]:
+                part = slice(first, first + self.numels[tensor])
+                gone_elements, sent_elements = (
+                    counts.flatten(1)[:, part].double().sum(dim=1) for counts in (gone, sent)
+                )
+                # a worker may send nothing of a small tensor
+                for worker, share in enumerate((gone_elements / sent_elements.clamp(min=1)).tolist()):
+                    shares[worker][tensor] = share
+                first = part.stop
         return shares
 
     def elements(self, bucket: int, packets: Tensor) -> Tensor:
@@ -120,11 +122,9 @@ class RingLayout:
     def check(self, hops: HopMasks) -> None:
         """Raise ValueError if the masks do not fit this ring."""
         for number, mask in enumerate(hops.masks):
-            shape = (2 * (self.workers - 1), self.workers, self.packets(number))
-            if mask is not None and tuple(mask.shape) != shape:
-                raise ValueError(
-                    f"bucket {number}: a mask of {tuple(mask.shape)} for hops, senders and packets {shape}"
-                )
+            if mask is not None and tuple(mask.shape) != (shape := self.mask_shape(number)):
+                what = f"bucket {number}: a mask of {tuple(mask.shape)}"
+                raise ValueError(f"{what} for hops, senders and packets {shape}")
 
 
 def buckets_of(numels: Sequence[int], most: int) -> tuple[tuple[int, ...], ...]:
@@ -167,16 +167,13 @@ class Ring:
         gradients : N lists of tensors.
         masks : by bucket, of its packets, on any device; see `reduce_bucket`.
         """
-        import torch
-
         if layout.buckets != self.buckets:
             self.came, self.had, self.buckets = {}, {}, layout.buckets
         by_bucket = []
         for number, mask in enumerate(masks):
             stacked = torch.stack([layout.gathered(worker_gradients, number) for worker_gradients in gradients])
-            by_bucket.append(
-                self.reduce_bucket(layout, number, stacked, None if mask is None else mask.to(stacked.device))
-            )
+            mask = None if mask is None else mask.to(stacked.device)
+            by_bucket.append(self.reduce_bucket(layout, number, stacked, mask))
         means: list[list[Any]] = []
         for worker in range(max(map(len, by_bucket))):
             means.append([None] * len(layout.numels))
@@ -208,18 +205,14 @@ class Ring:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the values of the last step, for a checkpoint."""
-        values = {name: {key: value.clone() for key, value in getattr(self, name).items()} for name in ("came", "had")}
-        return {**values, "buckets": self.buckets}
+        return {"came": cloned(self.came), "had": cloned(self.had), "buckets": self.buckets}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        for name in ("came", "had"):
-            setattr(self, name, {key: value.clone() for key, value in saved[name].items()})
+        self.came, self.had = cloned(saved["came"]), cloned(saved["had"])
         self.buckets = tuple(tuple(bucket) for bucket in saved["buckets"])
 
     def _reduce_scatter(self, number: int, gradients: Tensor, arrived: Tensor | None) -> Tensor:
         """Return the finished mean of every segment, (N, segment), at the worker that has it first."""
-        import torch
-
         count = len(gradients)
         worker = torch.arange(count, device=gradients.device)
         sums, members = gradients.clone(), torch.ones_like(gradients)
@@ -247,8 +240,6 @@ class Ring:
 
     def _all_gather(self, mean: Tensor, arrived: Tensor, last_means: Tensor | None) -> Tensor:
         """Return the means of all workers, (N, N, segment)."""
-        import torch
-
         count = len(mean)
         worker = torch.arange(count, device=mean.device)
         instead = torch.zeros_like(mean)[None] if last_means is None or self.pull_fill == "zero" else last_means

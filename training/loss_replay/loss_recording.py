@@ -1,6 +1,6 @@
 """Recording of a training run's lost packets, and their replay in another one.
 
-Two tables in the folder of a training run run, written with the others:
+Two tables in the folder of a training run, written with the others:
 
     rounds.parquet    a row per round of a step: how long the network took
     missing.parquet   a row per run of packets that did not arrive: step, round, way ("push", "pull", or "hop" of a
@@ -12,52 +12,38 @@ Without them the lost chunks are not known; shares by tensor are in lost.parquet
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gradwire.result_store.folders.output_folder import atomic_replace
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.errors import ResultError, ScenarioError
 from gradwire.scenarios.validation.argument_checks import require_path
-from gradwire.training.exchange.ring_allreduce import HopMasks
-from gradwire.training.loss_replay.replay_compatibility import (
-    BUCKETS,
-    COLUMNS,
-    EXPECTED,
-    MISSING,
-    PUSHED,
-    ROUNDS,
-    TIMES,
-    WAYS,
-    check_compatible,
-    differing,
-    mismatch_error,
-    read_recording,
-    steps_of,
-    table_properties,
-)
-from gradwire.training.networks.builtin_networks import Answer, Memoryless, Network, Pushed
-from gradwire.training.networks.network_interface import checked_carry
-from gradwire.training.user_code.return_value_checks import innermost
+from gradwire.training.exchange.ring_allreduce import HopMasks, RingLayout
+from gradwire.training.lazy_torch import torch
+from gradwire.training.loss_replay import recorded_run
+from gradwire.training.loss_replay.recorded_run import WAYS
+from gradwire.training.networks import network_interface
+from gradwire.training.networks.network_interface import Answer, Network, NetworkWrapper, Pushed
+from gradwire.training.value_checks import innermost
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from gradwire.scenarios.schema.job.training import Training
     from gradwire.traces.trace import TensorInfo
+    from gradwire.training.recipe import Recipe
     from gradwire.training.reducers.base import Reducer
 
 
-class LossRecording:
+class LossRecording(NetworkWrapper):
     """Another network whose losses are recorded."""
 
     def __init__(self, network: Network) -> None:
-        self.network = network
+        super().__init__(network)
         self._runs: list[Ints] = []
         self._times: list[tuple[int, int, int, int]] = []
         self._buckets: tuple[tuple[int, ...], ...] = ()
@@ -65,7 +51,7 @@ class LossRecording:
 
     def carry(self, pushed: Pushed) -> Answer:
         """Answer as the other network, and record the losses."""
-        answer = checked_carry(self.network, pushed)
+        answer = network_interface.checked_carry(self.network, pushed)
         self._pushed = self._pushed or _push_properties(pushed)
         self._times.append((pushed.step, pushed.round, answer.time_ps, answer.with_encoding))
         for way, masks in (("push", answer.arrived), ("pull", answer.pulled)):
@@ -89,146 +75,104 @@ class LossRecording:
         self._runs.append(np.column_stack([*(np.full(len(first), value) for value in key), first, beyond - first]))
 
     def write(self, folder: Path) -> None:
-        """Replace both tables in the folder of a training run run. OSError if they cannot be written."""
-        import pyarrow
-        import pyarrow.parquet
-
-        runs = np.concatenate(self._runs) if self._runs else np.zeros((0, len(COLUMNS)), np.int64)
-        missing = pyarrow.table(
-            {
-                name: _way_names(column) if name == "way" else column
-                for name, column in zip(COLUMNS, runs.T, strict=True)
-            },
-            metadata={BUCKETS: json.dumps(self._buckets).encode(), PUSHED: json.dumps(self._pushed).encode()},
-        )
-        times = np.array(self._times, dtype=np.int64).reshape(-1, len(TIMES))
-        for name, table in ((MISSING, missing), (ROUNDS, pyarrow.table(dict(zip(TIMES, times.T, strict=True))))):
-            with atomic_replace(folder / name) as partial:
-                pyarrow.parquet.write_table(table, partial)
+        """Replace both tables in the folder of a training run. OSError if they cannot be written."""
+        recorded_run.write_recording(folder, self._runs, self._times, self._buckets, self._pushed)
 
     def resume(self, folder: Path, steps: int) -> None:
         """Resume from the tables of a training run, using the first `steps` steps. Raises ResultError if they are
         missing or damaged."""
-        runs, times, self._buckets, self._pushed = read_recording(folder)
+        runs, times, self._buckets, self._pushed = recorded_run.read_recording(folder)
         self._runs = [runs[runs[:, 0] < steps]]
         self._times = [tuple(row) for row in times[times[:, 0] < steps].tolist()]
 
-    def state_dict(self) -> dict[str, object]:
-        return self.network.state_dict()
 
-    def load_state_dict(self, saved: Mapping[str, object]) -> None:
-        self.network.load_state_dict(saved)
-
-
-class RecordedLossNetwork(Memoryless):
+class RecordedLossNetwork(network_interface.ReplayNetwork):
     """Repeats the losses and times of an earlier training run, step by step."""
 
     def __init__(self, folder: str | Path, asked: Training | None = None) -> None:
-        """Read the folder of a training run run that recorded its losses. `asked`: the training table of the run that
+        """Read the folder of a training run that recorded its losses. `asked`: the training table of the run that
         replays them, if there is one; it names the system. Raises ResultError if the folder has no recorded losses, is
         missing, or damaged."""
         self.folder = require_path(folder, "Again(folder)", "the folder of a training run", ResultError)
         self.asked = asked
-        runs, times, self._buckets, self._pushed = read_recording(self.folder)
+        runs, times, self._buckets, self._pushed = recorded_run.read_recording(self.folder)
         self._times = {(row[0], row[1]): row[2:] for row in times.tolist()}
         self._runs: dict[tuple[int, int], list[list[int]]] = {}
         for row in runs.tolist():
             self._runs.setdefault((row[0], row[1]), []).append(row[2:])
-        self.steps = steps_of(times)
+        self.steps = recorded_run.steps_of(times)
 
-    def compare(
-        self,
-        workers: int,
-        payload: int,
-        collective: Literal["parameter_server", "ring"],
-        steps: int,
-        infos: Sequence[TensorInfo],
-        reducer: Reducer,
-    ) -> None:
-        """Raise ScenarioError, listing all differences, if a training run of these workers and steps cannot repeat the
-        losses. Seeds, data, optimiser, precision, fill, and wrappers of the reducer may differ. Raises ResultError if
-        the folder's files are damaged."""
+    def compare(self, recipe: Recipe, infos: Sequence[TensorInfo], reducer: Reducer) -> None:
+        """Raise ScenarioError, listing all differences, if such a training run cannot repeat the losses. Seeds, data,
+        optimiser, precision, fill, and wrappers of the reducer may differ."""
         here: dict[str, Any] = {
-            "workers": workers,
-            "payload": payload,
-            "exchange": collective,
+            "workers": recipe.workers,
+            "payload": recipe.payload,
+            "exchange": recipe.collective,
             "tensors": [info.name for info in infos],
             "parameters": sum(info.numel for info in infos),
-            "reducer": table_properties(innermost(reducer)),
+            "reducer": recorded_run.table_properties(innermost(reducer)),
         }
         if self.asked is not None:
-            here |= {"model": self.asked.model, "system": table_properties(self.asked.system)}
-        check_compatible(self.folder, here, self.steps, steps)
+            here |= {"model": self.asked.model, "system": recorded_run.table_properties(self.asked.system)}
+        recorded_run.check_compatible(self.folder, here, self.steps, recipe.steps)
 
     def carry(self, pushed: Pushed) -> Answer:
         """Return the recorded outcome of that round. Raises ScenarioError if the recorded run had no such step, worker,
         tensor or packet."""
-        if differences := list(differing(self._pushed, _push_properties(pushed))) if not pushed.step else ():
-            raise mismatch_error(self.folder, differences)
+        if (
+            differences := list(recorded_run.differing(self._pushed, _push_properties(pushed)))
+            if not pushed.step
+            else ()
+        ):
+            raise recorded_run.mismatch_error(self.folder, differences)
         key = pushed.step, pushed.round
         if key not in self._times:
             raise self._mismatch(f"has no step {pushed.step}, round {pushed.round}, but {self.steps} steps")
         time_ps, with_encoding = self._times[key]
-        ways: list[list[list[Tensor | None]]] = [[[None] * len(pushed.infos) for _ in pushed.encoded] for _ in range(2)]
+        ways = pushed.all_arrived(), pushed.all_arrived()
         hops: list[Tensor | None] = [None] * len(self._buckets)
         for way, hop, worker, tensor, packet, packets in self._runs.get(key, ()):
-            mask = self._mask(pushed, ways, hops, (way, hop, worker, tensor))
+            if worker >= len(pushed.encoded) or (WAYS[way] == "hop") is not (pushed.layout is not None):
+                raise self._mismatch(f"had other workers than {len(pushed.encoded)}, or another exchange")
+            if pushed.layout is not None:
+                mask = self._hop_mask(pushed, pushed.layout, hops, hop, tensor)[worker]
+            else:
+                mask = self._message_mask(pushed, ways[way][worker], WAYS[way], worker, tensor)
             if packet + packets > len(mask):
                 raise self._mismatch(f"lost packet {packet + packets - 1} of {len(mask)} in step {pushed.step}")
             mask[packet : packet + packets] = False
-        result_hops = (
-            HopMasks(self._buckets, hops) if any(mask_of_bucket is not None for mask_of_bucket in hops) else None
-        )
-        return Answer(ways[0], time_ps, ways[1] if result_hops is None else (), result_hops, bool(with_encoding))
+        lost = HopMasks(self._buckets, hops) if any(mask is not None for mask in hops) else None
+        return Answer(ways[0], time_ps, ways[1] if lost is None else (), lost, bool(with_encoding))
 
-    def _mask(
-        self, pushed: Pushed, ways: list[list[list[Tensor | None]]], hops: list[Tensor | None], at: Sequence[int]
+    def _hop_mask(
+        self, pushed: Pushed, layout: RingLayout, masks: list[Tensor | None], hop: int, bucket: int
     ) -> Tensor:
-        """Return the mask of a message, at first all True."""
-        import torch
+        """Return the mask of a ring's hop, at first all True."""
+        if bucket >= len(masks) or not 0 <= hop < 2 * len(pushed.encoded) - 2:
+            raise self._mismatch(f"lost something in hop {hop} of bucket {bucket}, of {len(masks)} buckets")
+        if sorted(number for tensors in self._buckets for number in tensors) != list(range(len(pushed.infos))):
+            raise self._mismatch(f"had buckets of other tensors than {len(pushed.infos)}")
+        if (mask := masks[bucket]) is None:
+            shape = replace(layout, buckets=self._buckets).mask_shape(bucket)
+            mask = masks[bucket] = torch.ones(shape, dtype=torch.bool)
+        return mask[hop]
 
-        way, hop, worker, tensor = at
-        if worker >= len(pushed.encoded) or (WAYS[way] == "hop") is not (pushed.layout is not None):
-            raise self._mismatch(f"had other workers than {len(pushed.encoded)}, or another exchange")
-        if pushed.layout is not None:
-            if tensor >= len(hops) or not 0 <= hop < 2 * len(pushed.encoded) - 2:
-                raise self._mismatch(f"lost something in hop {hop} of bucket {tensor}, of {len(hops)} buckets")
-            if sorted(number for bucket in self._buckets for number in bucket) != list(range(len(pushed.infos))):
-                raise self._mismatch(f"had buckets of other tensors than {len(pushed.infos)}")
-            if hops[tensor] is None:
-                layout, count = replace(pushed.layout, buckets=self._buckets), len(pushed.encoded)
-                hops[tensor] = torch.ones(2 * count - 2, count, layout.packets(tensor), dtype=torch.bool)
-            bucket_mask = hops[tensor]
-            assert bucket_mask is not None
-            return bucket_mask[hop, worker]
+    def _message_mask(self, pushed: Pushed, masks: list[Tensor | None], way: str, worker: int, tensor: int) -> Tensor:
+        """Return the mask of a message, at first all True."""
         if tensor >= len(pushed.infos):
             raise self._mismatch(f"had more tensors than {len(pushed.infos)}")
-        mask = ways[way][worker][tensor]
-        if mask is None:
-            count = pushed.pull_packets(tensor) if WAYS[way] == "pull" else pushed.packets(worker, tensor)
-            mask = ways[way][worker][tensor] = torch.ones(count, dtype=torch.bool)
+        if (mask := masks[tensor]) is None:
+            count = pushed.pull_packets(tensor) if way == "pull" else pushed.packets(worker, tensor)
+            mask = masks[tensor] = torch.ones(count, dtype=torch.bool)
         return mask
 
     def _mismatch(self, what: str) -> ScenarioError:
-        return ScenarioError(what, str(self.folder), EXPECTED)
-
-
-def is_stateful(network: Network) -> bool:
-    """Return True if a network carries state, so that it must rest for a checkpoint; of a wrapper, if the inner one
-    does."""
-    while (inner := getattr(network, "network", None)) is not None:
-        network = inner
-    return not isinstance(network, Memoryless)
-
-
-def _way_names(ways: Ints) -> Any:
-    import pyarrow
-
-    return pyarrow.array([WAYS[way] for way in ways.tolist()], pyarrow.string())
+        return ScenarioError(what, str(self.folder), recorded_run.EXPECTED)
 
 
 def _push_properties(pushed: Pushed) -> dict[str, Any]:
-    """Return the metadata stored under `PUSHED`."""
+    """Return the metadata stored under `recorded_run.PUSHED`."""
     return {
         "workers": len(pushed.encoded),
         "payload": pushed.payload,

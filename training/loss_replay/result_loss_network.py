@@ -8,27 +8,26 @@ the simulator, step by step, drops depend on the run's own magnitudes; here they
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from gradwire.result_store.arrow import to_numpy
 from gradwire.result_store.result import KINDS, SCENARIO_FILE, Result
-from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.errors import GradwireError, ResultError, ScenarioError
 from gradwire.scenarios.loading.load import load_scenario
-from gradwire.training.loss_replay.loss_masks import hops_of, masks_of
-from gradwire.training.loss_replay.replay_compatibility import REPLAY, table_properties
-from gradwire.training.networks.builtin_networks import Answer, Memoryless, Pushed
+from gradwire.training.loss_replay.recorded_run import REPLAY, table_properties
+from gradwire.training.networks.network_interface import Answer, Pushed, ReplayNetwork
+from gradwire.training.networks.packet_steps import check_exchange, hops_of, masks_of
 from gradwire.training.reducers.none import Dense
-from gradwire.training.training_checks import check_exchange
-from gradwire.training.user_code.return_value_checks import innermost
+from gradwire.training.value_checks import innermost
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.traces.trace import TensorInfo, Trace
+    from gradwire.training.recipe import Recipe
     from gradwire.training.reducers.base import Reducer
     from gradwire.workload.incremental.iteration_player import PlayedIteration
     from gradwire.workload.jobs import Job
@@ -38,17 +37,7 @@ EXPECTED_RUN = "a run of the trained model's trace, with as many workers, the sa
 NO_SYSTEM = table_properties(None)
 
 
-@dataclass(frozen=True)
-class MessageRows:
-    """The columns of `PlayedIteration` that masks are made from: int64[messages] each."""
-
-    tensor: Ints
-    part: Ints
-    first: Ints
-    kind: Ints
-
-
-class ResultLossNetwork(Memoryless):
+class ResultLossNetwork(ReplayNetwork):
     """Repeats the losses and durations of a run's iterations, one after the other."""
 
     def __init__(self, folder: str | Path) -> None:
@@ -66,21 +55,13 @@ class ResultLossNetwork(Memoryless):
         self.exchange: Literal["parameter_server", "ring"] = "ring" if ring else "parameter_server"
         self.steps = _iterations(result, job, names, self.folder)
 
-    def compare(
-        self,
-        workers: int,
-        payload: int,
-        collective: Literal["parameter_server", "ring"],
-        steps: int,
-        infos: Sequence[TensorInfo],
-        reducer: Reducer,
-    ) -> None:
+    def compare(self, recipe: Recipe, infos: Sequence[TensorInfo], reducer: Reducer) -> None:
         """Raise ScenarioError, listing all differences, if such a training run cannot repeat the losses."""
         self.fits(
             {
-                "workers": workers,
-                "payload": payload,
-                "exchange": collective,
+                "workers": recipe.workers,
+                "payload": recipe.payload,
+                "exchange": recipe.collective,
                 "reducer": table_properties(innermost(reducer)),
                 "tensors": [info.numel for info in infos],
             }
@@ -106,9 +87,8 @@ class ResultLossNetwork(Memoryless):
             if name in recorded and recorded[name] != value
         ]
         if differences:
-            raise ScenarioError(
-                f"{self.folder} is of another training run: {'; '.join(differences)}", REPLAY, EXPECTED_RUN
-            )
+            what = f"{self.folder} is of another training run: {'; '.join(differences)}"
+            raise ScenarioError(what, REPLAY, EXPECTED_RUN)
 
     def carry(self, pushed: Pushed) -> Answer:
         """Return the outcome of an iteration's gradients. Raises ScenarioError if the run has other tensors, or
@@ -119,8 +99,7 @@ class ResultLossNetwork(Memoryless):
         played = self.steps[pushed.step % len(self.steps)]
         sent = np.arange(len(self.infos))
         if pushed.layout is not None:
-            nothing: list[list[Any]] = [[None] * len(pushed.infos)] * self.workers
-            return Answer(nothing, played.time_ps, hops=hops_of(pushed.layout, sent, played))
+            return Answer(pushed.all_arrived(), played.time_ps, hops=hops_of(pushed.layout, sent, played))
         pushes, pulls = masks_of(pushed, sent, played)
         return Answer(pushes, played.time_ps, pulls if self.pull_loss else ())
 
@@ -150,9 +129,8 @@ def _resolve(folder: Path, result: Result) -> tuple[Scenario, Job, list[str], Tr
     try:
         check_exchange(table)
     except ScenarioError as error:
-        raise ResultError(
-            f"cannot be used for training: {error.where} {error.what}", str(folder), EXPECTED_RESULT
-        ) from None
+        what = f"cannot be used for training: {error.where} {error.what}"
+        raise ResultError(what, str(folder), EXPECTED_RESULT) from None
     payload, partition = job.exchange.context.payload, int(getattr(table.exchange, "partition", 0))
     if not scenario.output.missing:
         raise ResultError("did not record missing packets", str(folder), EXPECTED_RESULT)
@@ -166,7 +144,7 @@ def _resolve(folder: Path, result: Result) -> tuple[Scenario, Job, list[str], Tr
 
 def _iterations(result: Result, job: Job, names: list[str], folder: Path) -> list[PlayedIteration]:
     """Return the outcome of each iteration that all workers have finished."""
-    from gradwire.workload.incremental.iteration_player import PlayedIteration
+    from gradwire.workload.incremental.iteration_player import PlayedIteration, message_workers
 
     exchange = job.exchange
     rows = {name: to_numpy(result.iterations[name]) for name in ("iteration", "start_ps", "end_ps")}
@@ -183,34 +161,24 @@ def _iterations(result: Result, job: Job, names: list[str], folder: Path) -> lis
         raise ResultError(what, str(folder), EXPECTED_RESULT)
     number_of = {name: number for number, name in enumerate(names)}
     column = {name: to_numpy(table[name]).astype(np.int64) for name in ("message", "iteration", "tensor", "part")}
-    kind = np.array([KINDS.index(kind_name) for kind_name in table["kind"].to_pylist()], dtype=np.int64)
-    ends = np.array([[number_of[node] for node in table[name].to_pylist()] for name in ("src", "dst")], dtype=np.int64)
+    column["kind"] = np.array([KINDS.index(kind) for kind in table["kind"].to_pylist()], dtype=np.int64)
+    for name in ("src", "dst"):
+        column[name] = np.array([number_of[node] for node in table[name].to_pylist()], dtype=np.int64)
     packets = dict(zip(column["message"].tolist(), to_numpy(table["packets"]).tolist(), strict=True))
     lacking = _missing_masks(result, packets, folder)
     firsts = {(partition.tensor, partition.part): partition.first for partition in getattr(exchange, "partitions", ())}
     parts = zip(column["tensor"].tolist(), column["part"].tolist(), strict=True)
-    first = np.array([firsts.get(tensor_and_part, 0) for tensor_and_part in parts], dtype=np.int64)
+    column["first"] = np.array([firsts.get(tensor_and_part, 0) for tensor_and_part in parts], dtype=np.int64)
     iterations, before = [], int(rows["start_ps"].min())
     buckets, segments = exchange.buckets_and_segments
     for number in done:
-        rows_of_iteration = np.flatnonzero(column["iteration"] == number)
-        index_of = {int(message): index for index, message in enumerate(column["message"][rows_of_iteration].tolist())}
+        chosen = np.flatnonzero(column["iteration"] == number)
+        sent: Any = SimpleNamespace(**{name: values[chosen] for name, values in column.items()})
+        index_of = {message: index for index, message in enumerate(sent.message.tolist())}
+        missing = {index_of[message]: mask for message, mask in lacking.items() if message in index_of}
         ended = int(rows["end_ps"][rows["iteration"] == number].max())
-        iterations.append(
-            PlayedIteration(
-                ended - before,
-                MessageRows(
-                    column["tensor"][rows_of_iteration],
-                    column["part"][rows_of_iteration],
-                    first[rows_of_iteration],
-                    kind[rows_of_iteration],
-                ),  # type: ignore[arg-type]
-                {index_of[message]: mask for message, mask in lacking.items() if message in index_of},
-                _workers(job, ends[:, rows_of_iteration], kind[rows_of_iteration]),
-                buckets,
-                segments,
-            )
-        )
+        workers = message_workers(job, sent)
+        iterations.append(PlayedIteration(ended - before, sent, missing, workers, buckets, segments))
         before = ended
     return iterations
 
@@ -236,12 +204,3 @@ def _missing_masks(result: Result, packets: Mapping[int, int], folder: Path) -> 
             what = f"is damaged: {lost.get(message, 0)} bytes of message {message}, of which {nbytes} were lost"
             raise ResultError(what, str(folder / "missing.parquet"), "the unchanged file of the run")
     return masks
-
-
-def _workers(job: Job, ends: Ints, kind: Ints) -> Ints:
-    """Return the workers between which messages were sent, int64[messages, 2]; -1 for a server."""
-    from types import SimpleNamespace
-
-    from gradwire.workload.incremental.iteration_player import message_workers
-
-    return message_workers(job, SimpleNamespace(src=ends[0], dst=ends[1], kind=kind))  # type: ignore[arg-type]

@@ -5,9 +5,9 @@ Trainers use all networks through `gradwire.training.networks.network_interface`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -19,8 +19,17 @@ from gradwire.scenarios.validation.argument_checks import (
     require_integer,
     require_one_of,
 )
-from gradwire.training.exchange.ring_allreduce import VALUE, HopMasks
-from gradwire.training.networks.network_interface import Answer, Memoryless, Network, Pushed, checked_carry
+from gradwire.training.exchange.ring_allreduce import VALUE, HopMasks, RingLayout
+from gradwire.training.lazy_torch import torch
+from gradwire.training.networks.network_interface import (
+    Answer,
+    Masks,
+    Memoryless,
+    Network,
+    NetworkWrapper,
+    Pushed,
+    checked_carry,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,7 +42,7 @@ class Ideal(Memoryless):
 
     def carry(self, pushed: Pushed) -> Answer:
         """Deliver everything."""
-        return Answer([[None] * len(row) for row in pushed.encoded])
+        return Answer(pushed.all_arrived())
 
 
 @dataclass
@@ -78,25 +87,19 @@ class Random(Memoryless):
         ):
             require_one_of(getattr(self, name), f"Random({name})", choices, ScenarioError)
         if self.burst > 1 and self.loss >= self.burst / (self.burst + 1):
-            raise ScenarioError(
-                f"is {self.loss:g}, too high for bursts of mean length {self.burst:g}",
-                "Random(loss)",
-                f"less than {self.burst / (self.burst + 1):.3g}",
-            )
+            what = f"is {self.loss:g}, too high for bursts of mean length {self.burst:g}"
+            raise ScenarioError(what, "Random(loss)", f"less than {self.burst / (self.burst + 1):.3g}")
 
     def carry(self, pushed: Pushed) -> Answer:
         """Drop packets at random. Raises ScenarioError if `worker` is not one of those that push."""
         if self.worker is not None and self.worker >= (count := len(pushed.encoded)):
             what = f"is {self.worker}, but only {count} workers push"
             raise ScenarioError(what, "Random(worker)", f"below {count}, or None for all")
-        nothing: list[list[Tensor | None]] = [[None] * len(pushed.infos) for _ in pushed.encoded]
         if pushed.layout is not None:
-            return Answer(nothing, hops=None if pushed.kept else self._hop_masks(pushed))
+            return Answer(pushed.all_arrived(), hops=None if pushed.kept else self._hop_masks(pushed, pushed.layout))
         depth, tensors = max(info.layer for info in pushed.infos) + 1, range(len(pushed.infos))
-        pushes, pulls = nothing, [list(row) for row in nothing]
-        for worker in range(len(pushed.encoded)):
-            if self.worker is not None and worker != self.worker:
-                continue
+        pushes, pulls = pushed.all_arrived(), pushed.all_arrived()
+        for worker in range(len(pushed.encoded)) if self.worker is None else (self.worker,):
             if self.way != "pull":
                 pushes[worker] = [self._push_mask(pushed, worker, tensor, depth) for tensor in tensors]
             if self.way != "push":
@@ -110,18 +113,14 @@ class Random(Memoryless):
         draws = np.random.default_rng([self.seed, pushed.step, pushed.round, worker, tensor, 1])
         return self._draw_mask(np.ones(pushed.pull_packets(tensor), bool), draws)
 
-    def _hop_masks(self, pushed: Pushed) -> HopMasks:
-        import torch
-
-        layout = pushed.layout
-        assert layout is not None
+    def _hop_masks(self, pushed: Pushed, layout: RingLayout) -> HopMasks:
         if self.layers != "all" or self.magnitudes != "all":
             raise ValueError("a ring's packets mix layers and workers' magnitudes; expected all")
         count = layout.workers
         ways = {"push": range(count - 1), "pull": range(count - 1, 2 * count - 2), "both": range(2 * count - 2)}
         masks: list[Tensor | None] = []
         for bucket in range(len(layout.buckets)):
-            mask = torch.ones(2 * count - 2, count, layout.packets(bucket), dtype=torch.bool)
+            mask = torch.ones(layout.mask_shape(bucket), dtype=torch.bool)
             for hop in ways[self.way]:
                 for worker in range(count) if self.worker is None else (self.worker,):
                     later = [pushed.round] if pushed.round else []
@@ -152,8 +151,6 @@ class Random(Memoryless):
 
     def _draw_mask(self, eligible: np.ndarray, draws: np.random.Generator) -> Tensor | None:
         """Return which packets of a message arrive, if only the eligible ones may be lost; None for all."""
-        import torch
-
         packets = len(eligible)
         if self.quota or self.last:
             expected = self.loss * eligible.sum()
@@ -167,7 +164,7 @@ class Random(Memoryless):
 
 
 @dataclass
-class EvenLoss:
+class EvenLoss(NetworkWrapper):
     """The same bytes lost in each round as on another network, but from any packets: the control for uneven loss. Time
     is the other network's.
 
@@ -181,46 +178,34 @@ class EvenLoss:
         """Drop as many bytes as the other network did."""
         answer = checked_carry(self.network, pushed)
         draws = np.random.default_rng([self.seed, pushed.step, pushed.round, 3])
+        payload = pushed.payload
         if answer.hops is not None and pushed.layout is not None:
-            count = pushed.layout.workers
             layout = replace(pushed.layout, buckets=answer.hops.buckets)
-            buckets = range(len(layout.buckets))
-            messages = [
-                _packet_sizes(layout.segment(sizes_of_message) * VALUE, layout.payload) for sizes_of_message in buckets
-            ]
             hops = [
-                np.broadcast_to(sizes_of_message, (2 * count - 2, count, len(sizes_of_message)))
-                for sizes_of_message in messages
+                np.broadcast_to(_packet_sizes(layout.segment(bucket) * VALUE, payload), layout.mask_shape(bucket))
+                for bucket in range(len(layout.buckets))
             ]
             masks = _spread_losses(answer.hops.masks, hops, draws)
-            return replace(answer, hops=HopMasks(answer.hops.buckets, masks))
+            return replace(answer, hops=HopMasks(layout.buckets, masks))
         sizes = [
-            [
-                _packet_sizes(0 if tensor in pushed.kept else encoded.nbytes(pushed.payload), pushed.payload)
-                for tensor, encoded in enumerate(row)
-            ]
+            [0 if tensor in pushed.kept else encoded.nbytes(payload) for tensor, encoded in enumerate(row)]
             for row in pushed.encoded
         ]
-        pull_sizes = [_packet_sizes(info.numel * VALUE, pushed.payload) for info in pushed.infos]
-        back = [pull_sizes] * len(answer.pulled)
+        back = [[info.numel * VALUE for info in pushed.infos]] * len(answer.pulled)
         return replace(
-            answer, arrived=_spread_rows(answer.arrived, sizes, draws), pulled=_spread_rows(answer.pulled, back, draws)
+            answer,
+            arrived=_spread_rows(answer.arrived, sizes, payload, draws),
+            pulled=_spread_rows(answer.pulled, back, payload, draws),
         )
-
-    def state_dict(self) -> dict[str, object]:
-        return self.network.state_dict()
-
-    def load_state_dict(self, saved: Mapping[str, object]) -> None:
-        self.network.load_state_dict(saved)
 
 
 def _spread_rows(
-    masks: Sequence[Sequence[Tensor | None]], sizes: Sequence[Sequence[np.ndarray]], draws: np.random.Generator
+    masks: Masks, nbytes: Sequence[Sequence[int]], payload: int, draws: np.random.Generator
 ) -> list[list[Tensor | None]]:
-    """Apply `_spread_losses` to rows of masks."""
-    flat = _spread_losses([mask for row in masks for mask in row], [size for row in sizes for size in row], draws)
-    ends = np.cumsum([0, *(len(row) for row in masks)])
-    return [flat[begin:end] for begin, end in pairwise(ends)]
+    """Apply `_spread_losses` to rows of masks, of messages of `nbytes`."""
+    sizes = [_packet_sizes(message, payload) for row in nbytes for message in row]
+    spread = iter(_spread_losses([mask for row in masks for mask in row], sizes, draws))
+    return [list(islice(spread, len(row))) for row in masks]
 
 
 def _spread_losses(
@@ -228,16 +213,15 @@ def _spread_losses(
 ) -> list[Tensor | None]:
     """Return masks for packets of these sizes, with as many bytes missing as in `masks`, anywhere in them. The bytes
     match up to less than a packet. None stands for messages that arrive completely."""
-    import torch
-
+    if not sizes:
+        return []
     missing = sum(int(size[~mask.numpy()].sum()) for mask, size in zip(masks, sizes, strict=True) if mask is not None)
-    ends = np.cumsum([0, *(size.size for size in sizes)])
-    flat_sizes = np.concatenate([size.reshape(-1) for size in sizes]) if sizes else np.zeros(0, np.int64)
+    flat_sizes = np.concatenate([size.reshape(-1) for size in sizes])
     order = draws.permutation(len(flat_sizes))
     count = int(np.searchsorted(np.cumsum(flat_sizes[order]), missing, side="right")) if missing else 0
     arrived = np.ones(len(flat_sizes), bool)
     arrived[order[:count]] = False
-    parts = [arrived[begin:end] for begin, end in pairwise(ends)]
+    parts = np.split(arrived, np.cumsum([size.size for size in sizes[:-1]]))
     return [
         None if part.all() else torch.from_numpy(part.reshape(size.shape))
         for part, size in zip(parts, sizes, strict=True)
@@ -280,29 +264,27 @@ class Replay(Memoryless):
     def carry(self, pushed: Pushed) -> Answer:
         """Return the recorded answer of that round. Raises ValueError if other tensors, workers or sizes were sent
         then."""
-        rounds = self.answers[pushed.step % len(self.answers)]
+        step, rounds = pushed.step, self.answers[pushed.step % len(self.answers)]
         if pushed.round >= len(rounds):
-            raise ValueError(f"step {pushed.step} has {len(rounds)} recorded rounds; expected another one")
+            raise ValueError(f"step {step} has {len(rounds)} recorded rounds; expected another one")
         answer = rounds[pushed.round]
         if len(answer.arrived) != len(pushed.encoded):
             raise ValueError(f"{len(answer.arrived)} workers are recorded; expected {len(pushed.encoded)}")
         for worker, masks in enumerate(answer.arrived):
             for tensor, mask in enumerate(masks):
                 if mask is not None and len(mask) != (count := pushed.packets(worker, tensor)):
-                    raise ValueError(
-                        f"step {pushed.step}, worker {worker}, tensor {pushed.infos[tensor].name}: {len(mask)} packets "
-                        f"are recorded; expected {count}"
-                    )
+                    what = f"step {step}, worker {worker}, tensor {pushed.infos[tensor].name}"
+                    raise ValueError(f"{what}: {len(mask)} packets are recorded; expected {count}")
         if (answer.hops is not None) and pushed.layout is None:
             raise ValueError("the recorded exchange was a ring; expected one with servers")
         return answer
 
 
-class RecordingNetwork:
+class RecordingNetwork(NetworkWrapper):
     """Another network whose answers are recorded for replay."""
 
     def __init__(self, network: Network) -> None:
-        self.network = network
+        super().__init__(network)
         self.answers: list[list[Answer]] = []
 
     def carry(self, pushed: Pushed) -> Answer:
@@ -312,9 +294,3 @@ class RecordingNetwork:
             self.answers.append([])
         self.answers[pushed.step].append(answer)
         return answer
-
-    def state_dict(self) -> dict[str, object]:
-        return self.network.state_dict()
-
-    def load_state_dict(self, saved: Mapping[str, object]) -> None:
-        self.network.load_state_dict(saved)

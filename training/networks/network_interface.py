@@ -14,14 +14,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gradwire.scenarios.loading.user_code_errors import asked
 from gradwire.training.exchange.ring_allreduce import VALUE, HopMasks, RingLayout
-from gradwire.training.user_code.return_value_checks import InvalidValue, describe_value, explain_invalid_value, is_own
+from gradwire.training.lazy_torch import torch
+from gradwire.training.value_checks import describe_value, invalid_value_error, is_builtin
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from gradwire.traces.trace import TensorInfo
     from gradwire.training.exchange.encoded_tensors import Encoded
+    from gradwire.training.recipe import Recipe
+    from gradwire.training.reducers.base import Reducer
 
+Masks = Sequence[Sequence["Tensor | None"]]
+"""By worker and tensor, the packets that arrived, (packets,) bool on the CPU; None if all did."""
 WHERE = "Trainer(network)"
 TIME_LIMIT_PS = 2**63
 """Picoseconds beyond the range of a table."""
@@ -56,6 +61,10 @@ class Pushed:
     kept: Collection[int] = ()
     sizes: Callable[[int, int], Tensor] | None = None
 
+    def all_arrived(self) -> list[list[Tensor | None]]:
+        """Return masks of a round without loss."""
+        return [[None] * len(self.infos) for _ in self.encoded]
+
     def pull_packets(self, tensor: int) -> int:
         """Return the packets of a tensor on the way back from the servers, where all of it is float32."""
         return -(-self.infos[tensor].numel * VALUE // self.payload)
@@ -67,8 +76,6 @@ class Pushed:
     def magnitudes(self, worker: int, tensor: int) -> Tensor:
         """Return the mean magnitude of each packet's elements, (packets,), on their device, as a sender computes it for
         its tags."""
-        import torch
-
         encoded = self.encoded[worker][tensor]
         values = self.unit_magnitudes(worker, tensor)
         step = encoded.units_per_packet(self.payload)
@@ -81,16 +88,14 @@ class Pushed:
 
     def unit_magnitudes(self, worker: int, tensor: int) -> Tensor:
         """Return the mean magnitude of the elements of each unit, (units,)."""
-        if self.sizes is not None:
-            return self.sizes(worker, tensor)
-        return self.encoded[worker][tensor].magnitudes()
+        return self.encoded[worker][tensor].magnitudes() if self.sizes is None else self.sizes(worker, tensor)
 
 
 @dataclass(frozen=True)
 class Answer:
     """The outcome of a round.
 
-    arrived : by worker and tensor, the packets that arrived, (packets,) bool on the CPU; None if all did.
+    arrived : what arrived of the workers' pushes.
     time_ps : time from the first ready gradient until all workers have the mean.
     pulled : the same for what came back from the servers; empty if all of it arrived.
     hops : of a ring, instead of both; None if nothing was lost.
@@ -98,9 +103,9 @@ class Answer:
         otherwise it is added.
     """
 
-    arrived: Sequence[Sequence[Tensor | None]]
+    arrived: Masks
     time_ps: int = 0
-    pulled: Sequence[Sequence[Tensor | None]] = ()
+    pulled: Masks = ()
     hops: HopMasks | None = None
     with_encoding: bool = False
 
@@ -132,20 +137,56 @@ class Memoryless:
         """Restore nothing."""
 
 
+class ReplayNetwork(Memoryless):
+    """Base of networks that repeat the losses of an earlier run."""
+
+    def compare(self, recipe: Recipe, infos: Sequence[TensorInfo], reducer: Reducer) -> None:
+        """Raise ScenarioError, listing all differences, if a training run of this recipe, of these tensors and with
+        this reducer cannot repeat the losses. Raises ResultError if the earlier run's files are damaged."""
+        raise NotImplementedError
+
+
+def is_stateful(network: Network) -> bool:
+    """Return True if a network carries state, so that it must rest for a checkpoint; of a wrapper, if the inner one
+    does."""
+    while (inner := getattr(network, "network", None)) is not None:
+        network = inner
+    return not isinstance(network, Memoryless)
+
+
+class NetworkWrapper:
+    """Base of networks around another one, which has the state."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+
+    def state_dict(self) -> dict[str, object]:
+        return self.network.state_dict()
+
+    def load_state_dict(self, saved: Mapping[str, object]) -> None:
+        self.network.load_state_dict(saved)
+
+
+class InvalidValue(Exception):
+    """A return value is invalid: (what, expected)."""
+
+
 def checked_carry(network: Network, pushed: Pushed) -> Answer:
     """Return the answer of a network, built-in or user-defined. Raises ScenarioError if a user-defined network raised
     an error, or returned something invalid."""
-    if is_own(network):
+    if is_builtin(network):
         return network.carry(pushed)
     with asked(network, "carry", WHERE):
         answer = network.carry(pushed)
-    with explain_invalid_value(network, "carry", WHERE):
+    try:
         _check(answer, pushed)
+    except InvalidValue as error:
+        raise invalid_value_error(network, "carry", WHERE, *error.args) from None
     return answer
 
 
 def _check(answer: Any, pushed: Pushed) -> None:
-    """Raise Unfit unless `answer` is a valid answer to `pushed`."""
+    """Raise InvalidValue unless `answer` is a valid answer to `pushed`."""
     if not isinstance(answer, Answer):
         raise InvalidValue(f"returns {describe_value(answer)}", "a gradwire.training.networks.builtin_networks.Answer")
     time_ps = answer.time_ps
@@ -163,12 +204,9 @@ def _check(answer: Any, pushed: Pushed) -> None:
 
 def _check_masks(name: str, masks: Any, pushed: Pushed, packets: Callable[[int, int], int]) -> None:
     count, tensors = len(pushed.encoded), len(pushed.infos)
-    if not isinstance(masks, list | tuple) or len(masks) != count:
-        raise InvalidValue(f"returns {name} = {describe_value(masks)}", f"a row of masks for each of {count} workers")
+    _check_rows(name, masks, count, f"a row of masks for each of {count} workers")
     for worker, row in enumerate(masks):
-        if not isinstance(row, list | tuple) or len(row) != tensors:
-            what = f"returns {name}[{worker}] = {describe_value(row)}"
-            raise InvalidValue(what, f"a mask, or None, for each of {tensors} tensors")
+        _check_rows(f"{name}[{worker}]", row, tensors, f"a mask, or None, for each of {tensors} tensors")
         for tensor, mask in enumerate(row):
             if mask is not None:
                 _check_mask(f"{name}[{worker}][{tensor}]", mask, (packets(worker, tensor),))
@@ -178,31 +216,29 @@ def _check_hops(hops: Any, layout: RingLayout) -> None:
     if hops is None:
         return
     if not isinstance(hops, HopMasks):
-        raise InvalidValue(
-            f"returns hops = {describe_value(hops)}",
-            "gradwire.training.exchange.ring_allreduce.HopMasks, or None where all arrived",
-        )
+        expected = "gradwire.training.exchange.ring_allreduce.HopMasks, or None where all arrived"
+        raise InvalidValue(f"returns hops = {describe_value(hops)}", expected)
     try:
         tensors = sorted(tensor for bucket in hops.buckets for tensor in bucket)
     except TypeError:
         tensors = []
     if tensors != list(range(len(layout.numels))):
-        raise InvalidValue(
-            f"returns hops.buckets = {describe_value(hops.buckets)}", f"each of {len(layout.numels)} tensors once"
-        )
-    if not isinstance(hops.masks, list | tuple) or len(hops.masks) != len(hops.buckets):
-        what = f"returns hops.masks = {describe_value(hops.masks)}"
-        raise InvalidValue(what, f"a mask, or None, for each of {len(hops.buckets)} buckets")
-    actual_layout = replace(layout, buckets=hops.buckets)
+        what = f"returns hops.buckets = {describe_value(hops.buckets)}"
+        raise InvalidValue(what, f"each of {len(layout.numels)} tensors once")
+    count = len(hops.buckets)
+    _check_rows("hops.masks", hops.masks, count, f"a mask, or None, for each of {count} buckets")
+    layout = replace(layout, buckets=hops.buckets)
     for bucket, mask in enumerate(hops.masks):
         if mask is not None:
-            shape = (2 * (layout.workers - 1), layout.workers, actual_layout.packets(bucket))
-            _check_mask(f"hops.masks[{bucket}]", mask, shape)
+            _check_mask(f"hops.masks[{bucket}]", mask, layout.mask_shape(bucket))
+
+
+def _check_rows(name: str, rows: Any, count: int, expected: str) -> None:
+    if not isinstance(rows, list | tuple) or len(rows) != count:
+        raise InvalidValue(f"returns {name} = {describe_value(rows)}", expected)
 
 
 def _check_mask(name: str, mask: Any, shape: tuple[int, ...]) -> None:
-    import torch
-
     if not isinstance(mask, torch.Tensor) or mask.dtype != torch.bool or tuple(mask.shape) != shape:
         what = f"returns {name} = {describe_value(mask)}"
         raise InvalidValue(what, f"None, or a tensor of bool, {shape}: which packets arrived")

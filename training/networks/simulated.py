@@ -1,7 +1,7 @@
 """The packet simulator, or the testbed, as the network of a training run: its losses enter the updates, its time is the
 clock.
 
-Every step becomes a trace of one iteration (`gradwire.training.loss_replay.step_trace`), which runs on a long-lived
+Every step becomes a trace of one iteration (`gradwire.training.networks.packet_steps`), which runs on a long-lived
 network (`IterationNetwork`). Packets are the reducer's own: a message is cut where the encoding is, and over the
 testbed it holds its very bytes. A server there adds up float32 values as they are; of other encodings it adds up
 meaningless words and sends back as many bytes as the trainer's servers do, whose results are computed here. The
@@ -18,14 +18,11 @@ import numpy as np
 
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.traces.trace import Trace
-from gradwire.training.loss_replay.loss_masks import hops_of, masks_of
-from gradwire.training.loss_replay.step_trace import Ints, StepTraceMaker, UnitLayout
-from gradwire.training.networks.builtin_networks import Answer, Pushed
-from gradwire.training.training_checks import packet_payload
+from gradwire.training.networks.network_interface import Answer, Pushed
+from gradwire.training.networks.packet_steps import StepTraceMaker, UnitLayout, hops_of, masks_of, packet_payload
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
+    from gradwire.scenarios.arrays import Ints
     from gradwire.scenarios.schema.scenario import Scenario
 
 ReturnedBytes = float | Sequence[int]
@@ -76,11 +73,8 @@ class Simulated:
         """Run one round of a step. Raises ScenarioError if workers or packets are not those of the scenario's job, or
         something other than whole tensors may be lost on the way back."""
         if len(pushed.encoded) != self.workers or pushed.payload != self.payload:
-            raise ScenarioError(
-                f"{len(pushed.encoded)} workers with packets of {pushed.payload} bytes",
-                "Simulated",
-                f"{self.workers} and {self.payload}, as the scenario's job has",
-            )
+            what = f"{len(pushed.encoded)} workers with packets of {pushed.payload} bytes"
+            raise ScenarioError(what, "Simulated", f"{self.workers} and {self.payload}, as the scenario's job has")
         is_dense = all(
             encoding.nbytes(self.payload) == 4 * info.numel
             for row in pushed.encoded
@@ -93,7 +87,7 @@ class Simulated:
         longest = [max(column, key=lambda each: each.units) for column in zip(*pushed.encoded, strict=True)]
         layout = self.as_trace.layout(longest)
         if not layout.sizes.any():
-            return Answer([[None] * len(pushed.infos)] * self.workers)
+            return Answer(pushed.all_arrived())
         sent = np.flatnonzero(layout.sizes)
         contents = (_contents(pushed, layout, sent), _all_float32(pushed)) if self.plays.takes_contents else ()
         back: float | list[int] = 1.0
@@ -104,8 +98,8 @@ class Simulated:
         kwargs = {"kept": lossless} if lossless else {}
         played = self.plays.step(self.as_trace.trace(pushed, layout, sent), back, *contents, **kwargs)
         if pushed.layout is not None:
-            nothing: list[list[Tensor | None]] = [[None] * len(pushed.infos)] * self.workers
-            return Answer(nothing, int(played.time_ps), hops=hops_of(pushed.layout, sent, played))
+            hops = hops_of(pushed.layout, sent, played)
+            return Answer(pushed.all_arrived(), int(played.time_ps), hops=hops)
         pushes, pulls = masks_of(pushed, sent, played)
         pulled = pulls if self.lossy_back else ()
         return Answer(pushes, int(played.time_ps), pulled, with_encoding=bool(pushed.encode_ps and self.scale))
@@ -136,10 +130,8 @@ def _contents(pushed: Pushed, layout: UnitLayout, sent: Ints) -> list[list[bytes
 
 
 def _all_float32(pushed: Pushed) -> bool:
-    """Return True if only float32 values are sent, which servers can add up."""
-    import torch
-
-    all_encoded = [encoded for row in pushed.encoded for encoded in row]
     return all(
-        not encoded.head and [field.dtype for field in encoded.fields] == [torch.float32] for encoded in all_encoded
+        not encoded.head and [str(field.dtype) for field in encoded.fields] == ["torch.float32"]
+        for row in pushed.encoded
+        for encoded in row
     )

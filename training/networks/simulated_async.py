@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from gradwire.training.loss_replay.loss_masks import masks_of_worker
-from gradwire.training.loss_replay.step_trace import Ints, StepTraceMaker
-from gradwire.training.training_checks import packet_payload
+from gradwire.training.networks.packet_steps import StepTraceMaker, masks_of_worker, packet_payload
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from gradwire.scenarios.arrays import Ints
     from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.traces.trace import TensorInfo, Trace
     from gradwire.training.networks.network_interface import Pushed
@@ -34,20 +33,13 @@ class TurnNetwork(Protocol):
 
     @property
     def full(self) -> bool: ...
-
     @property
     def built(self) -> int: ...
-
     def push(self, worker: int, turn: int, trace: Trace, begin_ps: int, kept: Sequence[int] = ()) -> None: ...
-
     def pull(self, worker: int, turn: int, trace: Trace, begin_ps: int) -> None: ...
-
     def skip(self, worker: int, pushed: bool, at_ps: int) -> None: ...
-
     def next(self, until_ps: int | None = None) -> TransferOutcome | None: ...
-
     def rest(self, now_ps: int) -> list[TransferOutcome]: ...
-
     def resume(self, built: int, now_ps: int) -> None: ...
 
 
@@ -131,10 +123,10 @@ class SimulatedTurns:
         self.plays.resume(int(str(saved["built"])), now_ps)
 
     def _arrived(self, arrival: TransferOutcome) -> Arrival:
-        if not arrival.pushed:
-            return Arrival(arrival.time_ps, arrival.worker, False)
-        counts, sent = self._sent[arrival.worker]
-        if arrival.messages is None:
-            return Arrival(arrival.time_ps, arrival.worker, True, [None] * len(counts))
-        masks = masks_of_worker(counts, self.payload, sent, arrival.messages, arrival.missing)
-        return Arrival(arrival.time_ps, arrival.worker, True, masks)
+        masks: Sequence[Tensor | None] = ()
+        if arrival.pushed:
+            counts, sent = self._sent[arrival.worker]
+            masks = [None] * len(counts)
+            if arrival.messages is not None:
+                masks = masks_of_worker(counts, self.payload, sent, arrival.messages, arrival.missing)
+        return Arrival(arrival.time_ps, arrival.worker, arrival.pushed, masks)

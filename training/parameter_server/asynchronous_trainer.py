@@ -16,7 +16,7 @@ import heapq
 import time
 from collections.abc import Collection, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -24,36 +24,63 @@ from torch import Tensor, nn
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.validation.argument_checks import require_integer
 from gradwire.traces.trace import TensorInfo
-from gradwire.training.backward.worker_gradients import Loss, gradients_of_worker
+from gradwire.training.backward.worker_gradients import buffers_of, merge_buffers
 from gradwire.training.data import Images, Text
 from gradwire.training.exchange.encoded_tensors import Encoded
-from gradwire.training.networks.builtin_networks import Network, Pushed
-from gradwire.training.networks.network_interface import checked_carry
+from gradwire.training.networks.network_interface import Network, Pushed, checked_carry
 from gradwire.training.networks.simulated_async import SimulatedTurns
-from gradwire.training.parameter_server.link_timing import LinkTiming
 from gradwire.training.recipe import Recipe
 from gradwire.training.reducers.base import Reducer
-from gradwire.training.trainer import StepRow, Trainer, losses_of
-from gradwire.training.user_code.return_value_checks import check_decoded, innermost
-from gradwire.training.worker_copies import Copies, buffers_of, merge_buffers, slice_of
+from gradwire.training.replicas import Copies, descend, slice_of
+from gradwire.training.trainer import StepRow, Trainer
+from gradwire.training.value_checks import check_decoded, innermost
 
 COMPUTED, ARRIVED = 0, 1
 PUSH, PULL = 0, 1
+SECOND_PS = 10**12
+
+
+@dataclass(frozen=True)
+class LinkTiming:
+    """Compute times and link rates where no network is simulated.
+
+    compute_ps : a turn's compute time by worker, repeated cyclically.
+    rate : bits per second of each worker's link, in both directions; 0: transfers take no time.
+    server_rate : of the server's link, which carries pushes and pulls one after the other, in the order in which they
+        begin; 0: no sharing.
+    """
+
+    compute_ps: tuple[int, ...] = (0,)
+    rate: int = 0
+    server_rate: int = 0
+
+    def computing(self, worker: int) -> int:
+        """Return the compute time of a worker, in picoseconds."""
+        return self.compute_ps[worker % len(self.compute_ps)]
+
+    def moved(self, nbytes: int, now: int, free: int) -> tuple[int, int]:
+        """Return (end of the transfer, time when the server's link is free), in picoseconds, rounded up. A transfer
+        begins now, or when the server's link is free, and takes the time of the slower link."""
+        worker_ps, server_ps = (
+            -(-8 * nbytes * SECOND_PS // rate) if rate else 0 for rate in (self.rate, self.server_rate)
+        )
+        begin = max(now, free) if self.server_rate else now
+        return begin + max(worker_ps, server_ps), begin + server_ps
 
 
 @dataclass(frozen=True)
 class Turn:
     """One merged push.
 
-    number, worker : its number among all pushes, and the worker.
-    time_ps : when it was merged.
+    turn, worker : its number among all pushes, and the worker.
+    clock_ps : when it was merged.
     stale : updates by others between this worker's pull and its push.
     lost, by_tensor : share of it that did not arrive, and of each tensor.
     """
 
-    number: int
+    turn: int
     worker: int
-    time_ps: int
+    clock_ps: int
     stale: int
     loss: float
     sent_bytes: int
@@ -78,7 +105,6 @@ class Asynchronous(Trainer):
         recipe: Recipe,
         reducer: Reducer | None = None,
         network: Network | SimulatedTurns | None = None,
-        loss: Loss = losses_of,
         *,
         staleness: int | None = None,
         pace: LinkTiming | None = None,
@@ -95,25 +121,20 @@ class Asynchronous(Trainer):
         self.live = network if isinstance(network, SimulatedTurns) else None
         """The network that carries pushes and pulls, if there is one."""
         if self.live is not None and (recipe.workers, recipe.payload) != (self.live.workers, self.live.payload):
-            raise ScenarioError(
-                f"{recipe.workers} workers with packets of {recipe.payload} bytes",
-                "Asynchronous(recipe)",
-                f"{self.live.workers} and {self.live.payload}, as the scenario's job has",
-            )
+            what = f"{recipe.workers} workers with packets of {recipe.payload} bytes"
+            expected = f"{self.live.workers} and {self.live.payload}, as the scenario's job has"
+            raise ScenarioError(what, "Asynchronous(recipe)", expected)
         if staleness is not None:
             require_integer(staleness, "Asynchronous(staleness)", 0, ScenarioError)
         if recipe.collective != "parameter_server":
             raise ValueError(f"collective = {recipe.collective!r} has no server; expected parameter_server")
         if recipe.fill != "zero":
-            raise ValueError(
-                f"fill = {recipe.fill!r} applies to a mean of workers; expected zero: they push one by one"
-            )
-        super().__init__(model, data, recipe, reducer, None if isinstance(network, SimulatedTurns) else network, loss)
+            what = f"fill = {recipe.fill!r} applies to a mean of workers"
+            raise ValueError(f"{what}; expected zero: they push one by one")
+        super().__init__(model, data, recipe, reducer, None if isinstance(network, SimulatedTurns) else network)
         if (rounds := self.exchange.reducer.rounds) > 1:
-            raise ValueError(
-                f"{self.exchange.reducer.kind} has {rounds} rounds in which workers agree; expected one: they come one "
-                "by one"
-            )
+            what = f"{self.exchange.reducer.kind} has {rounds} rounds in which workers agree"
+            raise ValueError(f"{what}; expected one: they come one by one")
         if getattr(innermost(self.exchange.reducer), "vote", False):
             raise ValueError(f"{self.exchange.reducer.kind}: vote = true needs all workers, and they push one by one")
         self.staleness, self.pace = staleness, pace or LinkTiming()
@@ -150,33 +171,14 @@ class Asynchronous(Trainer):
         rate = self.recipe.rate_at(self.done)
         self.log = [self.turn() for _ in range(self.recipe.workers)]
         self.lost, self.senders = [list(turn.by_tensor) for turn in self.log], [turn.worker for turn in self.log]
-        number, count = self.done, len(self.log)
+        total = {name: sum(getattr(turn, name) for turn in self.log) for name in ("loss", "lost", "sent_bytes")}
+        number, count, passed_ps = self.done, len(self.log), self.clock_ps - before
+        loss, lost, pulled = total["loss"] / count, total["lost"] / count, sum(turn.pulled_bytes for turn in self.log)
         self.done += 1
-        return StepRow(
-            number,
-            sum(turn.loss for turn in self.log) / count,
-            sum(turn.sent_bytes for turn in self.log),
-            sum(turn.lost for turn in self.log) / count,
-            self.clock_ps - before,
-            self.clock_ps,
-            rate,
-            pulled_bytes=sum(turn.pulled_bytes for turn in self.log),
-        )
+        return StepRow(number, loss, total["sent_bytes"], lost, passed_ps, self.clock_ps, rate, pulled_bytes=pulled)
 
     def last_turns(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "turn": turn.number,
-                "worker": turn.worker,
-                "clock_ps": turn.time_ps,
-                "stale": turn.stale,
-                "loss": turn.loss,
-                "sent_bytes": turn.sent_bytes,
-                "pulled_bytes": turn.pulled_bytes,
-                "lost": turn.lost,
-            }
-            for turn in self.log
-        ]
+        return [{name: value for name, value in asdict(turn).items() if name != "by_tensor"} for turn in self.log]
 
     def turn(self) -> Turn:
         """Process events until the next push has been merged."""
@@ -207,8 +209,9 @@ class Asynchronous(Trainer):
         for arrival in self.live.rest(self.clock_ps):
             if arrival.pushed:
                 self._receive(arrival.worker, arrival.masks)
-            later = 0 if arrival.pushed else self.pace.computing(arrival.worker)
-            self._plan(arrival.time_ps + later, arrival.worker, ARRIVED if arrival.pushed else COMPUTED)
+                self._plan(arrival.time_ps, arrival.worker, ARRIVED)
+            else:
+                self._plan(arrival.time_ps + self.pace.computing(arrival.worker), arrival.worker, COMPUTED)
 
     # --- overridden by systems ---------------------------------------------------------------------------------
 
@@ -222,7 +225,7 @@ class Asynchronous(Trainer):
         """Return what arrived of a push, of tensors, lists and numbers only, for `update`; called when it is sent."""
         reducer, gradients = self.exchange.reducer, []
         for encoding, info, mask in zip(encoded, self.infos, masks, strict=True):
-            units = None if mask is None else encoding.arrived(mask, self.recipe.payload)
+            units = encoding.arrived(mask, self.recipe.payload)
             gradient = reducer.decode(encoding, info, units)
             if self.exchange.looks:
                 check_decoded(reducer, "decode", gradient, info)
@@ -233,8 +236,7 @@ class Asynchronous(Trainer):
         """Update a worker's reducer state after a push."""
         reducer = self.exchange.reducer
         for encoding, info, state, mask in zip(encoded, self.infos, self.exchange.states[worker], masks, strict=True):
-            counts_loss = mask is not None and self.recipe.feed_back
-            units = encoding.arrived(mask, self.recipe.payload) if counts_loss and mask is not None else None
+            units = encoding.arrived(mask if self.recipe.feed_back else None, self.recipe.payload)
             reducer.settle(reducer.decode(encoding, info, units), info, state)
 
     def magnitudes(self, worker: int, encoded: Sequence[Encoded], message: int) -> Tensor:
@@ -247,13 +249,8 @@ class Asynchronous(Trainer):
 
     def update(self, worker: int, received: dict[str, Any], rate: float) -> None:
         """Apply a push at the server."""
-        for parameter, gradient in zip(self.model.parameters(), received["gradients"], strict=True):
-            parameter.grad = gradient
-        if self.recipe.clip:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.optimizer.step()
+        parameters = list(self.model.parameters())
+        descend(self.optimizer, parameters, received["gradients"], rate, self.recipe.clip)
 
     def pull(self, worker: int) -> int:
         """Update a worker's copy from the server; return the bytes."""
@@ -273,21 +270,14 @@ class Asynchronous(Trainer):
         self.model.train()
         inputs, targets = self._samples(self.batches[worker])
         before = buffers_of(self.model)
-        loss, gradients = gradients_of_worker(self.copies, worker, self.loss, inputs, targets)
+        loss, gradients = self.copies.gradients(worker, self.loss, inputs, targets)
         merge_buffers(self.model, before, [buffers_of(self.model)], self.recipe.workers)
         began = time.thread_time_ns()
         encoded = self.encode(worker, gradients)
         self.encode_ns += time.thread_time_ns() - began
-        payload = self.recipe.payload
-        pushed = Pushed(
-            self.batches[worker],
-            0,
-            payload,
-            self.messages,
-            [encoded],
-            kept=self.kept,
-            sizes=lambda _, message: self.magnitudes(worker, encoded, message),
-        )
+        number, payload = self.batches[worker], self.recipe.payload
+        sizes = lambda _, message: self.magnitudes(worker, encoded, message)  # noqa: E731
+        pushed = Pushed(number, 0, payload, self.messages, [encoded], kept=self.kept, sizes=sizes)
         nbytes = sum(encoding.nbytes(payload) for encoding in encoded)
         self.flying[worker] = {"loss": loss, "bytes": nbytes, "encoded": encoded}
         if self.live is not None:
@@ -298,7 +288,6 @@ class Asynchronous(Trainer):
         self._plan(answer.time_ps + self._transfer_end(nbytes, PUSH), worker, ARRIVED)
 
     def _receive(self, worker: int, masks: Sequence[Tensor | None]) -> None:
-        """Decode what arrives of a push."""
         push = self.flying[worker]
         encoded = push.pop("encoded")
         began = time.thread_time_ns()
@@ -363,18 +352,14 @@ class Asynchronous(Trainer):
     def state_dict(self) -> dict[str, Any]:
         """Bring the network to rest and return the state."""
         self.rest()
-        return {
-            **super().state_dict(),
-            "live": None if self.live is None else self.live.state_dict(),
-            "copies": self.copies.state_dict(),
-            "flying": deepcopy(self.flying),
-            "order": {name: _plain(getattr(self, name)) for name in ORDER},
-        }
+        live, order = self.live and self.live.state_dict(), {name: _plain(getattr(self, name)) for name in ORDER}
+        copies, flying = self.copies.state_dict(), deepcopy(self.flying)
+        return {**super().state_dict(), "live": live, "copies": copies, "flying": flying, "order": order}
 
     def take_over(self, saved: dict[str, Any]) -> None:
         super().take_over(saved)
         self.copies.load_state_dict(saved["copies"])
-        self.flying = [dict(push) for push in saved["flying"]]
+        self.flying = saved["flying"]
         for name in ORDER:
             setattr(self, name, _plain(saved["order"][name]))
         self.events = [(when, order, worker, what) for when, order, worker, what in self.events]
@@ -394,6 +379,6 @@ def lost_shares(encoded: Sequence[Encoded], masks: Sequence[Tensor | None], payl
     """Return the share of each tensor's units that did not arrive."""
     shares = []
     for encoding, mask in zip(encoded, masks, strict=True):
-        units = None if mask is None else encoding.arrived(mask, payload)
+        units = encoding.arrived(mask, payload)
         shares.append(0.0 if units is None or not len(units) else 1 - int(units.sum()) / len(units))
     return shares

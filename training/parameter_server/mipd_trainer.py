@@ -11,68 +11,51 @@ gathering single elements costs a processor more than updating all of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from gradwire.traces.trace import TensorInfo
-from gradwire.training.backward.worker_gradients import Loss
 from gradwire.training.data import Images, Text
 from gradwire.training.exchange.encoded_tensors import Encoded
-from gradwire.training.networks.builtin_networks import Network
-from gradwire.training.networks.simulated_async import SimulatedTurns
+from gradwire.training.parameter_server import mipd_encoding as codec
 from gradwire.training.parameter_server.asynchronous_trainer import Asynchronous
-from gradwire.training.parameter_server.link_timing import LinkTiming
-from gradwire.training.parameter_server.quantiles import CODES_PER_UNIT, dequantise, packed, quantise
-from gradwire.training.parameter_server.sgd import check_sgd, clip
-from gradwire.training.parameter_server.significance import SIGNIFICANCE, ratios_of
 from gradwire.training.recipe import Recipe
+from gradwire.training.reducers.base import group_units
 from gradwire.training.reducers.fields import share_count
-from gradwire.training.trainer import losses_of
+from gradwire.training.replicas import check_sgd, clipped
 
-
-@dataclass(frozen=True)
-class MipdRules:
-    """Rules of what is sent and updated; keys as in `gradwire.training.systems.mipd.MIPD`."""
-
-    ratio: float = 0.3
-    significance: str = "taylor"
-    decay: float = 0.5
-    refresh: int = 20
-    gamma: float = 0.5
-    floor: float = 0.05
-    ceiling: float = 1.0
-    small: int = 1024
-    warmup: int = 20
-    bits: int = 4
-    smoothing: float = 0.4
-    compensate: bool = True
-    update: Literal["half", "all"] = "half"
-    rotation: int = 2
-    block: int = 256
+if TYPE_CHECKING:
+    from gradwire.training.systems.mipd import MIPD
 
 
 class MipdTrainer(Asynchronous):
     """Trains with MIPD. Gradient clipping, if any, is done by the worker."""
 
+    state_key: ClassVar[str] = "mipd"
+    state_names: ClassVar[tuple[str, ...]] = (
+        "turned",
+        "chosen",
+        "known",
+        "matters",
+        "places",
+        "since",
+        "velocity",
+        "smoothed",
+        "pending",
+        "there",
+        "halves",
+    )
+
     def __init__(
-        self,
-        model: nn.Module,
-        data: Images | Text,
-        recipe: Recipe,
-        rules: MipdRules | None = None,
-        network: Network | SimulatedTurns | None = None,
-        loss: Loss = losses_of,
-        *,
-        staleness: int | None = None,
-        pace: LinkTiming | None = None,
+        self, model: nn.Module, data: Images | Text, recipe: Recipe, rules: MIPD, network: Any = None, **timing: Any
     ) -> None:
+        """Validate the parts; network, staleness and pace are as of `Asynchronous`."""
         check_sgd(recipe)
-        super().__init__(model, data, recipe, None, network, loss, staleness=staleness, pace=pace)
-        self.rules = rules or MipdRules()
+        super().__init__(model, data, recipe, None, network, **timing)
+        self.rules = rules
         sizes = [info.numel for info in self.infos]
         self.offsets = torch.tensor([0, *sizes]).cumsum(0).tolist()
         self.numel = self.offsets.pop()
@@ -109,19 +92,19 @@ class MipdTrainer(Asynchronous):
         """Return codes of the significant elements, and their positions whenever these are recomputed."""
         rules, turn = self.rules, self.turns[worker]
         is_refresh = turn % rules.refresh == 0 or turn == rules.warmup  # the warm-up ends between refreshes
-        gradients = clip(gradients, self.recipe.clip)
+        gradients = clipped(gradients, self.recipe.clip)
         if is_refresh:
             self._update_significance(worker, gradients)
         encodings = []
         for gradient, positions, info in zip(gradients, self.places[worker], self.infos, strict=True):
             values = gradient.reshape(-1)[positions]
-            coded = quantise(values, rules.bits) if rules.bits else Encoded((values,))
-            encodings += [coded, encode_positions(positions if is_refresh else positions[:0], info.numel)]
+            coded = codec.quantise(values, rules.bits) if rules.bits else Encoded((values,))
+            encodings += [coded, codec.encode_positions(positions if is_refresh else positions[:0], info.numel)]
         return encodings
 
     def _update_significance(self, worker: int, gradients: Sequence[Tensor]) -> None:
         """Recompute which elements are significant, and the share of each tensor that is sent."""
-        rules, rule = self.rules, SIGNIFICANCE[self.rules.significance]
+        rules, rule = self.rules, codec.SIGNIFICANCE[self.rules.significance]
         now = [rule(v, g).view(-1) for v, g in zip(self.copies.values[worker], gradients, strict=True)]
         if before := self.matters[worker]:
             now = [rules.decay * old + (1 - rules.decay) * new for old, new in zip(before, now, strict=True)]
@@ -130,7 +113,7 @@ class MipdTrainer(Asynchronous):
         large = [at for at, significance in enumerate(now) if len(significance) > rules.small]
         if large and self.turns[worker] >= rules.warmup:
             sums, sizes = [float(now[at].sum()) for at in large], [len(now[at]) for at in large]
-            ratios = ratios_of(sums, sizes, rules.ratio, rules.gamma, rules.floor, rules.ceiling)
+            ratios = codec.ratios_of(sums, sizes, rules.ratio, rules.gamma, rules.floor, rules.ceiling)
             for at, share in zip(large, ratios, strict=True):
                 shares[at] = share
         self.places[worker] = [
@@ -140,7 +123,6 @@ class MipdTrainer(Asynchronous):
         self._record_positions(worker)
 
     def _record_positions(self, worker: int) -> None:
-        """Record a worker's positions at the server."""
         moved = zip(self.places[worker], self.offsets, strict=False)
         self.where[worker] = torch.cat([positions + first for positions, first in moved] or [self.where[worker][:0]])
 
@@ -151,11 +133,11 @@ class MipdTrainer(Asynchronous):
         bits, payload, lost = self.rules.bits, self.recipe.payload, any(mask is not None for mask in masks[::2])
         values_by_tensor, arrived = [], []
         for encoding, mask, positions in zip(encoded[::2], masks[::2], self.places[worker], strict=True):
-            values_by_tensor.append(dequantise(encoding, bits, len(positions)) if bits else encoding.fields[0])
+            values_by_tensor.append(codec.dequantise(encoding, bits, len(positions)) if bits else encoding.fields[0])
             if lost:
                 all_units = torch.ones(encoding.units, dtype=torch.bool, device=self.device)
                 units = all_units if mask is None else encoding.arrived(mask, payload)
-                arrived.append(units.repeat_interleave(CODES_PER_UNIT if bits else 1)[: len(positions)])
+                arrived.append(units.repeat_interleave(codec.CODES_PER_UNIT if bits else 1)[: len(positions)])
         where, values = self.where[worker], torch.cat(values_by_tensor)
         if lost:
             arrived_values = torch.cat(arrived)
@@ -173,11 +155,9 @@ class MipdTrainer(Asynchronous):
         if not bits:
             return encoding.magnitudes()
         count = len(self.places[worker][message // 2])
-        values = dequantise(encoding, bits, count).abs()
-        short = -count % CODES_PER_UNIT
-        sums = torch.nn.functional.pad(values, (0, short)).view(-1, CODES_PER_UNIT).sum(dim=1)
-        counts = torch.full_like(sums, float(CODES_PER_UNIT))
-        counts[-1] -= short
+        sums = group_units(codec.dequantise(encoding, bits, count).abs(), codec.CODES_PER_UNIT).sum(dim=1)
+        counts = torch.full_like(sums, float(codec.CODES_PER_UNIT))
+        counts[-1] -= -count % codec.CODES_PER_UNIT
         return sums / counts
 
     def shares(self, lost: list[float]) -> list[float]:
@@ -223,7 +203,7 @@ class MipdTrainer(Asynchronous):
     def _choose_halves(self) -> None:
         """Choose the halves anew: the blocks of greatest significance, by the server's smoothed gradients, and the
         rest."""
-        matters = SIGNIFICANCE[self.rules.significance](self.vector, self.smoothed).sum(dim=1)
+        matters = codec.SIGNIFICANCE[self.rules.significance](self.vector, self.smoothed).sum(dim=1)
         order = matters.argsort(descending=True, stable=True)
         count = -(-len(order) // 2)
         self.halves = [order[:count].sort().values, order[count:].sort().values]
@@ -241,7 +221,7 @@ class MipdTrainer(Asynchronous):
         sent = [Encoded((values.view(-1)[: values.numel() - padding],))]
         if self.known[worker] != self.chosen:
             self.known[worker] = self.chosen
-            sent.append(encode_positions(self.halves[0], len(self.vector)))
+            sent.append(codec.encode_positions(self.halves[0], len(self.vector)))
         return sum(encoding.nbytes(self.recipe.payload) for encoding in sent)
 
     def answer(self, worker: int, nbytes: int) -> list[int]:
@@ -270,38 +250,10 @@ class MipdTrainer(Asynchronous):
             parameter.data = part
         return vector.view(-1, self.block)
 
-    def state_dict(self) -> dict[str, Any]:
-        numbers = {name: getattr(self, name) for name in NUMBERS}
-        lists = {name: [[tensor.clone() for tensor in row] for row in getattr(self, name)] for name in LISTS}
-        tensors = {name: getattr(self, name).clone() for name in TENSORS}
-        return {
-            **super().state_dict(),
-            "mipd": {
-                **{name: list(value) if isinstance(value, list) else value for name, value in numbers.items()},
-                **lists,
-                **tensors,
-                "halves": [tensor.clone() for tensor in self.halves],
-            },
-        }
-
     def take_over(self, saved: dict[str, Any]) -> None:
         super().take_over(saved)
-        saved_state = saved["mipd"]
-        for name in NUMBERS:
-            setattr(self, name, list(saved_state[name]) if isinstance(saved_state[name], list) else saved_state[name])
-        for name in LISTS:
-            setattr(self, name, [[tensor.clone() for tensor in row] for row in saved_state[name]])
-        for name in TENSORS:
-            getattr(self, name).copy_(saved_state[name])
-        self.halves = [tensor.clone() for tensor in saved_state["halves"]]
         for worker in range(self.recipe.workers):
             self._record_positions(worker)
-
-
-NUMBERS = ("turned", "chosen", "known")
-LISTS = ("matters", "places")
-TENSORS = ("since", "velocity", "smoothed", "pending", "there")
-"""MIPD's part of a checkpoint."""
 
 
 def _read(blocks: Tensor, rows: Tensor | None) -> Tensor:
@@ -321,13 +273,3 @@ def _clear(blocks: Tensor, rows: Tensor | None) -> None:
         blocks.zero_()
     else:
         blocks.index_fill_(0, rows, 0)
-
-
-def encode_positions(places: Tensor, numel: int) -> Encoded:
-    """Encode sorted positions as a bit per element or as 32-bit indices, whichever is shorter; as nothing if there are
-    none."""
-    if not len(places) or 4 * len(places) <= -(-numel // 8):
-        return Encoded((places.to(torch.int32),))
-    bits = torch.zeros(numel, dtype=torch.long, device=places.device)
-    bits[places] = 1
-    return Encoded((packed(bits, 1),))

@@ -11,40 +11,32 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gradwire.training.backward.worker_gradients import Loss
 from gradwire.training.data import Images, Text
 from gradwire.training.exchange.encoded_tensors import Encoded
-from gradwire.training.networks.builtin_networks import Network, Pushed
-from gradwire.training.networks.network_interface import checked_carry
+from gradwire.training.networks.network_interface import Masks, Network, Pushed, checked_carry
 from gradwire.training.parameter_server.asynchronous_trainer import lost_shares
 from gradwire.training.parameter_server.predictor import BLOCK, PERIOD, features, kinds_of, load_predictor
-from gradwire.training.parameter_server.sgd import check_sgd, moves
-from gradwire.training.parameter_server.step_rows import finish_step
+from gradwire.training.parameter_server.predictor_file import UNPREDICTED
 from gradwire.training.recipe import Recipe
-from gradwire.training.systems.mp2 import UNPREDICTED
-from gradwire.training.trainer import StepRow, Trainer, losses_of
+from gradwire.training.reducers.base import group_units
+from gradwire.training.replicas import check_sgd, moves
+from gradwire.training.trainer import StepRow, Trainer
 
+if TYPE_CHECKING:
+    from gradwire.training.systems.mp2 import MP2
+
+Positions = Sequence[Tensor | None]
+"""The elements of each tensor that are pushed; None for all."""
 CHECKED_BLOCKS = 16
 """One of this many blocks is predicted without half of its pushed values, to measure the prediction error."""
 ERROR_DECAY = 0.9
 """Weight of an older error relative to a new one."""
-
-
-@dataclass(frozen=True)
-class Mp2Rules:
-    """Rules of what is pushed and predicted; keys as in `gradwire.training.systems.mp2.MP2`."""
-
-    predictor: str = "bundled"
-    full_every: int = 50
-    tolerance: float = 1.0
-    pull: Literal["full", "pushed"] = "full"
 
 
 class Mp2Trainer(Trainer):
@@ -52,29 +44,26 @@ class Mp2Trainer(Trainer):
     is averaged over the workers that arrived; an element that arrived from none is taken to move as when it was last
     pushed."""
 
+    state_key: ClassVar[str] = "mp2"
+    state_names: ClassVar[tuple[str, ...]] = ("velocity", "moved", "age", "error", "full")
+
     def __init__(
-        self,
-        model: nn.Module,
-        data: Images | Text,
-        recipe: Recipe,
-        rules: Mp2Rules | None = None,
-        network: Network | None = None,
-        loss: Loss = losses_of,
+        self, model: nn.Module, data: Images | Text, recipe: Recipe, rules: MP2, network: Network | None = None
     ) -> None:
         if recipe.fill != "zero":
             raise ValueError(f"fill = {recipe.fill!r} applies to gradients; expected zero: parameters are pushed")
         check_sgd(recipe)
-        super().__init__(model, data, recipe, None, network, loss)
-        self.rules = rules or Mp2Rules()
+        super().__init__(model, data, recipe, None, network)
+        self.rules = rules
         self.predictor: nn.Module | None = None
         if self.rules.predictor not in UNPREDICTED:
             self.predictor = load_predictor("mp2", self.rules.predictor)[0].to(self.device)
         kinds = kinds_of(model)
         self.blocked = [at for at, kind in enumerate(kinds) if kind in ("conv", "fc")]
-        of_conv = [is_conv for at in self.blocked for is_conv in [kinds[at] == "conv"] * _blocks(self.infos[at].numel)]
+        sizes = [_blocks(self.infos[at].numel) for at in self.blocked]
+        of_conv = [kinds[at] == "conv" for at, size in zip(self.blocked, sizes, strict=True) for _ in range(size)]
         self.conv = torch.tensor(of_conv, dtype=torch.bool, device=self.device)
         self.velocity: list[list[Tensor]] = [[] for _ in range(recipe.workers)]
-        sizes = [_blocks(self.infos[at].numel) for at in self.blocked]
         self.moved = [torch.zeros(size, BLOCK, device=self.device) for size in sizes]
         """Last pushed movement of each parameter, in blocks."""
         self.age = torch.zeros(BLOCK, dtype=torch.long, device=self.device)
@@ -95,22 +84,19 @@ class Mp2Trainer(Trainer):
         for worker in range(recipe.workers):
             worker_moves, self.velocity[worker] = moves(recipe, before, gradients[worker], self.velocity[worker])
             began = time.thread_time_ns()
-            pushed.append(
-                [
-                    _encode_part((value - rate * move).reshape(-1), where)
-                    for value, move, where in zip(before, worker_moves, positions, strict=True)
-                ]
-            )
+            parts = zip(before, worker_moves, positions, strict=True)
+            pushed.append([_encode_part((value - rate * move).reshape(-1), where) for value, move, where in parts])
             self.encode_ns += time.thread_time_ns() - began
         sent = sum(move.nbytes(recipe.payload) for row in pushed for move in row)
         pulled = 4 * sum(info.numel for info in self.infos) * recipe.workers if self.rules.pull == "full" else sent
         back = (lambda: [4 * info.numel for info in self.infos]) if self.rules.pull == "full" else None
         answer = checked_carry(self.network, Pushed(number, 0, recipe.payload, self.infos, pushed, back=back))
         began = time.thread_time_ns()
+        lost = [lost_shares(*row, recipe.payload) for row in zip(pushed, answer.arrived, strict=True)]
         averages = self._averages(before, positions, pushed, answer.arrived)
         self._update_parameters(before, averages, positions, is_full, number)
         self.server_ns += time.thread_time_ns() - began
-        return finish_step(self, sum(losses) / len(losses), rate, sent, pulled, answer.time_ps)
+        return self.finish_step(sum(losses) / len(losses), sent, pulled, answer.time_ps, lost)
 
     # --- what is pushed ------------------------------------------------------------------------------------------
 
@@ -126,21 +112,15 @@ class Mp2Trainer(Trainer):
         return positions
 
     def _averages(
-        self,
-        before: Sequence[Tensor],
-        positions: Sequence[Tensor | None],
-        pushed: Sequence[Sequence[Encoded]],
-        arrived: Sequence[Sequence[Tensor | None]],
+        self, before: Sequence[Tensor], positions: Positions, pushed: Sequence[Sequence[Encoded]], arrived: Masks
     ) -> list[Tensor]:
         """Return the mean of the pushed elements of each tensor, over the workers whose packets arrived."""
-        self.lost = [lost_shares(row, masks, self.recipe.payload) for row, masks in zip(pushed, arrived, strict=True)]
         averages = []
         for at, (value, where) in enumerate(zip(before, positions, strict=True)):
             total = torch.zeros_like(pushed[0][at].fields[0])
             count = torch.zeros_like(total)
             for row, masks in zip(pushed, arrived, strict=True):
-                mask = masks[at]
-                units = None if mask is None else row[at].arrived(mask, self.recipe.payload)
+                units = row[at].arrived(masks[at], self.recipe.payload)
                 total += row[at].fields[0] if units is None else row[at].fields[0] * units
                 count += 1.0 if units is None else units.float()
             mean = total / count.clamp(min=1)
@@ -157,17 +137,12 @@ class Mp2Trainer(Trainer):
 
     @torch.no_grad()
     def _update_parameters(
-        self,
-        before: Sequence[Tensor],
-        averages: Sequence[Tensor],
-        positions: Sequence[Tensor | None],
-        is_full: bool,
-        number: int,
+        self, before: Sequence[Tensor], averages: Sequence[Tensor], positions: Positions, is_full: bool, number: int
     ) -> None:
         """Update the parameters: pushed ones to their averages, the rest to their predictions."""
         if is_full or not self.blocked:
             for spot, at in enumerate(self.blocked):
-                self.moved[spot] = _in_blocks(averages[at] - before[at].reshape(-1))
+                self.moved[spot] = group_units(averages[at] - before[at].reshape(-1), BLOCK)
             self.age[:] = 0
             self.error = 0.0
             self.full += 1
@@ -181,8 +156,8 @@ class Mp2Trainer(Trainer):
             moved = averages[at] - old[where]
             scales.append(moved.abs().mean().clamp(min=1e-12).expand(_blocks(len(old))))
             spreads.append(old.std(correction=0).clamp(min=1e-12).expand(_blocks(len(old))))
-            observed.append(_in_blocks(torch.zeros_like(old).index_copy(0, where, moved)))
-            values.append(_in_blocks(old))
+            observed.append(group_units(torch.zeros_like(old).index_copy(0, where, moved), BLOCK))
+            values.append(group_units(old, BLOCK))
         self.age += 1
         inputs = (torch.cat(values), torch.cat(self.moved), torch.cat(scales), torch.cat(spreads))
         seen = torch.cat(observed)
@@ -205,7 +180,6 @@ class Mp2Trainer(Trainer):
     def _predict(
         self, seen: Tensor, age: Tensor, values: Tensor, last: Tensor, scale: Tensor, spread: Tensor, conv: Tensor
     ) -> Tensor:
-        """Predict the movement of every parameter."""
         if self.predictor is None:
             return last if self.rules.predictor == "hold" else torch.zeros_like(last)
         return self.predictor(features(seen, age, values, last, scale, spread, conv)) * scale[:, None]
@@ -225,27 +199,6 @@ class Mp2Trainer(Trainer):
         error = float((guess - truth).abs().sum() / truth.abs().sum().clamp(min=1e-30))
         self.error = ERROR_DECAY * self.error + (1 - ERROR_DECAY) * error if self.error else error
 
-    # --- state ---------------------------------------------------------------------------------------------------
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            **super().state_dict(),
-            "mp2": {
-                "velocity": [[tensor.clone() for tensor in row] for row in self.velocity],
-                "moved": [tensor.clone() for tensor in self.moved],
-                "age": self.age.clone(),
-                "error": self.error,
-                "full": self.full,
-            },
-        }
-
-    def take_over(self, saved: dict[str, Any]) -> None:
-        super().take_over(saved)
-        saved_state = saved["mp2"]
-        self.velocity = [[tensor.clone() for tensor in row] for row in saved_state["velocity"]]
-        self.moved = [tensor.clone() for tensor in saved_state["moved"]]
-        self.age, self.error, self.full = saved_state["age"].clone(), saved_state["error"], saved_state["full"]
-
 
 def positions_at(number: int, seed: int) -> Tensor:
     """Return the positions of a block to push in a step, (BLOCK,) bool. They are an eighth of the block, different ones
@@ -259,11 +212,6 @@ def positions_at(number: int, seed: int) -> Tensor:
 
 def _blocks(numel: int) -> int:
     return -(-numel // BLOCK)
-
-
-def _in_blocks(values: Tensor) -> Tensor:
-    """Return flat values as blocks, (blocks, BLOCK), the last one zero-padded."""
-    return nn.functional.pad(values, (0, -len(values) % BLOCK)).view(-1, BLOCK)
 
 
 def _encode_part(values: Tensor, where: Tensor | None) -> Encoded:

@@ -98,17 +98,8 @@ def features(
     """
     shape = values.shape
     kind = conv.to(values.dtype)[:, None].expand(shape)
-    return torch.stack(
-        [
-            observed / scale[:, None],
-            (age / PERIOD).expand(shape),
-            values / spread[:, None],
-            last / scale[:, None],
-            kind,
-            1 - kind,
-        ],
-        dim=1,
-    )
+    moved, age, before = observed / scale[:, None], (age / PERIOD).expand(shape), values / spread[:, None]
+    return torch.stack([moved, age, before, last / scale[:, None], kind, 1 - kind], dim=1)
 
 
 def kinds_of(model: nn.Module) -> list[str]:
@@ -119,16 +110,8 @@ def kinds_of(model: nn.Module) -> list[str]:
         if "Norm" in type(module).__name__
         for parameter in module.parameters(recurse=False)
     }
-    return [
-        "norm"
-        if id(parameter) in norms
-        else "bias"
-        if parameter.dim() < 2
-        else "fc"
-        if parameter.dim() == 2
-        else "conv"
-        for parameter in model.parameters()
-    ]
+    by_dimension = {0: "bias", 1: "bias", 2: "fc"}
+    return ["norm" if id(p) in norms else by_dimension.get(p.dim(), "conv") for p in model.parameters()]
 
 
 NETS: Mapping[str, type[nn.Module]] = {"mp2": BlockPredictor, "wnn": WeightNowcaster}

@@ -18,6 +18,8 @@ BUNDLED_FILES: Mapping[tuple[str, str], str] = {
     ("wnn", "bundled"): "wnn.npz",
 }
 """Bundled files by system and name: made from training runs of one model, or of several models."""
+UNPREDICTED = ("hold", "none")
+"""Values of `predictor` that need no file."""
 
 
 def predictor_path(kind: str, name: str | Path) -> Path:
@@ -47,7 +49,6 @@ def read_predictor(kind: str, name: str | Path) -> tuple[dict[str, np.ndarray], 
 
 
 def _arrays(path: Path, expected: str) -> dict[str, np.ndarray]:
-    """Return the arrays of an `.npz` file by name."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}

@@ -9,67 +9,45 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from gradwire.traces.trace import TensorInfo
-from gradwire.training.backward.worker_gradients import Loss, gradients_of_worker
+from gradwire.training.backward.worker_gradients import buffers_of, merge_buffers, restore_buffers
 from gradwire.training.data import Images, Text
 from gradwire.training.exchange.encoded_tensors import Encoded
-from gradwire.training.networks.builtin_networks import Network, Pushed
-from gradwire.training.networks.network_interface import checked_carry
+from gradwire.training.networks.network_interface import Masks, Network, Pushed, checked_carry
 from gradwire.training.parameter_server.asynchronous_trainer import lost_shares
-from gradwire.training.parameter_server.sgd import check_sgd, moves
-from gradwire.training.parameter_server.step_rows import finish_step
 from gradwire.training.recipe import Recipe
 from gradwire.training.reducers.state import State
-from gradwire.training.trainer import StepRow, Trainer, losses_of
-from gradwire.training.worker_copies import Copies, buffers_of, merge_buffers, restore_buffers, slice_of
+from gradwire.training.replicas import Copies, check_sgd, moves, slice_of
+from gradwire.training.trainer import StepRow, Trainer
+
+if TYPE_CHECKING:
+    from gradwire.training.systems.slimdp import SlimDP
 
 CORE, EXPLORER, KEYS = 0, 1, 2
 """Parts of a tensor that are sent, each a separate message."""
-
-
-@dataclass(frozen=True)
-class SlimRules:
-    """Rules of what is pushed and pulled; keys as in `gradwire.training.systems.slimdp.SlimDP`."""
-
-    alpha: float = 0.3
-    beta: float = 0.15
-    every: int = 20
-    gradient_weight: float = 1.0
-    keys: bool = True
-    unsent: Literal["kept", "dropped"] = "kept"
-
-    def counts(self, numel: int) -> tuple[int, int]:
-        """Return the sizes of a tensor's core and explorer: shares rounded down, together at least one element."""
-        total = max(1, int(self.alpha * numel + 1e-9))
-        core = min(total, int(self.beta * numel + 1e-9))
-        return core, total - core
 
 
 class SlimTrainer(Trainer):
     """Trains with Slim-DP. The server's parameters are scored. A lost push is not added, and forgotten when the worker
     pulls; keys of a new core are never lost. Pulls are as long as pushes, without those keys."""
 
+    state_key: ClassVar[str] = "kept"
+    state_names: ClassVar[tuple[str, ...]] = ("common", "velocity", "cores")
+
     def __init__(
-        self,
-        model: nn.Module,
-        data: Images | Text,
-        recipe: Recipe,
-        slim: SlimRules | None = None,
-        network: Network | None = None,
-        loss: Loss = losses_of,
+        self, model: nn.Module, data: Images | Text, recipe: Recipe, slim: SlimDP, network: Network | None = None
     ) -> None:
         """Validate the parts and copy the parameters. Raises ValueError if `fill` is not zero."""
         if recipe.fill != "zero":
             raise ValueError(f"fill = {recipe.fill!r} applies to gradients; expected zero: updates are pushed")
         check_sgd(recipe)
-        super().__init__(model, data, recipe, None, network, loss)
-        self.slim = slim or SlimRules()
+        super().__init__(model, data, recipe, None, network)
+        self.slim = slim
         self.server = [info.detach() for info in model.parameters()]
         self.copies = Copies(model, recipe.workers)
         self.common = Copies(model, recipe.workers).values
@@ -94,34 +72,22 @@ class SlimTrainer(Trainer):
             sets.append(self._choose_sets(worker, number))
             pushed.append(self._encode_push(worker, sets[worker], number))
             self.encode_ns += time.thread_time_ns() - began
-        answer = checked_carry(
-            self.network,
-            Pushed(
-                number,
-                0,
-                recipe.payload,
-                self.messages,
-                pushed,
-                back=lambda: self._pull_sizes(pushed[0]),
-                kept=range(KEYS, len(self.messages), 3),
-            ),
-        )
+        back, keys = lambda: self._pull_sizes(pushed[0]), range(KEYS, len(self.messages), 3)
+        push = Pushed(number, 0, recipe.payload, self.messages, pushed, back=back, kept=keys)
+        answer = checked_carry(self.network, push)
         began = time.thread_time_ns()
-        self._merge(sets, pushed, answer.arrived)
+        lost = self._merge(pushed, answer.arrived)
         pulled = sum(self._pull(worker, sets[worker]) for worker in range(recipe.workers))
         self.server_ns += time.thread_time_ns() - began
         sent = sum(encoding.nbytes(recipe.payload) for row in pushed for encoding in row)
-        return finish_step(self, sum(losses) / len(losses), rate, sent, pulled, answer.time_ps)
+        return self.finish_step(sum(losses) / len(losses), sent, pulled, answer.time_ps, lost)
 
     def state_dict(self) -> dict[str, Any]:
-        lists = {name: [[tensor.clone() for tensor in row] for row in getattr(self, name)] for name in STATE_LISTS}
-        return {**super().state_dict(), "copies": self.copies.state_dict(), "kept": lists}
+        return {**super().state_dict(), "copies": self.copies.state_dict()}
 
     def take_over(self, saved: dict[str, Any]) -> None:
         super().take_over(saved)
         self.copies.load_state_dict(saved["copies"])
-        for name in STATE_LISTS:
-            setattr(self, name, [[tensor.clone() for tensor in row] for row in saved["kept"][name]])
 
     # --- workers -------------------------------------------------------------------------------------------------
 
@@ -133,9 +99,7 @@ class SlimTrainer(Trainer):
         losses, gradients = [], []
         for worker in range(count):
             restore_buffers(self.model, before)
-            loss, worker_gradients = gradients_of_worker(
-                self.copies, worker, self.loss, *slice_of(batch, worker, count)
-            )
+            loss, worker_gradients = self.copies.gradients(worker, self.loss, *slice_of(batch, worker, count))
             after.append(buffers_of(self.model))
             self._descend(worker, worker_gradients, rate)
             losses.append(loss)
@@ -149,11 +113,17 @@ class SlimTrainer(Trainer):
         for value, move in zip(values, worker_moves, strict=True):
             value -= rate * move
 
+    def _counts(self, numel: int) -> tuple[int, int]:
+        """Return the sizes of a tensor's core and explorer: shares rounded down, together at least one element."""
+        total = max(1, int(self.slim.alpha * numel + 1e-9))
+        core = min(total, int(self.slim.beta * numel + 1e-9))
+        return core, total - core
+
     def _select_core(self, worker: int, gradients: Sequence[Tensor]) -> list[Tensor]:
         """Return the core of each tensor: the elements of greatest |w| + c |g|, sorted by position."""
         cores = []
         for value, gradient in zip(self.copies.values[worker], gradients, strict=True):
-            core, _ = self.slim.counts(value.numel())
+            core, _ = self._counts(value.numel())
             significance = (value.abs() + self.slim.gradient_weight * gradient.abs()).view(-1)
             cores.append(significance.topk(core).indices.sort().values)
         return cores
@@ -162,7 +132,7 @@ class SlimTrainer(Trainer):
         """Return T_C of each tensor: positions of (core, explorer)."""
         sets = []
         for tensor, (info, core) in enumerate(zip(self.infos, self.cores[worker], strict=True)):
-            _, count = self.slim.counts(info.numel)
+            _, count = self._counts(info.numel)
             rest = torch.ones(info.numel, dtype=torch.bool, device=self.device)
             rest[core] = False
             positions = rest.nonzero().view(-1)
@@ -208,32 +178,24 @@ class SlimTrainer(Trainer):
 
     # --- server --------------------------------------------------------------------------------------------------
 
-    def _merge(
-        self, sets: Sequence[Any], pushed: Sequence[Sequence[Encoded]], arrived: Sequence[Sequence[Tensor | None]]
-    ) -> None:
-        """Add the mean of what has arrived."""
-        self.lost = []
+    def _merge(self, pushed: Sequence[Sequence[Encoded]], arrived: Masks) -> list[list[float]]:
+        """Add the mean of what has arrived; return the share lost by worker and tensor."""
+        lost, payload, tensors = [], self.recipe.payload, range(len(self.infos))
         for row, masks in zip(pushed, arrived, strict=True):
-            shares = lost_shares(row, masks, self.recipe.payload)
-            self.lost.append(
-                [
-                    sum(shares[3 * t + part] * row[3 * t + part].units for part in (CORE, EXPLORER))
-                    / (row[3 * t].units + row[3 * t + 1].units)
-                    for t in range(len(self.infos))
-                ]
+            shares, units = lost_shares(row, masks, payload), [encoded.units for encoded in row]
+            cores = [3 * tensor + CORE for tensor in tensors]  # followed by its explorer
+            lost.append(
+                [(shares[c] * units[c] + shares[c + 1] * units[c + 1]) / (units[c] + units[c + 1]) for c in cores]
             )
             for number, (encoded, mask) in enumerate(zip(row, masks, strict=True)):
                 if number % 3 == KEYS or not encoded.units:
                     continue
                 values, indices = _decode_part(encoded)
                 if mask is not None:
-                    units = encoded.arrived(mask, self.recipe.payload)
-                    values, indices = values[units], indices[units]
+                    arrived_units = encoded.arrived(mask, payload)
+                    values, indices = values[arrived_units], indices[arrived_units]
                 self.server[number // 3].view(-1)[indices] += values / self.recipe.workers
-
-
-STATE_LISTS = ("common", "velocity", "cores")
-"""Further lists in a checkpoint."""
+        return lost
 
 
 def _decode_part(encoded: Encoded) -> tuple[Tensor, Tensor]:

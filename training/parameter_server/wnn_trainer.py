@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Any
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from gradwire.training.backward.worker_gradients import Loss
 from gradwire.training.data import Images, Text
-from gradwire.training.networks.builtin_networks import Network
+from gradwire.training.networks.network_interface import Network
 from gradwire.training.parameter_server.predictor import WeightNowcaster, kinds_of, load_predictor, nowcast
 from gradwire.training.recipe import Recipe
 from gradwire.training.reducers.base import Reducer
-from gradwire.training.trainer import StepRow, Trainer, losses_of
+from gradwire.training.trainer import StepRow, Trainer
 
 HISTORY = 5
 """Values that a prediction is made from."""
@@ -29,6 +28,9 @@ HISTORY = 5
 class WnnTrainer(Trainer):
     """Trains with weight nowcasting. Parameters come back, 4 bytes each, whatever is pushed."""
 
+    state_key: ClassVar[str] = "wnn"
+    state_names: ClassVar[tuple[str, ...]] = ("seen", "jumps")
+
     def __init__(
         self,
         model: nn.Module,
@@ -36,7 +38,6 @@ class WnnTrainer(Trainer):
         recipe: Recipe,
         reducer: Reducer | None = None,
         network: Network | None = None,
-        loss: Loss = losses_of,
         *,
         predictor: str = "bundled",
         period: int = 0,
@@ -46,7 +47,7 @@ class WnnTrainer(Trainer):
         predictor : a file, or "bundled".
         period : steps between two values; an epoch if 0.
         """
-        super().__init__(model, data, recipe, reducer, network, loss)
+        super().__init__(model, data, recipe, reducer, network)
         net, _ = load_predictor("wnn", predictor)
         assert isinstance(net, WeightNowcaster)
         self.net, self.kinds = net.to(self.device), kinds_of(model)
@@ -75,12 +76,3 @@ class WnnTrainer(Trainer):
                 history = torch.stack([row[at].view(-1) for row in self.seen])
                 parameter.copy_(nowcast(self.net.of(kind), history).view(parameter.shape))
         self.seen, self.jumps = [], self.jumps + 1
-
-    def state_dict(self) -> dict[str, Any]:
-        seen = [[value.clone() for value in row] for row in self.seen]
-        return {**super().state_dict(), "wnn": {"seen": seen, "jumps": self.jumps}}
-
-    def take_over(self, saved: dict[str, Any]) -> None:
-        super().take_over(saved)
-        self.seen = [[value.clone() for value in row] for row in saved["wnn"]["seen"]]
-        self.jumps = saved["wnn"]["jumps"]

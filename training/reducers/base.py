@@ -18,6 +18,7 @@ from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.loading.explain import explain_validation_error
 from gradwire.scenarios.schema.base import ScenarioTable
 from gradwire.training.exchange.encoded_tensors import Encoded
+from gradwire.training.lazy_torch import torch
 
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass
@@ -58,6 +59,8 @@ class Reducer(ScenarioTable, metaclass=ExplainedMeta):
     """True if it keeps what it did not send, so that error feedback around it would count that twice."""
     unit: ClassVar[str] = ""
     """Size of a unit in terms of its parameters, if these can make it larger than any packet."""
+    in_rows: ClassVar[bool] = False
+    """True if there is a `whole`."""
     has_momentum: ClassVar[bool] = False
     """True if it has a parameter `momentum` for what it encodes, so that another momentum would be added to it."""
     if TYPE_CHECKING:
@@ -87,11 +90,6 @@ class Reducer(ScenarioTable, metaclass=ExplainedMeta):
         """
         raise NotImplementedError
 
-    @property
-    def in_rows(self) -> bool:
-        """True if there is a `whole`."""
-        return False
-
     def whole(self, gradients: Tensor, rows: FlatGradients) -> EncodedModels:
         """Compress and decode all tensors of all workers at once, (N, P), to the same bits."""
         raise NotImplementedError
@@ -114,8 +112,6 @@ class Reducer(ScenarioTable, metaclass=ExplainedMeta):
         """Return the mean magnitude of each unit's elements, (units,) float32: the basis of a sender's tags. This
         default takes the first field, if it holds floats; else the decoded values, if a unit is a run of elements; else
         all are alike."""
-        import torch
-
         if encoded.fields[0].is_floating_point():
             return encoded.magnitudes()
         ones = torch.ones(encoded.units, device=encoded.fields[0].device)
@@ -128,7 +124,7 @@ class Reducer(ScenarioTable, metaclass=ExplainedMeta):
 
     def answered(self, encoded: Encoded, info: TensorInfo) -> int | None:
         """Return the bytes with which a server answers one worker, given what the first worker pushed. None means the
-        shortest lossless form of the mean (`gradwire.training.exchange.exchange.answer_bytes`)."""
+        shortest lossless form of the mean (`gradwire.training.exchange.exchange_stats.answer_bytes`)."""
         return None
 
     def decoded(self, encoded: Encoded, info: TensorInfo) -> int:
@@ -170,6 +166,18 @@ def mask_missing(values: Tensor, encoded: Encoded, arrived: Tensor | None, eleme
 def _fit(arrived: Tensor, units: int) -> None:
     if arrived.shape != (units,):
         raise ValueError(f"a mask of {tuple(arrived.shape)} for {units} units")
+
+
+def pack(codes: Tensor, bits: int) -> Tensor:
+    """Return flat codes below 2^bits as bytes, the first code of each in its lowest bits."""
+    shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=codes.device)
+    return (group_units(codes, 8 // bits).to(torch.uint8) << shifts).sum(dim=1, dtype=torch.uint8)
+
+
+def unpack(packed: Tensor, bits: int) -> Tensor:
+    """Return codes as packed by `pack`, uint8, and those that filled the last byte."""
+    shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=packed.device)
+    return ((packed.reshape(-1, 1) >> shifts) & (2**bits - 1)).view(-1)
 
 
 def per_element(arrived: Tensor, elements: int, numel: int) -> Tensor:

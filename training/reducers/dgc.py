@@ -10,6 +10,7 @@ from pydantic import Field
 from gradwire.scenarios.schema.base import Flag, Natural
 from gradwire.training.backward.flat_gradients import EncodedModels
 from gradwire.training.exchange.encoded_tensors import Encoded
+from gradwire.training.lazy_torch import torch
 from gradwire.training.reducers.base import Reducer, scatter
 from gradwire.training.reducers.fields import Ratio, share_count
 from gradwire.training.reducers.state import State, flat, zero_nonfinite
@@ -61,8 +62,6 @@ class DGC(Reducer):
         return max(self.ratio, WARMUP ** (stage + 1)) if stage < 64 else self.ratio
 
     def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
-        import torch
-
         gradient = flat(tensor, info)
         if self.clip:
             gradient = gradient * min(1.0, self.clip / math.sqrt(state.workers) / max(float(gradient.norm()), 1e-30))
@@ -78,8 +77,6 @@ class DGC(Reducer):
 
     def _select(self, sizes: Tensor, ratio: float, state: State) -> Tensor:
         """Return the indices of about `ratio` of the elements, the largest."""
-        import torch
-
         numel = len(sizes)
         target = share_count(ratio, numel)
         if not target:
@@ -107,12 +104,10 @@ class DGC(Reducer):
         return scatter(values, indices, info.numel, arrived)
 
     @property
-    def in_rows(self) -> bool:
+    def in_rows(self) -> bool:  # type: ignore[override]
         return not self.clip  # clipping needs the norm of each worker's tensor
 
     def whole(self, gradients: Tensor, rows: FlatGradients) -> EncodedModels:
-        import torch
-
         nothing = torch.zeros_like(gradients)
         momentum = rows.values.get("momentum", nothing) * self.momentum + gradients
         total = rows.values.get("total", nothing) + momentum
@@ -124,8 +119,6 @@ class DGC(Reducer):
 
     def _select_all(self, sizes: Tensor, rows: FlatGradients) -> Tensor:
         """Return a mask of the elements that `_select` chooses, (N, P)."""
-        import torch
-
         ratio = self.ratio_at(rows.step)
         targets = [share_count(ratio, info.numel) for info in rows.infos]
         parts = [self._initial_threshold(sizes, tensor, targets[tensor], rows) for tensor in range(len(targets))]
@@ -146,8 +139,6 @@ class DGC(Reducer):
 
     def _initial_threshold(self, sizes: Tensor, tensor: int, target: int, rows: FlatGradients) -> Tensor:
         """Return the initial threshold of a tensor for each worker, (N,)."""
-        import torch
-
         begin, end = rows.bounds[tensor]
         numel, samples = end - begin, sizes[:, begin:end]
         count = self._sample_size(numel)
@@ -160,7 +151,6 @@ class DGC(Reducer):
         return samples.topk(max(1, round(count * target / numel))).values[:, -1]
 
     def _sample_size(self, numel: int) -> int:
-        """Return the number of elements from which the initial threshold is taken."""
         return max(min(numel, 1000), int(numel * self.sample))  # fewer do not estimate a tail
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, SerializeAsAny, model_validator
 
@@ -18,75 +18,60 @@ if TYPE_CHECKING:
     from gradwire.training.backward.flat_gradients import EncodedModels, FlatGradients
 
 
+def _attribute_of_inner(name: str) -> Any:
+    return property(lambda self: getattr(self.reducer, name))
+
+
+def _method_of_inner(name: str) -> Any:
+    def call(self: ReducerWrapper, *arguments: Any) -> Any:
+        return getattr(self.reducer, name)(*arguments)
+
+    return call
+
+
 class ReducerWrapper(Reducer):
     """Base of wrappers around another reducer; passes on all calls."""
 
     reducer: SerializeAsAny[Reducer]
     """The wrapped reducer."""
 
-    @property
-    def kind(self) -> str:
-        """The kind of the wrapped reducer."""
-        return self.reducer.kind
+    kind, rounds, places, adds_up, unit, in_rows = map(
+        _attribute_of_inner, ("kind", "rounds", "places", "adds_up", "unit", "in_rows")
+    )
+    without_feedback, without_momentum, decode, covered, magnitudes, elements, answered, decoded = map(
+        _method_of_inner,
+        ("without_feedback", "without_momentum", "decode", "covered", "magnitudes", "elements", "answered", "decoded"),
+    )
+    follow, restore, settle, settle_whole = map(_method_of_inner, ("follow", "restore", "settle", "settle_whole"))
 
-    @property
-    def rounds(self) -> int:  # type: ignore[override]
-        return self.reducer.rounds
 
-    @property
-    def places(self) -> str:  # type: ignore[override]
-        return self.reducer.places
+class Memory(ReducerWrapper):
+    """Base of wrappers that change a gradient before its reduction, and remember something for the next step."""
 
-    @property
-    def adds_up(self) -> bool:  # type: ignore[override]
-        return self.reducer.adds_up
+    def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
+        return self.reducer.compress(self._corrected(flat(tensor, info), state.values), info, state)
 
-    @property
-    def unit(self) -> str:  # type: ignore[override]
-        return self.reducer.unit
-
-    @property
-    def in_rows(self) -> bool:
-        return self.reducer.in_rows
-
-    def without_feedback(self) -> str:
-        return self.reducer.without_feedback()
-
-    def without_momentum(self) -> str:
-        return self.reducer.without_momentum()
-
-    def settle_whole(self, sent: Tensor, rows: FlatGradients) -> None:
-        self.reducer.settle_whole(sent, rows)
-
-    def covered(self, encoded: Encoded, info: TensorInfo, arrived: Tensor) -> Tensor:
-        return self.reducer.covered(encoded, info, arrived)
-
-    def decode(self, encoded: Encoded, info: TensorInfo, arrived: Tensor | None = None) -> Tensor:
-        return self.reducer.decode(encoded, info, arrived)
-
-    def magnitudes(self, encoded: Encoded, info: TensorInfo) -> Tensor:
-        return self.reducer.magnitudes(encoded, info)
-
-    def elements(self, encoded: Encoded) -> int:
-        return self.reducer.elements(encoded)
-
-    def answered(self, encoded: Encoded, info: TensorInfo) -> int | None:
-        return self.reducer.answered(encoded, info)
-
-    def decoded(self, encoded: Encoded, info: TensorInfo) -> int:
-        return self.reducer.decoded(encoded, info)
-
-    def follow(self, mean: Tensor, info: TensorInfo, state: State) -> Encoded:
-        return self.reducer.follow(mean, info, state)
-
-    def restore(self, mean: Tensor, info: TensorInfo, state: State) -> Tensor:
-        return self.reducer.restore(mean, info, state)
+    def whole(self, gradients: Tensor, rows: FlatGradients) -> EncodedModels:
+        return self.reducer.whole(self._corrected(gradients, rows.values), rows)
 
     def settle(self, sent: Tensor, info: TensorInfo, state: State) -> None:
+        self._remember(sent, state.values)
         self.reducer.settle(sent, info, state)
 
+    def settle_whole(self, sent: Tensor, rows: FlatGradients) -> None:
+        self._remember(sent, rows.values)
+        self.reducer.settle_whole(sent, rows)
 
-class ErrorFeedback(ReducerWrapper):
+    def _corrected(self, gradient: Tensor, remembered: dict[str, Tensor]) -> Tensor:
+        """Return the gradient to reduce."""
+        raise NotImplementedError
+
+    def _remember(self, sent: Tensor, remembered: dict[str, Tensor]) -> None:
+        """Finish a step in which `sent` was sent."""
+        raise NotImplementedError
+
+
+class ErrorFeedback(Memory):
     """Adds what was not sent to the next gradient (Stich et al., NeurIPS '18; Karimireddy et al., ICML '19). A worker
     encodes x = g + e, and keeps e = x - (what was sent of it). Over all steps, what was sent plus what is kept is the
     sum of the gradients. Values that are not finite are not kept."""
@@ -103,32 +88,17 @@ class ErrorFeedback(ReducerWrapper):
     def without_feedback(self) -> str:
         return "already has error feedback"
 
-    def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
-        return self.reducer.compress(self._corrected(flat(tensor, info), state.values), info, state)
-
-    def whole(self, gradients: Tensor, rows: FlatGradients) -> EncodedModels:
-        return self.reducer.whole(self._corrected(gradients, rows.values), rows)
-
-    def settle(self, sent: Tensor, info: TensorInfo, state: State) -> None:
-        self._keep(sent, state.values)
-        super().settle(sent, info, state)
-
-    def settle_whole(self, sent: Tensor, rows: FlatGradients) -> None:
-        self._keep(sent, rows.values)
-        super().settle_whole(sent, rows)
-
     def _corrected(self, gradient: Tensor, remembered: dict[str, Tensor]) -> Tensor:
-        """Return x."""
         if (residual := remembered.get("residual")) is not None:
             gradient = gradient + self.decay * residual
         remembered["corrected"] = gradient
         return gradient
 
-    def _keep(self, sent: Tensor, remembered: dict[str, Tensor]) -> None:
+    def _remember(self, sent: Tensor, remembered: dict[str, Tensor]) -> None:
         remembered["residual"] = zero_nonfinite(remembered.pop("corrected") - sent)
 
 
-class MomentumCorrection(ReducerWrapper):
+class MomentumCorrection(Memory):
     """Applies momentum before the reduction instead of in the optimiser (Lin et al., ICLR '18, section 3.1). A worker
     encodes u = m u + g. Around error feedback, the error contains momentum; with `masking` the momentum of sent
     elements is cleared (section 3.3). The optimiser must have no momentum. Values that are not finite are not kept."""
@@ -147,27 +117,12 @@ class MomentumCorrection(ReducerWrapper):
     def without_momentum(self) -> str:
         return "already has momentum correction"
 
-    def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
-        return self.reducer.compress(self._with_momentum(flat(tensor, info), state.values), info, state)
-
-    def whole(self, gradients: Tensor, rows: FlatGradients) -> EncodedModels:
-        return self.reducer.whole(self._with_momentum(gradients, rows.values), rows)
-
-    def settle(self, sent: Tensor, info: TensorInfo, state: State) -> None:
-        self._mask(sent, state.values)
-        super().settle(sent, info, state)
-
-    def settle_whole(self, sent: Tensor, rows: FlatGradients) -> None:
-        self._mask(sent, rows.values)
-        super().settle_whole(sent, rows)
-
-    def _with_momentum(self, gradient: Tensor, remembered: dict[str, Tensor]) -> Tensor:
-        """Return u."""
+    def _corrected(self, gradient: Tensor, remembered: dict[str, Tensor]) -> Tensor:
         if (momentum := remembered.get("momentum")) is not None:
             gradient = gradient + self.momentum * momentum
         remembered["momentum"] = gradient
         return gradient
 
-    def _mask(self, sent: Tensor, remembered: dict[str, Tensor]) -> None:
+    def _remember(self, sent: Tensor, remembered: dict[str, Tensor]) -> None:
         momentum = remembered["momentum"]
         remembered["momentum"] = zero_nonfinite(momentum * (sent == 0) if self.masking else momentum)

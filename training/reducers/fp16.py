@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from gradwire.training.exchange.encoded_tensors import Encoded
+from gradwire.training.lazy_torch import torch
 from gradwire.training.reducers.base import Reducer, mask_missing
 from gradwire.training.reducers.state import State, flat
 
@@ -26,8 +27,6 @@ class Half(Reducer):
     """Layout of the 16 bits: 5 of exponent (IEEE 754), or 8."""
 
     def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
-        import torch
-
         dtype = torch.float16 if self.format == "float16" else torch.bfloat16
         largest = torch.finfo(dtype).max
         return Encoded((flat(tensor, info).clamp(-largest, largest).to(dtype),))

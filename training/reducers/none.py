@@ -21,6 +21,7 @@ class Dense(Reducer):
 
     places: ClassVar[Literal["fixed", "sent"]] = "fixed"
     adds_up: ClassVar[bool] = True
+    in_rows: ClassVar[bool] = True
 
     kind: Literal["none"] = "none"
 
@@ -30,10 +31,6 @@ class Dense(Reducer):
     def decode(self, encoded: Encoded, info: TensorInfo, arrived: Tensor | None = None) -> Tensor:
         (values,) = encoded.fields
         return values.clone() if arrived is None else mask_missing(values, encoded, arrived)
-
-    @property
-    def in_rows(self) -> bool:
-        return True
 
     def whole(self, gradients: Tensor, rows: FlatGradients) -> EncodedModels:
         workers, numel = gradients.shape

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from gradwire.scenarios.schema.base import Flag
 from gradwire.training.exchange.encoded_tensors import Encoded
+from gradwire.training.lazy_torch import torch
 from gradwire.training.reducers.base import Reducer, mask_missing
 from gradwire.training.reducers.state import State, flat
 
@@ -43,8 +44,6 @@ class PowerSGD(Reducer):
         return len(info.shape) > 1 and (rows + columns) * self.rank < rows * columns
 
     def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
-        import torch
-
         values = flat(tensor, info)
         if not self.low_rank(info):
             return Encoded((values,))
@@ -86,8 +85,6 @@ class PowerSGD(Reducer):
 
 def orthonormal(matrix: Tensor) -> Tensor:
     """Return the columns of a matrix made orthonormal one after the other (Gram-Schmidt, twice for float32)."""
-    import torch
-
     columns: list[Tensor] = []
     for column in matrix.unbind(dim=1):
         for _ in range(2):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from gradwire.training.exchange.encoded_tensors import Encoded
+from gradwire.training.lazy_torch import torch
 from gradwire.training.reducers.base import Reducer, group_units, mask_missing
 from gradwire.training.reducers.state import State, flat
 
@@ -35,8 +36,6 @@ class QSGD(Reducer):
     """Elements with one norm; a shorter tensor is one bucket."""
 
     def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
-        import torch
-
         values = flat(tensor, info)
         rows = group_units(values, min(self.bucket, max(len(values), 1)))
         norms = rows.norm(dim=1, keepdim=True)

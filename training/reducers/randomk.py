@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from gradwire.scenarios.schema.base import Flag
 from gradwire.training.backward.flat_gradients import EncodedModels
 from gradwire.training.exchange.encoded_tensors import Encoded
+from gradwire.training.lazy_torch import torch
 from gradwire.training.reducers.base import Reducer, scatter
 from gradwire.training.reducers.fields import Ratio, share_count
 from gradwire.training.reducers.state import State, flat
@@ -23,6 +24,7 @@ class RandomK(Reducer):
 
     places: ClassVar[Literal["fixed", "sent"]] = "fixed"
     adds_up: ClassVar[bool] = True
+    in_rows: ClassVar[bool] = True
 
     kind: Literal["randomk"] = "randomk"
     ratio: Ratio = 0.01
@@ -32,8 +34,6 @@ class RandomK(Reducer):
     is not sent and would diverge."""
 
     def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
-        import torch
-
         values = flat(tensor, info)
         count = share_count(self.ratio, len(values))
         indices = torch.randperm(len(values), generator=state.shared(values.device), device=values.device)[:count]
@@ -51,13 +51,7 @@ class RandomK(Reducer):
     def without_feedback(self) -> str:
         return "is unbiased" if self.unbiased else ""
 
-    @property
-    def in_rows(self) -> bool:
-        return True
-
     def whole(self, gradients: Tensor, rows: FlatGradients) -> EncodedModels:
-        import torch
-
         counts = [share_count(self.ratio, info.numel) for info in rows.infos]
         indices = [
             torch.randperm(info.numel, generator=rows.shared(tensor), device=rows.device)[:count] + begin

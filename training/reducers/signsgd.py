@@ -8,7 +8,8 @@ from pydantic import model_validator
 
 from gradwire.scenarios.schema.base import Flag, single_mistake
 from gradwire.training.exchange.encoded_tensors import Encoded
-from gradwire.training.reducers.base import Reducer, group_units, mask_missing
+from gradwire.training.lazy_torch import torch
+from gradwire.training.reducers.base import Reducer, mask_missing, pack, unpack
 from gradwire.training.reducers.state import State, flat
 
 if TYPE_CHECKING:
@@ -45,22 +46,15 @@ class SignSGD(Reducer):
         return self
 
     def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
-        import torch
-
         values = flat(tensor, info)
-        bits = group_units((values >= 0).float(), 8).to(torch.uint8)
-        shifts = torch.arange(8, dtype=torch.uint8, device=values.device)
-        signs = (bits << shifts).sum(dim=1, dtype=torch.uint8)
+        signs = pack((values >= 0).float(), 1)
         if self.scale == "mean":
             return Encoded((signs,), (values.abs().mean().view(1),))
         return Encoded((torch.cat([signs, signs.new_zeros(1)]) if bool(values.isnan().any()) else signs,))
 
     def decode(self, encoded: Encoded, info: TensorInfo, arrived: Tensor | None = None) -> Tensor:
-        import torch
-
         packed = encoded.fields[0]
-        shifts = torch.arange(8, dtype=torch.uint8, device=packed.device)
-        values = ((packed[:, None] >> shifts) & 1).float().view(-1)[: info.numel] * 2 - 1
+        values = unpack(packed, 1).float()[: info.numel] * 2 - 1
         if encoded.head:
             values = values * encoded.head[0]
         values = mask_missing(values, encoded, arrived, 8)
@@ -68,8 +62,6 @@ class SignSGD(Reducer):
         return torch.full_like(values, torch.nan) if one_more else values
 
     def restore(self, mean: Tensor, info: TensorInfo, state: State) -> Tensor:
-        import torch
-
         if not self.vote:
             return mean
         return torch.where(mean.isnan(), mean, torch.where(mean >= 0, 1.0, -1.0))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gradwire.scenarios.errors import ScenarioError
+from gradwire.training.lazy_torch import torch
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -40,16 +41,13 @@ class State:
         return _generator(device, self.seed, self.step, self.tensor, 0)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"step": self.step, "values": {name: value.clone() for name, value in self.values.items()}}
+        return {"step": self.step, "values": cloned(self.values)}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        self.step = int(saved["step"])
-        self.values = {name: value.clone() for name, value in saved["values"].items()}
+        self.step, self.values = int(saved["step"]), cloned(saved["values"])
 
 
 def _generator(device: Any, *numbers: int) -> Generator:
-    import torch
-
     words = b"".join(int(number).to_bytes(8, "little", signed=True) for number in numbers)
     generator = torch.Generator(device=device)
     generator.manual_seed(zlib.crc32(words) << 32 | zlib.crc32(words, 1))
@@ -75,3 +73,12 @@ def zero_nonfinite(remembered: Tensor) -> Tensor:
     """Return what is kept for the next step, with zero for values that are not finite, which would spread to all later
     steps."""
     return remembered.nan_to_num(0.0, 0.0, 0.0)
+
+
+def cloned(saved: Any) -> Any:
+    """Return nested lists, tuples and dictionaries, such as those of a checkpoint, with copies of all tensors."""
+    if isinstance(saved, dict):
+        return {key: cloned(value) for key, value in saved.items()}
+    if isinstance(saved, list | tuple):
+        return type(saved)(cloned(item) for item in saved)
+    return saved.clone() if hasattr(saved, "clone") else saved

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from gradwire.training.exchange.encoded_tensors import Encoded
-from gradwire.training.reducers.base import Reducer, group_units, mask_missing
+from gradwire.training.lazy_torch import torch
+from gradwire.training.reducers.base import Reducer, mask_missing, pack, unpack
 from gradwire.training.reducers.state import State, flat
 
 if TYPE_CHECKING:
@@ -32,8 +33,6 @@ class TernGrad(Reducer):
     """Standard deviations at which elements are clipped; 0: no clipping."""
 
     def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
-        import torch
-
         values = flat(tensor, info)
         if self.clip and len(values) > 1:
             limit, (smallest, largest) = float(values.std(correction=0)) * self.clip, values.aminmax()
@@ -42,18 +41,11 @@ class TernGrad(Reducer):
         scale = values.abs().max().view(1) if len(values) else values.new_zeros(1)
         draws = torch.rand(values.shape, generator=state.own(values.device), device=values.device)
         signs = values.sign() * (draws * scale < values.abs())
-        codes = group_units(signs + 1, 4).to(torch.uint8)  # 0, 1, 2 for -1, 0, 1
-        shifts = torch.tensor([0, 2, 4, 6], dtype=torch.uint8, device=values.device)
-        return Encoded(((codes << shifts).sum(dim=1, dtype=torch.uint8),), (scale,))
+        return Encoded((pack(signs + 1, 2),), (scale,))  # 0, 1, 2 for -1, 0, 1
 
     def decode(self, encoded: Encoded, info: TensorInfo, arrived: Tensor | None = None) -> Tensor:
-        import torch
-
-        packed = encoded.fields[0]
-        shifts = torch.tensor([0, 2, 4, 6], dtype=torch.uint8, device=packed.device)
-        signs = ((packed[:, None] >> shifts) & 3).float().view(-1)[: info.numel] - 1
-        values = signs * encoded.head[0]
-        return mask_missing(values, encoded, arrived, 4)
+        signs = unpack(encoded.fields[0], 2).float()[: info.numel] - 1
+        return mask_missing(signs * encoded.head[0], encoded, arrived, 4)
 
     def elements(self, encoded: Encoded) -> int:
         return 4

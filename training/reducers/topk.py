@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from gradwire.training.backward.flat_gradients import EncodedModels
 from gradwire.training.exchange.encoded_tensors import Encoded
+from gradwire.training.lazy_torch import torch
 from gradwire.training.reducers.base import Reducer, scatter
 from gradwire.training.reducers.fields import Ratio, share_count
 from gradwire.training.reducers.state import State, flat
@@ -20,13 +21,13 @@ if TYPE_CHECKING:
 class TopK(Reducer):
     """The `ratio` of the elements that are largest in magnitude, each with a 32-bit index: 8 bytes per element."""
 
+    in_rows: ClassVar[bool] = True
+
     kind: Literal["topk"] = "topk"
     ratio: Ratio = 0.01
     """Share of the elements of each tensor that are sent, rounded down, at least one."""
 
     def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
-        import torch
-
         values = flat(tensor, info)
         indices = values.abs().topk(share_count(self.ratio, len(values)), sorted=False).indices
         return Encoded((values[indices], indices.to(torch.int32)))
@@ -34,10 +35,6 @@ class TopK(Reducer):
     def decode(self, encoded: Encoded, info: TensorInfo, arrived: Tensor | None = None) -> Tensor:
         values, indices = encoded.fields
         return scatter(values, indices, info.numel, arrived)
-
-    @property
-    def in_rows(self) -> bool:
-        return True
 
     def whole(self, gradients: Tensor, rows: FlatGradients) -> EncodedModels:
         counts = [share_count(self.ratio, info.numel) for info in rows.infos]

@@ -11,7 +11,7 @@ from gradwire.scenarios.units import Rate, Time
 from gradwire.training.systems.base import System
 
 if TYPE_CHECKING:
-    from gradwire.training.parameter_server.link_timing import LinkTiming
+    from gradwire.training.parameter_server.asynchronous_trainer import LinkTiming
     from gradwire.training.trainer import Trainer
 
 
@@ -33,7 +33,7 @@ class AsynchronousSystem(System):
 
     def pace(self) -> LinkTiming:
         """Return the timing for the trainer."""
-        from gradwire.training.parameter_server.link_timing import LinkTiming
+        from gradwire.training.parameter_server.asynchronous_trainer import LinkTiming
 
         return LinkTiming(tuple(int(time) for time in self.computing), int(self.rate or 0), int(self.server_rate or 0))
 

@@ -81,7 +81,6 @@ class MIPD(AsynchronousSystem):
         return self
 
     def trainer(self, model: Any, data: Any, recipe: Any, reducer: Any, network: Any) -> Trainer:
-        from gradwire.training.parameter_server.mipd_trainer import MipdRules, MipdTrainer
+        from gradwire.training.parameter_server.mipd_trainer import MipdTrainer
 
-        rules = MipdRules(**self.model_dump(exclude={"kind", "staleness", "computing", "rate", "server_rate"}))
-        return MipdTrainer(model, data, recipe, rules, network, staleness=self.staleness, pace=self.pace())
+        return MipdTrainer(model, data, recipe, self, network, staleness=self.staleness, pace=self.pace())

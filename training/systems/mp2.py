@@ -13,10 +13,6 @@ if TYPE_CHECKING:
     from gradwire.training.trainer import Trainer
 
 
-UNPREDICTED = ("hold", "none")
-"""Values of `predictor` that need no file."""
-
-
 class MP2(System):
     """Workers push an eighth of their parameters, and the server predicts the others.
 
@@ -42,6 +38,6 @@ class MP2(System):
     """What comes back: all parameters, or the averages of what was pushed, and workers predict by themselves."""
 
     def trainer(self, model: Any, data: Any, recipe: Any, reducer: Any, network: Any) -> Trainer:
-        from gradwire.training.parameter_server.mp2_trainer import Mp2Rules, Mp2Trainer
+        from gradwire.training.parameter_server.mp2_trainer import Mp2Trainer
 
-        return Mp2Trainer(model, data, recipe, Mp2Rules(**self.model_dump(exclude={"kind"})), network)
+        return Mp2Trainer(model, data, recipe, self, network)

@@ -54,7 +54,6 @@ class SlimDP(System):
         return self
 
     def trainer(self, model: Any, data: Any, recipe: Any, reducer: Any, network: Any) -> Trainer:
-        from gradwire.training.parameter_server.slimdp_trainer import SlimRules, SlimTrainer
+        from gradwire.training.parameter_server.slimdp_trainer import SlimTrainer
 
-        slim = SlimRules(**self.model_dump(exclude={"kind"}))
-        return SlimTrainer(model, data, recipe, slim, network)
+        return SlimTrainer(model, data, recipe, self, network)

@@ -20,6 +20,7 @@ from gradwire.training.parameter_server.mipd_trainer import MipdTrainer  # noqa:
 from gradwire.training.reducers.feedback import ErrorFeedback  # noqa: E402
 from gradwire.training.reducers.powersgd import PowerSGD  # noqa: E402
 from gradwire.training.reducers.topk import TopK  # noqa: E402
+from gradwire.training.systems.mipd import MIPD  # noqa: E402
 from gradwire.training.trainer import Recipe, Score, Trainer  # noqa: E402
 from tests.support.training_cases import plain, resnet, same  # noqa: E402
 
@@ -43,7 +44,7 @@ def test_one_worker_is_synchronous_training(reducer) -> None:
 def order(staleness: int | None, *compute: int, turns: int = 8, rate: int = 0) -> list[tuple[int, int, int]]:
     recipe = Recipe(workers=len(compute), batch=2, steps=9, schedule="constant")
     trainer = Asynchronous(plain(), DATA, recipe, staleness=staleness, pace=LinkTiming(compute, rate))
-    return [(each.time_ps, each.worker, each.stale) for each in (trainer.turn() for _ in range(turns))]
+    return [(each.clock_ps, each.worker, each.stale) for each in (trainer.turn() for _ in range(turns))]
 
 
 def test_order_by_hand() -> None:
@@ -79,10 +80,10 @@ def test_a_server_that_all_share_serves_one_after_the_other() -> None:
     recipe = Recipe(workers=2, batch=2, steps=9, schedule="constant")
     trainer = Asynchronous(plain(), DATA, recipe, pace=LinkTiming((0,), server_rate=1000))
     seen = [trainer.turn() for _ in range(4)]
-    assert [(each.time_ps, each.worker) for each in seen] == [(way, 0), (2 * way, 1), (3 * way, 0), (4 * way, 1)]
+    assert [(each.clock_ps, each.worker) for each in seen] == [(way, 0), (2 * way, 1), (3 * way, 0), (4 * way, 1)]
     other = Asynchronous(plain(), DATA, recipe, pace=LinkTiming((0,), server_rate=1000))
     other.load_state_dict(copy.deepcopy(trainer.state_dict()))
-    assert [trainer.turn().time_ps for _ in range(3)] == [other.turn().time_ps for _ in range(3)]
+    assert [trainer.turn().clock_ps for _ in range(3)] == [other.turn().clock_ps for _ in range(3)]
 
 
 def test_what_the_network_answers_takes_time() -> None:
@@ -93,7 +94,12 @@ def test_what_the_network_answers_takes_time() -> None:
     answers = [[Answer([[None] * count], time)] for time in (10, 1)]
     trainer = Asynchronous(net, DATA, Recipe(workers=2, batch=2, steps=9), network=Replay(answers))
     seen = [trainer.turn() for _ in range(4)]
-    assert [(each.time_ps, each.worker, each.stale) for each in seen] == [(1, 1, 0), (10, 0, 1), (11, 1, 1), (11, 0, 1)]
+    assert [(each.clock_ps, each.worker, each.stale) for each in seen] == [
+        (1, 1, 0),
+        (10, 0, 1),
+        (11, 1, 1),
+        (11, 0, 1),
+    ]
 
 
 def test_no_slack_is_the_mean_gradient() -> None:
@@ -156,7 +162,7 @@ def test_it_goes_on_from_a_checkpoint(tmp_path) -> None:
 
 @pytest.mark.parametrize("make", [
     lambda *given: Asynchronous(*given, pace=LinkTiming((10**9, 10**11))),
-    lambda model, data, recipe, _, network: MipdTrainer(model, data, recipe, network=network, pace=LinkTiming((10**9, 10**11))),
+    lambda model, data, recipe, _, network: MipdTrainer(model, data, recipe, MIPD(), network, pace=LinkTiming((10**9, 10**11))),
 ], ids=["asynchronous", "mipd"])  # fmt: skip
 def test_what_was_lost_is_said_turn_by_turn(make) -> None:
     """Workers 0 and 2 are a hundred times faster: all turns of the first steps are theirs, two each. A row of `lost` is of a

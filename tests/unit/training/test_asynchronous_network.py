@@ -22,15 +22,14 @@ from gradwire.sim.sessions.async_session import AsyncSession  # noqa: E402
 from gradwire.studies.training.run import train  # noqa: E402
 from gradwire.traces.models import find_model  # noqa: E402
 from gradwire.training.data import images  # noqa: E402
-from gradwire.training.loss_replay.loss_masks import masks_of_worker  # noqa: E402
-from gradwire.training.loss_replay.step_trace import StepTraceMaker  # noqa: E402
+from gradwire.training.networks.packet_steps import StepTraceMaker, masks_of_worker  # noqa: E402
 from gradwire.training.networks.simulated_async import SimulatedTurns  # noqa: E402
-from gradwire.training.parameter_server.asynchronous_trainer import Asynchronous  # noqa: E402
-from gradwire.training.parameter_server.link_timing import LinkTiming  # noqa: E402
-from gradwire.training.parameter_server.mipd_trainer import MipdRules, MipdTrainer  # noqa: E402
+from gradwire.training.parameter_server.asynchronous_trainer import Asynchronous, LinkTiming  # noqa: E402
+from gradwire.training.parameter_server.mipd_trainer import MipdTrainer  # noqa: E402
 from gradwire.training.reducers.feedback import ErrorFeedback  # noqa: E402
 from gradwire.training.reducers.signsgd import SignSGD  # noqa: E402
 from gradwire.training.reducers.topk import TopK  # noqa: E402
+from gradwire.training.systems.mipd import MIPD  # noqa: E402
 from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
 from tests.support.sim_cases import make_trace  # noqa: E402
 from tests.support.training_cases import plain, resnet, same  # noqa: E402
@@ -80,8 +79,10 @@ def test_workers_share_the_servers_link() -> None:
     over = Asynchronous(net, DATA, recipe(8), None, live(8, job=whole, **link))
     way = 8 * 4 * 193 * 2000 * 1000  # picoseconds
     turns = [over.turn() for _ in range(48)]
-    assert [each.time_ps / way for each in turns[:8]] == pytest.approx([8] * 8, rel=0.15) and turns[7].time_ps > 8 * way
-    assert (turns[-1].time_ps - turns[7].time_ps) / 40 > way
+    assert [each.clock_ps / way for each in turns[:8]] == pytest.approx([8] * 8, rel=0.15) and turns[
+        7
+    ].clock_ps > 8 * way
+    assert (turns[-1].clock_ps - turns[7].clock_ps) / 40 > way
     assert sum(each.stale for each in turns[8:]) == pytest.approx(7 * 40, rel=0.05)
 
 
@@ -99,9 +100,8 @@ def test_what_is_lost_is_missing_in_the_update() -> None:
             return (sizes * self.weight).sum() + 0 * inputs.flatten(1).sum(dim=1)
 
     plan = recipe(8, momentum=0.0, weight_decay=0.0, schedule="constant", rate=8.0)
-    trainer = Asynchronous(
-        Known(), DATA, plan, None, live(8, "dlcp", switch=SHALLOW), loss=lambda model, inputs, _: model(*inputs)
-    )
+    trainer = Asynchronous(Known(), DATA, plan, None, live(8, "dlcp", switch=SHALLOW))
+    trainer.loss = lambda model, inputs, _: model(*inputs)
     turns = [trainer.turn() for _ in range(16)]
     assert any(each.lost for each in turns) and all(0 <= each.lost <= 0.2 for each in turns)
     arrived = (-trainer.model.weight.detach() / sizes).view(
@@ -172,7 +172,7 @@ def test_computing_takes_its_time() -> None:
 
     def turns(pace: LinkTiming) -> list[int]:
         trainer = Asynchronous(plain(), DATA, recipe(1), None, live(1, job=LOSSLESS), pace=pace)
-        times = [trainer.turn().time_ps for _ in range(4)]
+        times = [trainer.turn().clock_ps for _ in range(4)]
         return [later - before for before, later in pairwise(times)]
 
     quick, slow = turns(LinkTiming()), turns(LinkTiming((10**10,)))
@@ -186,7 +186,7 @@ def test_gradients_are_ready_when_a_trace_says() -> None:
     )
     times = make_trace([[19_200], [1_000]], forward=10**9, backward=10**9)
     first = [
-        Asynchronous(copy.deepcopy(net), DATA, recipe(1), None, live(1, times=each, job=LOSSLESS)).turn().time_ps
+        Asynchronous(copy.deepcopy(net), DATA, recipe(1), None, live(1, times=each, job=LOSSLESS)).turn().clock_ps
         for each in (None, times)
     ]
     assert first[1] - first[0] == pytest.approx(4 * 10**9, rel=0.02), "forward and backward of two layers"
@@ -209,7 +209,7 @@ def test_it_goes_on_from_a_checkpoint_in_the_midst_of_turns(traffic) -> None:
         )
 
     if traffic:
-        times = [[each.turn().time_ps for _ in range(15)][-1] for each in (make(), make(*traffic))]
+        times = [[each.turn().clock_ps for _ in range(15)][-1] for each in (make(), make(*traffic))]
         assert times[1] > 1.05 * times[0]
     whole, other = make(*traffic), make(*traffic)
     for _ in range(5):
@@ -262,7 +262,7 @@ def test_a_network_that_is_full_rests(monkeypatch) -> None:
 @pytest.mark.parametrize("block", [256, 1000, 7])
 def test_what_mipd_sends_back_is_known_tensor_by_tensor(block: int) -> None:
     """By counting: an element is sent if its block is of the half that was updated."""
-    trainer = MipdTrainer(resnet(), DATA, recipe(2), MipdRules(block=block, refresh=2, warmup=1))
+    trainer = MipdTrainer(resnet(), DATA, recipe(2), MIPD(block=block, refresh=2, warmup=1))
     for _ in range(9):
         turn = trainer.turn()
         worker = turn.worker
@@ -274,15 +274,15 @@ def test_what_mipd_sends_back_is_known_tensor_by_tensor(block: int) -> None:
         sizes = trainer.answer(worker, turn.pulled_bytes)
         assert sizes[::2] == expected and sum(sizes) == turn.pulled_bytes
         assert sizes[1] in (0, -(-len(trainer.vector) // 8)) and not any(sizes[3::2])
-    whole = MipdTrainer(resnet(), DATA, recipe(2), MipdRules(update="all"))
+    whole = MipdTrainer(resnet(), DATA, recipe(2), MIPD(update="all"))
     assert whole.answer(0, whole.pull(0))[::2] == [4 * info.numel for info in whole.infos]
 
 
 def test_mipd_over_a_network_learns_what_it_does_without() -> None:
     """One worker, nothing lost: bit by bit; in less time than dense."""
-    over = MipdTrainer(resnet(), DATA, recipe(1), network=live(1, job=LOSSLESS))
+    over = MipdTrainer(resnet(), DATA, recipe(1), MIPD(), live(1, job=LOSSLESS))
     without, dense = (
-        MipdTrainer(resnet(), DATA, recipe(1)),
+        MipdTrainer(resnet(), DATA, recipe(1), MIPD()),
         Asynchronous(resnet(), DATA, recipe(1), None, live(1, job=LOSSLESS)),
     )
     for _ in range(4):

@@ -15,7 +15,7 @@ from gradwire.training.exchange.encoded_tensors import Encoded  # noqa: E402
 from gradwire.training.exchange.exchange import Exchange  # noqa: E402
 from gradwire.training.exchange.lossy_ring import lossless_all_reduce  # noqa: E402
 from gradwire.training.exchange.ring_allreduce import HopMasks  # noqa: E402
-from gradwire.training.networks.builtin_networks import Answer, Memoryless, Random, RecordingNetwork, Replay  # noqa: E402
+from gradwire.training.networks.builtin_networks import Answer, Ideal, Memoryless, Random, RecordingNetwork, Replay  # noqa: E402
 from gradwire.training.networks.simulated import Simulated  # noqa: E402
 from gradwire.training.reducers.base import Reducer  # noqa: E402
 from gradwire.training.reducers.feedback import ErrorFeedback  # noqa: E402
@@ -183,7 +183,7 @@ def test_the_simulator_carries_them(reducer) -> None:
 
 def test_bringing_together_sends_parameters_and_not_what_is_reduced() -> None:
     exchange = Exchange(RandomK(ratio=0.25), INFOS, 4, **ZERO)
-    nbytes, time_ps = lossless_all_reduce(exchange, gradients(4), 0, None)
+    nbytes, time_ps = lossless_all_reduce(exchange, gradients(4), 0, Ideal())
     assert (nbytes, time_ps) == (2 * 3 * 4 * 32, 0)  # of 127 values, a quarter each
     recipe = Recipe(workers=4, batch=4, steps=2, payload=64, collective="ring", pull_fill="zero", resync=2)
     trainer = Trainer(resnet(), DATA, recipe, RandomK(ratio=0.1), Random(0.3, way="pull"))

@@ -19,7 +19,7 @@ from gradwire.scenarios.errors import GradwireError, ResultError  # noqa: E402
 from gradwire.scenarios.loading.load import load_scenario  # noqa: E402
 from gradwire.studies.training.run import train  # noqa: E402
 from gradwire.training.parameter_server.predictor_file import predictor_path  # noqa: E402
-from gradwire.training.resume_checks import inputs_of  # noqa: E402
+from gradwire.training.scenario_checks import inputs_of  # noqa: E402
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "largest_signs.toml"
 SHORT = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 
@@ -17,23 +16,26 @@ from torch import nn  # noqa: E402
 from gradwire.training.data import images  # noqa: E402
 from gradwire.training.networks.builtin_networks import Random, RecordingNetwork  # noqa: E402
 from gradwire.training.parameter_server.asynchronous_trainer import Asynchronous, LinkTiming  # noqa: E402
-from gradwire.training.parameter_server.mipd_trainer import MipdRules, MipdTrainer, encode_positions  # noqa: E402
-from gradwire.training.parameter_server.quantiles import (  # noqa: E402
+from gradwire.training.parameter_server.mipd_encoding import (  # noqa: E402
     GAUSSIAN,
     LAPLACE,
+    SIGNIFICANCE,
     bins,
     dequantise,
+    encode_positions,
     fit_distribution,
     packed,
     quantise,
+    ratios_of,
     unpack,
 )
-from gradwire.training.parameter_server.significance import SIGNIFICANCE, ratios_of  # noqa: E402
+from gradwire.training.parameter_server.mipd_trainer import MipdTrainer  # noqa: E402
+from gradwire.training.systems.mipd import MIPD  # noqa: E402
 from gradwire.training.trainer import Recipe, Score  # noqa: E402
-from tests.support.training_cases import Points, plain  # noqa: E402
+from tests.support.training_cases import Points, plain, with_loss  # noqa: E402
 
 DATA = images("synthetic", 8, limit=400)
-ALL = MipdRules(ratio=1.0, bits=0, compensate=False, update="all", floor=0.0)
+ALL = MIPD(ratio=1.0, bits=0, compensate=False, update="all", floor=0.0)
 """Everything is sent as it is, and updated at once."""
 
 
@@ -50,11 +52,12 @@ def slope(model, inputs, targets):
 
 
 def line(
-    rules: MipdRules, *points: list[float], start=None, network=None, rate: float = 1.0, payload: int = 4096
+    rules: MIPD, *points: list[float], start=None, network=None, rate: float = 1.0, payload: int = 4096
 ) -> MipdTrainer:
     recipe = Recipe(len(points), 1, 50, rate, "constant", momentum=0.0, weight_decay=0.0, payload=payload)
-    rules = replace(rules, small=0, warmup=0)
-    return MipdTrainer(Line(*(start or [0.0] * len(points[0]))), Points(*points), recipe, rules, network, slope)
+    rules = rules.model_copy(update={"small": 0, "warmup": 0})
+    trainer = MipdTrainer(Line(*(start or [0.0] * len(points[0]))), Points(*points), recipe, rules, network)
+    return with_loss(trainer, slope)
 
 
 # codes
@@ -162,7 +165,7 @@ def test_what_matters_is_sent_and_stays_until_it_is_looked_at_again() -> None:
     """w = (1, 10, 1, 0), g = (3, 1, 2, 9): |w g| = (3, 10, 2, 0): the second and the first of four; by |g| the last and the
     first."""
     for rule, places in (("taylor", [0, 1]), ("magnitude", [0, 3]), ("fisher", [0, 3])):
-        rules = MipdRules(ratio=0.5, bits=0, significance=rule, refresh=3, compensate=False, update="all")
+        rules = MIPD(ratio=0.5, bits=0, significance=rule, refresh=3, compensate=False, update="all")
         trainer = line(rules, [3.0, 1.0, 2.0, 9.0], start=[1.0, 10.0, 1.0, 0.0], rate=0.001)
         rows = [trainer.step() for _ in range(4)]
         assert trainer.places[0][0].tolist() == places
@@ -176,7 +179,7 @@ def test_what_matters_is_sent_and_stays_until_it_is_looked_at_again() -> None:
 def test_small_tensors_go_in_full_and_everything_at_first() -> None:
     """Of plain(): 216 and 2880 weights, 8 and 10 biases. For two turns all; then 2880 are large, and 216 are not."""
     recipe = Recipe(workers=1, batch=8, steps=6)
-    trainer = MipdTrainer(plain(), DATA, recipe, MipdRules(ratio=0.1, small=216, warmup=2, refresh=2, floor=0.0))
+    trainer = MipdTrainer(plain(), DATA, recipe, MIPD(ratio=0.1, small=216, warmup=2, refresh=2, floor=0.0))
     seen = []
     for _ in range(4):
         trainer.step()
@@ -187,7 +190,7 @@ def test_small_tensors_go_in_full_and_everything_at_first() -> None:
 @pytest.mark.parametrize(("warmup", "refresh"), [(1, 20), (5, 3), (3, 3), (0, 4), (7, 2)])
 def test_everything_is_sent_for_as_many_turns_as_said(warmup: int, refresh: int) -> None:
     """Whenever significance is worked out anew; a new choice is told with its places."""
-    rules = MipdRules(ratio=0.1, warmup=warmup, refresh=refresh, floor=0.0)
+    rules = MIPD(ratio=0.1, warmup=warmup, refresh=refresh, floor=0.0)
     trainer = MipdTrainer(plain(), DATA, Recipe(workers=1, batch=8, steps=9), rules)
     seen, told, encode = [], [], trainer.encode
 
@@ -205,7 +208,7 @@ def test_everything_is_sent_for_as_many_turns_as_said(warmup: int, refresh: int)
 
 
 def test_old_significance_fades() -> None:
-    rules = MipdRules(ratio=0.5, significance="magnitude", decay=0.5, refresh=1, bits=0)
+    rules = MIPD(ratio=0.5, significance="magnitude", decay=0.5, refresh=1, bits=0)
     trainer = line(rules, [4.0, 0.0], rate=0.0001)
     trainer.step()
     trainer.dealer.data.points = torch.tensor([[0.0, 3.0]])
@@ -221,7 +224,7 @@ def test_old_significance_fades() -> None:
 def test_dropped_gradients_are_stood_in_for_by_hand() -> None:
     """One worker, a = 1/2, everything updated. Element 0 has the gradient 8 in the first push and is dropped then:
     smoothed 4, then 4 stands in for it, fades to 2, and so on: moved by 8, 4, 2, 1."""
-    rules = MipdRules(ratio=0.5, bits=0, smoothing=0.5, significance="magnitude", refresh=100, update="all", floor=0.0)
+    rules = MIPD(ratio=0.5, bits=0, smoothing=0.5, significance="magnitude", refresh=100, update="all", floor=0.0)
     trainer = line(rules, [8.0, 0.0])
     trainer.step()
     trainer.places[0][0] = torch.tensor([1])
@@ -236,7 +239,7 @@ def test_dropped_gradients_are_stood_in_for_by_hand() -> None:
 def test_halves_by_hand() -> None:
     """Four elements in two blocks, gradients (1 2 3 4), one worker: the first half is updated in its first turn; the second in
     the second, of both gradients; and what is pulled is that half."""
-    rules = MipdRules(ratio=1.0, bits=0, block=2, compensate=False, refresh=100)
+    rules = MIPD(ratio=1.0, bits=0, block=2, compensate=False, refresh=100)
     trainer = line(rules, [1.0, 2.0, 3.0, 4.0])
     expected = [[-1, -2, 0, 0], [-1, -2, -6, -8], [-3, -6, -6, -8], [-3, -6, -12, -16]]
     for values in expected:
@@ -246,7 +249,7 @@ def test_halves_by_hand() -> None:
 
 
 def test_the_half_that_matters_has_more_turns_with_a_longer_rotation() -> None:
-    rules = MipdRules(ratio=1.0, bits=0, block=1, rotation=3, compensate=False, refresh=100)
+    rules = MIPD(ratio=1.0, bits=0, block=1, rotation=3, compensate=False, refresh=100)
     trainer = line(rules, [1.0, 1.0])
     seen = []
     for _ in range(6):
@@ -257,7 +260,7 @@ def test_the_half_that_matters_has_more_turns_with_a_longer_rotation() -> None:
 
 def test_workers_pull_what_their_push_updated_only() -> None:
     """Two alike workers, whose halves alternate against each other."""
-    rules = MipdRules(ratio=1.0, bits=0, block=1, compensate=False, refresh=100)
+    rules = MIPD(ratio=1.0, bits=0, block=1, compensate=False, refresh=100)
     trainer = line(rules, [1.0, 1.0], [1.0, 1.0], rate=2.0)
     trainer.step()
     assert trainer.turned == [0, 1] and trainer.model.w.tolist() == [-1, -2]
@@ -267,7 +270,7 @@ def test_workers_pull_what_their_push_updated_only() -> None:
 def test_halves_are_chosen_by_what_matters() -> None:
     """Gradients 1 in the first half and 5 in the second: after 3 turns the second is the one that matters; the worker is told
     in a byte of bits, once."""
-    rules = MipdRules(ratio=1.0, bits=0, block=2, significance="magnitude", refresh=3)
+    rules = MIPD(ratio=1.0, bits=0, block=2, significance="magnitude", refresh=3)
     trainer = line(rules, [1.0, 1.0, 5.0, 5.0])
     rows = [trainer.step() for _ in range(5)]
     assert [each.tolist() for each in trainer.halves] == [[1], [0]]
@@ -278,7 +281,7 @@ def test_nothing_that_arrives_is_lost() -> None:
     """Parameters and what waits for its half are the sum of all that was sent, quantised or not."""
     generator = torch.Generator().manual_seed(4)
     points = torch.randn(3, 500, generator=generator).tolist()
-    rules = MipdRules(ratio=0.4, block=16, significance="magnitude", compensate=False, refresh=2)
+    rules = MIPD(ratio=0.4, block=16, significance="magnitude", compensate=False, refresh=2)
     trainer = line(rules, *points, rate=0.3)
     sent = torch.zeros(500)
     update = trainer.update
@@ -306,7 +309,7 @@ def test_everything_at_once_is_the_plain_asynchronous_server(momentum: float) ->
         torch.allclose(a, b, atol=1e-6) for a, b in zip(ours.model.parameters(), theirs.model.parameters(), strict=True)
     )
     assert [t.worker for t in ours.log] == [t.worker for t in theirs.log] and ours.server_ns > 0
-    less = MipdTrainer(plain(), DATA, recipe, pace=LinkTiming((3, 4)))
+    less = MipdTrainer(plain(), DATA, recipe, MIPD(), pace=LinkTiming((3, 4)))
     for _ in range(5):
         less.step()
     assert not all(
@@ -323,7 +326,7 @@ def test_bytes_are_those_of_the_serialised_packets() -> None:
         carry(pushed),
     )[1]
     recipe = Recipe(workers=2, batch=4, steps=4, payload=256)
-    trainer = MipdTrainer(plain(), DATA, recipe, MipdRules(refresh=2), recorded)
+    trainer = MipdTrainer(plain(), DATA, recipe, MIPD(refresh=2), recorded)
     assert [trainer.step().sent_bytes for _ in range(4)] == [sum(seen[i : i + 2]) for i in (0, 2, 4, 6)]
     count = sum(info.numel for info in trainer.infos)
     assert count == 3114 and trainer.pulled_bytes < 0.7 * 4 * 4 * 2 * count
@@ -332,7 +335,7 @@ def test_bytes_are_those_of_the_serialised_packets() -> None:
 @pytest.mark.parametrize("bits", [4, 3, 0])
 def test_bytes_can_be_counted_by_hand(bits: int) -> None:
     """As docs/training.md has it, also of turns in which everything is sent, and in full means in codes."""
-    rules = MipdRules(ratio=0.1, refresh=3, warmup=2, floor=0.0, bits=bits, update="all")
+    rules = MIPD(ratio=0.1, refresh=3, warmup=2, floor=0.0, bits=bits, update="all")
     trainer = MipdTrainer(plain(), DATA, Recipe(workers=1, batch=8, steps=5, payload=256), rules)
     for turn in range(5):
         row, expected = trainer.step(), 0
@@ -345,7 +348,7 @@ def test_bytes_can_be_counted_by_hand(bits: int) -> None:
 
 def test_lost_packets_are_dropped_gradients() -> None:
     """A unit has 8 codes; of 64 values in 8 units, packets of 15 bytes hold 6 = one unit of 4 bytes beside the head of 9."""
-    rules = MipdRules(ratio=1.0, compensate=False, update="all", refresh=100)
+    rules = MIPD(ratio=1.0, compensate=False, update="all", refresh=100)
     trainer = line(rules, [float(1 + e) for e in range(64)], network=Random(0.5, quota=True), payload=15)
     row = trainer.step()
     assert row.lost == 0.5 and int((trainer.model.w == 0).sum()) == 32
@@ -355,7 +358,7 @@ def test_lost_packets_are_dropped_gradients() -> None:
 def test_it_goes_on_from_a_checkpoint(tmp_path) -> None:
     recipe = Recipe(workers=3, batch=8, steps=8, payload=256)
     make = lambda: MipdTrainer(
-        plain(), DATA, recipe, MipdRules(refresh=2, block=64), Random(0.1), staleness=2, pace=LinkTiming((2, 5), 10**9)
+        plain(), DATA, recipe, MIPD(refresh=2, block=64), Random(0.1), staleness=2, pace=LinkTiming((2, 5), 10**9)
     )
     whole, first, second = make(), make(), make()
     rows = [whole.step() for _ in range(8)]
@@ -369,7 +372,7 @@ def test_it_goes_on_from_a_checkpoint(tmp_path) -> None:
 
 def test_it_learns() -> None:
     data = images("synthetic", 8, augment=False, limit=2000)
-    *_, last = MipdTrainer(plain(), data, Recipe(workers=4, batch=16, steps=90, rate=0.1), MipdRules(block=64)).run()
+    *_, last = MipdTrainer(plain(), data, Recipe(workers=4, batch=16, steps=90, rate=0.1), MIPD(block=64)).run()
     assert isinstance(last, Score) and last.accuracy > 0.4
 
 
@@ -378,29 +381,23 @@ def distance(model, inputs, targets):
 
 
 @pytest.mark.parametrize(("rules", "alike", "arrives"), [
-    (MipdRules(significance="magnitude", block=8, refresh=4), True, True),
-    (MipdRules(significance="fisher", block=8, refresh=4, bits=0, compensate=False), True, True),
-    (MipdRules(significance="magnitude", block=8, refresh=10_000), True, False),
-    (MipdRules(significance="magnitude", block=8, refresh=4), False, False),
-    (MipdRules(ratio=1.0, bits=0, block=8, refresh=10_000), False, True),
+    (MIPD(significance="magnitude", block=8, refresh=4), True, True),
+    (MIPD(significance="fisher", block=8, refresh=4, bits=0, compensate=False), True, True),
+    (MIPD(significance="magnitude", block=8, refresh=10_000), True, False),
+    (MIPD(significance="magnitude", block=8, refresh=4), False, False),
+    (MIPD(ratio=1.0, bits=0, block=8, refresh=10_000), False, True),
 ])  # fmt: skip
-def test_least_squares_of_four_workers(rules: MipdRules, alike: bool, arrives: bool) -> None:
+def test_least_squares_of_four_workers(rules: MIPD, alike: bool, arrives: bool) -> None:
     """Workers that come one by one. If they agree, the optimum is found as long as what matters is looked at again and again;
     if they do not, what each finds small is dropped though it matters to the mean, as with Top-k without feedback."""
     points = torch.randn(4, 64, generator=torch.Generator().manual_seed(2)) * 3
     points = points[:1].expand(4, 64) if alike else points
     recipe = Recipe(4, 1, 300, 0.2, "triangle", rise=0.01, momentum=0.0, weight_decay=0.0)
-    rules = replace(rules, small=0, warmup=0)
+    rules = rules.model_copy(update={"small": 0, "warmup": 0})
     trainer = MipdTrainer(
-        Line(*[0.0] * 64),
-        Points(*points.tolist()),
-        recipe,
-        rules,
-        None,
-        distance,
-        pace=LinkTiming((3, 4, 5)),
-        staleness=2,
+        Line(*[0.0] * 64), Points(*points.tolist()), recipe, rules, pace=LinkTiming((3, 4, 5)), staleness=2
     )
+    trainer.loss = distance
     for _ in range(300):
         trainer.step()
     mean = points.mean(dim=0)
@@ -409,7 +406,5 @@ def test_least_squares_of_four_workers(rules: MipdRules, alike: bool, arrives: b
 
 
 def test_a_floor_above_the_ceiling_is_refused() -> None:
-    from gradwire.training.systems.mipd import MIPD
-
     with pytest.raises(ValueError, match="is above the ceiling"):
         MIPD(floor=0.5, ceiling=0.2)

@@ -12,10 +12,11 @@ from torch import nn  # noqa: E402
 
 from gradwire.training.data import images  # noqa: E402
 from gradwire.training.networks.builtin_networks import Answer, Random, RecordingNetwork, Replay  # noqa: E402
-from gradwire.training.parameter_server.mp2_trainer import Mp2Rules, Mp2Trainer, positions_at  # noqa: E402
+from gradwire.training.parameter_server.mp2_trainer import Mp2Trainer, positions_at  # noqa: E402
 from gradwire.training.parameter_server.predictor import BLOCK, PERIOD, features, kinds_of  # noqa: E402
+from gradwire.training.systems.mp2 import MP2  # noqa: E402
 from gradwire.training.trainer import Recipe, Score, Trainer  # noqa: E402
-from tests.support.training_cases import Points, close, plain, resnet  # noqa: E402
+from tests.support.training_cases import Points, close, plain, resnet, with_loss  # noqa: E402
 
 DATA = images("synthetic", 8, limit=400)
 
@@ -33,10 +34,10 @@ def slope(model, inputs, targets):
 
 
 def line(
-    rules: Mp2Rules, *points: list[float], network=None, payload: int = 4096, momentum: float = 0.0, steps: int = 60
+    rules: MP2, *points: list[float], network=None, payload: int = 4096, momentum: float = 0.0, steps: int = 60
 ) -> Mp2Trainer:
     recipe = Recipe(len(points), 1, steps, 1.0, "constant", momentum=momentum, weight_decay=0.0, payload=payload)
-    return Mp2Trainer(Line(len(points[0])), Points(*points), recipe, rules, network, slope)
+    return with_loss(Mp2Trainer(Line(len(points[0])), Points(*points), recipe, rules, network), slope)
 
 
 # what is pushed
@@ -55,7 +56,7 @@ def test_an_eighth_in_each_of_eight_steps() -> None:
 def test_bytes_each_way() -> None:
     """Two workers. Everything in the first step; then four of each block's 32 where there are so many, and vectors in full."""
     for pull in ("full", "pushed"):
-        trainer = Mp2Trainer(plain(), DATA, Recipe(workers=2, batch=8, steps=9), Mp2Rules(pull=pull, tolerance=1e6))
+        trainer = Mp2Trainer(plain(), DATA, Recipe(workers=2, batch=8, steps=9), MP2(pull=pull, tolerance=1e6))
         rows = [trainer.step() for _ in range(3)]
         for number, row in enumerate(rows):
             now = positions_at(number, 0).repeat(100)
@@ -72,7 +73,7 @@ def test_bytes_are_those_of_the_serialised_packets() -> None:
         seen.append(sum(len(p) for row in pushed.encoded for e in row for p in e.to_packets(256))),
         carry(pushed),
     )[1]
-    trainer = Mp2Trainer(plain(), DATA, Recipe(workers=2, batch=4, steps=3, payload=256), None, recorded)
+    trainer = Mp2Trainer(plain(), DATA, Recipe(workers=2, batch=4, steps=3, payload=256), MP2(), recorded)
     assert [trainer.step().sent_bytes for _ in range(3)] == seen
 
 
@@ -88,7 +89,7 @@ def test_kinds() -> None:
 
 def test_held_moves_by_hand() -> None:
     """Gradients of 1: after the full push everything is taken to go on as it did, which is right."""
-    trainer = line(Mp2Rules(predictor="hold", full_every=100), [1.0] * 64, [3.0] * 64)
+    trainer = line(MP2(predictor="hold", full_every=100), [1.0] * 64, [3.0] * 64)
     for number in range(4):
         trainer.step()
         assert trainer.model.w.detach().view(-1).tolist() == [-2.0 * (number + 1)] * 64
@@ -103,7 +104,7 @@ def test_held_moves_by_hand() -> None:
 
 def test_what_is_not_pushed_stays_without_a_predictor() -> None:
     """After a cycle of eight everything has moved once."""
-    trainer = line(Mp2Rules(predictor="none", full_every=1000, tolerance=10.0), [1.0] * 64)
+    trainer = line(MP2(predictor="none", full_every=1000, tolerance=10.0), [1.0] * 64)
     trainer.step()
     for number in range(1, 9):
         before = trainer.model.w.detach().clone()
@@ -115,7 +116,7 @@ def test_what_is_not_pushed_stays_without_a_predictor() -> None:
 
 def test_momentum_is_not_forgotten() -> None:
     """Gradients of 1 and momentum 1/2: velocities 1, 1.5, 1.75, ... whether a parameter is pushed or not."""
-    trainer = line(Mp2Rules(predictor="none", full_every=1000, tolerance=10.0), [1.0] * 32, momentum=0.5)
+    trainer = line(MP2(predictor="none", full_every=1000, tolerance=10.0), [1.0] * 32, momentum=0.5)
     for number in range(6):
         before = trainer.model.w.detach().clone()
         trainer.step()
@@ -127,11 +128,11 @@ def test_momentum_is_not_forgotten() -> None:
 def test_a_full_push_in_every_step_is_plain_training(momentum: float) -> None:
     """To rounding; and a network that knows nothing gives another training."""
     recipe = Recipe(workers=3, batch=8, steps=6, rate=0.05, momentum=momentum, clip=50.0)
-    ours, theirs = Mp2Trainer(plain(), DATA, recipe, Mp2Rules(full_every=1)), Trainer(plain(), DATA, recipe)
+    ours, theirs = Mp2Trainer(plain(), DATA, recipe, MP2(full_every=1)), Trainer(plain(), DATA, recipe)
     for _ in range(6):
         assert ours.step().loss == pytest.approx(theirs.step().loss, rel=1e-4)
     assert close(ours.model, theirs.model) and ours.full == 6
-    less = Mp2Trainer(plain(), DATA, recipe, Mp2Rules(predictor="none"))
+    less = Mp2Trainer(plain(), DATA, recipe, MP2(predictor="none"))
     for _ in range(6):
         less.step()
     assert not close(less.model, theirs.model, 1e-3)
@@ -141,7 +142,7 @@ def test_a_perfect_predictor_is_plain_training(monkeypatch: pytest.MonkeyPatch) 
     """One that is told the truth: nothing else is approximated."""
     recipe = Recipe(workers=2, batch=8, steps=9, rate=0.05)
     ours, theirs = (
-        Mp2Trainer(plain(), DATA, recipe, Mp2Rules(full_every=100, tolerance=1e9)),
+        Mp2Trainer(plain(), DATA, recipe, MP2(full_every=100, tolerance=1e6)),
         Trainer(plain(), DATA, recipe),
     )
     truth = []
@@ -163,7 +164,7 @@ def test_a_perfect_predictor_is_plain_training(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_predictor_hears_how_long_ago_each_was_pushed(monkeypatch: pytest.MonkeyPatch) -> None:
     """By its place in its cycle; everything was in step 0. What was held out to see how good predictions are, a step longer."""
-    trainer = line(Mp2Rules(full_every=1000, tolerance=1e9), [1.0] * 64)
+    trainer = line(MP2(full_every=1000, tolerance=1e6), [1.0] * 64)
     heard = []
     monkeypatch.setattr(
         trainer, "_predict", lambda seen, age, *told: (heard.append(age.clone()), torch.zeros_like(seen))[1]
@@ -190,10 +191,10 @@ def test_the_predictor_hears_how_long_ago_each_was_pushed(monkeypatch: pytest.Mo
 
 def test_everything_is_pushed_when_predictions_fail() -> None:
     """Nothing is predicted, an error of 1, and no more than 1/2 is tolerated: then every second step is full."""
-    trainer = line(Mp2Rules(predictor="none", full_every=1000, tolerance=0.5), [1.0] * 64)
+    trainer = line(MP2(predictor="none", full_every=1000, tolerance=0.5), [1.0] * 64)
     rows = [trainer.step() for _ in range(6)]
     assert [row.sent_bytes == 4 * 64 for row in rows] == [True, False] * 3 and trainer.full == 3
-    regular = line(Mp2Rules(predictor="none", full_every=3, tolerance=10.0), [1.0] * 64)
+    regular = line(MP2(predictor="none", full_every=3, tolerance=10.0), [1.0] * 64)
     assert [regular.step().sent_bytes == 4 * 64 for _ in range(7)] == [True, False, False] * 2 + [True]
 
 
@@ -203,7 +204,7 @@ def test_what_is_lost_is_averaged_over_the_others_or_held() -> None:
     first, second = torch.ones(16, dtype=torch.bool), torch.ones(16, dtype=torch.bool)
     first[0] = second[0] = second[15] = False
     gone = Replay([[Answer([[first], [second]])], [Answer([[None], [None]])]])
-    trainer = line(Mp2Rules(predictor="hold", full_every=100), [1.0] * 32, [3.0] * 32, network=gone, payload=8)
+    trainer = line(MP2(predictor="hold", full_every=100), [1.0] * 32, [3.0] * 32, network=gone, payload=8)
     row = trainer.step()
     assert trainer.model.w.detach().view(-1).tolist() == [0.0] * 2 + [-2.0] * 28 + [-1.0] * 2
     assert row.lost == pytest.approx(3 / 32)
@@ -235,9 +236,8 @@ def test_least_squares_of_four_workers(predictor: str) -> None:
 
     points = torch.randn(4, 96, generator=torch.Generator().manual_seed(2)) * 3
     recipe = Recipe(4, 1, 400, 0.1, "triangle", rise=0.01, momentum=0.0, weight_decay=0.0)
-    trainer = Mp2Trainer(
-        Line(96), Points(*points.tolist()), recipe, Mp2Rules(predictor=predictor, full_every=1000), None, distance
-    )
+    trainer = Mp2Trainer(Line(96), Points(*points.tolist()), recipe, MP2(predictor=predictor, full_every=1000))
+    trainer.loss = distance
     for _ in range(400):
         trainer.step()
     mean = points.mean(dim=0)
@@ -247,7 +247,7 @@ def test_least_squares_of_four_workers(predictor: str) -> None:
 
 def test_it_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     recipe = Recipe(workers=2, batch=8, steps=9, payload=256)
-    make = lambda: Mp2Trainer(resnet(), DATA, recipe, Mp2Rules(full_every=7), Random(0.1))
+    make = lambda: Mp2Trainer(resnet(), DATA, recipe, MP2(full_every=7), Random(0.1))
     whole, first, second = make(), make(), make()
     rows = [whole.step() for _ in range(9)]
     assert [first.step() for _ in range(5)] == rows[:5]
@@ -259,5 +259,5 @@ def test_it_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
 
 def test_it_learns() -> None:
     data = images("synthetic", 8, augment=False, limit=2000)
-    *_, last = Mp2Trainer(resnet(), data, Recipe(workers=4, batch=16, steps=90, rate=0.1)).run()
+    *_, last = Mp2Trainer(resnet(), data, Recipe(workers=4, batch=16, steps=90, rate=0.1), MP2()).run()
     assert isinstance(last, Score) and last.accuracy > 0.4

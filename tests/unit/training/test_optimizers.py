@@ -18,6 +18,9 @@ from gradwire.training.parameter_server.asynchronous_trainer import Asynchronous
 from gradwire.training.parameter_server.mipd_trainer import MipdTrainer  # noqa: E402
 from gradwire.training.parameter_server.mp2_trainer import Mp2Trainer  # noqa: E402
 from gradwire.training.parameter_server.slimdp_trainer import SlimTrainer  # noqa: E402
+from gradwire.training.systems.mipd import MIPD  # noqa: E402
+from gradwire.training.systems.mp2 import MP2  # noqa: E402
+from gradwire.training.systems.slimdp import SlimDP  # noqa: E402
 from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
 from tests.support.training_cases import parameters, plain, resnet, same  # noqa: E402
 
@@ -116,10 +119,10 @@ def test_what_does_not_go_together(keys: list[str], words: str) -> None:
         load_scenario("train-tiny", set=[*SHORT, *keys], policy="dctcp")
 
 
-@pytest.mark.parametrize("make", [MipdTrainer, Mp2Trainer, SlimTrainer])
-def test_systems_that_descend_by_themselves(make) -> None:
+@pytest.mark.parametrize(("make", "table"), [(MipdTrainer, MIPD()), (Mp2Trainer, MP2()), (SlimTrainer, SlimDP())])
+def test_systems_that_descend_by_themselves(make, table) -> None:
     with pytest.raises(ValueError, match="optimizer = 'adamw' is not supported by this system; expected sgd"):
-        make(plain(), DATA, recipe(2))
+        make(plain(), DATA, recipe(2), table)
 
 
 def test_recipes() -> None:

@@ -19,8 +19,7 @@ from gradwire import cli  # noqa: E402
 from gradwire.scenarios.errors import ResultError, ScenarioError, TraceError  # noqa: E402
 from gradwire.studies.training.predictor_making import PredictorPlan, make_predictor  # noqa: E402
 from gradwire.training.data import images  # noqa: E402
-from gradwire.training.parameter_server.mp2_trainer import Mp2Rules, Mp2Trainer, positions_at  # noqa: E402
-from gradwire.training.parameter_server.parameter_samples import LENGTH, sample_blocks, sample_scalars  # noqa: E402
+from gradwire.training.parameter_server.mp2_trainer import Mp2Trainer, positions_at  # noqa: E402
 from gradwire.training.parameter_server.predictor import (  # noqa: E402
     BLOCK,
     PERIOD,
@@ -33,8 +32,16 @@ from gradwire.training.parameter_server.predictor import (  # noqa: E402
     save_predictor,
 )
 from gradwire.training.parameter_server.predictor_file import BUNDLED, BUNDLED_FILES  # noqa: E402
-from gradwire.training.parameter_server.predictor_fitting import Fitting, errors_blocks, features_at  # noqa: E402
+from gradwire.training.parameter_server.predictor_fitting import (  # noqa: E402  # noqa: E402
+    LENGTH,
+    Fitting,
+    errors_blocks,
+    features_at,
+    sample_blocks,
+    sample_scalars,
+)
 from gradwire.training.parameter_server.wnn_trainer import WnnTrainer  # noqa: E402
+from gradwire.training.systems.mp2 import MP2  # noqa: E402
 from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
 from tests.support.training_cases import close, plain, resnet, same  # noqa: E402
 
@@ -168,7 +175,7 @@ def test_a_predictor_is_made_and_used(kind: str, tmp_path: Path, monkeypatch: py
     net, read = load_predictor(kind, tmp_path / "new.npz")
     assert read == json.loads(json.dumps(manifest)) and read["plan"]["seeds"] == [1, 2]
     system = Mp2Trainer if kind == "mp2" else WnnTrainer
-    more = (Mp2Rules(predictor=str(tmp_path / "new.npz")),) if kind == "mp2" else ()
+    more = (MP2(predictor=str(tmp_path / "new.npz")),) if kind == "mp2" else ()
     named = {} if kind == "mp2" else {"predictor": str(tmp_path / "new.npz")}
     system(resnet(), DATA, Recipe(workers=2, batch=8, steps=2), *more, **named).step()
     monkeypatch.setattr(

@@ -15,7 +15,8 @@ from reducer_cases import SHAPES, distance_after, drawn, info_of, one  # noqa: E
 
 from gradwire.scenarios.errors import ScenarioError  # noqa: E402
 from gradwire.traces.trace import TensorInfo  # noqa: E402
-from gradwire.training.exchange.exchange import Exchange, answer_bytes  # noqa: E402
+from gradwire.training.exchange.exchange import Exchange  # noqa: E402
+from gradwire.training.exchange.exchange_stats import answer_bytes  # noqa: E402
 from gradwire.training.networks.builtin_networks import Answer, Random, Replay  # noqa: E402
 from gradwire.training.reducers.base import Reducer  # noqa: E402
 from gradwire.training.reducers.dgc import DGC  # noqa: E402

@@ -15,8 +15,9 @@ from gradwire.scenarios.loading.load import load_scenario  # noqa: E402
 from gradwire.sim.sessions.session import Session  # noqa: E402
 from gradwire.studies.training.run import train  # noqa: E402
 from gradwire.training.build import data_of, trainer_of  # noqa: E402
-from gradwire.training.loss_replay.loss_recording import LossRecording, is_stateful  # noqa: E402
+from gradwire.training.loss_replay.loss_recording import LossRecording  # noqa: E402
 from gradwire.training.networks.builtin_networks import EvenLoss, Ideal, Random, RecordingNetwork  # noqa: E402
+from gradwire.training.networks.network_interface import is_stateful  # noqa: E402
 from gradwire.training.networks.simulated import Simulated  # noqa: E402
 from gradwire.training.trainer import Trainer  # noqa: E402
 from tests.support.killing import Killed  # noqa: E402

@@ -20,8 +20,8 @@ from gradwire.traces.trace import TensorInfo  # noqa: E402
 from gradwire.training.data import images  # noqa: E402
 from gradwire.training.exchange.encoded_tensors import Encoded  # noqa: E402
 from gradwire.training.exchange.ring_allreduce import RingLayout  # noqa: E402
-from gradwire.training.loss_replay.step_trace import _encoding_ends  # noqa: E402
 from gradwire.training.networks.builtin_networks import Pushed, RecordingNetwork, Replay  # noqa: E402
+from gradwire.training.networks.packet_steps import _encoding_ends  # noqa: E402
 from gradwire.training.networks.simulated import Simulated  # noqa: E402
 from gradwire.training.reducers.feedback import ErrorFeedback  # noqa: E402
 from gradwire.training.reducers.none import Dense  # noqa: E402

@@ -10,9 +10,10 @@ from torch import nn  # noqa: E402
 
 from gradwire.training.data import images  # noqa: E402
 from gradwire.training.networks.builtin_networks import Answer, Random, RecordingNetwork, Replay  # noqa: E402
-from gradwire.training.parameter_server.slimdp_trainer import SlimRules, SlimTrainer  # noqa: E402
+from gradwire.training.parameter_server.slimdp_trainer import SlimTrainer  # noqa: E402
+from gradwire.training.systems.slimdp import SlimDP  # noqa: E402
 from gradwire.training.trainer import Recipe, Score, Trainer  # noqa: E402
-from tests.support.training_cases import Points, close, plain  # noqa: E402
+from tests.support.training_cases import Points, close, plain, with_loss  # noqa: E402
 
 DATA = images("synthetic", 8, limit=400)
 
@@ -30,7 +31,7 @@ def distance(model, inputs, targets):
 
 
 def line(
-    slim: SlimRules,
+    slim: SlimDP,
     steps: int = 9,
     rate: float = 0.5,
     network=None,
@@ -40,7 +41,7 @@ def line(
 ) -> SlimTrainer:
     points = Points(*(goals or [[8.0, 0.0, 2.0, 0.0], [0.0, 8.0, 0.0, 2.0]]))
     recipe = Recipe(len(points), 1, steps, rate, "constant", momentum=momentum, weight_decay=0.0, payload=payload)
-    return SlimTrainer(Line(*[0.0] * points.points.shape[1]), points, recipe, slim, network, distance)
+    return with_loss(SlimTrainer(Line(*[0.0] * points.points.shape[1]), points, recipe, slim, network), distance)
 
 
 def test_a_core_of_one_by_hand() -> None:
@@ -50,7 +51,7 @@ def test_a_core_of_one_by_hand() -> None:
     Worker 0 pulls its own place only: (2 0 1 0); worker 1 has (0 2 0 1).
     Step 1: to (5 0 1.5 0): moved by 3 at 0; server (3.5 3.5 0 0), worker 0 (3.5 0 1.5 0).
     """
-    trainer = line(SlimRules(alpha=0.25, beta=0.25))
+    trainer = line(SlimDP(alpha=0.25, beta=0.25))
     rows = [trainer.step()]
     assert trainer.model.w.tolist() == [2, 2, 0, 0]
     assert [row[0].tolist() for row in trainer.copies.values] == [[2, 0, 1, 0], [0, 2, 0, 1]]
@@ -66,7 +67,7 @@ def test_a_core_of_one_by_hand() -> None:
 def test_what_is_not_exchanged_by_hand(unsent: str, expected: list[float]) -> None:
     """One worker, goal (9, 1), rate 1/2: the core is element 0 at first; element 1 moves to 1/2, then to 3/4.
     In step 1 the core is selected anew by the gradient alone, (9, 1) having left (4.5, 0.5); it is made to be element 1."""
-    trainer = line(SlimRules(alpha=0.5, beta=0.5, unsent=unsent), goals=[[9.0, 1.0]])
+    trainer = line(SlimDP(alpha=0.5, beta=0.5, unsent=unsent), goals=[[9.0, 1.0]])
     trainer.step()
     assert trainer.model.w.tolist() == [4.5, 0] and trainer.copies.values[0][0].tolist() == [4.5, 0.5]
     trainer.cores[0][0] = torch.tensor([1])
@@ -78,7 +79,7 @@ def test_what_is_not_exchanged_by_hand(unsent: str, expected: list[float]) -> No
 def test_bytes_are_the_papers(keys: bool) -> None:
     """4 beta n + 8 (alpha - beta) n each way and worker; with a shared seed 4 alpha n; 4 beta n keys every q-th step, pushed."""
     goals = [[1.0] * 1000] * 3
-    trainer = line(SlimRules(alpha=0.3, beta=0.1, every=3, keys=keys), goals=goals)
+    trainer = line(SlimDP(alpha=0.3, beta=0.1, every=3, keys=keys), goals=goals)
     each = 3 * (4 * 100 + (8 if keys else 4) * 200)
     rows = [trainer.step() for _ in range(4)]
     assert [row.pulled_bytes for row in rows] == [each] * 4
@@ -93,7 +94,7 @@ def test_bytes_are_those_of_the_serialised_packets() -> None:
         seen.append(sum(len(p) for row in pushed.encoded for e in row for p in e.to_packets(256) if e.units)),
         carry(pushed),
     )[1]
-    trainer = SlimTrainer(plain(), DATA, Recipe(workers=2, batch=4, steps=3, payload=256), SlimRules(every=2), recorded)
+    trainer = SlimTrainer(plain(), DATA, Recipe(workers=2, batch=4, steps=3, payload=256), SlimDP(every=2), recorded)
     assert [trainer.step().sent_bytes for _ in range(3)] == seen
 
 
@@ -102,14 +103,14 @@ def test_everything_is_plain_data_parallelism(beta: float) -> None:
     """alpha = 1, with momentum and decay: the synchronous trainer to rounding, and all copies alike."""
     recipe = Recipe(workers=3, batch=8, steps=6, rate=0.05)
     ours, theirs = (
-        SlimTrainer(plain(), DATA, recipe, SlimRules(alpha=1.0, beta=beta, every=2)),
+        SlimTrainer(plain(), DATA, recipe, SlimDP(alpha=1.0, beta=beta, every=2)),
         Trainer(plain(), DATA, recipe),
     )
     for _ in range(6):
         assert ours.step().loss == pytest.approx(theirs.step().loss, rel=1e-4)
     assert close(ours.model, theirs.model)
     assert all(torch.equal(a, b) for a, b in zip(ours.copies.values[0], ours.copies.values[2], strict=True))
-    less = SlimTrainer(plain(), DATA, recipe, SlimRules(alpha=0.5, beta=0.2))
+    less = SlimTrainer(plain(), DATA, recipe, SlimDP(alpha=0.5, beta=0.2))
     for _ in range(6):
         less.step()
     assert not close(less.model, theirs.model, 1e-3)
@@ -127,13 +128,9 @@ def test_nothing_is_lost_that_is_kept() -> None:
     recipe = Recipe(3, 1, 9, 0.1, "constant", momentum=0.0, weight_decay=0.0)
     for unsent, holds in (("kept", True), ("dropped", False)):
         trainer = SlimTrainer(
-            Line(*[0.0] * 50),
-            Points(*goals),
-            recipe,
-            SlimRules(alpha=0.3, beta=0.1, every=2, unsent=unsent),
-            None,
-            slope,
+            Line(*[0.0] * 50), Points(*goals), recipe, SlimDP(alpha=0.3, beta=0.1, every=2, unsent=unsent)
         )
+        trainer.loss = slope
         for _ in range(9):
             trainer.step()
         held = sum(trainer.copies.values[w][0] - trainer.common[w][0] for w in range(3)) / 3
@@ -142,7 +139,7 @@ def test_nothing_is_lost_that_is_kept() -> None:
 
 
 def test_the_explorer_is_of_the_rest_and_visits_all_of_it() -> None:
-    trainer = line(SlimRules(alpha=0.3, beta=0.1, every=100), goals=[[float(e) for e in range(100)]] * 2)
+    trainer = line(SlimDP(alpha=0.3, beta=0.1, every=100), goals=[[float(e) for e in range(100)]] * 2)
     seen: set[int] = set()
     for number in range(60):
         trainer.step()
@@ -157,16 +154,16 @@ def test_the_explorer_is_of_the_rest_and_visits_all_of_it() -> None:
 
 
 @pytest.mark.parametrize(("slim", "arrives"), [
-    (SlimRules(alpha=0.3, beta=0.15), True), (SlimRules(alpha=0.3, beta=0.0), True), (SlimRules(alpha=0.3, beta=0.3, every=400), False),
-    (SlimRules(alpha=1.0, beta=0.5), True),
+    (SlimDP(alpha=0.3, beta=0.15), True), (SlimDP(alpha=0.3, beta=0.0), True), (SlimDP(alpha=0.3, beta=0.3, every=400), False),
+    (SlimDP(alpha=1.0, beta=0.5), True),
 ])  # fmt: skip
-def test_least_squares_of_four_workers(slim: SlimRules, arrives: bool) -> None:
+def test_least_squares_of_four_workers(slim: SlimDP, arrives: bool) -> None:
     """Each worker has another optimum; with a core only that never changes, 70 % of the elements never get to the server."""
     generator = torch.Generator().manual_seed(2)
     goals = (torch.randn(4, 60, generator=generator) * 3).tolist()
     points = Points(*goals)
     recipe = Recipe(4, 1, 400, 0.2, "triangle", rise=0.01, momentum=0.0, weight_decay=0.0)
-    trainer = SlimTrainer(Line(*[0.0] * 60), points, recipe, slim, None, distance)
+    trainer = with_loss(SlimTrainer(Line(*[0.0] * 60), points, recipe, slim), distance)
     for _ in range(400):
         trainer.step()
     mean = points.points.mean(dim=0)
@@ -176,7 +173,7 @@ def test_least_squares_of_four_workers(slim: SlimRules, arrives: bool) -> None:
 def test_a_push_that_is_lost_is_not_added() -> None:
     """Worker 1's only packet of its core, in the first step."""
     gone = Replay([[Answer([[None] * 3, [torch.tensor([False]), None, None]])]])
-    trainer = line(SlimRules(alpha=0.25, beta=0.25), network=gone)
+    trainer = line(SlimDP(alpha=0.25, beta=0.25), network=gone)
     row = trainer.step()
     assert trainer.model.w.tolist() == [2, 0, 0, 0] and trainer.copies.values[1][0].tolist() == [0, 0, 0, 1]
     assert row.lost == 0.5 and trainer.lost == [[0.0], [1.0]]
@@ -184,7 +181,7 @@ def test_a_push_that_is_lost_is_not_added() -> None:
 
 def test_it_goes_on_from_a_checkpoint(tmp_path) -> None:
     recipe = Recipe(workers=2, batch=8, steps=6, payload=256)
-    make = lambda: SlimTrainer(plain(), DATA, recipe, SlimRules(every=4), Random(0.1))
+    make = lambda: SlimTrainer(plain(), DATA, recipe, SlimDP(every=4), Random(0.1))
     whole, first, second = make(), make(), make()
     rows = [whole.step() for _ in range(6)]
     assert [first.step() for _ in range(3)] == rows[:3]
@@ -196,14 +193,12 @@ def test_it_goes_on_from_a_checkpoint(tmp_path) -> None:
 
 def test_it_learns() -> None:
     data = images("synthetic", 8, augment=False, limit=2000)
-    *_, last = SlimTrainer(plain(), data, Recipe(workers=4, batch=16, steps=90, rate=0.1)).run()
+    *_, last = SlimTrainer(plain(), data, Recipe(workers=4, batch=16, steps=90, rate=0.1), SlimDP()).run()
     assert isinstance(last, Score) and last.accuracy > 0.4
 
 
 def test_a_core_larger_than_all_is_refused() -> None:
-    from gradwire.training.systems.slimdp import SlimDP
-
     with pytest.raises(ValueError, match="is more than alpha"):
         SlimDP(alpha=0.2, beta=0.3)
     with pytest.raises(ValueError, match="expected zero: updates are pushed"):
-        SlimTrainer(plain(), DATA, Recipe(fill="rescaled"))
+        SlimTrainer(plain(), DATA, Recipe(fill="rescaled"), SlimDP())

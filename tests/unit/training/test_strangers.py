@@ -245,7 +245,7 @@ def test_what_reducers_restore_is_looked_at() -> None:
 def test_gradwires_own_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the first step; one of somebody else's in every step."""
     seen: list[Reducer] = []
-    monkeypatch.setattr("gradwire.training.exchange.exchange.check_encoded", lambda reducer, *_: seen.append(reducer))
+    monkeypatch.setattr("gradwire.training.value_checks.check_encoded", lambda reducer, *_: seen.append(reducer))
     for reducer, counts in ((ErrorFeedback(reducer=TopK(ratio=0.1)), [8, 8]), (Odd(), [8, 16])):
         made = trainer(reducer)
         seen.clear()

@@ -26,7 +26,7 @@ from gradwire.training.reducers.signsgd import SignSGD  # noqa: E402
 from gradwire.training.reducers.terngrad import TernGrad  # noqa: E402
 from gradwire.training.reducers.topk import TopK  # noqa: E402
 from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
-from gradwire.training.user_code.return_value_checks import is_own  # noqa: E402
+from gradwire.training.value_checks import is_builtin  # noqa: E402
 from tests.support.training_cases import plain, same  # noqa: E402
 
 HERE = Path(__file__).resolve()
@@ -117,7 +117,7 @@ OWN = [
 def test_whoever_derives_from_gradwires_may_go_on(own: Reducer) -> None:
     """To the same bits as gradwire's own, which are not tried."""
     mine = type("Mine", (type(own),), {})(**own.model_dump())
-    assert is_own(own) and not is_own(mine)
+    assert is_builtin(own) and not is_builtin(mine)
     momentum = 0.0 if own.has_momentum else 0.9
     one, other = trainer(own, momentum), trainer(mine, momentum)
     assert [one.step() for _ in range(3)] == [other.step() for _ in range(3)]

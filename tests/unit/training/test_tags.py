@@ -23,8 +23,8 @@ from gradwire.training.networks.builtin_networks import (  # noqa: E402
     RecordingNetwork,
 )
 from gradwire.training.networks.simulated import Simulated  # noqa: E402
-from gradwire.training.parameter_server.mipd_trainer import MipdRules, MipdTrainer  # noqa: E402
-from gradwire.training.parameter_server.slimdp_trainer import KEYS, SlimRules, SlimTrainer  # noqa: E402
+from gradwire.training.parameter_server.mipd_trainer import MipdTrainer  # noqa: E402
+from gradwire.training.parameter_server.slimdp_trainer import KEYS, SlimTrainer  # noqa: E402
 from gradwire.training.reducers.dgc import DGC  # noqa: E402
 from gradwire.training.reducers.feedback import ErrorFeedback  # noqa: E402
 from gradwire.training.reducers.fp16 import Half  # noqa: E402
@@ -36,6 +36,8 @@ from gradwire.training.reducers.signsgd import SignSGD  # noqa: E402
 from gradwire.training.reducers.state import State  # noqa: E402
 from gradwire.training.reducers.terngrad import TernGrad  # noqa: E402
 from gradwire.training.reducers.topk import TopK  # noqa: E402
+from gradwire.training.systems.mipd import MIPD  # noqa: E402
+from gradwire.training.systems.slimdp import SlimDP  # noqa: E402
 from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
 from tests.support.training_cases import plain  # noqa: E402
 from tests.unit.training.test_asynchronous import DATA  # noqa: E402
@@ -97,20 +99,18 @@ def test_magnitudes_of_buckets_are_in_their_order() -> None:
 
 def test_magnitudes_of_mipds_codes_are_those_of_its_values() -> None:
     heard = Heard()
-    trainer = MipdTrainer(
-        plain(), DATA, Recipe(workers=2, batch=4, steps=4, rate=0.05), MipdRules(bits=4, warmup=0), heard
-    )
+    trainer = MipdTrainer(plain(), DATA, Recipe(workers=2, batch=4, steps=4, rate=0.05), MIPD(bits=4, warmup=0), heard)
     for _ in range(2):
         trainer.step()
         for message, encoded in enumerate(heard.pushed.encoded[0]):
             found = heard.pushed.magnitudes(0, message)
             assert len(found) == encoded.packets(heard.pushed.payload) and (found >= 0).all()
     coded = MipdTrainer(
-        plain(), DATA, Recipe(workers=2, batch=4, steps=4, rate=0.05), MipdRules(bits=0, warmup=0), exact := Heard()
+        plain(), DATA, Recipe(workers=2, batch=4, steps=4, rate=0.05), MIPD(bits=0, warmup=0), exact := Heard()
     )
     coded.step()
     one_by_one = MipdTrainer(
-        plain(), DATA, Recipe(workers=2, batch=4, steps=4, rate=0.05), MipdRules(bits=8, warmup=0), codes := Heard()
+        plain(), DATA, Recipe(workers=2, batch=4, steps=4, rate=0.05), MIPD(bits=8, warmup=0), codes := Heard()
     )
     one_by_one.step()
     for message in range(0, len(exact.pushed.infos), 2):
@@ -238,8 +238,8 @@ def test_what_is_kept_loses_nothing() -> None:
 
 
 @pytest.mark.parametrize("make", [
-    lambda heard: SlimTrainer(plain(), DATA, Recipe(workers=2, batch=4, steps=3), SlimRules(every=2), heard),
-    lambda heard: MipdTrainer(plain(), DATA, Recipe(workers=2, batch=4, steps=3), MipdRules(), heard),
+    lambda heard: SlimTrainer(plain(), DATA, Recipe(workers=2, batch=4, steps=3), SlimDP(every=2), heard),
+    lambda heard: MipdTrainer(plain(), DATA, Recipe(workers=2, batch=4, steps=3), MIPD(), heard),
 ], ids=["slimdp", "mipd"])  # fmt: skip
 def test_keys_are_kept(make) -> None:
     class Lossy(Heard):
@@ -257,11 +257,7 @@ def test_over_the_simulator_slim_dp_loses_no_keys() -> None:
     asked = scenario(workers=2, transport={"kind": "dlcp", "payload": "512B"})
     network = RecordingNetwork(Simulated(Session(asked)))
     trainer = SlimTrainer(
-        plain(),
-        DATA,
-        Recipe(workers=2, batch=4, steps=3, payload=512),
-        SlimRules(alpha=0.9, beta=0.8, every=1),
-        network,
+        plain(), DATA, Recipe(workers=2, batch=4, steps=3, payload=512), SlimDP(alpha=0.9, beta=0.8, every=1), network
     )
     for _ in range(3):
         trainer.step()

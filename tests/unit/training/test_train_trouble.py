@@ -127,7 +127,7 @@ def test_stopped_it_says_what_there_is(number: int, code: int, tmp_path: Path) -
     for out in ([], ["--out", str(tmp_path / "out")]):
         endless = ["--set", "training.samples=100", "--set", "training.steps=3", "--set", 'training.network="ideal"']
         asked = [sys.executable, "-m", "gradwire", "train", str(scenario), "--all", *endless, *out]
-        slow = "import time, gradwire.training.user_code.user_reducer as own; asked = own.RequestedReducer.compress; own.RequestedReducer.compress = lambda *a: time.sleep(60)"
+        slow = "import time, gradwire.training.user_code as own; asked = own.RequestedReducer.compress; own.RequestedReducer.compress = lambda *a: time.sleep(60)"
         program = f"{slow}\nimport sys; sys.argv[0] = 'gradwire'\nfrom gradwire.cli import app; app()"
         asked[1:3] = ["-c", program]
         with subprocess.Popen(

@@ -1,30 +1,77 @@
-"""Traces of one iteration made from what workers send, for simulated networks.
+"""Steps of a training run on a simulated network: the trace of what workers send, and masks of what arrived.
 
-Tensors are as long as their encodings, magnitudes are those of the actual encodings, and times those of another trace,
-or none. Packets are the reducer's own: a message is cut where the encoding is. If encodings of one tensor differ in
-length (DGC), its message is as long as the longest.
+Every step becomes a trace of one iteration. Tensors are as long as their encodings, magnitudes are those of the actual
+encodings, and times those of another trace, or none. Packets are the reducer's own: a message is cut where the encoding
+is. If encodings of one tensor differ in length (DGC), its message is as long as the longest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwire.scenarios.errors import TraceError
+from gradwire.result_store.result import KINDS
+from gradwire.scenarios.arrays import Flags, Ints
+from gradwire.scenarios.errors import ScenarioError, TraceError
 from gradwire.traces.trace import CHUNK_ELEMENTS, Iteration, TensorInfo, Trace, scale_exponents
+from gradwire.training.exchange.ring_allreduce import VALUE, HopMasks, RingLayout
+from gradwire.training.lazy_torch import torch
 from gradwire.workload.replay import CapturedIterations
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gradwire.scenarios.schema.job.job import Job
+    from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.training.exchange.encoded_tensors import Encoded
     from gradwire.training.networks.network_interface import Pushed
+    from gradwire.workload.incremental.iteration_player import PlayedIteration
+    from gradwire.workload.program import Messages
 
+EXCHANGES = ("parameter_server", "ring", "overlapped")
+"""Exchanges that can be trained over; simulated jobs have more."""
 CHUNK_BYTES = 4 * CHUNK_ELEMENTS
-Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+
+def check_exchange(job: Job) -> None:
+    """Raise ScenarioError for exchanges of simulated jobs that training does not support."""
+    exchange = job.exchange
+    if exchange.kind not in EXCHANGES:
+        raise ScenarioError(f"{exchange.kind} cannot be trained", "job.exchange", f"{', '.join(EXCHANGES)}")
+    for name in ("asynchronous", "staleness"):
+        if getattr(exchange, name, 0):
+            what = "applies to simulated jobs; a training run sets it in its system"
+            expected = 'training.system = { kind = "asynchronous" }, with its staleness'
+            raise ScenarioError(what, f"job.exchange.{name}", expected)
+    if job.accumulate > 1:
+        what = f"{job.accumulate} micro-batches are not accumulated in training"
+        raise ScenarioError(what, "job.accumulate", "1, and a larger training.batch")
+
+
+def packet_payload(scenario: Scenario) -> int:
+    """Return the payload in bytes of the packets of a scenario's job. Raises ScenarioError if the job's exchange is
+    neither parameter_server nor ring, or packets do not hold whole values of one message."""
+    job = scenario.job[0]
+    payload = int((job.transport or scenario.transport).payload)
+    check_exchange(job)
+    if job.exchange.kind not in ("parameter_server", "ring"):
+        what = f"{job.exchange.kind} cannot be trained over yet"
+        raise ScenarioError(what, "job.exchange", "parameter_server or ring")
+    if job.scheduler is not None and job.scheduler.unit_key:
+        what = f"{job.scheduler.kind} partitions gradients itself, which training does not support yet"
+        raise ScenarioError(what, "job.scheduler", "a scheduler that leaves sizes to the exchange, such as fifo")
+    if payload % 4:
+        raise ScenarioError(f"{payload} bytes cut a float32 value", "transport.payload", "a multiple of 4 bytes")
+    partition = int(getattr(job.exchange, "partition", 0))
+    if partition % payload:
+        expected = f"a multiple of the payload, {payload} bytes"
+        raise ScenarioError(f"{partition} bytes cut packets", "job.exchange.partition", expected)
+    return payload
 
 
 @dataclass(frozen=True)
@@ -92,16 +139,10 @@ class StepTraceMaker:
         first = np.cumsum(counts) - counts
         exponents = scale_exponents(np.maximum.reduceat(largest.max(axis=0), first))
         per_chunk = np.repeat(exponents, counts)
-        tensors = [
-            TensorInfo(info.name, (size // 4,), size // 4, "float32", info.layer, exponent)
-            for info, size, exponent in zip(
-                [infos[index] for index in sent], layout.sizes[sent].tolist(), exponents.tolist(), strict=True
-            )
-        ]
+        tensors = _tensors(infos, sent, layout.sizes[sent] // 4, exponents)
         iterations = [self._iteration(pushed, worker, len(layers), sent) for worker in range(self.workers)]
-        return Trace(
-            {"name": "step"}, layers, tensors, iterations, _as_float16(mean, per_chunk), _as_float16(largest, per_chunk)
-        )
+        mean_halves, largest_halves = (_as_float16(values, per_chunk) for values in (mean, largest))
+        return Trace({"name": "step"}, layers, tensors, iterations, mean_halves, largest_halves)
 
     def answer(self, infos: Sequence[TensorInfo], nbytes: Ints, step: int) -> Trace:
         """Return a trace of what servers send back, `nbytes` of each tensor, with unknown magnitudes; not all may be
@@ -109,10 +150,7 @@ class StepTraceMaker:
         infos, layers = self._model(infos)
         sent = np.flatnonzero(nbytes)
         word_counts = -(-nbytes[sent] // 4)
-        tensors = [
-            TensorInfo(infos[at].name, (count,), count, "float32", infos[at].layer, 0)
-            for at, count in zip(sent.tolist(), word_counts.tolist(), strict=True)
-        ]
+        tensors = _tensors(infos, sent, word_counts, np.zeros_like(word_counts))
         nothing, ready = np.zeros(len(layers), dtype=np.int64), np.zeros(len(sent), dtype=np.int64)
         iterations = [
             Iteration(rank, "train", step, 0.0, nothing, nothing, ready, 0, 0, 0, rank) for rank in range(self.workers)
@@ -144,26 +182,23 @@ class StepTraceMaker:
 
     def _iteration(self, pushed: Pushed, worker: int, layers: int, sent: Ints) -> Iteration:
         nothing = np.zeros(layers, dtype=np.int64)
+        times: tuple[Ints, Ints, Ints, int, int, int]
         if self.times is None or self._captured is None or pushed.round:
             ready = _encoding_ends(pushed, worker, sent, np.zeros(len(sent), dtype=np.int64), self.scale)
-            done = int(ready.max())
-            return Iteration(worker, "train", pushed.step, 0.0, nothing, nothing, ready, done, 0, done, worker)
+            times = nothing, nothing, ready, (done := int(ready.max())), 0, done
+            return Iteration(worker, "train", pushed.step, 0.0, *times, worker)
         recorded = self.times.iterations[self._captured.of(worker, pushed.step)]
         ready = _encoding_ends(pushed, worker, sent, recorded.ready_ps[sent], self.scale)
         late = max(int(ready.max()) - recorded.backward_end_ps, 0)  # encoding may end after the backward pass
-        return Iteration(
-            worker,
-            "train",
-            pushed.step,
-            0.0,
-            recorded.forward_start_ps,
-            recorded.forward_end_ps,
-            ready,
-            recorded.backward_end_ps + late,
-            recorded.optimizer_ps,
-            recorded.end_ps + late,
-            worker,
-        )
+        backward_end, end = recorded.backward_end_ps + late, recorded.end_ps + late
+        times = recorded.forward_start_ps, recorded.forward_end_ps, ready, backward_end, recorded.optimizer_ps, end
+        return Iteration(worker, "train", pushed.step, 0.0, *times, worker)
+
+
+def _tensors(infos: Sequence[TensorInfo], sent: Ints, words: Ints, exponents: Ints) -> list[TensorInfo]:
+    """Return the tensors `sent` as vectors of float32 words."""
+    rows = zip([infos[tensor] for tensor in sent.tolist()], words.tolist(), exponents.tolist(), strict=True)
+    return [TensorInfo(info.name, (count,), count, "float32", info.layer, exponent) for info, count, exponent in rows]
 
 
 def _encoding_ends(pushed: Pushed, worker: int, sent: Ints, ready: Ints, scale: float = 1.0) -> Ints:
@@ -180,20 +215,16 @@ def _encoding_ends(pushed: Pushed, worker: int, sent: Ints, ready: Ints, scale: 
 
 
 def _layout_of(encoded: Sequence[Encoded], payload: int) -> UnitLayout:
-    """Return the layout, given the longest encoding of each tensor."""
     sizes, chunks, chunks_before = [], [], 0
     for encoding in encoded:
         if not encoding.units:
             sizes.append(0)
             continue
         fit, packets = encoding.units_per_packet(payload), encoding.packets(payload)
-        units = np.arange(encoding.units)
-        packet, within = np.divmod(units, fit)
+        packet, within = np.divmod(np.arange(encoding.units), fit)
         begin = packet * payload + encoding.head_bytes + within * encoding.unit_bytes
-        size = (
-            (packets - 1) * payload + encoding.head_bytes + (encoding.units - (packets - 1) * fit) * encoding.unit_bytes
-        )
-        size = -(-size // 4) * 4
+        last = encoding.head_bytes + (encoding.units - (packets - 1) * fit) * encoding.unit_bytes
+        size = -(-((packets - 1) * payload + last) // 4) * 4
         chunks.append(chunks_before + begin // CHUNK_BYTES)
         chunks_before += -(-size // CHUNK_BYTES)
         sizes.append(size)
@@ -206,8 +237,6 @@ def _layout_of(encoded: Sequence[Encoded], payload: int) -> UnitLayout:
 def _unit_magnitudes(pushed: Pushed, worker: int, units: Ints) -> Floats:
     """Return the mean magnitude of each of a worker's units, (units of all messages,), on the CPU. Zero stands for
     units that only other workers have."""
-    import torch
-
     magnitudes = []
     for tensor, count in enumerate(units.tolist()):
         encoding = pushed.encoded[worker][tensor]
@@ -226,3 +255,63 @@ def _as_float16(values: Floats, exponents: Ints) -> NDArray[np.float16]:
     halves = np.ldexp(values, exponents).astype(np.float16)
     halves[(halves == 0) & (values > 0)] = np.finfo(np.float16).smallest_subnormal
     return halves
+
+
+def masks_of(
+    pushed: Pushed, sent: Ints, played: PlayedIteration
+) -> tuple[list[list[Tensor | None]], list[list[Tensor | None]]]:
+    """Return the packets that arrived at the servers, and back at the workers, by worker and tensor; None for all.
+
+    sent : tensor numbers of the messages' tensors.
+    """
+    pushes, pulls, rows = pushed.all_arrived(), pushed.all_arrived(), played.messages
+    for index, missing in played.missing.items():
+        sender, receiver = played.workers[index].tolist()
+        tensor, begin = int(sent[rows.tensor[index]]), int(rows.first[index]) * VALUE // pushed.payload
+        if sender < 0:
+            _lose(pulls[receiver], tensor, pushed.pull_packets(tensor), begin, missing)
+        else:
+            _lose(pushes[sender], tensor, pushed.packets(sender, tensor), begin, missing)
+    return pushes, pulls
+
+
+def masks_of_worker(
+    counts: Sequence[int], payload: int, sent: Ints, messages: Messages, missing: Mapping[int, Flags]
+) -> list[Tensor | None]:
+    """Return the packets that arrived of one worker's push, by tensor; None for all.
+
+    counts : packets of each tensor, of `payload` bytes. `sent`: tensor numbers of the messages' tensors.
+    """
+    row: list[Tensor | None] = [None] * len(counts)
+    for index, lost in missing.items():
+        tensor = int(sent[messages.tensor[index]])
+        _lose(row, tensor, counts[tensor], int(messages.first[index]) * VALUE // payload, lost)
+    return row
+
+
+def _lose(masks: list[Tensor | None], tensor: int, packets: int, begin: int, missing: Flags) -> None:
+    """Mark the missing packets of a message that begins at packet `begin` of its tensor, which has `packets`."""
+    if (mask := masks[tensor]) is None:
+        mask = masks[tensor] = torch.ones(packets, dtype=torch.bool)
+    arrived = torch.from_numpy(~missing)[: max(packets - begin, 0)]
+    mask[begin : begin + len(arrived)] = arrived
+
+
+def hops_of(layout: RingLayout, sent: Ints, played: PlayedIteration) -> HopMasks:
+    """Return the packets of a ring that arrived; sender, segment and phase determine the hop."""
+    count = layout.workers
+    if played.segments != count:
+        raise ScenarioError(f"has {played.segments // count} parallel rings", "topology", "hosts with one network card")
+    buckets = tuple(tuple(sent[list(part)].tolist()) for part in played.buckets)
+    layout = replace(layout, buckets=buckets)
+    masks: list[Tensor | None] = [None] * len(buckets)
+    rows = played.messages
+    for index, missing in played.missing.items():
+        bucket, segment = divmod(int(rows.part[index]), count)
+        sender = int(played.workers[index, 0])
+        gathering = KINDS[int(rows.kind[index])] == "all_gather"
+        hop = count - 1 + (sender + 1 - segment) % count if gathering else (sender - segment) % count
+        if (mask := masks[bucket]) is None:
+            mask = masks[bucket] = torch.ones(layout.mask_shape(bucket), dtype=torch.bool)
+        mask[hop, sender] = torch.from_numpy(~missing)
+    return HopMasks(buckets, masks)

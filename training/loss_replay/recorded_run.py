@@ -1,10 +1,8 @@
-"""Compatibility of a training run with the folder of an earlier one whose losses it repeats.
-
-See `gradwire.training.loss_replay.loss_recording`. Only user-defined reducers need torch here.
-"""
+"""Recorded losses in the folder of a training run, and the comparison with a run that repeats them."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gradwire.result_store.arrow import to_numpy
+from gradwire.result_store.folders.output_folder import atomic_replace
 from gradwire.result_store.training_result import (
     FORMAT,
     MARKER_FILE,
@@ -27,6 +26,8 @@ from gradwire.scenarios.json_data import parse_json
 from gradwire.scenarios.loading.load import load_scenario
 from gradwire.scenarios.loading.toml import read_toml
 from gradwire.scenarios.schema.job.training import UserReducer
+from gradwire.training.user_code import load_user_reducer
+from gradwire.training.value_checks import innermost
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.base import ScenarioTable
@@ -62,9 +63,6 @@ def properties_of(scenario: Scenario) -> dict[str, Any]:
         "system": table_properties(table.system),
     }
     if isinstance(table.reducer, UserReducer):
-        from gradwire.training.user_code.return_value_checks import innermost
-        from gradwire.training.user_code.user_reducer import load_user_reducer
-
         try:
             user_reducer = innermost(load_user_reducer(table.reducer, scenario.folder))
             properties["reducer"] = table_properties(user_reducer)  # with its defaults
@@ -103,15 +101,10 @@ def mismatch_error(folder: Path, found: Sequence[str]) -> ScenarioError:
 
 
 def check_replay(folder: Path, scenario: Scenario) -> None:
-    """Raise ScenarioError or ResultError if a scenario's training run cannot repeat the losses in `folder`, as far as
-    known. It checks what `gradwire.training.loss_replay.loss_recording.RecordedLossNetwork` does, before there are a
-    model and data, and reads no losses."""
+    """Raise ScenarioError or ResultError if a scenario's training run cannot repeat the losses of the one in `folder`,
+    as far as known. It checks what `gradwire.training.loss_replay.loss_recording.RecordedLossNetwork` does, before
+    there are a model and data, and reads no losses."""
     assert scenario.training is not None
-    if is_of_run(folder):
-        from gradwire.training.loss_replay.result_loss_network import ResultLossNetwork
-
-        ResultLossNetwork(folder).fits(properties_of(scenario))
-        return
     _check_folder(folder)
     if not (folder / MISSING).is_file():
         raise ResultError("is not there", str(folder / MISSING), EXPECTED_TABLE)
@@ -130,16 +123,14 @@ NETWORK_KEYS = (
     "fault", "simulation", "emulation",
 )  # fmt: skip
 """Scenario keys of the network and its traffic."""
-COMPARED_KEYS = frozenset(
-    {
-        "transport.payload",
-        "job.transport.payload",
-        "job.name",
-        "job.workers",
-        "job.fill",
-        "job.pull_fill",
-        "job.exchange.kind",
-    }
+COMPARED_KEYS = (
+    "transport.payload",
+    "job.transport.payload",
+    "job.name",
+    "job.workers",
+    "job.fill",
+    "job.pull_fill",
+    "job.exchange.kind",
 )
 """Keys below these that matter in a replay: they are compared, or used by the trainer."""
 
@@ -149,12 +140,10 @@ def settings_without_effect(folder: Path, scenario: Scenario) -> list[str]:
     the recorded scenario is not known."""
     if (recorded := _scenario(folder)) is None:
         return []
-    recorded_tables, own_tables = (
-        variant.model_dump(mode="json", include=set(NETWORK_KEYS)) for variant in (recorded, scenario)
-    )
-    for tables in (recorded_tables, own_tables):
+    there, here = (variant.model_dump(mode="json", include=set(NETWORK_KEYS)) for variant in (recorded, scenario))
+    for tables in (there, here):
         (tables["job"],) = tables["job"]
-    return [path for name in NETWORK_KEYS for path in _differing_paths(name, recorded_tables[name], own_tables[name])]
+    return [path for name in NETWORK_KEYS for path in _differing_paths(name, there[name], here[name])]
 
 
 def _differing_paths(path: str, recorded: Any, own: Any) -> Iterator[str]:
@@ -191,7 +180,6 @@ def differing(there: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[str
 
 
 def _tensor(tensor: Any) -> str:
-    """Return a tensor's name, with its size if known."""
     return "{} of {} elements".format(*tensor) if isinstance(tensor, list) and len(tensor) == 2 else str(tensor)
 
 
@@ -253,19 +241,35 @@ def read_recording(folder: Path) -> tuple[Ints, Ints, tuple[tuple[int, ...], ...
     return runs, times, buckets, pushed
 
 
+def write_recording(
+    folder: Path, runs: Sequence[Ints], times: Sequence[Sequence[int]], buckets: Sequence[Any], pushed: dict[str, Any]
+) -> None:
+    """Replace the tables in a training run's folder by what `read_recording` returns. OSError if they cannot be
+    written."""
+    import pyarrow
+    import pyarrow.parquet
+
+    columns = dict(zip(COLUMNS, np.concatenate([np.zeros((0, len(COLUMNS)), np.int64), *runs]).T, strict=True))
+    ways = pyarrow.array([WAYS[way] for way in columns["way"].tolist()], pyarrow.string())
+    metadata = {BUCKETS: json.dumps(buckets).encode(), PUSHED: json.dumps(pushed).encode()}
+    missing = pyarrow.table({**columns, "way": ways}, metadata=metadata)
+    rounds = np.array(times, dtype=np.int64).reshape(-1, len(TIMES))
+    for name, table in ((MISSING, missing), (ROUNDS, pyarrow.table(dict(zip(TIMES, rounds.T, strict=True))))):
+        with atomic_replace(folder / name) as partial:
+            pyarrow.parquet.write_table(table, partial)
+
+
 def _check_folder(folder: Path) -> None:
     """Raise ResultError unless a folder holds a training run that recorded its losses."""
     if not os.path.isdir(folder):  # Path.is_dir raises if a name is too long
         what = "is a file" if os.path.lexists(folder) else "is not there"
         raise ResultError(what, str(folder), "the folder of a training run")
     if is_of_run(folder):  # its missing.parquet has other columns
-        raise ResultError(
-            "is the Result of a simulated or emulated run, not of a training run", str(folder), EXPECTED_RECORDING
-        )
+        what = "is the Result of a simulated or emulated run, not of a training run"
+        raise ResultError(what, str(folder), EXPECTED_RECORDING)
     if not (folder / MISSING).exists() and not (folder / ROUNDS).exists():
-        training_folders = (
-            training_run_folders(folder) if (folder / MARKER_FILE).is_file() or seed_folders(folder) else []
-        )
+        is_several = (folder / MARKER_FILE).is_file() or seed_folders(folder)
+        training_folders = training_run_folders(folder) if is_several else []
         what = f"holds {len(training_folders)} training runs" if training_folders else "did not record its lost packets"
         inner = [str(path) for path in training_folders if (path / ROUNDS).exists()]
         such = f", such as {' or '.join(inner[:SHOWN])}" if inner else ""

@@ -1,23 +1,63 @@
-"""Quantisation by quantiles: values to b bits, with edges that a fitted distribution makes equally likely.
+"""What a worker of MIPD sends: its most significant elements, as codes of b bits.
 
-A Gaussian or a Laplace distribution is fitted, whichever has the greater likelihood. The 2^b bins between its quantiles
-hold equally many values if the fit is right, so every code is worth its b bits. A code is decoded as the mean of its
-bin under the fit, which preserves the overall mean (our choice: MIPD's own rule is not public).
+The edges of the codes make them equally likely: a Gaussian or a Laplace distribution is fitted, whichever has the
+greater likelihood. The 2^b bins between its quantiles hold equally many values if the fit is right, so every code is
+worth its b bits. A code is decoded as the mean of its bin under the fit, which preserves the overall mean (our choice:
+MIPD's own rule is not public).
 """
 
 from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from gradwire.training.exchange.encoded_tensors import Encoded
+from gradwire.training.reducers import base
+from gradwire.training.reducers.base import group_units
 
 GAUSSIAN, LAPLACE = 0, 1
 CODES_PER_UNIT = 8
 """Values whose codes are one unit, of b bytes."""
+SIGNIFICANCE: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "taylor": lambda values, gradients: (values * gradients).abs(),
+    "fisher": lambda values, gradients: gradients.square(),
+    "magnitude": lambda values, gradients: gradients.abs(),
+}
+"""(parameters, gradients) -> significance, element by element. "taylor": change of the loss without the parameter, to
+first order (Molchanov et al., ICLR '17); "fisher": the diagonal of the empirical Fisher information; "magnitude": the
+size of the gradient."""
+
+
+def ratios_of(
+    sums: Sequence[float], sizes: Sequence[int], ratio: float, gamma: float, floor: float, ceiling: float
+) -> list[float]:
+    """Return the share of each layer that is sent: proportional to (sum of its significance)^gamma, within floor and
+    ceiling. All together send `ratio` of their elements, or as many as floor and ceiling allow: the factor is found by
+    bisection. Layers without any significance have the floor.
+
+    sums, sizes : significance and elements of each layer.
+    """
+    most = max(sums)
+    weights = [(total / most) ** gamma if total > 0 else 0.0 for total in sums] if most > 0 else [1.0] * len(sums)
+    aim = ratio * sum(sizes)
+
+    def at(factor: float) -> list[float]:
+        return [min(ceiling, max(floor, factor * weight)) for weight in weights]
+
+    def kept(factor: float) -> float:
+        return sum(share * size for share, size in zip(at(factor), sizes, strict=True))
+
+    low, high = 0.0, 1.0
+    while kept(high) < aim and high < 1e30:
+        high *= 2
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if kept(middle) < aim else (low, middle)
+    return [round(share, 9) for share in at(high)]  # 1 stays exactly 1
 
 
 def fit_distribution(values: Tensor) -> tuple[int, float, float]:
@@ -75,8 +115,7 @@ def dequantise(encoded: Encoded, bits: int, count: int) -> Tensor:
 
 def packed(codes: Tensor, bits: int) -> Tensor:
     """Pack codes below 2^b, (k,), into bytes without gaps, (units, b) uint8: the first code in the lowest bits."""
-    short = -len(codes) % CODES_PER_UNIT
-    rows = torch.nn.functional.pad(codes, (0, short)).view(-1, CODES_PER_UNIT, 1)
+    rows = group_units(codes, CODES_PER_UNIT)[:, :, None]
     single = (rows >> torch.arange(bits, device=codes.device)) & 1
     octets = single.reshape(-1, bits, 8) << torch.arange(8, device=codes.device)
     return octets.sum(dim=2).to(torch.uint8)
@@ -85,9 +124,17 @@ def packed(codes: Tensor, bits: int) -> Tensor:
 def unpack(units: Tensor, bits: int, count: int) -> Tensor:
     """Unpack codes, (count,) int64."""
     if 8 % bits == 0:  # no code spans two bytes: many times faster, and the bulk of a server's time
-        shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=units.device)
-        within = (units.reshape(-1, 1) >> shifts) & (2**bits - 1)
-        return within.view(-1)[:count].long()
+        return base.unpack(units, bits)[:count].long()
     single = (units.long()[:, :, None] >> torch.arange(8, device=units.device)) & 1
     rows = single.reshape(-1, CODES_PER_UNIT, bits) << torch.arange(bits, device=units.device)
     return rows.sum(dim=2).view(-1)[:count]
+
+
+def encode_positions(places: Tensor, numel: int) -> Encoded:
+    """Encode sorted positions as a bit per element or as 32-bit indices, whichever is shorter; as nothing if there are
+    none."""
+    if not len(places) or 4 * len(places) <= -(-numel // 8):
+        return Encoded((places.to(torch.int32),))
+    bits = torch.zeros(numel, dtype=torch.long, device=places.device)
+    bits[places] = 1
+    return Encoded((packed(bits, 1),))

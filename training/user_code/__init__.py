@@ -1,1 +1,0 @@
-"""User-defined models, data sets and reducers, and checks of their return values."""
