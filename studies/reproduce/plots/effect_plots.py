@@ -73,7 +73,7 @@ def _curves(panel: Axes, settings: Sequence[str], effects: Sequence[Effect]) -> 
             [0.0, *shares],
             [0.0, *means],
             yerr=[0.0, *halves],
-            color=COLOURS[number],
+            color=COLOURS[number % len(COLOURS)],
             marker="os^Dv"[number % 5],
             markersize=3.5,
             capsize=2,
