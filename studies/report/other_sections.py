@@ -32,7 +32,7 @@ from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.readable import accuracy_text, share_text, time_text
 from gradwire.studies.reproduce.claims_page import HOLDS, basis_text, unit_of
 from gradwire.studies.reproduce.measures import MEASURE_LABELS
-from gradwire.studies.reproduce.variants import label_of
+from gradwire.studies.reproduce.policies import label_of
 from gradwire.studies.reproduce.verdicts import value_text
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from gradwire.scenarios.json_data import Json, JsonView
 from gradwire.studies.reproduce.claim import Claim
 from gradwire.studies.reproduce.effects import effects_of, shown_of
 from gradwire.studies.reproduce.measures import MEASURE_LABELS, TIMES
-from gradwire.studies.reproduce.variants import label_of
+from gradwire.studies.reproduce.policies import label_of
 from gradwire.studies.reproduce.verdicts import Judgement, value_text
 
 if TYPE_CHECKING:

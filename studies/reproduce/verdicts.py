@@ -23,8 +23,8 @@ from gradwire.analysis.confidence_intervals import confidence_interval, half_wid
 from gradwire.scenarios.readable import three_digits, time_text
 from gradwire.studies.reproduce.claim import Claim, Expect
 from gradwire.studies.reproduce.measures import MEASURE_LABELS, WHY_ABSENT
+from gradwire.studies.reproduce.policies import label_of
 from gradwire.studies.reproduce.run_plan import PlannedRun
-from gradwire.studies.reproduce.variants import label_of
 
 SHOWN, CONDITION, NOT_SHOWN, OPEN = "shown", "shown under a condition", "not shown", "not run"
 UNRESOLVED = "unresolved"

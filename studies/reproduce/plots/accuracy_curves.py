@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gradwire.studies.reproduce.claim import Setting
 from gradwire.studies.reproduce.costs import CHANCE
 from gradwire.studies.reproduce.measures import RATES
-from gradwire.studies.reproduce.variants import label_of
+from gradwire.studies.reproduce.policies import label_of
 from gradwire.studies.reproduce.verdicts import Judgement
 
 if TYPE_CHECKING:

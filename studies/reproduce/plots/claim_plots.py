@@ -13,7 +13,7 @@ from gradwire.studies.reproduce.measures import MEASURE_LABELS, TIMES
 from gradwire.studies.reproduce.plots.accuracy_curves import accuracy_figure
 from gradwire.studies.reproduce.plots.effect_plots import effects_figure
 from gradwire.studies.reproduce.plots.loss_maps import loss_map_figure
-from gradwire.studies.reproduce.variants import label_of
+from gradwire.studies.reproduce.policies import label_of
 from gradwire.studies.reproduce.verdicts import Judgement
 
 if TYPE_CHECKING:

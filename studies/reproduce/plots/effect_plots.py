@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gradwire.analysis.confidence_intervals import half_width
 from gradwire.studies.reproduce.effects import Effect, effects_of
-from gradwire.studies.reproduce.variants import VARIANTS, label_of
+from gradwire.studies.reproduce.policies import POLICIES, label_of
 from gradwire.studies.reproduce.verdicts import Judgement
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def effects_figure(judgement: Judgement) -> Figure | None:
     effects = effects_of(judgement)
     if not effects:
         return None
-    numbered = all(effect.policy in VARIANTS and VARIANTS[effect.policy].number is not None for effect in effects)
+    numbered = all(POLICIES[effect.policy].number is not None for effect in effects)
     settings = list(dict.fromkeys(effect.setting for effect in effects))
     with matplotlib.rc_context(PAPER_STYLE):
         if numbered:
@@ -66,7 +66,7 @@ def _curves(panel: Axes, settings: Sequence[str], effects: Sequence[Effect]) -> 
     for number, setting in enumerate(settings):
         in_setting = [effect for effect in effects if effect.setting == setting]
         offset = shift * (number - (len(settings) - 1) / 2)
-        shares = [POINTS * (VARIANTS[effect.policy].number or 0.0) + offset for effect in in_setting]
+        shares = [POINTS * (POLICIES[effect.policy].number or 0.0) + offset for effect in in_setting]
         means = [POINTS * effect.change.mean for effect in in_setting]
         halves = [_half(effect) for effect in in_setting]
         panel.errorbar(

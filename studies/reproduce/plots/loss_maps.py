@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gradwire.scenarios.arrays import Floats
-from gradwire.studies.reproduce.claims.lost_packets import PLACE_PREFIX
-from gradwire.studies.reproduce.variants import label_of
+from gradwire.studies.reproduce.lost_packets import PLACE_PREFIX
+from gradwire.studies.reproduce.policies import label_of
 from gradwire.studies.reproduce.verdicts import Judgement
 
 if TYPE_CHECKING:
