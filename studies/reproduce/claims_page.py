@@ -16,10 +16,9 @@ from gradwire.analysis.figure_files import save_figure
 from gradwire.analysis.report.html_elements import prose
 from gradwire.scenarios.json_data import Json, JsonView
 from gradwire.studies.reproduce.claim import Claim
-from gradwire.studies.reproduce.effects import effects_of, shown_of
 from gradwire.studies.reproduce.measures import MEASURE_LABELS, TIMES
 from gradwire.studies.reproduce.policies import label_of
-from gradwire.studies.reproduce.verdicts import Judgement, value_text
+from gradwire.studies.reproduce.verdicts import Judgement, effects_of, shown_of, value_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

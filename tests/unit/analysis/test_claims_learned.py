@@ -17,13 +17,21 @@ from gradwire.studies.reproduce import TRAINING_SETS, claims_of
 from gradwire.studies.reproduce.claim import Claim, Expect, Setting
 from gradwire.studies.reproduce.claim_values import difference
 from gradwire.studies.reproduce.claims_page import as_dict, html_page
-from gradwire.studies.reproduce.effects import effects_of
 from gradwire.studies.reproduce.plots.claim_plots import claim_figure
 from gradwire.studies.reproduce.plots.effect_plots import effects_figure
 from gradwire.studies.reproduce.policies import POLICIES, label_of, with_seed
 from gradwire.studies.reproduce.run_plan import all_runs, runs_of_claim
 from gradwire.studies.reproduce.run_store import RunStore
-from gradwire.studies.reproduce.verdicts import CONDITION, NOT_SHOWN, SHOWN, UNRESOLVED, Judgement, SeedRange, judge
+from gradwire.studies.reproduce.verdicts import (
+    CONDITION,
+    NOT_SHOWN,
+    SHOWN,
+    UNRESOLVED,
+    Judgement,
+    SeedRange,
+    effects_of,
+    judge,
+)
 
 TINY = {
     "training": {

@@ -16,11 +16,10 @@ from gradwire.studies.reproduce.claim import Claim, Expect, Setting
 from gradwire.studies.reproduce.claim_values import saved_or_not
 from gradwire.studies.reproduce.claims_page import as_dict, html_page, unit_of
 from gradwire.studies.reproduce.costs import costs, first_crossing
-from gradwire.studies.reproduce.effects import effects_of
 from gradwire.studies.reproduce.measures import MEASURE_LABELS, RATES, TIMES
 from gradwire.studies.reproduce.plots.claim_plots import claim_figure
 from gradwire.studies.reproduce.run_plan import all_runs, runs_of_claim
-from gradwire.studies.reproduce.verdicts import NOT_SHOWN, SHOWN, judge, value_text
+from gradwire.studies.reproduce.verdicts import NOT_SHOWN, SHOWN, effects_of, judge, value_text
 
 DATA = {"pictures": "synthetic"}
 MS = 10**9
