@@ -30,8 +30,8 @@ from gradwire.result_store.result import KINDS, Result
 from gradwire.result_store.training_result import TrainingResult
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.readable import accuracy_text, share_text, time_text
-from gradwire.studies.reproduce.claims_page import HOLDS, basis_text, unit_of
-from gradwire.studies.reproduce.measures import MEASURE_LABELS
+from gradwire.studies.reproduce.claims_page import HOLDS, basis_text
+from gradwire.studies.reproduce.measures import MEASURE_LABELS, unit_of
 from gradwire.studies.reproduce.policies import label_of
 from gradwire.studies.reproduce.verdicts import value_text
 
@@ -201,7 +201,7 @@ def _expectations(expectations: Sequence[Json]) -> str:
         bound = f"at least {low}" if low else f"at most {high}" if high else "-"
         expected = f"{low} to {high}" if low and high else bound
         value = "-" if expectation["median"] is None else value_text(expectation["median"], expectation["unit"])
-        remark = f"; time-outs: {expectation['remark']}" if expectation["because"] else ""
+        remark = f"; time-outs: {expectation['because']}" if expectation["because"] else ""
         rows.append([what, value, expected, f"{HOLDS[expectation['holds']]}{remark}"])
     return grid(Grid("", ["figure", "measured, median", "expected", ""], rows), words=True) if rows else ""
 

@@ -73,17 +73,19 @@ WHY_ABSENT = {
 }
 """Reasons why a finished run lacks a measure."""
 TIMES = (
-    "iteration",
-    "p99",
-    "mean",
-    "p50",
-    "push_p99",
-    "encode",
-    "server",
-    "clock",
-    "to",
+    *("iteration", "p99", "mean", "p50", "push_p99", "encode", "server", "clock", "to"),
     *(f"{name}_{rate}" for name in ("step", "to", "worked") for rate in RATES),
 )
+UNITS = {
+    **dict.fromkeys(TIMES, "time"),
+    **dict.fromkeys(("broken", "step_bytes", "apart", "apart_max", "pulled", "traffic", "steps_to"), "count"),
+    **dict.fromkeys(("worst", "magnitude", "loss", "runs", "together", "worst_place"), "ratio"),
+}
+
+
+def unit_of(measure: str) -> str:
+    """Return the unit in which a measure is printed."""
+    return UNITS.get(measure, "share")
 
 
 def figures(result: Result) -> dict[str, float]:

@@ -24,15 +24,10 @@ if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
 
 COMPUTE = ("none", "measured", "trace")
-EXAMPLE = (
-    "Example: gradwire exec four-hosts --set link.loss=0.01 --out results/mine -- python train.py --lr 0.1    "
+EXEC_EXAMPLE = (
+    "exec four-hosts --set link.loss=0.01 --out results/mine -- python train.py --lr 0.1    "
     "(torchrun's variables are set; {rank}, {host}, {address} in the command are replaced)"
 )
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("exec", epilog=EXAMPLE)(cmd_exec)
 
 
 @for_people

@@ -14,11 +14,6 @@ from gradwire.cli.options import Device, Json
 from gradwire.cli.terminal import for_people, progress
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("reproduce", epilog="Example: gradwire reproduce dlcp --claim S4 --out results/claims")(cmd_reproduce)
-
-
 def set_names(incomplete: str) -> list[str]:
     """Return the sets of claims that complete a word, for shell completion."""
     from gradwire.studies.reproduce import SETS

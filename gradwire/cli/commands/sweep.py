@@ -25,11 +25,6 @@ def sweep_names(incomplete: str) -> list[str]:
     return [name for name in list_sweeps() if name.startswith(incomplete)]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("sweep", epilog="Example: gradwire sweep tail-load --jobs 8 --out results/tail")(cmd_sweep)
-
-
 @for_people
 def cmd_sweep(
     source: Annotated[

@@ -49,13 +49,6 @@ Switch = Annotated[
 Repeat = Annotated[int, typer.Option(min=1, help="Maximum attempts of a run that the machine disturbs.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
-    app.command("probe", epilog="Example: gradwire probe incast --json")(cmd_probe)
-    example = "Example: gradwire emulate testbed --clock virtual --out results/real"
-    app.command("emulate", epilog=example)(cmd_emulate)
-
-
 @for_people
 def cmd_probe(
     scenario: Annotated[str | None, typer.Argument(help="A scenario: show its backend and deviations.")] = None,

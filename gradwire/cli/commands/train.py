@@ -36,14 +36,6 @@ SEEDS = ("seed", "training.model_seed", "training.data_seed", "training.network.
 """Keys that `--seeds` sets."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
-    example = "Example: gradwire train train-tiny --all --out results/tiny"
-    app.command("train", epilog=example)(cmd_train)
-    example = "Example: gradwire predictor mp2 --model resnet8 --seed 1 --seed 2 --out predictor.npz"
-    app.command("predictor", epilog=example)(cmd_predictor)
-
-
 @for_people
 def cmd_train(
     scenario: ScenarioName,
