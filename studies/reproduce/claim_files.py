@@ -32,10 +32,10 @@ def read_claims(name: str) -> list[Claim]:
 def _shared() -> tuple[dict[str, Json], Json, dict[str, Json]]:
     """Return what all sets may use: claims by id, values, and settings by name."""
     tables = read_declarations("settings")
-    values, settings = _values(tables["values"], {}), dict[str, Json]()
+    values, settings = _values(tables["values"], {}), {"": Json()}
     for table in tables["setting"]:
         for entry in expanded(table, values, LABELS):
-            settings[entry["name"]] = _changed(settings.get(entry.pop("base", ""), {}), entry)
+            settings[entry["name"]] = _changed(settings[entry.pop("base", "")], entry)
     return {claim["id"]: claim for claim in tables["claim"]}, values, settings
 
 
@@ -54,15 +54,16 @@ def _changed(base: Json, entry: Json) -> Json:
 def _claim(table: Json, values: Json, settings: Mapping[str, Json]) -> Claim:
     claim = filled({key: value for key, value in table.items() if key != "expect"}, values)
     entries = [{"name": entry} if isinstance(entry, str) else entry for entry in claim.pop("settings")]
-    chosen = [_changed(settings[entry["name"]], entry) for entry in entries]
     return Claim(
         **claim,
-        settings=tuple(
-            Setting(**{key: tuple(value) if isinstance(value, list) else value for key, value in setting.items()})
-            for setting in chosen
-        ),
+        settings=tuple(_setting(_changed(settings[entry["name"]], entry)) for entry in entries),
         expects=tuple(expect for entry in table["expect"] for expect in _expects(entry, values)),
     )
+
+
+def _setting(table: Json) -> Setting:
+    fields: Json = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+    return Setting(**fields)
 
 
 def _expects(table: Json, values: Json) -> Iterator[Expect]:

@@ -23,17 +23,17 @@ class PolicyOverlay:
 
 
 def _read() -> dict[str, PolicyOverlay]:
-    policies: dict[str, PolicyOverlay] = {}
+    policies = {"": PolicyOverlay("")}  # the base of an entry without one
     labels: dict[str, str] = {}
     for table in (table for name in ("policies", "arms") for table in read_declarations(name)["policy"]):
         for entry in expanded(table, {}, labels):
-            key, base = entry.pop("key"), policies.get(entry.pop("base", ""), PolicyOverlay(""))
-            policies[key] = PolicyOverlay(
-                entry["label"],
-                *(overlay(dict(getattr(base, part)), entry.get(part, {})) for part in ("set", "job", "traffic")),
-                entry.get("number"),
-            )
+            key, base = entry.pop("key"), policies[entry.pop("base", "")]
+            parts = {
+                part: overlay(dict(getattr(base, part)), entry.get(part, {})) for part in ("set", "job", "traffic")
+            }
+            policies[key] = PolicyOverlay(entry["label"], number=entry.get("number"), **parts)
             labels[key] = entry["label"]
+    del policies[""]
     return policies
 
 

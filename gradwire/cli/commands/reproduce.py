@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -57,11 +56,11 @@ def cmd_reproduce(
 ) -> None:
     """Test published claims: the claim, the measurement, and the verdict. An interrupted command can be resumed. A
     claim that is not reproduced is not an error."""
+    from gradwire.studies.parallel.process_pool import cores
     from gradwire.studies.reproduce.runner import reproduce
 
     output_dir = out or Path("results") / f"reproduce-{name}"
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    jobs = jobs or (cores if device is None else 1)
+    jobs = jobs or (cores() if device is None else 1)
     data = {key: value for key, value in (("pictures", pictures), ("text", text)) if value is not None}
     if only_list:
         _list(name, output_dir, claim or [], full, seeds, jobs, data, device or "cpu", as_json)

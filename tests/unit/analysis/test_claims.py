@@ -16,6 +16,7 @@ from gradwire.analysis import source_digests
 from gradwire.result_store.result import Result
 from gradwire.scenarios.errors import ResultError, ScenarioError
 from gradwire.scenarios.loading.load import load_tables
+from gradwire.studies.report.other_sections import claims_section
 from gradwire.studies.reproduce import SETS, claims_of
 from gradwire.studies.reproduce.claim import Claim, Expect, Setting
 from gradwire.studies.reproduce.claim_values import gain, ratio, saved
@@ -81,6 +82,13 @@ def test_time_outs_are_named_where_they_are_the_reason() -> None:
     words = "Time-outs, not volume: most of the slowest messages of DCTCP, RTOmin 10 ms had one."
     assert words in _judged(_p99(0.5, blame=blame), tail=0.75).reason
     assert "Time-outs" not in _judged(_p99(0.5, blame=blame), tail=0.4).reason
+
+
+def test_a_report_names_time_outs() -> None:
+    """Beside the expectation that they explain."""
+    judged = _judged(_p99(0.5, blame=("small", "dctcp-10ms")), tail=0.75)
+    section = claims_section({"command": "how", **as_dict([judged])}, "T")
+    assert "holds; time-outs: DCTCP, RTOmin 10 ms" in "".join(map(str, section.parts))
 
 
 def test_what_was_not_run_is_not_judged() -> None:

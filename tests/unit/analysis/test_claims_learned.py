@@ -135,6 +135,17 @@ def test_panels_of_effects_stay_apart() -> None:
         assert not any(box.overlaps(other) for other in boxes[:number])
 
 
+def test_settings_may_be_more_than_colours() -> None:
+    """The full set of tolerance has nine on an axis."""
+    arms = ("lossless", "p0.1", "p0.3")
+    settings = tuple(Setting(f"setting {n}", "train-tiny", arms, TINY, baseline="lossless") for n in range(9))
+    claim = Claim("T9", "[ours]", "It is harmless.", "nothing", settings, (), "accuracy")
+    runs = runs_of_claim(claim, 2, False)
+    figures = {(run.setting, run.policy, run.seed): {"accuracy": 0.5 + 0.1 * run.seed} for run in runs}
+    figure = effects_figure(Judgement(claim, SHOWN, "", (), figures))
+    assert figure is not None and len(figure.axes[0].containers) == 9
+
+
 def test_names_of_two_lines_stay_apart() -> None:
     """Those of arms one below the other, where each is too long for one line."""
     claim = next(each for each in claims_of("loop") if each.id == "L6")
