@@ -181,7 +181,7 @@ def _figures(run: PlannedRun, store: RunStore) -> dict[str, float] | None:
     if measures is None or not (run.target or run.rates):
         return measures
     from gradwire.result_store.training_result import TrainingResult
-    from gradwire.studies.reproduce.costs import costs
+    from gradwire.studies.reproduce.measures import costs
     from gradwire.studies.training.step_time_model import cached_step_times
 
     folder = store.place(run.key)

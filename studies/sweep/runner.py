@@ -194,8 +194,8 @@ def _options(engine: Any, jobs: Any, address: Any, retry_failed: bool, fail_fast
 def _declared(source: Any) -> tuple[SweepFile, Path, str]:
     """Return a sweep, the folder of its relative names, and its text with absolute names."""
     from gradwire.scenarios.loading.toml import read_toml, write_toml
-    from gradwire.studies.sweep.located_sweep import with_absolute_sweep_paths
     from gradwire.studies.sweep.schema import build_sweep, load_sweep
+    from gradwire.studies.sweep.stored_sweep import with_absolute_sweep_paths
 
     if isinstance(source, Mapping):
         file = build_sweep(source)

@@ -9,15 +9,8 @@ from typing import Annotated
 
 import typer
 
-from gradwire.cli.options import Device, Json
+from gradwire.cli.options import Device, Json, complete_from
 from gradwire.cli.terminal import for_people, progress
-
-
-def set_names(incomplete: str) -> list[str]:
-    """Return the sets of claims that complete a word, for shell completion."""
-    from gradwire.studies.reproduce import SETS
-
-    return [name for name in SETS if name.startswith(incomplete)]
 
 
 @for_people
@@ -28,7 +21,7 @@ def cmd_reproduce(
             help="dlcp, mlt; regimes: where bounded loss pays off; schedulers; lee: overlapped averaging; tolerance: "
             "effect of lost gradients on accuracy; reducers; mp2, mipd, slimdp: systems compared with dense training "
             "and reducers; loop: accuracy over time on a fabric, by transport.",
-            autocompletion=set_names,
+            autocompletion=complete_from("gradwire.studies.reproduce", "SETS"),
         ),
     ],
     claim: Annotated[list[str] | None, typer.Option("--claim", help="Only this claim, such as S4; repeatable.")] = None,

@@ -10,8 +10,7 @@ from matplotlib.figure import Figure, SubFigure
 
 from gradwire.analysis.comparison.plots import COLOURS, GREY, PAPER_STYLE
 from gradwire.studies.reproduce.claim import Setting
-from gradwire.studies.reproduce.costs import CHANCE
-from gradwire.studies.reproduce.measures import RATES
+from gradwire.studies.reproduce.measures import CHANCE, RATES
 from gradwire.studies.reproduce.plots.panels import paper_figure
 from gradwire.studies.reproduce.policies import label_of
 from gradwire.studies.reproduce.verdicts import Judgement

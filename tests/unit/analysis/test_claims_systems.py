@@ -15,8 +15,7 @@ from gradwire.studies.reproduce import claims_of
 from gradwire.studies.reproduce.claim import Claim, Expect, Setting
 from gradwire.studies.reproduce.claim_values import saved_or_not
 from gradwire.studies.reproduce.claims_page import as_dict, html_page
-from gradwire.studies.reproduce.costs import costs, first_crossing
-from gradwire.studies.reproduce.measures import MEASURE_LABELS, RATES, TIMES, unit_of
+from gradwire.studies.reproduce.measures import MEASURE_LABELS, RATES, TIMES, costs, first_crossing, unit_of
 from gradwire.studies.reproduce.plots.claim_plots import claim_figure
 from gradwire.studies.reproduce.run_plan import all_runs, runs_of_claim
 from gradwire.studies.reproduce.verdicts import NOT_SHOWN, SHOWN, effects_of, judge, value_text
