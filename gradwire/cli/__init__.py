@@ -14,28 +14,27 @@ if signals.is_program():
     memory_limit.check_memory_limit()
 
 import sys
+from collections.abc import Callable
 from copy import copy
 from typing import Annotated
 
 import typer
 
-from gradwire.cli.commands import (
-    bench,
-    cache,
-    capture,
-    execute,
-    fidelity,
-    inspect,
-    report,
-    reproduce,
-    run,
-    sweep,
-    testbed,
-    timeline,
-    train,
-    tune,
-)
+from gradwire.cli.commands.bench import bench_app
+from gradwire.cli.commands.cache import cache_app
+from gradwire.cli.commands.capture import cmd_capture
+from gradwire.cli.commands.execute import EXEC_EXAMPLE, cmd_exec
+from gradwire.cli.commands.fidelity import cmd_fidelity
+from gradwire.cli.commands.inspect import cmd_check, cmd_schema, cmd_telemetry
+from gradwire.cli.commands.report import cmd_report
+from gradwire.cli.commands.reproduce import cmd_reproduce
+from gradwire.cli.commands.run import cmd_compare, cmd_demo, cmd_run
+from gradwire.cli.commands.sweep import cmd_sweep
+from gradwire.cli.commands.testbed import cmd_emulate, cmd_probe
+from gradwire.cli.commands.timeline import cmd_tensors, cmd_timeline
 from gradwire.cli.commands.trace import app as trace_app
+from gradwire.cli.commands.train import cmd_predictor, cmd_train
+from gradwire.cli.commands.tune import cmd_tune
 from gradwire.cli.terminal import robust_streams
 from gradwire.scenarios.version import VERSION
 
@@ -54,11 +53,33 @@ def cmd_root(version: Annotated[bool, typer.Option("--version", help="Print the 
         raise typer.Exit
 
 
-# in the order of --help
-for commands in (
-    run, inspect, timeline, report, train, sweep, tune, reproduce, testbed, fidelity, execute, cache, capture, bench,
-):  # fmt: skip
-    commands.register(app)
+COMMANDS: tuple[tuple[Callable[..., None], str], ...] = (
+    (cmd_demo, "demo --out my-demo"),
+    (cmd_run, "run demo --policy dlcp --set job.workers=8 --out results/eight"),
+    (cmd_compare, "compare demo --set job.iterations=2 --out results/short"),
+    (cmd_check, "check my.toml --set switch.queues=4"),
+    (cmd_telemetry, "telemetry results/one --plot queues.png --port leaf0"),
+    (cmd_schema, "schema > scenario.schema.json"),
+    (cmd_timeline, "timeline results/one --out one.json --iterations 1:3"),
+    (cmd_tensors, "tensors results/one --out tensors.csv"),
+    (cmd_report, "report results/demo-001 results/sweep-tail-load --out report.html"),
+    (cmd_train, "train train-tiny --all --out results/tiny"),
+    (cmd_predictor, "predictor mp2 --model resnet8 --seed 1 --seed 2 --out predictor.npz"),
+    (cmd_sweep, "sweep tail-load --jobs 8 --out results/tail"),
+    (cmd_tune, "tune schedulers --policy bytescheduler --trials 12"),
+    (cmd_reproduce, "reproduce dlcp --claim S4 --out results/claims"),
+    (cmd_probe, "probe incast --json"),
+    (cmd_emulate, "emulate testbed --clock virtual --out results/real"),
+    (cmd_fidelity, "fidelity agreement --policy star-dlcp --clock virtual --out results/both"),
+    (cmd_exec, EXEC_EXAMPLE),
+    (cmd_capture, "capture --model resnet50 --data ./cifar10 --out my-trace"),
+)
+"""Commands and their examples, in the order of --help."""
+
+for command, example in COMMANDS:
+    app.command(example.partition(" ")[0], epilog=f"Example: gradwire {example}")(command)
+app.add_typer(cache_app, name="cache")
+app.add_typer(bench_app, name="bench")
 app.add_typer(trace_app, name="trace")
 
 

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 
-def library_names(incomplete: str) -> list[str]:
-    """Return the library scenarios that complete a word, for shell completion; the shell completes files itself."""
-    from gradwire.scenarios.loading.load import list_library
-
-    return [name for name in list_library() if name.startswith(incomplete)]
+def complete_words(*words: str) -> Callable[[str], list[str]]:
+    """Return a completion function for fixed words."""
+    return lambda incomplete: [word for word in words if word.startswith(incomplete)]
 
 
-def trace_names(incomplete: str) -> list[str]:
-    """Return the bundled traces that complete a word, for shell completion."""
-    from gradwire.traces.trace import bundled_traces
+def complete_from(module: str, name: str) -> Callable[[str], list[str]]:
+    """Return a completion function for words of a module, a tuple or what a function returns. The module is imported
+    when the shell asks, which completes files itself."""
 
-    return [name for name in bundled_traces() if name.startswith(incomplete)]
+    def complete(incomplete: str) -> list[str]:
+        words = getattr(import_module(module), name)
+        return complete_words(*(words() if callable(words) else words))(incomplete)
+
+    return complete
+
+
+library_names = complete_from("gradwire.scenarios.loading.load", "list_library")
+trace_names = complete_from("gradwire.traces.trace", "bundled_traces")
 
 
 def policy_names(context: typer.Context, incomplete: str) -> list[str]:
@@ -34,12 +41,7 @@ def policy_names(context: typer.Context, incomplete: str) -> list[str]:
     except GradwireError:
         return []
     names = [str(policy.get("name", "")) for policy in tables.get("policy", ()) if isinstance(policy, dict)]
-    return [name for name in names if name.startswith(incomplete)]
-
-
-def complete_words(*words: str) -> Callable[[str], list[str]]:
-    """Return a completion function for fixed words."""
-    return lambda incomplete: [word for word in words if word.startswith(incomplete)]
+    return complete_words(*names)(incomplete)
 
 
 ScenarioName = Annotated[

@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from gradwire.cli.signals import ENDS
+
 GRACE_S = 10.0
 """Processor time in seconds that compiled code may take after a signal; our choice."""
 LOOK_S = 0.1
-ENDS = (signal.SIGINT, signal.SIGTERM)
 WORDS = (
     "gradwire: ended without a Result: compiled code has not returned for {:g} s; does a user-defined compiled rule "
     "loop for ever?\n"

@@ -8,8 +8,8 @@ A worker is a separate interpreter that imports nothing of the calling program, 
 It gets one piece at a time, over a pipe. The parent handles Ctrl-C; workers end by themselves when their parent is
 gone.
 
-Pieces may share something that the first of them makes and others only use, such as a compiled engine: pieces of the
-same `group` wait until one of them has ended, and those of other groups go first.
+Pieces may share something that the first of them makes and others only use, a compiled engine: pieces of the same
+`group` wait until one of them has ended, and those of other groups go first.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from gradwire.scenarios.errors import GradwireError
 from gradwire.scenarios.interrupt import defer_interrupt
 from gradwire.scenarios.readable import killed_text
 
@@ -39,12 +40,14 @@ PROCESS_BYTES, HOST_BYTES = 256 << 20, 3 << 19
 
 @dataclass(frozen=True)
 class Task(Generic[T]):
-    """One piece: `call(*arguments)` in some process; both must be picklable. `group`: see the module; "" for none."""
+    """One piece: `call(*arguments)` in some process; both must be picklable. `group`: the engine that it needs, see the
+    module; "" for none. `name`: in messages."""
 
     key: str
     call: Callable[..., T]
     arguments: tuple[Any, ...]
     group: str = ""
+    name: str = ""
 
 
 class TaskOutcome(NamedTuple):
@@ -90,8 +93,26 @@ def free_memory() -> int | None:
     return min(limits) if limits else None
 
 
+def engine_is_cached(group: str) -> bool:
+    """Return True if the compiled engine that a group shares exists already."""
+    from gradwire.jit.engine_cache import is_cached
+
+    return is_cached(group)
+
+
+def completed(works: Sequence[Task[T]], jobs: int, expected: str, prefix: str = "") -> Iterator[tuple[str, T]]:
+    """Run pieces like `run_tasks`, and yield (key, value) of each. Raises the exception of a piece, or GradwireError
+    with `prefix` and what is `expected` if its process was killed."""
+    for ended in run_tasks(works, jobs):
+        if ended.error is not None:
+            raise ended.error
+        if ended.lost:
+            raise GradwireError(f"{prefix}its process was {ended.lost}", ended.work.name, expected)
+        yield ended.work.key, ended.value
+
+
 def run_tasks(
-    works: Sequence[Task[T]], jobs: int, ready: Callable[[str], bool] = lambda group: False, until: float | None = None
+    works: Sequence[Task[T]], jobs: int, ready: Callable[[str], bool] = engine_is_cached, until: float | None = None
 ) -> Iterator[TaskOutcome]:
     """Run pieces in `jobs` worker processes, started in order. Yields each when it has ended.
 

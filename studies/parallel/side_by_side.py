@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from gradwire.scenarios.errors import GradwireError
 from gradwire.scenarios.interrupt import mark_caught
-from gradwire.studies.parallel.process_pool import Task, run_tasks
+from gradwire.studies.parallel.process_pool import Task, completed
 
 if TYPE_CHECKING:
     from gradwire.result_store.result import Result
@@ -39,7 +38,6 @@ def simulate_in_processes(
 
     Raises ScenarioError or TraceError if one of them is invalid. Raises GradwireError if a process was killed.
     """
-    from gradwire.jit.engine_cache import is_cached
     from gradwire.result_store.result import Result
     from gradwire.sim.engine.specialization import engine_fingerprint
 
@@ -49,31 +47,27 @@ def simulate_in_processes(
         works = [
             Task(
                 str(n),
-                _simulate_into,
+                simulate_into,
                 (scenario, Path(folder) / str(n), threads, max_wall_s),
                 engine_fingerprint(scenario),
+                f"{scenario.name} {scenario.policy_name}",
             )
             for n, scenario in enumerate(scenarios)
         ]
         told(0.0, f"0/{len(works)} runs")
         try:
-            for ended in run_tasks(works, jobs, is_cached):
-                number = int(ended.work.key)
-                if ended.error is not None:
-                    raise ended.error
-                if ended.lost:
-                    where = f"{scenarios[number].name} {scenarios[number].policy_name}"
-                    raise GradwireError(f"its process was {ended.lost}", where, "a run that finishes")
-                outcomes[number] = SimulationOutcome(Result.read(Path(folder) / ended.work.key), ended.value)
-                told(len(outcomes) / len(works), f"{len(outcomes)}/{len(works)} runs, {scenarios[number].policy_name}")
+            for key, stalled in completed(works, jobs, "a run that finishes"):
+                outcomes[int(key)] = SimulationOutcome(Result.read(Path(folder) / key), stalled)
+                done, policy = len(outcomes), scenarios[int(key)].policy_name
+                told(done / len(works), f"{done}/{len(works)} runs, {policy}")
         except KeyboardInterrupt:
             mark_caught()
             finished = False
     return [outcomes[number] for number in sorted(outcomes)], finished
 
 
-def _simulate_into(scenario: Scenario, folder: Path, threads: int, max_wall_s: float | None) -> str:
-    """Simulate and write; return the reason if it stalled."""
+def simulate_into(scenario: Scenario, folder: Path, threads: int = 1, max_wall_s: float | None = None) -> str:
+    """Simulate and write the Result; return the reason if it stalled."""
     from gradwire.scenarios.errors import ScenarioNote
     from gradwire.sim.simulate import Stalled, simulate
 

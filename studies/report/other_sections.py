@@ -30,9 +30,9 @@ from gradwire.result_store.result import KINDS, Result
 from gradwire.result_store.training_result import TrainingResult
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.readable import accuracy_text, share_text, time_text
-from gradwire.studies.reproduce.claims_page import HOLDS, basis_text, unit_of
-from gradwire.studies.reproduce.measures import MEASURE_LABELS
-from gradwire.studies.reproduce.variants import label_of
+from gradwire.studies.reproduce.claims_page import HOLDS, basis_text
+from gradwire.studies.reproduce.measures import MEASURE_LABELS, unit_of
+from gradwire.studies.reproduce.policies import label_of
 from gradwire.studies.reproduce.verdicts import value_text
 
 if TYPE_CHECKING:
@@ -102,14 +102,9 @@ def _learned_facts(trainings: Sequence[TrainingResult]) -> Iterator[str]:
 
 
 def _learned_charts(trainings: Sequence[TrainingResult]) -> Iterator[Chart]:
-    timed = any(run.timed for run in trainings)
-    for column, words, unit in MEASURES:
-        if column == "clock_ps" and not timed:
-            continue
+    for column, words, unit in _measures(trainings):
         series = [Series(run.name, _points(run, column, unit), dots=True) for run in trainings]
-        yield Lines(
-            f"Accuracy against {words.split(',')[0]}", "On validation data.", Axis(words), Axis("accuracy (%)"), series
-        )
+        yield _accuracy_chart(words, "On validation data.", series)
     yield Lines(
         "Loss of every step",
         "On training data, mean of the workers.",
@@ -120,29 +115,28 @@ def _learned_charts(trainings: Sequence[TrainingResult]) -> Iterator[Chart]:
 
 
 def _seeds_charts(arms: Sequence[TrainingArm]) -> Iterator[Chart]:
-    timed = any(run.timed for arm in arms for run in arm.trainings)
-    for column, words, unit in MEASURES:
-        if column == "clock_ps" and not timed:
-            continue
-        has_means = all(have_equal_steps(arm.trainings) for arm in arms)
-        what = "means of the seeds, and the range from lowest to highest"
-        what = what if has_means else "each seed, up to its own end"
-        series = (
-            [Series(arm.name, _means(arm, column, unit), dots=True) for arm in arms]
-            if has_means
-            else [
+    has_means = all(have_equal_steps(arm.trainings) for arm in arms)
+    what = "means of the seeds, and the range from lowest to highest" if has_means else "each seed, up to its own end"
+    for column, words, unit in _measures([run for arm in arms for run in arm.trainings]):
+        if has_means:
+            series = [Series(arm.name, _means(arm, column, unit), dots=True) for arm in arms]
+        else:
+            series = [
                 Series(f"{arm.name}, seed {seed}", _points(run, column, unit), dots=True)
                 for arm in arms
                 for seed, run in sorted(arm.by_seed.items())
             ]
-        )
-        yield Lines(
-            f"Accuracy against {words.split(',')[0]}",
-            f"On validation data: {what}.",
-            Axis(words),
-            Axis("accuracy (%)"),
-            series,
-        )
+        yield _accuracy_chart(words, f"On validation data: {what}.", series)
+
+
+def _measures(trainings: Sequence[TrainingResult]) -> Iterator[tuple[str, str, float]]:
+    """Yield (column, label, unit) of what accuracy is plotted against."""
+    timed = any(run.timed for run in trainings)
+    return (measure for measure in MEASURES if timed or measure[0] != "clock_ps")
+
+
+def _accuracy_chart(words: str, says: str, series: Sequence[Series]) -> Chart:
+    return Lines(f"Accuracy against {words.split(',')[0]}", says, Axis(words), Axis("accuracy (%)"), series)
 
 
 def _points(training: TrainingResult, column: str, unit: float) -> list[tuple[float, float]]:
@@ -201,7 +195,7 @@ def _expectations(expectations: Sequence[Json]) -> str:
         bound = f"at least {low}" if low else f"at most {high}" if high else "-"
         expected = f"{low} to {high}" if low and high else bound
         value = "-" if expectation["median"] is None else value_text(expectation["median"], expectation["unit"])
-        remark = f"; time-outs: {expectation['remark']}" if expectation["because"] else ""
+        remark = f"; time-outs: {expectation['because']}" if expectation["because"] else ""
         rows.append([what, value, expected, f"{HOLDS[expectation['holds']]}{remark}"])
     return grid(Grid("", ["figure", "measured, median", "expected", ""], rows), words=True) if rows else ""
 

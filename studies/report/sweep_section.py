@@ -32,8 +32,7 @@ from gradwire.studies.sweep.plots.plot_kinds import pareto_front, pooled_distrib
 from gradwire.studies.sweep.points import name_of
 from gradwire.studies.sweep.schema import Plot
 from gradwire.studies.sweep.stored_sweep import SWEEP_FILE
-from gradwire.studies.sweep.sweep_tables import Line, summary_lines
-from gradwire.studies.sweep.table_text import cell_of, interval_remark
+from gradwire.studies.sweep.sweep_tables import Line, cell_of, interval_remark, summary_lines
 
 MOST_MEASURES = 4
 """Measures that are plotted if a sweep declares no plots."""

@@ -2,10 +2,10 @@
 
     Claim (data) -> Cases -> runs (scenario under a policy with a seed) -> Results -> Measured -> Verdict -> page
 
-`claim` defines claims; `policies` has the settings of DLCP and of everything it is compared with; `claims` holds the
-claims by paper or topic. Sets about accuracy train under the arms of `variants`, and intervals decide. `run_plan` makes
-scenarios of claims, `run_store` stores their Results, and `verdicts` judges them; `claims_page` and `plots` present
-them. `runner` simulates and trains.
+`claims` and `settings.toml` hold the claims by set and their settings; `policies.toml` and `arms.toml` hold what they
+compare: DLCP, its baselines, and arms of training runs, which intervals judge. `run_plan` makes scenarios of claims,
+`run_store` stores their Results, and `verdicts` judges them; `claims_page` and `plots` present them. `runner` simulates
+and trains.
 """
 
 from __future__ import annotations
@@ -14,20 +14,17 @@ from gradwire.scenarios.errors import ScenarioError
 from gradwire.studies.reproduce.claim import Claim
 
 SETS = ("dlcp", "mlt", "regimes", "schedulers", "lee", "tolerance", "reducers", "mp2", "mipd", "slimdp", "loop")
-MODULES = {"loop": "training_in_the_loop"}
-"""Modules of `claims` whose names differ from their set's."""
 TRAINING_SETS = ("tolerance", "reducers", "mp2", "mipd", "slimdp", "loop")
 """Sets whose runs are training runs: they need data, and more seeds."""
 
 
 def claims_of(name: str, chosen: list[str] | None = None) -> list[Claim]:
     """Return the claims of a set, or those `chosen` by id. Raises `ScenarioError` for unknown names."""
-    from importlib import import_module
+    from gradwire.studies.reproduce.claim_files import read_claims
 
     if name not in SETS:
         raise ScenarioError(f'no set of claims is named "{name}"', "reproduce", ", ".join(SETS))
-    module = MODULES.get(name, name)
-    claims: list[Claim] = import_module(f"gradwire.studies.reproduce.claims.{module}").CLAIMS
+    claims = read_claims(name)
     known = {claim.id.lower(): claim for claim in claims}
     for wanted_id in chosen or ():
         if wanted_id.lower() not in known:

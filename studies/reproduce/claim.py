@@ -95,28 +95,3 @@ class Claim:
     expects: tuple[Expect, ...]
     shown: str
     remark: str = ""
-
-
-def ratio(setting: str, policy: str, to: str, measure: str) -> Callable[[At], float]:
-    """Return a policy's figure over that of another one."""
-    return lambda at: at(setting, policy, measure) / at(setting, to, measure)
-
-
-def difference(setting: str, policy: str, than: str, measure: str = "accuracy") -> Callable[[At], float]:
-    """Return a policy's figure minus that of another one, of the same seed."""
-    return lambda at: at(setting, policy, measure) - at(setting, than, measure)
-
-
-def gain(setting: str, policy: str, over: str, measure: str = "iteration") -> Callable[[At], float]:
-    """Return the speed gain: the other policy's time over the policy's, minus one (0.84 is "84 % faster")."""
-    return lambda at: at(setting, over, measure) / at(setting, policy, measure) - 1
-
-
-def gain_growth(small: str, large: str, policy: str, over: str, measure: str = "iteration") -> Callable[[At], float]:
-    """Return the gain in setting `large` minus that in `small`."""
-    return lambda at: gain(large, policy, over, measure)(at) - gain(small, policy, over, measure)(at)
-
-
-def saved(setting: str, policy: str, over: str, measure: str = "iteration") -> Callable[[At], float]:
-    """Return the share of the other policy's time that is saved (0.9 is "-90 %")."""
-    return lambda at: 1 - at(setting, policy, measure) / at(setting, over, measure)

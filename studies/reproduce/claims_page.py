@@ -16,10 +16,9 @@ from gradwire.analysis.figure_files import save_figure
 from gradwire.analysis.report.html_elements import prose
 from gradwire.scenarios.json_data import Json, JsonView
 from gradwire.studies.reproduce.claim import Claim
-from gradwire.studies.reproduce.effects import effects_of, shown_of
-from gradwire.studies.reproduce.measures import MEASURE_LABELS, TIMES
-from gradwire.studies.reproduce.variants import label_of
-from gradwire.studies.reproduce.verdicts import Judgement, value_text
+from gradwire.studies.reproduce.measures import MEASURE_LABELS, unit_of
+from gradwire.studies.reproduce.policies import label_of
+from gradwire.studies.reproduce.verdicts import Judgement, effects_of, shown_of, value_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -160,26 +159,6 @@ def _everything(judgement: Judgement) -> list[str]:
             cells += f"<td class='n'>{value_text(spread.median, unit_of(name)) if spread else '-'}</td>"
         lines.append(f"<tr><td>{escape(setting)}</td><td>{escape(label_of(policy))}</td>{cells}</tr>")
     return [*lines, "</table></details>"]
-
-
-def unit_of(measure: str) -> str:
-    """Return the unit in which a measure is printed."""
-    other = {
-        "broken": "count",
-        "worst": "ratio",
-        "magnitude": "ratio",
-        "step_bytes": "count",
-        "apart": "count",
-        "pulled": "count",
-        "traffic": "count",
-        "steps_to": "count",
-        "apart_max": "count",
-        "loss": "ratio",
-        "runs": "ratio",
-        "together": "ratio",
-        "worst_place": "ratio",
-    }
-    return "time" if measure in TIMES else other.get(measure, "share")
 
 
 def _verdict(judgement: Judgement) -> str:

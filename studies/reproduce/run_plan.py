@@ -20,8 +20,7 @@ from gradwire.scenarios.loading.load import build_scenario, load_tables
 from gradwire.scenarios.schema.policy import overlay
 from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.studies.reproduce.claim import Claim, Setting
-from gradwire.studies.reproduce.policies import apply_policy
-from gradwire.studies.reproduce.variants import policy_of, with_seed
+from gradwire.studies.reproduce.policies import POLICIES, apply_policy, with_seed
 
 TRAINING_VERSION = 1
 """Version of the outcome of training with the same settings: to be raised when it changes. Training runs take hours, so
@@ -97,7 +96,7 @@ def _size(run: PlannedRun) -> int:
 def _run(setting: Setting, changes: Json, policy: str, seed: int, device: str) -> PlannedRun:
     name = setting.scenario
     tables = {key: value for key, value in load_tables(name).items() if key != "policy"}
-    chosen = policy_of(policy)
+    chosen = POLICIES[policy]
     tables = apply_policy(overlay(tables, changes), chosen) | {"seed": seed, "name": name}
     if "training" in tables:
         tables = with_seed(tables, seed)

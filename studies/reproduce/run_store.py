@@ -20,7 +20,7 @@ from gradwire.result_store.result import Result
 from gradwire.result_store.training_result import CHECKPOINT, SUMMARY, TrainingResult
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.json_data import parse_json
-from gradwire.studies.reproduce.claims.lost_packets import lost_figures
+from gradwire.studies.reproduce.lost_packets import lost_figures
 from gradwire.studies.reproduce.measures import figures, training_figures
 
 

@@ -18,7 +18,7 @@ from gradwire.result_store.folders.resumable_folder import resumable_folder
 from gradwire.scenarios.errors import GradwireError, ResultError, ScenarioError
 from gradwire.scenarios.json_data import Json
 from gradwire.studies.eta import RemainingTime
-from gradwire.studies.parallel.process_pool import Task, run_tasks
+from gradwire.studies.parallel.process_pool import Task, completed
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.job.training import Training
@@ -181,7 +181,7 @@ def _figures(run: PlannedRun, store: RunStore) -> dict[str, float] | None:
     if measures is None or not (run.target or run.rates):
         return measures
     from gradwire.result_store.training_result import TrainingResult
-    from gradwire.studies.reproduce.costs import costs
+    from gradwire.studies.reproduce.measures import costs
     from gradwire.studies.training.step_time_model import cached_step_times
 
     folder = store.place(run.key)
@@ -196,43 +196,27 @@ def _play(runs: Sequence[PlannedRun], store: RunStore, jobs: int) -> Iterator[Pl
             _one(run, store)
             yield run
         return
-    from gradwire.jit.engine_cache import is_cached
-
-    by_key = {run.key: run for run in runs}
-    for ended in run_tasks([Task(run.key, _one, (run, store), _engine_of(run)) for run in runs], jobs, is_cached):
-        if ended.error is not None:
-            raise ended.error
-        if ended.lost:
-            what = f"failed: its process was {ended.lost}"
-            raise GradwireError(what, by_key[ended.work.key].name, "a run that completes; gradwire reproduce resumes")
-        yield by_key[ended.work.key]
-
-
-def _engine_of(run: PlannedRun) -> str:
-    """Return the compiled engine that a simulation needs; training runs determine it themselves."""
     from gradwire.sim.engine.specialization import engine_fingerprint
 
-    return "" if run.trained else engine_fingerprint(run.scenario)
+    by_key = {run.key: run for run in runs}
+    works = [  # training runs determine their engines themselves
+        Task(run.key, _one, (run, store), "" if run.trained else engine_fingerprint(run.scenario), run.name)
+        for run in runs
+    ]
+    for key, _ in completed(works, jobs, "a run that completes; gradwire reproduce resumes", "failed: "):
+        yield by_key[key]
 
 
 def _one(run: PlannedRun, store: RunStore) -> None:
     (_trained if run.trained else _simulated)(run.scenario, store.place(run.key))
 
 
-def _simulated(scenario: object, folder: Path) -> None:
+def _simulated(scenario: Scenario, folder: Path) -> None:
     """Simulate and store the Result; a Result of the same run from another process is equally valid."""
-    import warnings
+    from gradwire.studies.parallel.side_by_side import simulate_into
 
-    from gradwire.scenarios.errors import ScenarioNote
-    from gradwire.sim.simulate import Stalled, simulate
-
-    warnings.simplefilter("ignore", ScenarioNote)
     try:
-        result = simulate(scenario)  # type: ignore[arg-type]
-    except Stalled as stop:
-        result = stop.result
-    try:
-        result.write(folder)
+        simulate_into(scenario, folder)
     except ResultError:
         if not folder.exists():
             raise

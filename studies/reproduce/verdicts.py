@@ -10,21 +10,24 @@ range, fails if none of it is, and is unresolved otherwise. A claim is unresolve
 
 A run may lack a measure, such as the magnitude of losses if nothing was lost. Then the other seeds decide; an
 expectation without measures in any seed is unresolved, and the reason names measure and cause.
+
+Effects are differences of the arms of a setting from its baseline, over paired seeds. An effect is resolved if its 95 %
+interval excludes zero; otherwise it may be chance, and is called unresolved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isinf
 from statistics import fmean, median
 
 from gradwire.analysis.confidence_intervals import confidence_interval, half_width
 from gradwire.scenarios.readable import three_digits, time_text
-from gradwire.studies.reproduce.claim import Claim, Expect
+from gradwire.studies.reproduce.claim import Claim, Expect, Setting
 from gradwire.studies.reproduce.measures import MEASURE_LABELS, WHY_ABSENT
+from gradwire.studies.reproduce.policies import label_of
 from gradwire.studies.reproduce.run_plan import PlannedRun
-from gradwire.studies.reproduce.variants import label_of
 
 SHOWN, CONDITION, NOT_SHOWN, OPEN = "shown", "shown under a condition", "not shown", "not run"
 UNRESOLVED = "unresolved"
@@ -216,6 +219,58 @@ def _label(finding: Finding) -> str:
 
 def _sentence(*parts: str) -> str:
     return "".join(f"{part[:1].upper()}{part[1:]}. " for part in parts if part).strip()
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One arm compared with the baseline of its setting.
+
+    figure : the measure, over the seeds.
+    change : its difference from the baseline's, seed by seed.
+    """
+
+    setting: str
+    policy: str
+    figure: SeedRange
+    change: SeedRange
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % interval of the mean change."""
+        return confidence_interval(self.change.values)
+
+    @property
+    def resolved(self) -> bool:
+        """True if the interval excludes zero."""
+        low, high = self.interval
+        return low > 0 or high < 0
+
+
+def shown_of(claim: Claim) -> str:
+    """Return the measure in a claim's table of effects: that of its settings with baselines, or the claim's own."""
+    return next((setting.shown for setting in claim.settings if setting.baseline and setting.shown), claim.shown)
+
+
+def effects_of(judgement: Judgement) -> list[Effect]:
+    """Return the effects of all arms whose measure exists for at least one seed together with the baseline."""
+    return [effect for setting in judgement.claim.settings for effect in _of(judgement, setting)]
+
+
+def _of(judgement: Judgement, setting: Setting) -> Iterator[Effect]:
+    measure = setting.shown or judgement.claim.shown
+    seeds = sorted({seed for _, _, seed in judgement.figures})
+
+    def value(policy: str, seed: int) -> float | None:
+        return judgement.figures.get((setting.name, policy, seed), {}).get(measure)
+
+    for policy in setting.policies if setting.baseline else ():
+        if policy == setting.baseline:
+            continue
+        pairs = [(value(policy, seed), value(setting.baseline, seed)) for seed in seeds]
+        known = [(mine, other) for mine, other in pairs if mine is not None and other is not None]
+        if known:
+            figure, change = tuple(mine for mine, _ in known), tuple(mine - other for mine, other in known)
+            yield Effect(setting.name, policy, SeedRange(figure), SeedRange(change))
 
 
 def value_text(value: float, unit: str) -> str:

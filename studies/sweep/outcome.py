@@ -14,8 +14,16 @@ from gradwire.result_store.result import as_pandas
 from gradwire.studies.sweep.point_store import State, write_errors
 from gradwire.studies.sweep.points import PointPlace
 from gradwire.studies.sweep.schema import SweepFile, plot_files
-from gradwire.studies.sweep.sweep_tables import point_lines, summary_lines, table_of, write_table
-from gradwire.studies.sweep.table_text import grid_of, interval_remark, rows_of_table, shortened
+from gradwire.studies.sweep.sweep_tables import (
+    grid_of,
+    interval_remark,
+    point_lines,
+    rows_of_table,
+    shortened,
+    summary_lines,
+    table_of,
+    write_table,
+)
 
 if TYPE_CHECKING:
     import pandas

@@ -27,11 +27,17 @@ from gradwire.scenarios.validation.argument_checks import (
     wrong_type_error,
 )
 from gradwire.studies.notebook import heard
-from gradwire.studies.parallel.process_pool import Task, TaskOutcome, cores, max_parallel_simulations, run_tasks
+from gradwire.studies.parallel.process_pool import (
+    Task,
+    TaskOutcome,
+    cores,
+    engine_is_cached,
+    max_parallel_simulations,
+    run_tasks,
+)
 from gradwire.studies.parallel.sweep_worker import measure, measure_and_store
 
 if TYPE_CHECKING:
-    from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.studies.sweep.outcome import Sweep
     from gradwire.studies.sweep.point_store import PointStore, Record
     from gradwire.studies.sweep.points import Point
@@ -119,6 +125,8 @@ def plan_sweep(
 ) -> tuple[Sweep, list[str]]:
     """Describe what `sweep` would run, without running or writing anything: the outcome so far, and lines of text.
     Raises as `sweep`."""
+    from gradwire.sim.engine.specialization import engine_fingerprint
+
     declared, folder, _ = _declared(source)
     points = _points(declared, folder)
     output_dir = _output_dir(out, declared)
@@ -128,14 +136,14 @@ def plan_sweep(
     run = _Run.begun(declared, points, output_dir, options, lambda share, words: None)
     outcome = run.outcome()
     coordinates = len({point.row for point in points})
-    engines = {engine_of(point.scenario) for point in run.left}
+    engines = {engine_fingerprint(point.scenario) for point in run.left}
     lines = [
         f"{declared.name}: {coordinates:,} coordinates, {len(points):,} points",
         *(f"  {axis}: {_values(points, axis)}" for axis in outcome.axes),
         f"{outcome.words} in {output_dir}",
     ]
     if run.left:
-        missing = sum(not _is_compiled(engine) for engine in engines)
+        missing = sum(not engine_is_cached(engine) for engine in engines)
         compiled = f"engines: {len(engines)}, {missing} to be compiled"
         lines.append(f"would run {len(run.left):,}, {run.jobs} at a time; {compiled}")
         if (seconds := run.costs.left_s(run.left, run.jobs)) is not None:
@@ -186,8 +194,8 @@ def _options(engine: Any, jobs: Any, address: Any, retry_failed: bool, fail_fast
 def _declared(source: Any) -> tuple[SweepFile, Path, str]:
     """Return a sweep, the folder of its relative names, and its text with absolute names."""
     from gradwire.scenarios.loading.toml import read_toml, write_toml
-    from gradwire.studies.sweep.located_sweep import with_absolute_sweep_paths
     from gradwire.studies.sweep.schema import build_sweep, load_sweep
+    from gradwire.studies.sweep.stored_sweep import with_absolute_sweep_paths
 
     if isinstance(source, Mapping):
         file = build_sweep(source)
@@ -299,21 +307,24 @@ class _Run:
                     bundle.root if bundle else None,
                 )
             return
+        from gradwire.sim.engine.specialization import engine_fingerprint
+
         works = [
             Task(
                 point.key,
                 measure_and_store,
                 (point.scenario, point.key, self.output_dir, keep),
-                engine_of(point.scenario),
+                engine_fingerprint(point.scenario),
             )
             for point in self.left
         ]
-        yield from run_tasks(works, self.jobs, _is_compiled, self.options.until)
+        yield from run_tasks(works, self.jobs, until=self.options.until)
 
     @property
     def jobs(self) -> int:
-        """Simultaneous runs on this machine."""
-        return min(jobs_for(self.left, self.options.jobs), max(1, len(self.left)))
+        """Simultaneous runs on this machine: as requested, or limited by processors and memory."""
+        hosts = max((point.scenario.topology.host_count or 0 for point in self.left), default=0)
+        return min(self.options.jobs or max_parallel_simulations(hosts), max(1, len(self.left)))
 
     def _record(self, ended: TaskOutcome) -> Record:
         """Return the record of finished work, stored if the worker did not."""
@@ -381,22 +392,3 @@ class _Costs:
 
         seconds = self.left_s(left, jobs) if self.noted >= FIRST_GUESS * jobs else None
         return "" if seconds is None else f"about {wall_text(seconds)} left"
-
-
-def jobs_for(points: Sequence[Point], asked: int | None) -> int:
-    """Return the number of simultaneous runs: as requested, or limited by processors and memory."""
-    hosts = max((point.scenario.topology.host_count or 0 for point in points), default=0)
-    return asked or max_parallel_simulations(hosts)
-
-
-def engine_of(scenario: Scenario) -> str:
-    """Return the identity of the compiled engine that a scenario needs."""
-    from gradwire.sim.engine.specialization import engine_fingerprint
-
-    return engine_fingerprint(scenario)
-
-
-def _is_compiled(identity: str) -> bool:
-    from gradwire.jit.engine_cache import is_cached
-
-    return is_cached(identity)

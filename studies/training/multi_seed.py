@@ -9,22 +9,14 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from gradwire.result_store.training_result import TrainingResult
-from gradwire.scenarios.errors import GradwireError, ScenarioError
+from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.schema.job.training import RandomLoss
 from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.scenarios.validation.argument_checks import require_integer
-from gradwire.studies.parallel.process_pool import Task, run_tasks
+from gradwire.studies.parallel.process_pool import Task, completed
 from gradwire.studies.training.run import train
-
-
-class SeedOptions(NamedTuple):
-    """A requested training run: its scenario, and its folder, if any."""
-
-    scenario: Scenario
-    place: Path | None
 
 
 def with_seed(scenario: Scenario, seed: int) -> Scenario:
@@ -40,14 +32,14 @@ def with_seed(scenario: Scenario, seed: int) -> Scenario:
 
 
 def train_in_processes(
-    wanted: Sequence[SeedOptions],
+    wanted: Sequence[tuple[Scenario, Path | None]],
     jobs: int,
     until: float | None = None,
     threads: int = 1,
     told: Callable[[float, str], object] = lambda share, words: None,
 ) -> Iterator[tuple[int, TrainingResult]]:
-    """Train `jobs` scenarios at a time, each in a separate process. Yields (index in `wanted`, training result) of each
-    run that has ended.
+    """Train `jobs` scenarios at a time, each in a separate process and into its folder, if it has one. Yields (index in
+    `wanted`, training result) of each run that has ended.
 
     until, threads : as for `gradwire.train`.
     told : called with (fraction, message).
@@ -55,20 +47,17 @@ def train_in_processes(
     Raises ScenarioError or TraceError or ResultError if one of them cannot be trained. Raises GradwireError if a
     process was killed.
     """
-    with tempfile.TemporaryDirectory(prefix="gradwire-") as folder:
-        folders = [Path(folder) / str(n) if run.place is None else run.place for n, run in enumerate(wanted)]
-        works = [Task(str(n), _train_into, (run.scenario, folders[n], until, threads)) for n, run in enumerate(wanted)]
+    with tempfile.TemporaryDirectory(prefix="gradwire-") as temporary:
+        folders = [folder or Path(temporary) / str(n) for n, (_, folder) in enumerate(wanted)]
+        names = [f"{scenario.policy_name}, seed {scenario.seed}" for scenario, _ in wanted]
+        works = [
+            Task(str(n), _train_into, (scenario, folders[n], until, threads), name=f"{scenario.name} {names[n]}")
+            for n, (scenario, _) in enumerate(wanted)
+        ]
         told(0.0, f"0/{len(works)} training runs")
-        for done, ended in enumerate(run_tasks(works, jobs), 1):
-            number = int(ended.work.key)
-            scenario = wanted[number].scenario
-            if ended.error is not None:
-                raise ended.error
-            if ended.lost:
-                where = f"{scenario.name} {scenario.policy_name}, seed {scenario.seed}"
-                raise GradwireError(f"its process was {ended.lost}", where, "a training run that finishes")
-            told(done / len(works), f"{done}/{len(works)} training runs, {scenario.policy_name}, seed {scenario.seed}")
-            yield number, TrainingResult.read(folders[number])
+        for done, (key, _) in enumerate(completed(works, jobs, "a training run that finishes"), 1):
+            told(done / len(works), f"{done}/{len(works)} training runs, {names[int(key)]}")
+            yield int(key), TrainingResult.read(folders[int(key)])
 
 
 def _train_into(scenario: Scenario, folder: Path, until: float | None, threads: int) -> None:

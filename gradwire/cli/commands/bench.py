@@ -12,11 +12,6 @@ from gradwire.cli.terminal import for_people
 bench_app = typer.Typer(help="Measure gradwire's own speed.", no_args_is_help=True)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
-    app.add_typer(bench_app, name="bench")
-
-
 @bench_app.command("fabric", epilog="Example: gradwire bench fabric --case incast --hosts 128 --transport dctcp")
 @for_people
 def cmd_bench_fabric(

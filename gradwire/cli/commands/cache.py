@@ -22,11 +22,6 @@ cache_app = typer.Typer(
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.add_typer(cache_app, name="cache")
-
-
 @cache_app.callback()
 @for_people
 def cmd_cache(context: typer.Context, as_json: Json = False) -> None:

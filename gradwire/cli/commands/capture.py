@@ -10,12 +10,6 @@ import typer
 from gradwire.cli.terminal import for_people, progress
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    example = "Example: gradwire capture --model resnet50 --data ./cifar10 --out my-trace"
-    app.command("capture", epilog=example)(cmd_capture)
-
-
 @for_people
 def cmd_capture(
     out: Annotated[Path, typer.Option(help="The new directory of the trace.")],

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gradwire.cli.commands.testbed import Clock, Switch, print_engines, request_of
+from gradwire.cli.commands.testbed import (
+    At,
+    Clock,
+    Pcap,
+    Switch,
+    check_captures,
+    preparation_text,
+    print_engines,
+    request_of,
+)
 from gradwire.cli.options import Force, Json, MaxWall, PolicyName, ScenarioName, Set, Trust
 from gradwire.cli.terminal import for_people
 from gradwire.scenarios.terminal_text import unescaped
@@ -24,15 +33,10 @@ if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
 
 COMPUTE = ("none", "measured", "trace")
-EXAMPLE = (
-    "Example: gradwire exec four-hosts --set link.loss=0.01 --out results/mine -- python train.py --lr 0.1    "
+EXEC_EXAMPLE = (
+    "exec four-hosts --set link.loss=0.01 --out results/mine -- python train.py --lr 0.1    "
     "(torchrun's variables are set; {rank}, {host}, {address} in the command are replaced)"
 )
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("exec", epilog=EXAMPLE)(cmd_exec)
 
 
 @for_people
@@ -58,12 +62,8 @@ def cmd_exec(
     trace: Annotated[
         str | None, typer.Option(metavar="TRACE", help="Trace with the compute times for --compute trace.")
     ] = None,
-    pcap: Annotated[
-        Path | None, typer.Option(help="Capture packets into this new folder, a pcapng file per node.")
-    ] = None,
-    at: Annotated[
-        list[str] | None, typer.Option("--at", help="A node to capture at; all switches if absent; repeatable.")
-    ] = None,
+    pcap: Pcap = None,
+    at: At = None,
     max_wall: MaxWall = None,
     out: Annotated[
         Path | None, typer.Option(help="Write the Result, the ranks' output and their marks to this new directory.")
@@ -77,7 +77,6 @@ def cmd_exec(
     Exits with 0 if every rank did, with 1 if one has failed or the time limit was reached.
     """
     from gradwire.emu.system.temporary_folders import temporary_folder
-    from gradwire.result_store.folders.output_folder import refuse_unwritable
     from gradwire.result_store.folders.replacement import claim_output
     from gradwire.result_store.provenance import asked
     from gradwire.scenarios.errors import GradwireError
@@ -85,10 +84,7 @@ def cmd_exec(
 
     if not command:
         raise GradwireError("has no command", "gradwire exec", "-- and a command, such as -- python train.py")
-    if pcap is not None:
-        refuse_unwritable(pcap)
-    if at and pcap is None:
-        raise GradwireError("needs an output folder", "--at", "--pcap FOLDER as well")
+    check_captures(pcap, at)
     loaded = load_scenario(scenario, set=set_ or [], policy=policy)
     with claim_output(out, force) as place, temporary_folder("gradwire-left-") as left_folder:
         common = request_of(clock, switch, max_wall, 1, pcap, at)
@@ -141,21 +137,18 @@ def _print_news(quiet: bool) -> Callable[[Mapping[str, Any]], None]:
     """Return a callback that prints the ranks' output line by line, with rank and host."""
 
     def on_news(news: Mapping[str, Any]) -> None:
+        state = news.get("state")
         if quiet:
             return
-        if news.get("state") == "output":
+        if state == "output":
             stream = sys.stdout if news["stream"] == "out" else sys.stderr
             line = f"[{news['rank']} {news['host']}] {news['text']}"
             print(line, file=unescaped(stream), flush=True)  # the program's colours stay
-        elif news.get("state") == "compiling":
-            print("compiling the hosts' loop and transports (once, then cached)", file=sys.stderr, flush=True)
-        elif news.get("state") == "ending":
+        elif state == "ending":
             what = "ending: ranks end when none computes; a second Ctrl-C ends them at once, without a Result"
             print(what, file=sys.stderr, flush=True)
-        elif news.get("state") == "again":
-            print(f"repeating: {news['why']}", file=sys.stderr, flush=True)
-        elif news.get("state") == "building":
-            print(f"building the network ({news.get('backend', '')})", file=sys.stderr, flush=True)
+        elif state in ("compiling", "again", "building"):
+            print(preparation_text(news), file=sys.stderr, flush=True)
 
     return on_news
 

@@ -21,12 +21,6 @@ if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    example = "Example: gradwire fidelity agreement --policy star-dlcp --clock virtual --out results/both"
-    app.command("fidelity", epilog=example)(cmd_fidelity)
-
-
 @for_people
 def cmd_fidelity(
     scenario: Annotated[

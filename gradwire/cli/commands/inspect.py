@@ -16,14 +16,6 @@ if TYPE_CHECKING:
     from gradwire.topology.extent import NetworkSize
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
-    app.command("check", epilog="Example: gradwire check my.toml --set switch.queues=4")(cmd_check)
-    example = "Example: gradwire telemetry results/one --plot queues.png --port leaf0"
-    app.command("telemetry", epilog=example)(cmd_telemetry)
-    app.command("schema", epilog="Example: gradwire schema > scenario.schema.json")(cmd_schema)
-
-
 @for_people
 def cmd_check(
     scenario: ScenarioName,

@@ -13,12 +13,6 @@ from gradwire.cli.options import Json
 from gradwire.cli.terminal import for_people, progress
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    example = "Example: gradwire report results/demo-001 results/sweep-tail-load --out report.html"
-    app.command("report", epilog=example)(cmd_report)
-
-
 @for_people
 def cmd_report(
     sources: Annotated[

@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gradwire.cli.options import Device, Json
+from gradwire.cli.options import Device, Json, complete_from
 from gradwire.cli.terminal import for_people, progress
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("reproduce", epilog="Example: gradwire reproduce dlcp --claim S4 --out results/claims")(cmd_reproduce)
-
-
-def set_names(incomplete: str) -> list[str]:
-    """Return the sets of claims that complete a word, for shell completion."""
-    from gradwire.studies.reproduce import SETS
-
-    return [name for name in SETS if name.startswith(incomplete)]
 
 
 @for_people
@@ -34,7 +21,7 @@ def cmd_reproduce(
             help="dlcp, mlt; regimes: where bounded loss pays off; schedulers; lee: overlapped averaging; tolerance: "
             "effect of lost gradients on accuracy; reducers; mp2, mipd, slimdp: systems compared with dense training "
             "and reducers; loop: accuracy over time on a fabric, by transport.",
-            autocompletion=set_names,
+            autocompletion=complete_from("gradwire.studies.reproduce", "SETS"),
         ),
     ],
     claim: Annotated[list[str] | None, typer.Option("--claim", help="Only this claim, such as S4; repeatable.")] = None,
@@ -62,11 +49,11 @@ def cmd_reproduce(
 ) -> None:
     """Test published claims: the claim, the measurement, and the verdict. An interrupted command can be resumed. A
     claim that is not reproduced is not an error."""
+    from gradwire.studies.parallel.process_pool import cores
     from gradwire.studies.reproduce.runner import reproduce
 
     output_dir = out or Path("results") / f"reproduce-{name}"
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    jobs = jobs or (cores if device is None else 1)
+    jobs = jobs or (cores() if device is None else 1)
     data = {key: value for key, value in (("pictures", pictures), ("text", text)) if value is not None}
     if only_list:
         _list(name, output_dir, claim or [], full, seeds, jobs, data, device or "cpu", as_json)

@@ -41,15 +41,6 @@ if TYPE_CHECKING:
 COMPILING = "compiling the packet engine (once per transport and load balancer, then cached)"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
-    app.command("demo", epilog="Example: gradwire demo --out my-demo")(cmd_demo)
-    example = "Example: gradwire run demo --policy dlcp --set job.workers=8 --out results/eight"
-    app.command("run", epilog=example)(cmd_run)
-    example = "Example: gradwire compare demo --set job.iterations=2 --out results/short"
-    app.command("compare", epilog=example)(cmd_compare)
-
-
 @for_people
 def cmd_demo(threads: Threads = 1, out: Out = None, plots: Plots = "png", as_json: Json = False) -> None:
     """Replay the bundled trace under three policies and compare. Exits with 1 if a loss bound is broken."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gradwire.cli.options import Json, Trust, complete_words, seconds_of
+from gradwire.cli.options import Json, Trust, complete_from, complete_words, seconds_of
 from gradwire.cli.terminal import for_people, progress
 
 if TYPE_CHECKING:
@@ -18,16 +18,7 @@ MOST_FAILURES = 10
 """Maximum number of failures printed."""
 
 
-def sweep_names(incomplete: str) -> list[str]:
-    """Return the library sweeps that complete a word, for shell completion."""
-    from gradwire.scenarios.loading.load import list_sweeps
-
-    return [name for name in list_sweeps() if name.startswith(incomplete)]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("sweep", epilog="Example: gradwire sweep tail-load --jobs 8 --out results/tail")(cmd_sweep)
+sweep_names = complete_from("gradwire.scenarios.loading.load", "list_sweeps")
 
 
 @for_people

@@ -46,14 +46,9 @@ Switch = Annotated[
         autocompletion=complete_words("auto", "red", "bpf", "userspace"),
     ),
 ]
+Pcap = Annotated[Path | None, typer.Option(help="Capture packets into this new folder, a pcapng file per node.")]
+At = Annotated[list[str] | None, typer.Option("--at", help="A node to capture at; all switches if absent; repeatable.")]
 Repeat = Annotated[int, typer.Option(min=1, help="Maximum attempts of a run that the machine disturbs.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
-    app.command("probe", epilog="Example: gradwire probe incast --json")(cmd_probe)
-    example = "Example: gradwire emulate testbed --clock virtual --out results/real"
-    app.command("emulate", epilog=example)(cmd_emulate)
 
 
 @for_people
@@ -112,12 +107,8 @@ def cmd_emulate(
     set_: Set = None,
     clock: Clock = None,
     switch: Switch = None,
-    pcap: Annotated[
-        Path | None, typer.Option(help="Capture packets into this new folder, a pcapng file per node.")
-    ] = None,
-    at: Annotated[
-        list[str] | None, typer.Option("--at", help="A node to capture at; all switches if absent; repeatable.")
-    ] = None,
+    pcap: Pcap = None,
+    at: At = None,
     max_wall: MaxWall = None,
     repeat: Repeat = 3,
     every: Annotated[bool, typer.Option("--all", help="Run and compare all policies of the scenario.")] = False,
@@ -130,16 +121,12 @@ def cmd_emulate(
 
     Exits with 1 if a loss bound is broken, if the time limit was reached, or if the machine disturbed every run.
     """
-    from gradwire.result_store.folders.output_folder import refuse_unwritable
     from gradwire.result_store.folders.replacement import claim_output
     from gradwire.result_store.provenance import asked
     from gradwire.scenarios.errors import GradwireError
     from gradwire.scenarios.loading.load import load_scenario
 
-    if pcap is not None:
-        refuse_unwritable(pcap)
-    if at and pcap is None:
-        raise GradwireError("needs an output folder", "--at", "--pcap FOLDER as well")
+    check_captures(pcap, at)
     if every and (policy is not None or pcap is not None):
         raise GradwireError("cannot be combined with --policy or --pcap", "--all", "one of them")
     loaded = load_scenario(scenario, set=overrides_from_options(set_, trace), policy=policy)
@@ -215,6 +202,17 @@ def _report(
         raise typer.Exit(1)
 
 
+def check_captures(pcap: Path | None, at: list[str] | None) -> None:
+    """Raise GradwireError unless packets can be captured into `pcap`, before anything runs."""
+    from gradwire.result_store.folders.output_folder import refuse_unwritable
+    from gradwire.scenarios.errors import GradwireError
+
+    if pcap is not None:
+        refuse_unwritable(pcap)
+    elif at:
+        raise GradwireError("needs an output folder", "--at", "--pcap FOLDER as well")
+
+
 def request_of(
     clock: str | None, switch: str | None, max_wall: str | None, repeat: int, pcap: Path | None, at: list[str] | None
 ) -> Request:
@@ -256,18 +254,22 @@ def _show_news(show: Progress) -> Callable[[Mapping[str, Any]], None]:
     """Return a callback that shows the news of a run as progress."""
 
     def on_news(news: Mapping[str, Any]) -> None:
-        state = news.get("state")
-        if state == "running":
+        if news.get("state") == "running":
             done, total = news["delivered"], max(1, news["messages"])
             show(done / total, f"{done}/{total} messages")
-        elif state == "again":
-            show(0.0, f"repeating: {news['why']}")
-        elif state == "compiling":
-            show(0.0, "compiling the hosts' loop and transports (once, then cached)")
         else:
-            show(0.0, f"building the network ({news.get('backend', '')})")
+            show(0.0, preparation_text(news))
 
     return on_news
+
+
+def preparation_text(news: Mapping[str, Any]) -> str:
+    """Describe what a run on the testbed does before it begins."""
+    if news.get("state") == "again":
+        return f"repeating: {news['why']}"
+    if news.get("state") == "compiling":
+        return "compiling the hosts' loop and transports (once, then cached)"
+    return f"building the network ({news.get('backend', '')})"
 
 
 def print_engines(results: Sequence[Result]) -> None:

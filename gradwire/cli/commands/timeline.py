@@ -26,14 +26,6 @@ Iterations = Annotated[
 SHOWN = 20  # tensors listed on a terminal
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
-    app.command("timeline", epilog="Example: gradwire timeline results/one --out one.json --iterations 1:3")(
-        cmd_timeline
-    )
-    app.command("tensors", epilog="Example: gradwire tensors results/one --out tensors.csv")(cmd_tensors)
-
-
 @for_people
 def cmd_timeline(
     result: ResultName,

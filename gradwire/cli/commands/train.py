@@ -28,20 +28,12 @@ from gradwire.scenarios.interrupt import defer_interrupt
 
 if TYPE_CHECKING:
     from gradwire.result_store.training_result import TrainingResult
-    from gradwire.studies.training.multi_seed import SeedOptions
+    from gradwire.scenarios.schema.scenario import Scenario
 
 
 CONTENT = "training runs"
 SEEDS = ("seed", "training.model_seed", "training.data_seed", "training.network.seed")
 """Keys that `--seeds` sets."""
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
-    example = "Example: gradwire train train-tiny --all --out results/tiny"
-    app.command("train", epilog=example)(cmd_train)
-    example = "Example: gradwire predictor mp2 --model resnet8 --seed 1 --seed 2 --out predictor.npz"
-    app.command("predictor", epilog=example)(cmd_predictor)
 
 
 @for_people
@@ -79,7 +71,7 @@ def cmd_train(
     time is the clock. Needs the extra "capture"."""
     from gradwire.scenarios.errors import ScenarioError
     from gradwire.scenarios.loading.load import load_scenario
-    from gradwire.studies.training.multi_seed import SeedOptions, with_seed
+    from gradwire.studies.training.multi_seed import with_seed
     from gradwire.studies.training.run import parse_target
 
     check_plot_format(plots)
@@ -100,7 +92,7 @@ def cmd_train(
     ]
     with _claimed_folders(out, scenario, seeds) as folders:
         requests = [
-            SeedOptions(each, None if out is None else folders[n // len(chosen)] / each.policy_name)
+            (each, None if out is None else folders[n // len(chosen)] / each.policy_name)
             for n, each in enumerate(scenarios)
         ]
         runs_by_number: dict[int, TrainingResult] = {}
@@ -150,14 +142,19 @@ def _claimed_folders(out: Path | None, scenario: str, seeds: int | None) -> Iter
 
 
 def _train(
-    requests: Sequence[SeedOptions], jobs: int, until: float | None, threads: int, quiet: bool, seeded: bool
+    requests: Sequence[tuple[Scenario, Path | None]],
+    jobs: int,
+    until: float | None,
+    threads: int,
+    quiet: bool,
+    seeded: bool,
 ) -> Iterator[tuple[int, TrainingResult]]:
     """Yield (number, training run), one after the other in this process or in parallel processes."""
     from gradwire.studies.training.multi_seed import train_in_processes
     from gradwire.studies.training.run import train
 
     if jobs > 1:
-        with progress(f"train {requests[0].scenario.name}", quiet) as show:
+        with progress(f"train {requests[0][0].name}", quiet) as show:
             yield from train_in_processes(requests, jobs, until, threads, show)
         return
     for number, (scenario, folder) in enumerate(requests):

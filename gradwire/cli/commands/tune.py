@@ -15,11 +15,6 @@ if TYPE_CHECKING:
     from gradwire.studies.tune.scheduler_tuning import TuningResult
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("tune", epilog="Example: gradwire tune schedulers --policy bytescheduler --trials 12")(cmd_tune)
-
-
 @for_people
 def cmd_tune(
     scenario: ScenarioName,

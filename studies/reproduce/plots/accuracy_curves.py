@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure, SubFigure
+
+from gradwire.analysis.comparison.plots import COLOURS, GREY, PAPER_STYLE
 from gradwire.studies.reproduce.claim import Setting
-from gradwire.studies.reproduce.costs import CHANCE
-from gradwire.studies.reproduce.measures import RATES
-from gradwire.studies.reproduce.variants import label_of
+from gradwire.studies.reproduce.measures import CHANCE, RATES
+from gradwire.studies.reproduce.plots.panels import paper_figure
+from gradwire.studies.reproduce.policies import label_of
 from gradwire.studies.reproduce.verdicts import Judgement
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure, SubFigure
 
 MS, MB, PERCENT = 1e9, 1e6, 100.0
 LEGEND_SHARE = 0.9
@@ -25,12 +25,6 @@ Place = Callable[[str, int], "float | None"]
 def accuracy_figure(judgement: Judgement) -> Figure | None:
     """Plot a row of panels per setting; None if nothing was run. The x axis is the clock, or the time at each rate and
     the bytes to and from a worker."""
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    from gradwire.analysis.comparison.plots import GREY, PAPER_STYLE, WIDTH
-
     run_settings = {setting for setting, _, _ in judgement.figures}
     settings = [setting for setting in judgement.claim.settings if setting.name in run_settings and setting.target]
     if not settings:
@@ -38,8 +32,7 @@ def accuracy_figure(judgement: Judgement) -> Figure | None:
     rows = [_panels(judgement, setting) for setting in settings]
     columns = max(map(len, rows))
     with matplotlib.rc_context(PAPER_STYLE):
-        figure = Figure(figsize=(WIDTH, 3.0 * len(rows)), layout="constrained")
-        FigureCanvasAgg(figure)
+        figure = paper_figure(3.0 * len(rows))
         parts = figure.subfigures(len(rows), 1, squeeze=False)[:, 0]
         for setting, panels, part in zip(settings, rows, parts, strict=True):
             row = part.subplots(1, columns, squeeze=False, sharey=True)[0]
@@ -101,8 +94,6 @@ def _panels(judgement: Judgement, setting: Setting) -> list[tuple[str, Place]]:
 
 
 def _curves(panel: Axes, judgement: Judgement, setting: Setting, place: Place) -> None:
-    from gradwire.analysis.comparison.plots import COLOURS, GREY
-
     dashes = ("-", "--", ":")
     for number, policy in enumerate((*setting.policies, *setting.lossless)):
         learner = setting.baseline if policy in setting.lossless else policy

@@ -6,19 +6,20 @@ Settings with a baseline show effects (`effect_plots`), and rings the places of 
 from __future__ import annotations
 
 from textwrap import fill
-from typing import TYPE_CHECKING
 
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from gradwire.analysis.comparison.plots import COLOURS, GREY, PAPER_STYLE
 from gradwire.studies.reproduce.claim import Setting
 from gradwire.studies.reproduce.measures import MEASURE_LABELS, TIMES
 from gradwire.studies.reproduce.plots.accuracy_curves import accuracy_figure
 from gradwire.studies.reproduce.plots.effect_plots import effects_figure
 from gradwire.studies.reproduce.plots.loss_maps import loss_map_figure
-from gradwire.studies.reproduce.variants import label_of
+from gradwire.studies.reproduce.plots.panels import finish_rows, panels_of, paper_figure
+from gradwire.studies.reproduce.policies import label_of
 from gradwire.studies.reproduce.verdicts import Judgement
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 PANELS = 4
 """Settings in one row."""
@@ -28,12 +29,6 @@ LETTERS = 60
 
 def claim_figure(judgement: Judgement) -> Figure | None:
     """Plot a row of panels, one per setting, with a bar per policy; None if nothing was run."""
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    from gradwire.analysis.comparison.plots import COLOURS, GREY, PAPER_STYLE, WIDTH
-
     claim = judgement.claim
     if claim.shown == "lost_places":
         return loss_map_figure(judgement)
@@ -54,16 +49,11 @@ def claim_figure(judgement: Judgement) -> Figure | None:
         max(len(setting.policies) for setting in settings[row * columns : (row + 1) * columns]) for row in range(rows)
     ]
     with matplotlib.rc_context(PAPER_STYLE):
-        figure = Figure(
-            figsize=(WIDTH, 0.2 * sum(heights) + rows * (0.7 + 0.3 * has_own_measures) + 0.25), layout="constrained"
-        )
-        FigureCanvasAgg(figure)
-        panels = figure.subplots(rows, columns, squeeze=False, height_ratios=heights).flatten()
-        for number, (panel, setting) in enumerate(zip(panels, settings, strict=False)):
+        figure = paper_figure(0.2 * sum(heights) + rows * (0.7 + 0.3 * has_own_measures) + 0.25)
+        panels = panels_of(figure, len(settings), columns, height_ratios=heights)
+        for number, (panel, setting) in enumerate(zip(panels, settings, strict=True)):
             measure = setting.shown or claim.shown
-            first = settings[
-                number - number % columns
-            ].policies  # labels the whole row, for panels with the same policies
+            first = settings[number - number % columns].policies  # labels its row, if the panels have the same policies
             rows_of = first if set(setting.policies) <= set(first) else setting.policies
             _bars(panel, judgement, setting, measure, {policy: colours[policy] for policy in rows_of})
             is_labelled = number % columns and rows_of is first
@@ -74,11 +64,7 @@ def claim_figure(judgement: Judgement) -> Figure | None:
             panel.set_title(fill(setting.name, LETTERS if columns == 1 else min(26, LETTERS // columns)))
             if has_own_measures:
                 panel.set_xlabel(fill(_words(judgement, measure), 36), color=GREY)
-            panel.grid(axis="x", color="#DDDDDD", linewidth=0.5)
-            panel.set_axisbelow(True)
-            panel.spines[["top", "right"]].set_visible(False)
-        for panel in panels[len(settings) :]:
-            panel.set_visible(False)
+            finish_rows(panel)
         words = "lines: range of the seeds"
         words = words if has_own_measures else f"{_words(judgement, claim.shown)}; {words}"
         figure.supxlabel(words, fontsize=7.5, color=GREY)

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from textwrap import fill
-from typing import TYPE_CHECKING
 
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from gradwire.analysis.comparison.plots import COLOURS, GREY, PAPER_STYLE
 from gradwire.analysis.confidence_intervals import half_width
-from gradwire.studies.reproduce.effects import Effect, effects_of
-from gradwire.studies.reproduce.variants import VARIANTS, label_of
-from gradwire.studies.reproduce.verdicts import Judgement
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from gradwire.studies.reproduce.plots.panels import finish_rows, panels_of, paper_figure
+from gradwire.studies.reproduce.policies import POLICIES, label_of
+from gradwire.studies.reproduce.verdicts import Effect, Judgement, effects_of
 
 POINTS = 100.0
 PANELS_PER_ROW = 2
@@ -26,54 +26,41 @@ PANELS_PER_ROW = 2
 
 def effects_figure(judgement: Judgement) -> Figure | None:
     """Plot a claim whose settings have baselines; None if nothing was run."""
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    from gradwire.analysis.comparison.plots import GREY, PAPER_STYLE, WIDTH
-
     effects = effects_of(judgement)
     if not effects:
         return None
-    numbered = all(effect.policy in VARIANTS and VARIANTS[effect.policy].number is not None for effect in effects)
+    numbered = all(POLICIES[effect.policy].number is not None for effect in effects)
     settings = list(dict.fromkeys(effect.setting for effect in effects))
     with matplotlib.rc_context(PAPER_STYLE):
         if numbered:
-            figure = Figure(figsize=(WIDTH * 0.62, 2.6 + 0.2 * len(settings)), layout="constrained")
-            FigureCanvasAgg(figure)
+            figure = paper_figure(2.6 + 0.2 * len(settings), 0.62)
             _curves(figure.subplots(), settings, effects)
             return figure
         columns = min(len(settings), PANELS_PER_ROW)
         rows = -(-len(settings) // columns)
         deepest = max(sum(effect.setting == setting for effect in effects) for setting in settings)
         pitch = 0.33 if any("\n" in _name(effect) for effect in effects) else 0.24
-        figure = Figure(figsize=(WIDTH, rows * (0.75 + pitch * deepest)), layout="constrained")
-        FigureCanvasAgg(figure)
-        panels = figure.subplots(rows, columns, squeeze=False).flatten()
-        for panel, setting in zip(panels, settings, strict=False):
+        figure = paper_figure(rows * (0.75 + pitch * deepest))
+        for panel, setting in zip(panels_of(figure, len(settings), columns), settings, strict=True):
             _rows(panel, setting, [effect for effect in effects if effect.setting == setting])
-        for panel in panels[len(settings) :]:
-            panel.set_visible(False)
         words = "accuracy minus the baseline's (points); hollow: unresolved"
         figure.supxlabel(words, color=GREY, fontsize=matplotlib.rcParams["axes.labelsize"])
     return figure
 
 
 def _curves(panel: Axes, settings: Sequence[str], effects: Sequence[Effect]) -> None:
-    from gradwire.analysis.comparison.plots import COLOURS, GREY
-
     shift = 0.12
     for number, setting in enumerate(settings):
         in_setting = [effect for effect in effects if effect.setting == setting]
         offset = shift * (number - (len(settings) - 1) / 2)
-        shares = [POINTS * (VARIANTS[effect.policy].number or 0.0) + offset for effect in in_setting]
+        shares = [POINTS * (POLICIES[effect.policy].number or 0.0) + offset for effect in in_setting]
         means = [POINTS * effect.change.mean for effect in in_setting]
         halves = [_half(effect) for effect in in_setting]
         panel.errorbar(
             [0.0, *shares],
             [0.0, *means],
             yerr=[0.0, *halves],
-            color=COLOURS[number],
+            color=COLOURS[number % len(COLOURS)],
             marker="os^Dv"[number % 5],
             markersize=3.5,
             capsize=2,
@@ -99,8 +86,6 @@ def _curves(panel: Axes, settings: Sequence[str], effects: Sequence[Effect]) -> 
 
 
 def _rows(panel: Axes, setting: str, effects: Sequence[Effect]) -> None:
-    from gradwire.analysis.comparison.plots import COLOURS, GREY
-
     for row, effect in enumerate(effects):
         colour = COLOURS[0] if effect.resolved else GREY
         panel.errorbar(
@@ -118,9 +103,7 @@ def _rows(panel: Axes, setting: str, effects: Sequence[Effect]) -> None:
     panel.set_yticks(range(len(effects)), [_name(effect) for effect in effects])
     panel.set_ylim(len(effects) - 0.5, -0.5)
     panel.set_title(fill(setting, 40))
-    panel.grid(axis="x", color="#DDDDDD", linewidth=0.5)
-    panel.set_axisbelow(True)
-    panel.spines[["top", "right"]].set_visible(False)
+    finish_rows(panel)
 
 
 def _name(effect: Effect) -> str:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from textwrap import fill
-from typing import TYPE_CHECKING
 
+import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
+from gradwire.analysis.comparison.plots import GREY, PAPER_STYLE
 from gradwire.scenarios.arrays import Floats
-from gradwire.studies.reproduce.claims.lost_packets import PLACE_PREFIX
-from gradwire.studies.reproduce.variants import label_of
+from gradwire.studies.reproduce.lost_packets import PLACE_PREFIX
+from gradwire.studies.reproduce.plots.panels import paper_figure
+from gradwire.studies.reproduce.policies import label_of
 from gradwire.studies.reproduce.verdicts import Judgement
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 PERCENT = 100.0
 COLUMNS = 2
@@ -24,12 +24,6 @@ COLUMNS = 2
 
 def loss_map_figure(judgement: Judgement) -> Figure | None:
     """Plot a map for each arm of a ring, all with one colour scale; None if there is none."""
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    from gradwire.analysis.comparison.plots import GREY, PAPER_STYLE, WIDTH
-
     seed = min((seed for _, _, seed in judgement.figures), default=0)
     maps = [
         (policy, shares, judgement.figures[setting.name, policy, seed])
@@ -43,8 +37,7 @@ def loss_map_figure(judgement: Judgement) -> Figure | None:
     rows = -(-len(maps) // COLUMNS)
     most = max(float(shares.max()) for _, shares, _ in maps)
     with matplotlib.rc_context(PAPER_STYLE):
-        figure = Figure(figsize=(WIDTH, 0.35 + 2.0 * rows), layout="constrained")
-        FigureCanvasAgg(figure)
+        figure = paper_figure(0.35 + 2.0 * rows)
         panels = figure.subplots(rows, COLUMNS, squeeze=False, sharex=True, sharey=True)
         for panel, (policy, shares, figures) in zip(panels.flatten(), maps, strict=False):
             drawn = panel.imshow(PERCENT * shares, aspect="auto", cmap="Blues", vmin=0.0, vmax=PERCENT * most)
@@ -79,8 +72,6 @@ def map_of(figures: Mapping[str, float]) -> Floats | None:
 
 def _halves(panel: Axes, hops: int) -> None:
     """Draw a line between the halves of the hops, and their names."""
-    from gradwire.analysis.comparison.plots import GREY
-
     panel.axvline(hops - 0.5, color="black", linewidth=0.8)
     panel.set_xticks(range(0, 2 * hops, 2))
     for middle, words in ((0.25, "reduce-scatter"), (0.75, "all-gather")):

@@ -16,9 +16,10 @@ from gradwire.analysis import source_digests
 from gradwire.result_store.result import Result
 from gradwire.scenarios.errors import ResultError, ScenarioError
 from gradwire.scenarios.loading.load import load_tables
+from gradwire.studies.report.other_sections import claims_section
 from gradwire.studies.reproduce import SETS, claims_of
-from gradwire.studies.reproduce.claim import Claim, Expect, Setting, gain, ratio, saved
-from gradwire.studies.reproduce.claims.lee import MODELS, SETTINGS, speed_up
+from gradwire.studies.reproduce.claim import Claim, Expect, Setting
+from gradwire.studies.reproduce.claim_values import gain, ratio, saved
 from gradwire.studies.reproduce.claims_page import as_dict, basis_text, html_page, published_words
 from gradwire.studies.reproduce.lost_magnitude import lost_magnitude
 from gradwire.studies.reproduce.measures import MEASURE_LABELS, WHY_ABSENT
@@ -81,6 +82,13 @@ def test_time_outs_are_named_where_they_are_the_reason() -> None:
     words = "Time-outs, not volume: most of the slowest messages of DCTCP, RTOmin 10 ms had one."
     assert words in _judged(_p99(0.5, blame=blame), tail=0.75).reason
     assert "Time-outs" not in _judged(_p99(0.5, blame=blame), tail=0.4).reason
+
+
+def test_a_report_names_time_outs() -> None:
+    """Beside the expectation that they explain."""
+    judged = _judged(_p99(0.5, blame=("small", "dctcp-10ms")), tail=0.75)
+    section = claims_section({"command": "how", **as_dict([judged])}, "T")
+    assert "holds; time-outs: DCTCP, RTOmin 10 ms" in "".join(map(str, section.parts))
 
 
 def test_what_was_not_run_is_not_judged() -> None:
@@ -290,14 +298,17 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
 
 def test_the_nodes_of_lees_claims_compute_as_long_as_said() -> None:
     """A picture, times its share of 256, whatever the trace's own batch took; and 2 % of chance."""
-    for model in MODELS:
-        trace = load_trace(model.trace)
+    (claim,) = claims_of("lee", ["E3"])
+    settings = {setting.name: setting.changes["job"] for setting in claim.settings}
+    speed_ups = {expect.settings[0]: expect.value for expect in claim.expects if expect.text.startswith("speed-up")}
+    for model, picture_ps, optimizer_ps in (("VGG-16", 100 * 10**9, 27 * 10**9), ("ResNet-50", 35 * 10**9, 5 * 10**9)):
+        job = settings[f"{model}, 64 nodes"]
+        trace = load_trace(job["trace"])
         mean = sum(Timetable.of(trace.iterations[each]).backward_end for each in trace.phases["early"])
-        assert mean / len(trace.phases["early"]) == pytest.approx(model.captured_ps, rel=1e-5)
-        job = SETTINGS[model.name, 64].changes["job"]
-        assert job["compute_scale"] * model.captured_ps == pytest.approx(4 * model.picture_ps, rel=1e-5)
-        share = model.alone_ps / 64
-        assert speed_up(model, 64)(lambda *_, share=share: share) == 64
+        own_ps = mean / len(trace.phases["early"])
+        assert job["compute_scale"] * own_ps == pytest.approx(4 * picture_ps, rel=2e-5)
+        share = (256 * picture_ps + optimizer_ps) / 64
+        assert speed_ups[f"{model}, 64 nodes"](lambda *_, share=share: share) == 64
 
 
 def test_titles_of_a_row_of_panels_stay_apart() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from gradwire.scenarios.errors import ResultError
 from gradwire.studies.reproduce import claims_of
-from gradwire.studies.reproduce.claims.lost_packets import LostPackets, lost_figures, lost_packets
+from gradwire.studies.reproduce.lost_packets import LostPackets, lost_figures, lost_packets
 from gradwire.studies.reproduce.measures import MEASURE_LABELS
 from gradwire.studies.reproduce.plots.claim_plots import claim_figure
 from gradwire.studies.reproduce.plots.loss_maps import map_of

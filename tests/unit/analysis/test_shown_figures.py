@@ -15,7 +15,7 @@ from gradwire.analysis.comparison.markdown_report import _losses
 from gradwire.analysis.confidence_intervals import half_width, shown_half_width
 from gradwire.result_store.provenance import members
 from gradwire.studies.sweep.plots.plot_data import begin_at_zero
-from gradwire.studies.sweep.table_text import cell_of
+from gradwire.studies.sweep.sweep_tables import cell_of
 
 POLICIES = """
 name = "ordered"

@@ -19,10 +19,10 @@ from gradwire.scenarios.loading.modules import user_module
 from gradwire.scenarios.loading.toml import write_toml
 from gradwire.studies.sweep.axes import coordinates, expand, range_values
 from gradwire.studies.sweep.condition import parse_condition
-from gradwire.studies.sweep.located_sweep import with_absolute_sweep_paths
 from gradwire.studies.sweep.points import distinct_points, key_of, points_of, trace_digest
 from gradwire.studies.sweep.quantity import number_of, numbers_of
 from gradwire.studies.sweep.schema import Range, build_sweep, load_sweep
+from gradwire.studies.sweep.stored_sweep import with_absolute_sweep_paths
 from gradwire.traces.storage.writer import write
 from tests.support.sweep_cases import SCENARIO, sweep_tables
 from tests.support.trace_cases import small_trace

@@ -21,8 +21,7 @@ from gradwire.studies.sweep.plots.sweep_plots import WIDTHS, figures
 from gradwire.studies.sweep.point_store import PointStore, Record
 from gradwire.studies.sweep.points import Point, points_of
 from gradwire.studies.sweep.schema import build_sweep
-from gradwire.studies.sweep.sweep_tables import point_lines, summary_lines, table_of
-from gradwire.studies.sweep.table_text import grid_of
+from gradwire.studies.sweep.sweep_tables import grid_of, point_lines, summary_lines, table_of
 from tests.support.analysis_cases import small_result
 from tests.support.sweep_cases import sweep_tables
 

@@ -1,1 +1,0 @@
-"""Published claims, one module per paper or topic."""
