@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from gradwire.topology.kinds.dragonfly import dragonfly
     from gradwire.topology.kinds.dumbbell import dumbbell
     from gradwire.topology.kinds.fat_tree import fat_tree
-    from gradwire.topology.kinds.graph_files import from_networkx, read_graph
-    from gradwire.topology.kinds.hpcc_files import read_hpcc
+    from gradwire.topology.kinds.graph import from_networkx, read_graph
+    from gradwire.topology.kinds.hpcc import read_hpcc
     from gradwire.topology.kinds.leaf_spine import leaf_spine
     from gradwire.topology.kinds.rail import rail
     from gradwire.topology.kinds.star import star
@@ -55,8 +55,8 @@ __getattr__ = lazy_getattr(
     {
         "cables": ("Cable", "LinkSpec", "Override"),
         "multi_nic_hosts": ("HostCards",),
-        "kinds.graph_files": ("from_networkx", "read_graph"),
-        "kinds.hpcc_files": ("read_hpcc",),
+        "kinds.graph": ("from_networkx", "read_graph"),
+        "kinds.hpcc": ("read_hpcc",),
         "network": ("HOST", "SWITCH", "Network", "assemble"),
         "kinds.dragonfly": ("dragonfly",),
         "kinds.dumbbell": ("dumbbell",),
@@ -101,7 +101,7 @@ def build_network(topology: Any, link: Any, overrides: Iterable[Any] = ()) -> Ne
         Override((entry.between[0], entry.between[1]), entry.rate, entry.latency, entry.loss) for entry in overrides
     ]
     if hasattr(topology, "is_directed"):  # a networkx graph, recognised without importing networkx
-        from gradwire.topology.kinds.graph_files import from_networkx
+        from gradwire.topology.kinds.graph import from_networkx
 
         return from_networkx(topology, spec, overrides=changes)
     with asked(topology, "network", "topology"):

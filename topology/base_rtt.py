@@ -103,17 +103,9 @@ class RoundTrips:
         known = self._columns.get((edge, size))
         if known is not None:
             return known
-        network, routing = self.network, self.routing
+        network = self.network
         here = np.zeros(network.switch_count, dtype=np.int64)
-        groups, hops = routing.groups_towards(edge), routing.distance(np.arange(network.switch_count), edge)
-        for level in range(1, int(hops.max()) + 1):
-            switches = np.flatnonzero((hops == level) & (groups >= 0))
-            if not len(switches):
-                continue
-            first = routing.group_first[groups[switches]]
-            counts = routing.group_first[groups[switches] + 1] - first
-            starts = np.cumsum(counts) - counts
-            links = routing.group_links[np.repeat(first - starts, counts) + np.arange(counts.sum())]
+        for switches, links, starts in self.routing.walk_towards(edge):
             beyond = here[network.link_dst[links] - network.host_count]
             if size == SLOWEST:
                 far = np.maximum(ps_per_byte(network.link_rate[links]), beyond)

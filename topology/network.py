@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.scenarios.errors import Mistake
-from gradwire.topology.cables import Cable, refuse_network
+from gradwire.topology.cables import MAX_LISTED, Cable, Override, override_cables, refuse_network
 from gradwire.topology.multi_nic_hosts import HostCards, split_hosts
 
 if TYPE_CHECKING:
@@ -37,8 +37,6 @@ SWITCH = "switch"
 LARGEST_COST = 64
 """Largest cost of a cable in routing (our choice: the search keeps as many steps)."""
 
-MAX_LISTED = 8
-"""Number of names listed in a message before "and N more" (our choice)."""
 LONGEST_NAME, SHOWN_OF_NAME = 100, 20
 """Characters; our choice."""
 
@@ -173,6 +171,7 @@ def assemble(
     title: str,
     where: str = "topology",
     order: Sequence[int] | None = None,
+    overrides: Iterable[Override] = (),
     mistakes: Iterable[Mistake] = (),
     machines: NDArray[np.int64] | None = None,
 ) -> Network:
@@ -183,6 +182,7 @@ def assemble(
     hosts, switches : node names; ids count through hosts, then switches.
     cables : between those ids. A host with several becomes several nodes, one per network card.
     order : locality order of all nodes, by default a breadth-first walk.
+    overrides : properties of single cables.
     mistakes : errors that the caller found already, reported together with those found here.
     machines : if hosts are accelerators, the machine of each; the last cable of each is then its scale-up port, and the
         scale-up ports may be separate from the rest.
@@ -193,7 +193,8 @@ def assemble(
         With all errors: duplicate names, host-host cables, hosts without links, loops, rates that are not positive,
         negative latencies, losses outside [0, 1), costs outside 1 to LARGEST_COST, parts that are not connected.
     """
-    refuse_network([*mistakes, *_check((*hosts, *switches), len(hosts), cables, where)])
+    cables, unfit = override_cables((*hosts, *switches), len(hosts), cables, overrides)
+    refuse_network([*mistakes, *unfit, *_check((*hosts, *switches), len(hosts), cables, where)])
     cards, grouped, cables, order = split_hosts(hosts, cables, order)
     if grouped is not None and machines is not None:
         for host, last in enumerate((grouped.first[1:] - 1).tolist()):

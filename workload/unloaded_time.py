@@ -141,14 +141,11 @@ def _towards(network: Network, routing: Routing, edge: int, speeds: Ints) -> tup
     The bottleneck is that of the widest path. Next hops have shorter (longest) paths, so they are computed before.
     """
     latency, speed, narrow = (np.zeros(network.switch_count, dtype=np.int64) for _ in range(3))
-    groups, hops = routing.groups_towards(edge), routing.distance(np.arange(network.switch_count), edge)
-    for level in range(1, int(hops.max()) + 1):
-        for switch in np.flatnonzero((hops == level) & (groups >= 0)).tolist():
-            links = list(routing.groups[groups[switch]])
-            beyond = network.link_dst[links] - network.host_count
-            latency[switch] = (network.link_latency[links] + latency[beyond]).min()
-            speed[switch] = (speeds[links] + speed[beyond]).min()
-            narrow[switch] = np.maximum(speeds[links], narrow[beyond]).min()
+    for switches, links, starts in routing.walk_towards(edge):
+        beyond = network.link_dst[links] - network.host_count
+        latency[switches] = np.minimum.reduceat(network.link_latency[links] + latency[beyond], starts)
+        speed[switches] = np.minimum.reduceat(speeds[links] + speed[beyond], starts)
+        narrow[switches] = np.minimum.reduceat(np.maximum(speeds[links], narrow[beyond]), starts)
     return latency, speed, narrow
 
 

@@ -37,8 +37,8 @@ from gradwire.scenarios.loading.toml import write_toml
 from gradwire.sim.preparation import check_variants, extents
 from gradwire.studies.sweep.schema import load_sweep
 from gradwire.topology.cables import LinkSpec
-from gradwire.topology.kinds.graph_files import read_graph
-from gradwire.topology.kinds.hpcc_files import read_hpcc
+from gradwire.topology.kinds.graph import read_graph
+from gradwire.topology.kinds.hpcc import read_hpcc
 from gradwire.traces.formats import export_trace, import_trace, importers
 from gradwire.traces.formats import protobuf as pb
 from gradwire.traces.tagging import layer_priorities

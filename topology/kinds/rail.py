@@ -11,16 +11,7 @@ from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.schema.base import Count, Natural, single_mistake
 from gradwire.scenarios.schema.network.topology import TopologyTable, value_or
 from gradwire.scenarios.units import Rate, Time
-from gradwire.topology.cables import (
-    Cable,
-    LinkSpec,
-    Override,
-    check_counts,
-    checked_network,
-    interleave,
-    numbered,
-    refuse_network,
-)
+from gradwire.topology.cables import Cable, LinkSpec, Override, check_counts, interleave, numbered, refuse_network
 
 if TYPE_CHECKING:
     from gradwire.topology.network import Network
@@ -107,6 +98,8 @@ def rail(
     Wang et al.: "Rail-only: a low-cost high-performance network for training LLMs with trillion parameters", 2023, for
     rails without spines [recalled].
     """
+    from gradwire.topology.network import assemble
+
     group_size = hosts if hosts_per_group is None else hosts_per_group
     check_counts(link, hosts=hosts, cards=cards, hosts_per_group=group_size)
     groups = -(-hosts // group_size)
@@ -130,4 +123,4 @@ def rail(
     order = interleave(pods, range(first_spine, first_spine + spines))
     switches = [f"rail{group}_{card}" for group in range(groups) for card in range(cards)]
     switches += numbered("spine", spines)
-    return checked_network(numbered("h", hosts), switches, cables, overrides, "rail", order)
+    return assemble(numbered("h", hosts), switches, cables, title="rail", order=order, overrides=overrides)

@@ -90,6 +90,19 @@ class Routing:
         hops = self.hops_of_kinds[self.kinds.of[switches], column].astype(np.int64)
         return np.where(np.equal(switches, edges), 0, hops)
 
+    def walk_towards(self, edge: int) -> Iterator[tuple[Ints, Ints, Ints]]:
+        """Yield (switches, links, first link of each switch) at rising distance from an edge switch. `links` are all
+        next hops of the switches; those lead to switches that were yielded before, or to `edge`."""
+        switches = np.arange(self.network.switch_count)
+        groups, hops = self.groups_towards(edge), self.distance(switches, edge)
+        for level in range(1, int(hops.max()) + 1):
+            at_level = np.flatnonzero((hops == level) & (groups >= 0))
+            if len(at_level):
+                first, beyond = self.group_first[groups[at_level]], self.group_first[groups[at_level] + 1]
+                starts = np.cumsum(beyond - first) - (beyond - first)
+                links = np.repeat(first - starts, beyond - first) + np.arange((beyond - first).sum())
+                yield at_level, self.group_links[links].astype(np.int64), starts
+
     @cached_property
     def farthest(self) -> int:
         """The most hops between a switch and an edge switch."""
