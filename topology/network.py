@@ -272,7 +272,11 @@ def _check(names: tuple[str, ...], host_count: int, cables: Sequence[Cable], whe
         links[cable.a] += 1
         links[cable.b] += 1
         mistakes += _check_cable(names, host_count, cable, where)
-    mistakes += _check_hosts(names, links[:host_count], where)
+    mistakes += [
+        Mistake(f"{where}.{name}", "the host cannot be reached: it has no link", expected="one link")
+        for name, count in zip(names[:host_count], links, strict=False)
+        if count == 0
+    ]
     mistakes += _check_connected(names, links, cables, where)
     return mistakes
 
@@ -292,14 +296,6 @@ def _check_names(names: tuple[str, ...], where: str) -> list[Mistake]:
         elif "->" in name:
             mistakes.append(Mistake(where, 'a node\'s name contains "->", as port names do', name, "another name"))
     return mistakes
-
-
-def _check_hosts(names: tuple[str, ...], links: list[int], where: str) -> list[Mistake]:
-    return [
-        Mistake(f"{where}.{names[host]}", "the host cannot be reached: it has no link", expected="one link")
-        for host, count in enumerate(links)
-        if count == 0
-    ]
 
 
 def _check_cable(names: tuple[str, ...], host_count: int, cable: Cable, where: str) -> list[Mistake]:

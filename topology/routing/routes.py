@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +21,7 @@ from gradwire.topology.cables import refuse_network
 from gradwire.topology.network import Network, name_list
 from gradwire.topology.routing.blocks import GroupTable, build_group_table
 from gradwire.topology.routing.groups import GroupFinder
-from gradwire.topology.routing.search import UNREACHED, search
-from gradwire.topology.routing.wiring import Kinds, find_kinds, switch_links
+from gradwire.topology.routing.search import UNREACHED, Kinds, find_kinds, search, switch_links
 
 LARGEST_TABLE = 1 << 28
 """Switches times edge switches (our choice: 16,384 switches that all have hosts; 1 GiB if no two are alike)."""
@@ -59,12 +57,6 @@ class Routing:
     kinds: Kinds
     columns: Ints
     hops_of_kinds: NDArray[np.int16]
-
-    @cached_property
-    def groups(self) -> tuple[tuple[int, ...], ...]:
-        """The groups as tuples of directed link ids; built on first use."""
-        first, links = self.group_first.tolist(), self.group_links.tolist()
-        return tuple(tuple(links[a:b]) for a, b in pairwise(first))
 
     def group(self, switch: int, edge: int) -> int:
         """Return the group from a switch towards an edge switch, or -1. There is none at the edge switch itself, nor
