@@ -156,9 +156,7 @@ def _check_schedules(scenario: Scenario, traces: list[Trace], network: Network) 
     for job, trace in zip(scenario.job, traces, strict=True):
         workers = exchange_job(job, trace).workers
         if isinstance(job.exchange, StagedTable) and workers <= MOST_WORKERS:
-            from gradwire.workload.collectives.common.staged import checked_transfers
-
-            checked_transfers(job.exchange, workers, int(network.cards.network.max()))
+            job.exchange.checked_transfers(workers, int(network.cards.network.max()))
 
 
 def _check_size(network: Network) -> None:

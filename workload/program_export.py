@@ -11,7 +11,7 @@ import numpy as np
 
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.json_data import Json
-from gradwire.workload.collectives.common.base import csr_lists
+from gradwire.workload.csr import csr_lists, owners_of
 from gradwire.workload.program import (
     COMPUTE,
     END,
@@ -28,9 +28,6 @@ from gradwire.workload.program import (
     ProgramPart,
     Step,
 )
-
-EMPTY = (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
-"""No pairs of events."""
 
 
 def export_program(parts: Sequence[ProgramPart]) -> Program:
@@ -93,8 +90,7 @@ class _Writing:
         self.delivery.append(tuple(column[:n] for column in columns))
         self.other.append(tuple(column[n:] for column in columns))
         for links, pairs in ((step.after, self.after), (step.posts, self.posts)):
-            owner = np.repeat(np.arange(count), np.diff(links[0]))
-            pairs.append((number[owner], number[links[1]]))
+            pairs.append((number[owners_of(links)], number[links[1]]))
         if step.settles is not None:
             what = "has flows that start when a sender is done, which real sockets do not report"
             raise ScenarioError(what, "traffic", "recv_done_trigger, or gradwire run")
@@ -142,8 +138,8 @@ class _Writing:
             messages=_joined(self.rows),
             needs=needs,
             host=host,
-            after=csr_lists([EMPTY, *self.after], self.events),
-            posts=csr_lists([EMPTY, *self.posts], self.events),
+            after=csr_lists(self.after, self.events),
+            posts=csr_lists(self.posts, self.events),
             station=station,
             effort=effort,
             processes=tuple(_together(self.processes)),

@@ -23,6 +23,7 @@ from gradwire.result_store.arrow import to_numpy
 from gradwire.result_store.lazy_table import dictionary_encoded
 from gradwire.result_store.result import KINDS
 from gradwire.scenarios.errors import ResultError
+from gradwire.workload.csr import csr_lists, owners_of, starts_of
 from gradwire.workload.program import COMPUTE, FIRE, NOTE, UNTIL, WAIT, Ints, Step
 
 if TYPE_CHECKING:
@@ -126,8 +127,8 @@ class ReplayedProgram:
         self.workers = part.workers[part.workers >= 0].tolist()  # their processes come first
         self.table = part.table
         self.steps: list[Step] = list(part.steps())
-        self.first = _sums([len(step) for step in self.steps])
-        self.offset = _sums([len(step.messages) for step in self.steps])
+        self.first = starts_of([len(step) for step in self.steps])
+        self.offset = starts_of([len(step.messages) for step in self.steps])
         events, count = int(self.first[-1]), int(self.offset[-1])
         self.messages = self._rows(count)
         numbers = [np.arange(len(step.messages)) for step in self.steps]
@@ -213,17 +214,11 @@ class ReplayedProgram:
 
     def _turned(self, name: str, base: Any, count: int) -> tuple[Ints, Ints]:
         """Invert lists of the steps: for each item the owners of the lists that contain it, as (first, owners)."""
-        owners, items = [], []
+        pairs = []
         for step, first, offset in zip(self.steps, self.first.tolist(), self.offset.tolist(), strict=False):
-            starts, members = getattr(step, name)
-            owners.append(first + np.repeat(np.arange(len(starts) - 1), np.diff(starts)))
-            items.append(base(first, offset) + members)
-        empty = np.zeros(0, dtype=np.int64)
-        owner, item = np.concatenate([empty, *owners]), np.concatenate([empty, *items])
-        order = np.argsort(item, kind="stable")
-        first_of = np.zeros(count + 1, dtype=np.int64)
-        np.cumsum(np.bincount(item, minlength=count), out=first_of[1:])
-        return first_of, np.asarray(owner[order])
+            lists = getattr(step, name)
+            pairs.append((base(first, offset) + lists[1], first + owners_of(lists)))
+        return csr_lists(pairs, count)
 
     def causes(self, event: int) -> Ints:
         """Return the events that this event counts."""
@@ -366,12 +361,6 @@ class ReplayedProgram:
 
 def _equal(some: Sequence[Ints], others: Sequence[Ints]) -> bool:
     return all((one == other).all() for one, other in zip(some, others, strict=True))
-
-
-def _sums(counts: Sequence[int]) -> Ints:
-    sums = np.zeros(len(counts) + 1, dtype=np.int64)
-    np.cumsum(counts, out=sums[1:])
-    return sums
 
 
 def message_columns(result: Any, index: dict[str, int]) -> dict[str, Any]:

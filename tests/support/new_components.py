@@ -118,7 +118,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from gradwire.workload.collectives.common.base import Exchange, ExchangedIteration, csr_lists, make_messages
+from gradwire.workload.csr import csr_lists
+from gradwire.workload.collectives.common.base import (Exchange, ExchangedIteration, make_messages)
 from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.schema.base import Count
 from gradwire.scenarios.schema.job.exchange import ExchangeTable

@@ -18,6 +18,7 @@ from gradwire.scenarios.errors import ScenarioError
 from gradwire.topology import HostCards
 from gradwire.topology.placement import HostAssignment
 from gradwire.workload.collectives.exchanges.parameter_server_steps import ParameterServers
+from gradwire.workload.csr import empty_lists
 from gradwire.workload.jobs import Job
 from gradwire.workload.program import MessageColumns, Messages, ProgramPart, Step
 from gradwire.workload.scheduling import FIFO, scheduling_of
@@ -151,16 +152,7 @@ def _servers(job: Job) -> ParameterServers:
 def turn_part(job: Job, messages: Messages, begins: Ints) -> ProgramPart:
     """Return the program part that sends these messages, which enter their hosts' NICs at times `begins`."""
     n = len(messages)
-    nothing = np.zeros(n + 1, dtype=np.int64), NO_NODES
-    step = Step(
-        messages=messages,
-        needs=np.ones(n, dtype=np.int64),
-        host=messages.dst,
-        after=nothing,
-        posts=nothing,
-        station=np.full(n, -1, dtype=np.int64),
-        effort=np.zeros(n, dtype=np.int64),
-        begins=begins,
-    )
+    nothing, needs = empty_lists(n), np.ones(n, dtype=np.int64)
+    step = Step(messages=messages, needs=needs, host=messages.dst, after=nothing, posts=nothing, begins=begins)
     table = MessageColumns(job.table.name, job.transport, FIFO, 0, is_job=True, element_bytes=4)
     return ProgramPart(table, hosts=NO_NODES, workers=NO_NODES, stations=NO_NODES, steps=lambda: iter((step,)))

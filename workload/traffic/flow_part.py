@@ -15,7 +15,7 @@ import numpy as np
 
 from gradwire.result_store.result import KINDS
 from gradwire.topology import HostCards
-from gradwire.workload.collectives.common.base import csr_lists
+from gradwire.workload.csr import csr_lists
 from gradwire.workload.program import Ints, MessageColumns, Messages, PacketImportance, ProgramPart, Step
 from gradwire.workload.scheduling import FIFO
 from gradwire.workload.traffic.base import Flows
@@ -78,8 +78,6 @@ def _step(table: Any, number: int, batch: Flows, cards: HostCards) -> Step:
         messages=messages,
         needs=needs,
         host=np.concatenate((messages.dst, messages.src[followers], messages.src[done])),
-        station=np.full(count, -1, dtype=np.int64),
-        effort=np.zeros(count, dtype=np.int64),
         after=csr_lists([(before, n + follower)], count),
         posts=(posting, followers),
         begins=begins,

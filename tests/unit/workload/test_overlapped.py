@@ -18,7 +18,7 @@ from gradwire.result_store.result import KINDS
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.loading.load import build_scenario
 from gradwire.sim.simulate import simulate
-from gradwire.workload.collectives.exchanges.overlapped_operations import groups_of, operations_of
+from gradwire.workload.collectives.exchanges.overlapped_steps import groups_of, operations_of
 from gradwire.workload.prerequisites import find_prerequisites
 from gradwire.workload.program import FIRE, WAIT
 from gradwire.workload.program_export import export_program

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from gradwire.workload.csr import CsrLists
     from gradwire.workload.loss_bounds import JobLossBounds
-    from gradwire.workload.program import CsrLists, Ints, Messages, PacketImportance, ProcessOperations, Step
+    from gradwire.workload.program import Ints, Messages, PacketImportance, ProcessOperations, Step
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -133,16 +134,12 @@ class Exchange(ABC):
     @property
     def stations(self) -> Ints:
         """The nodes of serial resources, such as a server's adder."""
-        import numpy as np
-
-        return np.zeros(0, dtype=np.int64)
+        return self.context.nodes[:0]
 
     @property
     def threads(self) -> Ints:
         """The nodes of processes besides the workers, which act at the same time, such as communication threads."""
-        import numpy as np
-
-        return np.zeros(0, dtype=np.int64)
+        return self.context.nodes[:0]
 
     @abstractmethod
     def iteration(self, number: int, ready: Ints, last: bool) -> ExchangedIteration:
@@ -250,14 +247,3 @@ def _beginning(seed: int, *identity: Ints) -> Ints:
     for column in identity:
         key = mix.py_func(key + column & MASK)
     return np.asarray(entropy_of(seed, key), dtype=np.int64)
-
-
-def csr_lists(pairs: Sequence[tuple[Any, Any]], owners: int) -> CsrLists:
-    """Return the items of every owner in their given order (CSR); `pairs`: arrays of owners and of their items."""
-    import numpy as np
-
-    owner, item = (np.concatenate([np.ravel(pair[side]) for pair in pairs]) for side in (0, 1))
-    order = np.argsort(owner, kind="stable")
-    first = np.zeros(owners + 1, dtype=np.int64)
-    np.cumsum(np.bincount(owner, minlength=owners), out=first[1:])
-    return first, np.asarray(item[order], dtype=np.int64)

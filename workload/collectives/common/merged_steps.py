@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from gradwire.scenarios.arrays import Flags
-from gradwire.workload.collectives.common.base import csr_lists
-from gradwire.workload.program import CsrLists, Ints, Messages, PacketImportance, Step
+from gradwire.workload.csr import CsrLists, csr_lists, owners_of
+from gradwire.workload.program import Ints, Messages, PacketImportance, Step
 
 
 def merge_steps(one: Step, other: Step) -> tuple[Step, tuple[Ints, Ints]]:
@@ -32,10 +32,7 @@ def merge_steps(one: Step, other: Step) -> tuple[Step, tuple[Ints, Ints]]:
     both: dict[str, Any] = {
         name: csr_lists(
             [
-                (
-                    number[np.repeat(np.arange(len(step)), np.diff(getattr(step, name)[0]))],
-                    number[getattr(step, name)[1]],
-                )
+                (number[owners_of(getattr(step, name))], number[getattr(step, name)[1]])
                 for step, number in zip((one, other), numbers, strict=True)
             ],
             count,
@@ -55,8 +52,7 @@ def add_events(step: Step, host: Ints, needs: Ints, after: tuple[Ints, Ints] | N
     """
     count, more = len(step), len(host)
     nothing = np.zeros(more, dtype=np.int64)
-    owner = np.repeat(np.arange(count), np.diff(step.after[0]))
-    pairs = [(owner, step.after[1])] + ([] if after is None else [after])
+    pairs = [(owners_of(step.after), step.after[1])] + ([] if after is None else [after])
     first, posted = step.posts
     return replace(
         step,

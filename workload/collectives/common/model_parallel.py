@@ -33,7 +33,6 @@ from gradwire.workload.collectives.common.base import (
     ExchangedIteration,
     JobContext,
     RoundAction,
-    csr_lists,
     make_messages,
 )
 from gradwire.workload.collectives.common.buckets import Bucket
@@ -45,7 +44,8 @@ from gradwire.workload.collectives.common.setting import JobSetting
 from gradwire.workload.collectives.common.staged import Staged
 from gradwire.workload.collectives.common.transfer_schedule import Transfers, group_transfers, transfers
 from gradwire.workload.collectives.exchanges.fsdp_rounds import Rounds
-from gradwire.workload.program import CsrLists, Ints, Messages, PacketImportance, Step
+from gradwire.workload.csr import CsrLists, csr_lists, empty_lists, owners_of
+from gradwire.workload.program import Ints, Messages, PacketImportance, Step
 
 ELEMENT = 4
 """Bytes: segments of a communication are multiples of this (our choice)."""
@@ -228,7 +228,7 @@ class SplitModel(Exchange):
             or [exchanged[0].gates],
         )
         fires = [
-            (np.repeat(np.arange(len(item.fires[0]) - 1), np.diff(item.fires[0])), number_of[item.fires[1]])
+            (owners_of(item.fires), number_of[item.fires[1]])
             for item, number_of in zip(exchanged, numbers, strict=True)
         ]
         start_end = tuple(
@@ -285,11 +285,6 @@ class SplitModel(Exchange):
             rest[:, :, 1:] = left, whole, -1
             updates.append(rest)
         return np.concatenate(updates, axis=1) if updates else None
-
-
-def empty_lists(owners: int) -> CsrLists:
-    """Return `owners` empty lists."""
-    return np.zeros(owners + 1, dtype=np.int64), np.zeros(0, dtype=np.int64)
 
 
 def _bucket(call: Communication, segments: int) -> Bucket:

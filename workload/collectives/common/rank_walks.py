@@ -39,12 +39,10 @@ def halving(member: Ints, stage: int = 0) -> Iterator[TransferRows]:
     steps = power.bit_length() - 1
     position = np.arange(power)
     for step in range(steps):
-        half_walk = power >> (step + 1)
-        other = position ^ half_walk
-        yield TransferRows(stage + step, member, member[other], other // half_walk * half_walk, half_walk, True)
-        yield TransferRows(
-            stage + 2 * steps - 1 - step, member, member[other], position // half_walk * half_walk, half_walk, False
-        )
+        half = power >> (step + 1)
+        other = position ^ half
+        yield TransferRows(stage + step, member, member[other], other // half * half, half, True)
+        yield TransferRows(stage + 2 * steps - 1 - step, member, member[other], position // half * half, half, False)
 
 
 def binomial(ranks: int) -> Iterator[TransferRows]:
@@ -80,8 +78,3 @@ def scatter(ranks: int) -> Iterator[TransferRows]:
     for distance in range(1, ranks):
         other = (rank + distance) % ranks
         yield TransferRows(0, rank, other, other, 1, False)
-
-
-def half_walk(walk: str, ranks: int, adds: bool) -> list[TransferRows]:
-    """Return the reduce-scatter or the all-gather half of a walk."""
-    return [row for row in WALKS[walk](ranks) if row.adds == adds]

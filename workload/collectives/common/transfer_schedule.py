@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.scenarios.arrays import Flags, Ints
+from gradwire.workload.csr import starts_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +46,19 @@ class Transfers:
 
     def __len__(self) -> int:
         return len(self.stage)
+
+    def fault(self, workers: int, rails: int) -> str:
+        """Return a description of the first index that is out of range; empty if there is none."""
+        for name, values, below in (
+            ("src", self.src, workers),
+            ("dst", self.dst, workers),
+            ("rail", self.rail, rails),
+            ("first", self.first, self.segments),
+            ("first + count", self.first + self.count, self.segments + 1),
+        ):
+            if len(self) and (values.min() < 0 or values.max() >= below):
+                return f"{name} from {values.min()} to {values.max()} (the last is {below - 1})"
+        return ""
 
 
 MIN_PIECE_LENGTH = 8
@@ -147,9 +161,7 @@ def dependencies_of(given: Transfers) -> Dependencies:
     needed = which[np.repeat(start, counts) + inside]
     pairs = np.unique(np.repeat(owner, counts) * np.int64(len(given)) + needed)
     owner, needed = np.divmod(pairs, max(len(given), 1))
-    first = np.zeros(len(lead) + 1, dtype=np.int64)
-    np.cumsum(np.bincount(owner, minlength=len(lead)), out=first[1:])
-    return Dependencies(group, lead, own, first, needed)
+    return Dependencies(group, lead, own, starts_of(np.bincount(owner, minlength=len(lead))), needed)
 
 
 def mean_hops(given: Transfers, ranks: int) -> tuple[float, float]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,8 +29,11 @@ from gradwire.workload.collectives.common.merged_steps import add_events, merge_
 from gradwire.workload.collectives.common.setting import JobSetting
 from gradwire.workload.collectives.common.staged import Staged
 from gradwire.workload.collectives.common.transfer_schedule import Transfers
-from gradwire.workload.collectives.exchanges import fsdp
-from gradwire.workload.program import CsrLists, Ints
+from gradwire.workload.csr import CsrLists
+from gradwire.workload.program import Ints
+
+if TYPE_CHECKING:
+    from gradwire.workload.collectives.exchanges import fsdp
 
 
 class Rounds(Staged):

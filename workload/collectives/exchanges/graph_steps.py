@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -19,10 +19,10 @@ from gradwire.jit.limits import MAX_PACKETS
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.loss import LossAllowance
 from gradwire.traces.rank_graphs import ROLES, SEND, RankCall
-from gradwire.workload.collectives.common.base import Exchange, ExchangedIteration, JobContext, csr_lists, make_messages
-from gradwire.workload.collectives.common.model_parallel import ELEMENT, call_transfers, empty_lists
+from gradwire.workload.collectives.common.base import Exchange, ExchangedIteration, JobContext, make_messages
+from gradwire.workload.collectives.common.model_parallel import ELEMENT, call_transfers
 from gradwire.workload.collectives.common.transfer_schedule import Transfers, dependencies_of
-from gradwire.workload.collectives.exchanges.graph import GraphExchange
+from gradwire.workload.csr import csr_lists, empty_lists
 from gradwire.workload.program import (
     BACKWARD_END,
     COMPUTE,
@@ -40,6 +40,9 @@ from gradwire.workload.program import (
     Step,
 )
 from gradwire.workload.worker_schedule import OperationRow
+
+if TYPE_CHECKING:
+    from gradwire.workload.collectives.exchanges.graph import GraphExchange
 
 NOTHING = -1
 
@@ -177,8 +180,6 @@ class GraphPlayback(Exchange):
             host=np.concatenate([self._ends[1], context.nodes[self._at]]),
             after=csr_lists([pairs[0]], total),
             posts=csr_lists([pairs[1]], total),
-            station=np.full(total, -1, dtype=np.int64),
-            effort=np.zeros(total, dtype=np.int64),
             contents=lambda: (empty_lists(n), np.zeros(n, dtype=np.bool_)),
         )
 

@@ -33,17 +33,17 @@ from gradwire.workload.collectives.common.base import (
     ExchangedIteration,
     ImportancePatterns,
     JobContext,
-    csr_lists,
     make_messages,
 )
 from gradwire.workload.collectives.common.buckets import count_pieces, cut_tensor
 from gradwire.workload.collectives.common.setting import JobSetting
-from gradwire.workload.collectives.exchanges.parameter_server import ParameterServer
-from gradwire.workload.program import CsrLists, Ints, Messages, PacketImportance, Step
+from gradwire.workload.csr import CsrLists, csr_lists, select_lists, starts_of
+from gradwire.workload.program import Ints, Messages, PacketImportance, Step
 from gradwire.workload.scheduling import LAYER
 
 if TYPE_CHECKING:
     from gradwire.traces.trace import TensorInfo
+    from gradwire.workload.collectives.exchanges.parameter_server import ParameterServer
 
 Floats = NDArray[np.float64]
 PS_PER_SECOND = 10**12
@@ -328,15 +328,11 @@ class ParameterServers(Exchange):
         if self._alone:
             known = np.full(self._local.shape, -1, dtype=np.int64)
             known[pushes] = push_no
-            begins = np.concatenate([[0], np.cumsum(~pushed)])
-            return (begins, known[worker, part][~pushed]), pushed.copy()
+            return (starts_of(~pushed), known[worker, part][~pushed]), pushed.copy()
         order = np.lexsort(pushes)
-        first, members = csr_lists([(pushes[1][order], push_no[order])], len(self.partitions))
-        counts = np.where(pushed, 0, first[part + 1] - first[part])
-        begins = np.zeros(len(part) + 1, dtype=np.int64)
-        np.cumsum(counts, out=begins[1:])
-        inside = np.arange(begins[-1]) - np.repeat(begins[:-1], counts)
-        return (begins, members[np.repeat(first[part], counts) + inside]), pushed | self._local.any(axis=0)[part]
+        nothing = len(self.partitions)  # the number of one more list, an empty one
+        by_part = csr_lists([(pushes[1][order], push_no[order])], nothing + 1)
+        return select_lists(by_part, np.where(pushed, nothing, part)), pushed | self._local.any(axis=0)[part]
 
 
 def _share(info: TensorInfo, table: ParameterServer, servers: int) -> tuple[bool, int]:
