@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gradwire.scenarios.schema.job.job import Job
     from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.traces.trace import Trace
+    from gradwire.workload.jobs import Job as TrainingJob
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,6 @@ def find_prerequisites(scenario: Scenario, trace: Trace | None = None) -> Prereq
 
 def _check_reached(scenario: Scenario, needs: Prerequisites) -> None:
     """Raise ScenarioError if jobs or traffic would send between rails that are not connected."""
-    from gradwire.workload.resolve import make_jobs
-
     make_jobs(scenario, needs)  # an exchange looks up the rails of its messages
     cards = needs.network.cards
     for number, table in enumerate(scenario.traffic):
@@ -83,6 +82,21 @@ def _check_reached(scenario: Scenario, needs: Prerequisites) -> None:
             cards.ends(*pairs, np.zeros(1, dtype=np.int64))
         except ScenarioError as error:
             raise ScenarioError(error.what, f"traffic[{number}].hosts", "spines, or hosts of one rail") from None
+
+
+def make_jobs(scenario: Scenario, needs: Prerequisites) -> list[TrainingJob]:
+    """Return the jobs of a scenario, in its order."""
+    if not scenario.job:  # avoids imports that traffic does not need
+        return []
+    from gradwire.workload.jobs import Job
+
+    traces, cards = list(dict.fromkeys(needs.traces)), needs.network.cards
+    return [
+        Job.in_scenario(
+            scenario, table, trace, places, cards, number=number, source=traces.index(trace), where=f"job[{number}]"
+        )
+        for number, (table, trace, places) in enumerate(zip(scenario.job, needs.traces, needs.places, strict=True))
+    ]
 
 
 def exchange_job(job: Job, trace: Trace) -> Job:

@@ -20,8 +20,7 @@ from gradwire.scenarios.schema.network.fault import HostFault
 from gradwire.scenarios.validation.argument_checks import require_path
 from gradwire.topology.routing import build_routing
 from gradwire.traces.trace import resolve_trace
-from gradwire.workload.prerequisites import find_prerequisites
-from gradwire.workload.resolve import make_jobs
+from gradwire.workload.prerequisites import find_prerequisites, make_jobs
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario

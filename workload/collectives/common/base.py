@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gradwire.jit.limits import MAX_PACKETS
 from gradwire.result_store.result import KINDS
+from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.loss import LossAllowance
 from gradwire.workload.collectives.common.setting import JobSetting
 
@@ -186,6 +188,13 @@ class Exchange(ABC):
     @abstractmethod
     def bytes_per_iteration(self) -> int:
         """Bytes of all messages of one iteration."""
+
+
+def refuse_long(nbytes: int, payload: int, where: str) -> None:
+    """Raise ScenarioError if a message has more packets than a message can have."""
+    if nbytes > payload * MAX_PACKETS:
+        what = f"creates messages of {-(-nbytes // payload)} packets"
+        raise ScenarioError(what, where, expected=f"at most {MAX_PACKETS} packets in a message")
 
 
 class ImportancePatterns:

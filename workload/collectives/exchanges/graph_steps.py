@@ -15,11 +15,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gradwire.jit.limits import MAX_PACKETS
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.loss import LossAllowance
 from gradwire.traces.rank_graphs import ROLES, SEND, RankCall
-from gradwire.workload.collectives.common.base import Exchange, ExchangedIteration, JobContext, make_messages
+from gradwire.workload.collectives.common.base import (
+    Exchange,
+    ExchangedIteration,
+    JobContext,
+    make_messages,
+    refuse_long,
+)
 from gradwire.workload.collectives.common.model_parallel import ELEMENT, call_transfers
 from gradwire.workload.collectives.common.transfer_schedule import Transfers, dependencies_of
 from gradwire.workload.csr import csr_lists, empty_lists
@@ -75,10 +80,7 @@ class GraphPlayback(Exchange):
         self._after: list[tuple[int, int]] = []
         self._posts: list[tuple[int, int]] = []
         self._build()
-        longest = max(message.nbytes for message in self._sent)
-        if longest > context.payload * MAX_PACKETS:
-            what = f"creates messages of {-(-longest // context.payload)} packets"
-            raise ScenarioError(what, "job.exchange", expected=f"at most {MAX_PACKETS} packets in a message")
+        refuse_long(self.unit_bytes, context.payload, "job.exchange")
         self._step = self._made()
 
     # --- the events of an iteration: deliveries are numbered -1, -2, ... until their number is known

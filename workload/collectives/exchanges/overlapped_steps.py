@@ -22,10 +22,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gradwire.jit.limits import MAX_PACKETS
 from gradwire.scenarios.arrays import Flags
-from gradwire.scenarios.errors import ScenarioError
-from gradwire.workload.collectives.common.base import Exchange, ExchangedIteration, JobContext, make_messages
+from gradwire.workload.collectives.common.base import (
+    Exchange,
+    ExchangedIteration,
+    JobContext,
+    make_messages,
+    refuse_long,
+)
 from gradwire.workload.csr import CsrLists, csr_lists, empty_lists
 from gradwire.workload.program import FIRE, WAIT, Ints, Messages, PacketImportance, ProcessOperations, Step
 
@@ -166,10 +170,7 @@ class OverlappedAveraging(Exchange):
         self.batch, workers = table.batch, len(context.workers)
         self.groups = groups_of(context.trace.tensors, table.dense == "activations")
         self.operations = operations_of(self.groups, context.ready_order, workers, table.batch)
-        longest = max(self.operations, key=lambda operation: operation.nbytes)
-        if longest.nbytes > context.payload * MAX_PACKETS:
-            what = f"creates messages of {-(-longest.nbytes // context.payload)} packets"
-            raise ScenarioError(what, "job.exchange.batch", expected=f"at most {MAX_PACKETS} packets in a message")
+        refuse_long(self.unit_bytes, context.payload, "job.exchange.batch")
         # the pairs of an operation: each worker sends to the next one first
         distance = np.arange(1, workers)[:, None]
         self._src = np.broadcast_to(np.arange(workers), (workers - 1, workers)).ravel()
