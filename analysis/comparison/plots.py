@@ -25,10 +25,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from gradwire.analysis.breakdown.breakdown import PART_LABELS, PARTS
 from gradwire.analysis.comparison.tables import KIND_LABELS, headings, whole_networks
 from gradwire.analysis.measurement_window import completion_times, durations, steady_state
-from gradwire.analysis.metrics import DROPS, Metrics
-from gradwire.analysis.tail_distribution import tail
+from gradwire.analysis.metrics import DROPS, Metrics, tail
 from gradwire.result_store.result import KINDS, Result
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.readable import three_digits
@@ -70,6 +70,17 @@ CAUSE_LABELS = {
     "drops_down": "lost on a cut link",
     "drops_no_route": "dropped: no route",
     "retransmitted": "retransmissions",
+}
+PART_COLOURS = {
+    "computing": "#D9D9D9",
+    "straggler": "#8C8C8C",
+    "server": "#595959",
+    "scheduler": "#CC79A7",
+    "sharing": "#56B4E9",
+    "serialisation": "#0072B2",
+    "queueing": "#E69F00",
+    "retransmission": "#D55E00",
+    "timeouts": "#000000",
 }
 PS_PER_MS = 1e9
 LEGEND_COLUMNS = 3
@@ -113,27 +124,25 @@ def iteration_time(runs: Sequence[Run]) -> Figure | None:
         for left, wide, ink in ((0.0, compute, "#333333"), (compute, exposed, _ink(colour))):
             if wide > 0.1 * longest:
                 axes.text(left + wide / 2, row - 0.18, three_digits(wide), ha="center", va="center", color=ink)
-        axes.annotate(
-            f"{three_digits(mean)} ms",
-            (mean, row - 0.18),
-            (4, 0),
-            textcoords="offset points",
-            va="center",
-            fontweight="bold",
-            color="#333333",
-        )
-    axes.set_yticks(range(len(shown)), [fill(name, 24) for _, _, name in shown])
-    axes.set_ylim(len(shown) - 0.5, -0.5)
-    axes.set_xlim(0, axes.dataLim.x1 * 1.12)
-    axes.set_xlabel("iteration time (ms)")
-    axes.grid(axis="y", visible=False)
-    figure.legend(
-        handles=_iteration_legend([metrics for _, (_, metrics), _ in shown]),
-        loc="outside lower center",
-        ncols=2,
-        frameon=False,
-    )
+        write_beside(axes, f"{three_digits(mean)} ms", mean, row - 0.18, fontweight="bold", color="#333333")
+    _name_bars(axes, [name for _, _, name in shown], "iteration time (ms)", 1.12)
+    handles = _iteration_legend([metrics for _, (_, metrics), _ in shown])
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
     return figure
+
+
+def write_beside(axes: Axes, text: str, x: float, y: float, **style: Any) -> None:
+    """Write a text to the right of a bar that ends at (x, y)."""
+    axes.annotate(text, (x, y), (4, 0), textcoords="offset points", va="center", **style)
+
+
+def _name_bars(axes: Axes, names: Sequence[str], label: str, wide: float) -> None:
+    """Name horizontal bars, the first on top, and leave space for texts beside them: `wide` times the longest bar."""
+    axes.set_yticks(range(len(names)), [fill(name, 24) for name in names])
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_xlim(0, axes.dataLim.x1 * wide)
+    axes.set_xlabel(label)
+    axes.grid(axis="y", visible=False)
 
 
 def _iteration_dots(axes: Axes, row: int, result: Result, job: str, colour: str) -> None:
@@ -232,14 +241,8 @@ def retransmissions(networks: Sequence[Metrics]) -> Figure | None:
         retransmitted = metrics.retransmitted * scale
         axes.barh(row + 0.17, retransmitted, 0.3, color=CAUSE_COLOURS["retransmitted"], linewidth=0)
         for value, height in ((left, row - 0.17), (retransmitted, row + 0.17)):
-            axes.annotate(
-                f"{value:.2g}" if value < 10 else f"{value:.0f}",
-                (value, height),
-                (4, 0),
-                textcoords="offset points",
-                va="center",
-                color=GREY,
-            )
+            text = f"{value:.2g}" if value < 10 else f"{value:.0f}"
+            write_beside(axes, text, value, height, color=GREY)
     axes.set_yticks(range(len(shown_runs)), [fill(name, 24) for _, name in shown_runs])
     axes.invert_yaxis()
     axes.set_xlim(0, 1.08 * axes.dataLim.x1)  # leaves space for the number beside the longest bar
@@ -247,6 +250,28 @@ def retransmissions(networks: Sequence[Metrics]) -> Figure | None:
     axes.grid(axis="y", visible=False)
     handles = [axes.barh(0, 0, color=CAUSE_COLOURS[cause], label=CAUSE_LABELS[cause]) for cause in causes]
     figure.legend(handles=handles, loc="outside upper center", ncols=LEGEND_COLUMNS, frameon=False)
+    return figure
+
+
+@matplotlib.rc_context(PAPER_STYLE)
+def breakdown_figure(names: Sequence[str], means: Sequence[dict[str, float]]) -> Figure | None:
+    """Plot the means of every run and job (see `Breakdown.means`); None if all are empty."""
+    bars = [(name, mean) for name, mean in zip(names, means, strict=True) if mean]
+    if not bars:
+        return None
+    shown = [part for part in PARTS if any(mean[part] for _, mean in bars)]
+    rows = -(-len(shown) // LEGEND_COLUMNS)
+    figure, (axes,) = house_figure(1, height=0.8 + 0.2 * rows + 0.42 * len(bars))
+    for row, (_, mean) in enumerate(bars):
+        left = 0.0
+        for part in shown:
+            wide = mean[part] / PS_PER_MS
+            axes.barh(row, wide, 0.6, left=left, color=PART_COLOURS[part], linewidth=0)
+            left += wide
+        write_beside(axes, f"{three_digits(left)} ms", left, row, fontweight="bold", color="#333333")
+    _name_bars(axes, [name for name, _ in bars], "mean iteration time (ms)", 1.12)
+    handles = [Patch(color=PART_COLOURS[part], label=PART_LABELS[part]) for part in shown]
+    figure.legend(handles=handles, loc="outside lower center", ncols=LEGEND_COLUMNS, frameon=False)
     return figure
 
 

@@ -63,8 +63,7 @@ def compare_runs(
     """Compare runs of both worlds by the tolerances of their scenario: one of each, or several pairs with a seed each.
 
     The messages of several pairs are judged together. Prints the tables to stdout unless `quiet`; the verdict's lines
-    are
-    left to the caller.
+    are left to the caller.
 
     others : simulations that differ from `simulated` by nanoseconds only; each entry has one for each seed.
 
@@ -157,7 +156,10 @@ def fidelity_grids(found: Agreement) -> list[Grid]:
         tables.append(Grid(title, head, [measure_row(measure, scatter) for measure in ports[:MOST_PORTS]]))
     if found.classes:
         rows = [
-            [f"queue {row['priority']}", *(_many(row[what][side]) for what in ("drops", "marked") for side in (0, 1))]
+            [
+                f"queue {row['priority']}",
+                *("unknown" if count < 0 else f"{count:,}" for count in (*row["drops"], *row["marked"])),
+            ]
             for row in found.classes
         ]
         columns = ["", "drops sim.", "drops emu.", "marks seen sim.", "marks seen emu."]
@@ -192,7 +194,3 @@ def measure_row(measure: Measure, scatter: bool) -> list[str]:
     range_ = [measure.range_text()] if scatter else []
     rest = [measure.text(measure.emu), measure.difference_text(), measure.allowed_text(), measure.verdict()]
     return [measure.title, measure.text(measure.sim), *range_, *rest]
-
-
-def _many(count: int) -> str:
-    return "unknown" if count < 0 else f"{count:,}"

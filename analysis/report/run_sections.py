@@ -15,7 +15,7 @@ from gradwire.analysis.comparison.markdown_report import facts, provenance
 from gradwire.analysis.comparison.tables import KIND_LABELS, headings, whole_networks
 from gradwire.analysis.flows import flow_blocks
 from gradwire.analysis.measurement_window import completion_times, durations, steady_state
-from gradwire.analysis.metrics import DROPS, Metrics, ran_on
+from gradwire.analysis.metrics import DROPS, Metrics, ran_on, tail
 from gradwire.analysis.report.charts import Axis, Bars, Chart, Lines, Series
 from gradwire.analysis.report.document import html_page
 from gradwire.analysis.report.html_elements import (
@@ -31,7 +31,6 @@ from gradwire.analysis.report.html_elements import (
     timeline,
 )
 from gradwire.analysis.report.lanes import lanes_of, typical_iteration
-from gradwire.analysis.tail_distribution import tail
 from gradwire.result_store.arrow import to_numpy
 from gradwire.result_store.result import KINDS, Result
 from gradwire.scenarios.arrays import AnyInts
