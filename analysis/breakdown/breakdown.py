@@ -197,8 +197,7 @@ def breakdown_of(found: ResultContext) -> Breakdown:
     rows: list[Json] = []
     for played in found.played:
         walk = WaitWalker(played, MessageTimes(played, traffic, lost), found.latency)
-        for row in found.iterations_of(played.name):
-            rows.append(_row(played, walk, row))
+        rows += [_row(played, walk, row) for row in found.iterations_of(played.name)]
     return Breakdown(sorted(rows, key=lambda row: (row["job"], row["worker"], row["iteration"])))
 
 
@@ -213,11 +212,5 @@ def _row(played: ReplayedProgram, walk: WaitWalker, row: Json) -> Json:
     if sum(parts.values()) != duration:
         what = f"has times of worker {row['worker']} in iteration {row['iteration']} that do not add up"
         raise ResultError(what, "iterations.parquet", "the tables as the run has written them")
-    return {
-        "job": played.name,
-        "worker": row["worker"],
-        "iteration": row["iteration"],
-        "start_ps": row["start_ps"],
-        "end_ps": row["end_ps"],
-        **{f"{name}_ps": int(length) for name, length in parts.items()},
-    }
+    identity = {name: row[name] for name in ("worker", "iteration", "start_ps", "end_ps")}
+    return {"job": played.name, **identity, **{f"{name}_ps": int(length) for name, length in parts.items()}}

@@ -21,7 +21,6 @@ for.)
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -29,7 +28,6 @@ import numpy as np
 from gradwire.jit.layout import FOREVER, SPEED_SHIFT
 from gradwire.result_store.arrow import to_numpy
 from gradwire.scenarios.wire import ps_per_byte
-from gradwire.workload.program import Ints
 from gradwire.workload.unloaded_time import unloaded_times
 
 if TYPE_CHECKING:
@@ -110,10 +108,7 @@ class DroppedPackets:
         self._gone, self._gone_at, self._gone_many = (
             to_numpy(missing[name]).astype(np.int64) for name in ("message", "packet", "packets")
         )
-
-    @cached_property
-    def _gone_order(self) -> Ints:
-        return np.argsort(self._gone, kind="stable")
+        self._gone_order = np.argsort(self._gone, kind="stable")
 
     def since(self, number: int, timed_out: bool) -> int:
         """Return the time of the first drop of the packet that was dropped last; -1 if no drop counts."""

@@ -12,7 +12,6 @@ picoseconds, -1 if it has not happened.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -193,12 +192,10 @@ class ReplayedProgram:
         )
         for first in (numbers[0] - np.flatnonzero(like_first)).tolist():
             position = numbers - first
-            if (
-                0 <= position.min()
-                and position.max() < n
-                and _equal([column[position] for column in planned_keys], recorded_keys)
-            ):
-                return np.asarray(offset + position)
+            if 0 <= position.min() and position.max() < n:
+                pairs = zip(planned_keys, recorded_keys, strict=True)
+                if all((column[position] == recorded).all() for column, recorded in pairs):
+                    return np.asarray(offset + position)
         position_by_key = {
             key: at for at, key in enumerate(zip(*(column.tolist() for column in planned_keys), strict=True))
         }
@@ -357,10 +354,6 @@ class ReplayedProgram:
                         self.seen.where,
                         EXPECTED_RESULT,
                     )
-
-
-def _equal(some: Sequence[Ints], others: Sequence[Ints]) -> bool:
-    return all((one == other).all() for one, other in zip(some, others, strict=True))
 
 
 def message_columns(result: Any, index: dict[str, int]) -> dict[str, Any]:

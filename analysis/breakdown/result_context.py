@@ -23,7 +23,6 @@ from gradwire.traces.trace import resolve_trace
 from gradwire.workload.prerequisites import find_prerequisites, make_jobs
 
 if TYPE_CHECKING:
-    from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.traces.trace import Trace
     from gradwire.workload.jobs import Job
 
@@ -46,7 +45,11 @@ class ResultContext:
         self.result, self.where = result, where or str(result.summary.get("name", "the Result"))
         self.simulated = result.summary.get("engine", {}).get("kind") != "emulation"
         self.left_out = bool(result.summary.get("approximate", {}).get("left_out"))
-        self.scenario = _scenario_of(result, self.where)
+        tables = {key: value for key, value in result.tables.items() if key != "policy"}
+        if not tables:
+            expected = "a Result that was simulated by gradwire 0.1.0 or later"
+            raise ResultError("does not hold its scenario", self.where, expected)
+        self.scenario = build_scenario(tables, f"{self.where}/{SCENARIO_FILE}").at(Path.cwd())
         jobs = [table.name for table in self.scenario.job]
         if trace is not None:  # a wrong trace is reported before the scenario is resolved with it
             _check_traces(result, [(job, trace.name, trace) for job in jobs], self.where)
@@ -108,13 +111,6 @@ class ResultContext:
     def iterations_of(self, job: str) -> list[Json]:
         """Return the rows of a job in the table of iterations, by worker and iteration."""
         return [row for row in self.result.iterations.to_pylist() if row["job"] == job]
-
-
-def _scenario_of(result: Result, where: str) -> Scenario:
-    tables = {key: value for key, value in result.tables.items() if key != "policy"}
-    if not tables:
-        raise ResultError("does not hold its scenario", where, "a Result that was simulated by gradwire 0.1.0 or later")
-    return build_scenario(tables, f"{where}/{SCENARIO_FILE}").at(Path.cwd())
 
 
 def _check_traces(result: Result, traces: list[tuple[str, str, Trace]], where: str) -> None:

@@ -122,9 +122,8 @@ def run_section(
         section.add(table(f"flows of {traffic}", names, rows))
     flat = [entry for entries in comparison.details for entry in entries]
     names = headings(comparison.flat)
-    section.add(
-        collapsible("Details: time-outs, classes, waiting for release", bare_table("", names, detail_rows(flat)))
-    )
+    details = bare_table("", names, detail_rows(flat))
+    section.add(collapsible("Details: time-outs, classes, waiting for release", details))
     section.add(*_how(comparison, places))
     return section
 
@@ -188,9 +187,12 @@ def charts(comparison: Comparison, parts: dict[str, dict[str, float]]) -> Iterat
         yield _iterations(runs, names)
     if parts:
         yield _spent(parts)
-    yield from _completion(runs, names)
-    packets = _packets(whole_networks(comparison.metrics))
-    if packets is not None:
+    times = [completion_times(result, entry.job) for result, entry in runs]
+    for kind in (kind for kind in KINDS if any(kind in times_by_kind for times_by_kind in times)):
+        named = [(name, by_kind[kind]) for name, by_kind in zip(names, times, strict=True) if kind in by_kind]
+        says = "Share of messages slower than a time, from being ready to being delivered."
+        yield tail_chart(f"Completion of {KIND_LABELS[kind]} messages", says, named, CURVE)
+    if (packets := _packets(whole_networks(comparison.metrics))) is not None:
         yield packets
 
 
@@ -237,14 +239,6 @@ def _spent(parts: dict[str, dict[str, float]]) -> Bars:
     )
 
 
-def _completion(runs: Sequence[tuple[Result, Metrics]], names: Sequence[str]) -> Iterator[Lines]:
-    times = [completion_times(result, entry.job) for result, entry in runs]
-    for kind in (kind for kind in KINDS if any(kind in times_by_kind for times_by_kind in times)):
-        named = [(name, by_kind[kind]) for name, by_kind in zip(names, times, strict=True) if kind in by_kind]
-        says = "Share of messages slower than a time, from being ready to being delivered."
-        yield tail_chart(f"Completion of {KIND_LABELS[kind]} messages", says, named, CURVE)
-
-
 def tail_chart(title: str, says: str, times: Iterable[tuple[str, AnyInts]], points: int) -> Lines:
     """Return the tails of completion times (name, picoseconds), each with at most about `points` points."""
     series = []
@@ -285,9 +279,8 @@ def _packets(networks: Sequence[Metrics]) -> Bars | None:
 def _how(comparison: Comparison, places: Sequence[str]) -> Iterator[str]:
     """Yield the elements with commands, scenarios and versions."""
     yield heading("Run it again")
-    commands: list[str] = []
-    for result, path in zip(comparison.results, places, strict=True):
-        commands += _commands(result, path)
+    pairs = zip(comparison.results, places, strict=True)
+    commands = [command for result, path in pairs for command in _commands(result, path)]
     if commands:
         yield code("\n".join(dict.fromkeys(commands)))
     else:
