@@ -17,8 +17,7 @@ from gradwire.analysis.flows import flow_blocks
 from gradwire.analysis.measurement_window import completion_times, durations, steady_state
 from gradwire.analysis.metrics import DROPS, Metrics, ran_on, tail
 from gradwire.analysis.report.charts import Axis, Bars, Chart, Lines, Series
-from gradwire.analysis.report.document import html_page
-from gradwire.analysis.report.html_elements import (
+from gradwire.analysis.report.html_page import (
     PageSection,
     bare_table,
     bullet_list,
@@ -26,6 +25,7 @@ from gradwire.analysis.report.html_elements import (
     code,
     collapsible,
     heading,
+    html_page,
     paragraph,
     table,
     timeline,

@@ -52,18 +52,18 @@ class TransferOutcome:
 def check_async_workers(scenario: Scenario) -> None:
     """Raise ScenarioError if the workers of a job cannot act one by one."""
     job = scenario.job[0]
-    if job.exchange.kind != "parameter_server":
-        raise ScenarioError(f"{job.exchange.kind} has no servers", "job.exchange", "parameter_server")
-    if getattr(job.exchange, "server_rate", None) is not None:
-        what = "applies to servers that sum the pushes of all workers; asynchronous servers handle each push separately"
+    exchange, scheduler, separately = job.exchange, job.scheduler, "asynchronous servers handle each push separately"
+    if exchange.kind != "parameter_server":
+        raise ScenarioError(f"{exchange.kind} has no servers", "job.exchange", "parameter_server")
+    if getattr(exchange, "server_rate", None) is not None:
+        what = f"applies to servers that sum the pushes of all workers; {separately}"
         raise ScenarioError(what, "job.exchange.server_rate", "none with an asynchronous server")
-    if getattr(job.exchange, "aggregation", False):
-        what = "sums the pushes of all workers; asynchronous servers handle each push separately"
-        raise ScenarioError(what, "job.exchange.aggregation", "false")
-    if job.scheduler is None and job.order != FIFO:
+    if getattr(exchange, "aggregation", False):
+        raise ScenarioError(f"sums the pushes of all workers; {separately}", "job.exchange.aggregation", "false")
+    if scheduler is None and job.order != FIFO:
         raise ScenarioError(f"{job.order} {HOLD_BACK_MISTAKE}", "job.order", FIFO)
-    if job.scheduler is not None and job.scheduler.holds_back:
-        raise _held_back(job.scheduler.kind)
+    if scheduler is not None and scheduler.holds_back:
+        raise _held_back(scheduler.kind)
 
 
 def _held_back(kind: str) -> ScenarioError:

@@ -98,13 +98,9 @@ def _group(
 ) -> LayerGroup:
     numbers = tuple(number for layer in layers for number in of_layer[layer])
     infos = [tensors[number] for number in numbers]
-    return LayerGroup(
-        tuple(layers),
-        numbers,
-        sum(info.numel for info in infos),
-        max(info.element_bytes for info in infos),
-        _matrix(tensors, of_layer, layers) if activations else None,
-    )
+    elements, element_bytes = sum(info.numel for info in infos), max(info.element_bytes for info in infos)
+    matrix = _matrix(tensors, of_layer, layers) if activations else None
+    return LayerGroup(tuple(layers), numbers, elements, element_bytes, matrix)
 
 
 def _matrix(
@@ -127,22 +123,17 @@ def operations_of(
     """
     position = {tensor: index for index, tensor in enumerate(ready_order)}
     backward = sorted(range(len(groups)), key=lambda number: max(position[tensor] for tensor in groups[number].tensors))
-    operations = []
-    for number, group in enumerate(groups):
-        if group.matrix is not None:
-            operations.append(Operation(ACTIVATIONS, number, batch * group.columns(workers) * group.element_bytes))
-    for number in backward:
-        group = groups[number]
-        part = group.part(workers) * group.element_bytes
-        operations.append(
-            Operation(GRADIENTS, number, part)
-            if group.matrix is None
-            else Operation(ERRORS, number, batch * group.matrix[0] * group.element_bytes)
-        )
-    operations += [
-        Operation(PARAMETERS, number, group.part(workers) * group.element_bytes) for number, group in enumerate(groups)
+    operations = [
+        Operation(ACTIVATIONS, number, batch * group.columns(workers) * group.element_bytes)
+        for number, group in enumerate(groups)
+        if group.matrix is not None
     ]
-    return operations
+    parts = [group.part(workers) * group.element_bytes for group in groups]
+    for number in backward:
+        matrix, width = groups[number].matrix, groups[number].element_bytes
+        gradients = Operation(GRADIENTS, number, parts[number])
+        operations.append(gradients if matrix is None else Operation(ERRORS, number, batch * matrix[0] * width))
+    return operations + [Operation(PARAMETERS, number, part) for number, part in enumerate(parts)]
 
 
 class OperationEvents(NamedTuple):
@@ -176,6 +167,7 @@ class OverlappedAveraging(Exchange):
         self._src = np.broadcast_to(np.arange(workers), (workers - 1, workers)).ravel()
         self._dst = ((np.arange(workers) + distance) % workers).ravel()
         self._node = np.array(context.nodes)
+        self._deliveries = np.arange(len(self.operations) * len(self._src)).reshape(len(self.operations), -1)
 
     @property
     def threads(self) -> Ints:
@@ -200,7 +192,7 @@ class OverlappedAveraging(Exchange):
             needs=needs,
             host=host,
             after=self._after(numbers, len(needs)),
-            posts=self._posts(numbers, len(needs)),
+            posts=csr_lists([(numbers.begun[:, self._src], self._deliveries)], len(needs)),
             contents=self._contents,
         )
         fires, forward = self._fires(numbers)
@@ -241,19 +233,12 @@ class OverlappedAveraging(Exchange):
     def _after(self, numbers: OperationEvents, count: int) -> CsrLists:
         """Return the events that each event counts towards."""
         _, begun, over, owned, gates, _ = numbers
-        pairs = len(self._src)
-        number = np.arange(len(self.operations) * pairs).reshape(-1, pairs)
-        after = [(number, over[:, self._dst]), (begun, over)]
+        after = [(self._deliveries, over[:, self._dst]), (begun, over)]
         after += [(over[k], owned[group]) for k, group in self._of(ACTIVATIONS, ERRORS, GRADIENTS)]
         for k, group in self._of(PARAMETERS):
             column = self.groups[group].layers[0] if gates[0, -1] < 0 else -1
             after.append((over[k], gates[:, column]))
         return csr_lists(after, count)
-
-    def _posts(self, numbers: OperationEvents, count: int) -> CsrLists:
-        """Return the messages of an operation, posted by its begin at each worker."""
-        number = np.arange(len(self.operations) * len(self._src)).reshape(len(self.operations), -1)
-        return csr_lists([(numbers.begun[:, self._src], number)], count)
 
     def _fires(self, numbers: OperationEvents) -> tuple[CsrLists, CsrLists]:
         """Return the events fired by gradients, per worker and tensor, and by forward, per worker and layer.
@@ -282,18 +267,10 @@ class OverlappedAveraging(Exchange):
         """Return int64[N, G, 4] (`ExchangedIteration`): a worker updates an N-th of each group, from the input on."""
         whole = sum(group.elements for group in self.groups) * len(self._node)
         rows = [
-            np.stack(
-                (
-                    numbers.owned[group],
-                    np.full(len(self._node), self.groups[group].elements),
-                    np.full(len(self._node), whole),
-                    numbers.asked[k],
-                ),
-                axis=1,
-            )
+            np.broadcast_arrays(numbers.owned[group], self.groups[group].elements, whole, numbers.asked[k])
             for k, group in self._of(PARAMETERS)
         ]
-        return np.stack(rows, axis=1)
+        return np.array(rows).transpose(2, 0, 1)
 
     def _threads(self, numbers: OperationEvents) -> tuple[ProcessOperations, ...]:
         """Return the communication threads: serial operations, with events counted from the step's first."""
