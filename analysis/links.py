@@ -116,7 +116,6 @@ class Delivered:
 
 
 def _summed(group: Ints, groups: int, values: AnyInts) -> Ints:
-    """Return the sums of values by group."""
     sums = np.zeros(groups, dtype=np.int64)
     np.add.at(sums, group, values)
     return sums

@@ -232,7 +232,9 @@ def _measure_job(result: Result, job: str) -> Metrics:
         return -1 if unknown else int(counts.sum())
 
     return Metrics(
-        **{name: summary.get(name, "") for name in ("name", "policy", "label")},
+        name=summary.get("name", ""),
+        policy=summary.get("policy", ""),
+        label=summary.get("label", ""),
         job=job,
         finished=finished,
         steady=steady,

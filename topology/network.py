@@ -207,22 +207,19 @@ def assemble(
         refuse_network([*_check_names(names, where), *_check_rails(names, grouped, cables, where)])
     if order is None:
         order = walk_order(len(names), len(cards), cables)
-    src = np.empty(2 * len(cables), dtype=np.int32)
-    dst = np.empty_like(src)
-    src[0::2] = dst[1::2] = [cable.a for cable in cables]
-    dst[0::2] = src[1::2] = [cable.b for cable in cables]
-    costs = np.repeat(np.array([cable.cost for cable in cables], dtype=np.int32), 2)
+    ends = np.array([(cable.a, cable.b) for cable in cables], dtype=np.int32)
+    rate, latency, loss, cost = zip(*(cable[2:] for cable in cables), strict=True)
     return Network(
         names=names,
         host_count=len(cards),
-        link_src=src,
-        link_dst=dst,
-        link_rate=np.repeat(np.array([cable.rate for cable in cables], dtype=np.int64), 2),
-        link_latency=np.repeat(np.array([cable.latency for cable in cables], dtype=np.int64), 2),
-        link_loss=np.repeat(np.array([cable.loss for cable in cables], dtype=np.float64), 2),
+        link_src=ends.ravel(),
+        link_dst=ends[:, ::-1].ravel(),
+        link_rate=np.repeat(np.array(rate, dtype=np.int64), 2),
+        link_latency=np.repeat(np.array(latency, dtype=np.int64), 2),
+        link_loss=np.repeat(np.array(loss, dtype=np.float64), 2),
         order=np.array(order, dtype=np.int32),
         title=title,
-        link_cost=costs if (costs != 1).any() else None,
+        link_cost=None if set(cost) == {1} else np.repeat(np.array(cost, dtype=np.int32), 2),
         grouped=grouped,
     )
 

@@ -90,13 +90,11 @@ def make_jobs(scenario: Scenario, needs: Prerequisites) -> list[TrainingJob]:
         return []
     from gradwire.workload.jobs import Job
 
-    traces, cards = list(dict.fromkeys(needs.traces)), needs.network.cards
-    return [
-        Job.in_scenario(
-            scenario, table, trace, places, cards, number=number, source=traces.index(trace), where=f"job[{number}]"
-        )
-        for number, (table, trace, places) in enumerate(zip(scenario.job, needs.traces, needs.places, strict=True))
-    ]
+    jobs, traces = [], list(dict.fromkeys(needs.traces))
+    for number, row in enumerate(zip(scenario.job, needs.traces, needs.places, strict=True)):
+        source, where = traces.index(row[1]), f"job[{number}]"
+        jobs.append(Job.in_scenario(scenario, *row, needs.network.cards, number=number, source=source, where=where))
+    return jobs
 
 
 def exchange_job(job: Job, trace: Trace) -> Job:
@@ -122,14 +120,9 @@ def _check_groups(scenario: Scenario, traces: list[Trace]) -> None:
         for size in sorted(sizes - {1}):
             one = job.model_copy(update={"workers": size, "parallel": None})
             inside = max(scenario.host.gpus // groups.tensor, 1)
-            size_mistakes = [*job.exchange.misfits(one), *job.exchange.unfit(one, inside)]
-            mistakes += [
-                replace(
-                    item.under(f"job[{number}]"),
-                    what=f"{item.what} (in groups of {size} with the same part of the model)",
-                )
-                for item in size_mistakes
-            ]
+            for item in (*job.exchange.misfits(one), *job.exchange.unfit(one, inside)):
+                what = f"{item.what} (in groups of {size} with the same part of the model)"
+                mistakes.append(replace(item.under(f"job[{number}]"), what=what))
     if mistakes:
         raise ScenarioError("the exchange does not fit its trace:", scenario.called, mistakes=mistakes)
 
@@ -155,13 +148,11 @@ def _check_messages(scenario: Scenario, traces: list[Trace]) -> None:
 
 def _longest_call(job: Job, trace: Trace) -> int:
     """Return an upper bound of the bytes of a message that a pass waits for."""
-    groups = ModelGroups.of(job, trace)
-    longest = 0
+    groups, longest = ModelGroups.of(job, trace), 0
     for call in trace.communications:
-        members = groups.size(call.group)
-        whole = call.kind == "broadcast" or members == 1
-        parts = 1 if whole else 2 if job.parallel and job.parallel.algorithm == "halving" else members
-        longest = max(longest, call.bytes // parts if members > 1 else 0)
+        if (members := groups.size(call.group)) > 1:
+            halving = job.parallel is not None and job.parallel.algorithm == "halving"
+            longest = max(longest, call.bytes // (1 if call.kind == "broadcast" else 2 if halving else members))
     return longest
 
 

@@ -157,7 +157,6 @@ class ReplayedProgram:
     # --- from the Result ------------------------------------------------------------------------------------------
 
     def _rows(self, count: int) -> dict[str, Ints]:
-        """Return the messages of all steps, by step and number."""
         recorded = {name: np.full(count, -1, dtype=np.int64) for name in ("number", *COPIED_COLUMNS)}
         planned = {
             name: np.concatenate([getattr(step.messages, name) for step in self.steps])
@@ -339,7 +338,6 @@ class ReplayedProgram:
         return course.at > begin
 
     def _check(self) -> None:
-        """Raise ResultError unless the replay gives the iteration times of the Result."""
         replayed = {
             (self.workers[process], iteration, kind): moment
             for process, course in enumerate(self.courses)

@@ -255,8 +255,8 @@ class _Matched:
             worst = int(relative_differences(sim, emu).argmax())
             at_most = 100 * float(relative_differences(sim, emu)[worst])
             note = f"{len(pairs)} pairs, max difference of a pair {at_most:.1f} % ({pairs[worst][2]})"
-            means = (float(values.mean()) for values in (sim, emu, apart))
-            yield Measure("throughput", job, RATE, *means, tolerances.throughput, note=note)
+            one, other, difference = (float(values.mean()) for values in (sim, emu, apart))
+            yield Measure("throughput", job, RATE, one, other, difference, tolerances.throughput, note=note)
 
     def loss(self, tolerances: Fidelity) -> Iterator[Measure]:
         """Yield the loss per job."""
@@ -265,9 +265,9 @@ class _Matched:
             lost = [run["lost_bytes"][rows] for run in self.values]
             apart = np.abs(lost[1] - lost[0]) / np.maximum(size, 1)
             total = max(int(size.sum()), 1)
-            shares = (int(lost_bytes.sum()) / total for lost_bytes in lost)
+            one, other = (int(lost_bytes.sum()) / total for lost_bytes in lost)
             note = f"max difference of a message {100 * float(apart.max()):.1f} %"
-            yield Measure("loss", job, SHARE, *shares, float(apart.mean()), tolerances.loss, note=note)
+            yield Measure("loss", job, SHARE, one, other, float(apart.mean()), tolerances.loss, note=note)
 
 
 def _keys(result: Result) -> dict[tuple[Any, ...], int]:
@@ -285,7 +285,6 @@ def _keys(result: Result) -> dict[tuple[Any, ...], int]:
 
 
 def _named(result: Result, key: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return a readable key of a message."""
     return key_with_seed(result, key[: len(MESSAGE_KEY)], MESSAGE_KEY.index("iteration"))
 
 

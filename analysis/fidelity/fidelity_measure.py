@@ -43,7 +43,9 @@ class Measure:
     high: float | None = None
 
     @classmethod
-    def relative(cls, what: str, where: str, unit: str, sim: float, emu: float, tolerance: float, note: str) -> Measure:
+    def relative(
+        cls, what: str, where: str, unit: str, sim: float, emu: float, tolerance: float | None, note: str
+    ) -> Measure:
         """Return a figure that both runs know, with its relative difference."""
         return cls(what, where, unit, sim, emu, relative(sim, emu), tolerance, note=note)
 

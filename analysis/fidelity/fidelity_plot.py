@@ -124,7 +124,6 @@ def _iterations(axes: Axes, runs: tuple[Result, Result], job: str) -> None:
 
 
 def _packets(axes: Axes, agreement: Agreement) -> None:
-    """Plot bars of drops by cause, and marks, at all ports together."""
     totals = {
         counter: [sum(max(port[counter][side], 0) for port in agreement.ports) for side in (0, 1)]
         for counter in (*DROPS, "marks")

@@ -217,7 +217,6 @@ def _gradwire_fields(log: dict[str, Integers], of: dict[str, Integers], begin: I
 
 
 def _roce_fields(log: dict[str, Integers], of: dict[str, Integers], begin: Integers) -> Json:
-    """Return fields of RoCE's base transport header."""
     kind, is_data = log["kind"], log["kind"] == DATA
     first, last = begin == 0, begin + of["payload"] >= of["bytes"]
     send = np.where(first & last, 4, np.where(first, 0, np.where(last, 2, 1)))

@@ -153,7 +153,6 @@ def _columns(names: Sequence[str], rows: Sequence[Sequence[int]], rising: Sequen
 
 
 def _spans(context: ResultContext, window: Window, host_of: Any, tick: int, texts: _Texts) -> dict[int, Json]:
-    """Return the activities of workers, by host."""
     rows: dict[int, list[tuple[int, ...]]] = {}
     for span in worker_spans(context, window):
         begin = max(0, span.begin - window[0]) // tick

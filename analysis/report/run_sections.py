@@ -277,7 +277,6 @@ def _packets(networks: Sequence[Metrics]) -> Bars | None:
 
 
 def _how(comparison: Comparison, places: Sequence[str]) -> Iterator[str]:
-    """Yield the elements with commands, scenarios and versions."""
     yield heading("Run it again")
     pairs = zip(comparison.results, places, strict=True)
     commands = [command for result, path in pairs for command in _commands(result, path)]

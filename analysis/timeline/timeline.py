@@ -221,7 +221,6 @@ class _Writing:
         self.written.note = "; ".join([*self._queues(window, ports), *self._drops(window, most)])
 
     def _queues(self, window: Window, ports: int) -> Iterator[str]:
-        """Write counters of the ports with the longest queues."""
         if not self._found.result.kept("samples").num_rows:
             yield "no queues: there are no samples (enable output.queue_samples)"
             return

@@ -50,12 +50,8 @@ class Dragonfly(TopologyTable):
     def _enough_ports(self) -> Dragonfly:
         a, h, groups = self.shape
         if groups > a * h + 1:
-            raise single_mistake(
-                "groups",
-                f"is more than {a} switches with {h} global cables each can join",
-                groups,
-                f"at most {a * h + 1} (a * h + 1)",
-            )
+            what = f"is more than {a} switches with {h} global cables each can join"
+            raise single_mistake("groups", what, groups, f"at most {a * h + 1} (a * h + 1)")
         return self
 
     @property

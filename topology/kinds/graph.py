@@ -100,20 +100,16 @@ def from_networkx(
     index.update({node: first + number for number, node in enumerate(switches)})
     below = (first + number for number, count in enumerate(added) for _ in range(count))
     cables = [Cable(host, switch, *link) for host, switch in enumerate(below, len(hosts))]
+    parsers: list[tuple[str, Any, Callable[[str], Any]]] = [
+        ("rate", link.rate, parse_rate),
+        ("latency", link.latency, parse_time),
+        ("loss", link.loss, _loss),
+        ("cost", 1, _cost),
+    ]
     for a, b, data in graph.edges(data=True):
-        at = f"{where}.{a}-{b}"
+        values = [_attribute(data, *parser, f"{where}.{a}-{b}", mistakes) for parser in parsers]
         # the host comes first, so that its even link leads up, as in the generators
-        one, other = sorted((index[a], index[b]))
-        cables.append(
-            Cable(
-                one,
-                other,
-                _attribute(data, "rate", link.rate, parse_rate, at, mistakes),
-                _attribute(data, "latency", link.latency, parse_time, at, mistakes),
-                _attribute(data, "loss", link.loss, _loss, at, mistakes),
-                _attribute(data, "cost", 1, _cost, at, mistakes),
-            )
-        )
+        cables.append(Cable(*sorted((index[a], index[b])), *values))
     return assemble(
         names[:first], names[first:], cables, title=title, where=where, overrides=overrides, mistakes=mistakes
     )
@@ -149,11 +145,8 @@ def read_graph(
     except UnicodeDecodeError:
         raise ScenarioError("is not UTF-8 text", where=str(path), expected=f"a well-formed {form} file") from None
     except Exception as error:  # the readers raise whatever their parsers do
-        raise ScenarioError(
-            f"cannot be read: {truncate_middle(str(error), 200)}",
-            where=str(path),
-            expected=f"a well-formed {form} file",
-        ) from error
+        what = f"cannot be read: {truncate_middle(str(error), 200)}"
+        raise ScenarioError(what, where=str(path), expected=f"a well-formed {form} file") from error
     if form == "edge list" and not graph.number_of_edges():
         raise ScenarioError("the file lists no edge", where=str(path), expected="lines such as: h0 s0")
     return from_networkx(
@@ -162,7 +155,6 @@ def read_graph(
 
 
 def _hosts_on(data: dict[str, Any], default: int | None, at: str, mistakes: list[Mistake]) -> int:
-    """Return the number of hosts to add to a switch."""
     value = data.get("hosts", default or 0)
     try:
         count = _number("hosts", value)

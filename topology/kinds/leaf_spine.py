@@ -38,12 +38,8 @@ class LeafSpine(TopologyTable):
     @model_validator(mode="after")
     def _one_way_to_say_it(self) -> LeafSpine:
         if self.uplink_rate is not None and self.oversubscription is not None:
-            raise single_mistake(
-                "oversubscription",
-                "is given together with uplink_rate, which it would contradict",
-                self.oversubscription,
-                "one of the two, or neither",
-            )
+            what = "is given together with uplink_rate, which it would contradict"
+            raise single_mistake("oversubscription", what, self.oversubscription, "one of the two, or neither")
         return self
 
     @property

@@ -147,13 +147,10 @@ def build_routing(network: Network, without: Collection[int] = ()) -> Routing:
     first, switches = network.host_count, network.switch_count
     edge_of = (network.edge_of - first).astype(np.int32)
     edges = np.unique(edge_of).astype(np.int64)
-    if switches * len(edges) > LARGEST_TABLE:
-        raise ScenarioError(
-            f"routing table is too large: {switches} switches, {len(edges)} of them with hosts, need "
-            f"{switches * len(edges):,} entries",
-            "topology",
-            f"at most {LARGEST_TABLE:,}: fewer switches, or more hosts on each",
-        )
+    if (entries := switches * len(edges)) > LARGEST_TABLE:
+        need = f"{switches} switches, {len(edges)} of them with hosts, need {entries:,} entries"
+        what = f"routing table is too large: {need}"
+        raise ScenarioError(what, "topology", f"at most {LARGEST_TABLE:,}: fewer switches, or more hosts on each")
     wiring = switch_links(network, without)
     kinds = find_kinds(wiring, symmetric=not without)
     costs = search(wiring, kinds, edges, network.link_cost is not None)

@@ -105,7 +105,8 @@ def simultaneous(src: Ints, dst: Ints, nbytes: int, start_ps: int, number: int, 
     """Return flows of one size that start together in round `number`; `more`: other columns of `Flows`."""
     import numpy as np
 
-    return Flows(src, dst, *(np.full(len(src), value) for value in (nbytes, start_ps, number)), flow, **more)
+    sizes, starts, rounds_ = (np.full(len(src), value) for value in (nbytes, start_ps, number))
+    return Flows(src, dst, sizes, starts, rounds_, flow, **more)
 
 
 def random_generator(seed: int, name: str) -> Generator:

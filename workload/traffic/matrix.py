@@ -33,7 +33,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
@@ -105,7 +105,8 @@ class Connection:
     """True if the file gives its `flow`, the id."""
 
 
-class Trigger(NamedTuple):
+@dataclass(frozen=True)
+class Trigger:
     line: int
     kind: str
     count: int
@@ -222,8 +223,9 @@ def _connection(reader: TextReader, line: int, words: list[str], unit: str | Non
     else:
         numbers = {name: int(values[name]) for name in values if name != "start"}
         start = start if "start" in values else -1
-        others = (numbers.get(name) for name in ("trigger", "recv_done_trigger", "send_done_trigger", "msg"))
-        return Connection(line, src, dst, numbers.get("id", line), numbers["size"], start, *others, "id" in values)
+        flow, nbytes = numbers.get("id", line), numbers["size"]
+        fired = numbers.get("trigger"), numbers.get("recv_done_trigger"), numbers.get("send_done_trigger")
+        return Connection(line, src, dst, flow, nbytes, start, *fired, numbers.get("msg"), "id" in values)
     return None
 
 
@@ -294,7 +296,6 @@ def _messages(reader: TextReader, entries: MatrixEntries) -> None:
 
 
 def _totals(reader: TextReader, entries: MatrixEntries, hosts: int | None) -> None:
-    """Check the headers against the lines."""
     header = entries.header
     counts = {"Nodes": None, "Connections": len(entries.connections), "Triggers": len(entries.triggers)}
     for word, count in counts.items():

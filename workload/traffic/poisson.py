@@ -111,8 +111,8 @@ def poisson(setting: TrafficSetting, table: Poisson) -> Iterator[Flows]:
         nbytes = sizes.at(rng.random(size))
         count = size if setting.end_ps is None else int(np.searchsorted(start, setting.end_ps))
         if count:
-            columns = (column[:count] for column in (hosts[src], hosts[dst], nbytes, start))
-            yield Flows(*columns, np.zeros(count, dtype=np.int64), drawn + np.arange(count))
+            ends, none = (hosts[src[:count]], hosts[dst[:count]]), np.zeros(count, dtype=np.int64)
+            yield Flows(*ends, nbytes[:count], start[:count], none, drawn + np.arange(count))
         if count < size:
             return
         now, drawn, size = Ps(int(start[-1])), drawn + size, min(2 * size, BATCH_FLOWS)

@@ -90,15 +90,7 @@ def nested_transfers(workers: int, rails: int, g: int, across: str = "ring") -> 
     for row in between:  # its ranks are groups: the i-th workers of all groups, with the g-th of the reduce-scatter
         src, dst, first = (np.asarray(column)[:, None] for column in np.broadcast_arrays(row.src, row.dst, row.first))
         member = np.arange(g)
-        share = (member + 1) % g * groups
-        rows.append(
-            TransferRows(
-                row.stage,
-                (src * g + member).ravel(),
-                (dst * g + member).ravel(),
-                (first + share).ravel(),
-                row.length,
-                row.adds,
-            )
-        )
+        ends = (src * g + member).ravel(), (dst * g + member).ravel()
+        share = (first + (member + 1) % g * groups).ravel()
+        rows.append(TransferRows(row.stage, *ends, share, row.length, row.adds))
     return transfers(rows, workers, rails)

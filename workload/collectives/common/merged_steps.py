@@ -29,20 +29,11 @@ def merge_steps(one: Step, other: Step) -> tuple[Step, tuple[Ints, Ints]]:
         column = columns[name] = np.empty(count, dtype=np.int64)
         for step, number in zip((one, other), numbers, strict=True):
             column[number] = getattr(step, name)
-    both: dict[str, Any] = {
-        name: csr_lists(
-            [
-                (number[owners_of(getattr(step, name))], number[getattr(step, name)[1]])
-                for step, number in zip((one, other), numbers, strict=True)
-            ],
-            count,
-        )
-        for name in ("after", "posts")
-    }
-    step = Step(
-        messages=_joined(one.messages, other.messages), **columns, **both, contents=lambda: _contents(one, other)
-    )
-    return step, numbers
+    for name in ("after", "posts"):
+        lists = [(number, getattr(step, name)) for step, number in zip((one, other), numbers, strict=True)]
+        columns[name] = csr_lists([(number[owners_of(pairs)], number[pairs[1]]) for number, pairs in lists], count)
+    messages = _joined(one.messages, other.messages)
+    return Step(messages=messages, **columns, contents=lambda: _contents(one, other)), numbers
 
 
 def add_events(step: Step, host: Ints, needs: Ints, after: tuple[Ints, Ints] | None = None) -> Step:

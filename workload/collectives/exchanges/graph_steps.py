@@ -138,7 +138,6 @@ class GraphPlayback(Exchange):
             self._after += [(start[member], over), *((numbers[transfer], over) for transfer in arrivals)]
 
     def _follow(self, plan: Transfers, numbers: list[int], start: list[int]) -> None:
-        """Add the event that posts each message of a collective."""
         dependencies = dependencies_of(plan)
         by_group: dict[int, list[int]] = {}
         for transfer, group in enumerate(dependencies.group.tolist()):

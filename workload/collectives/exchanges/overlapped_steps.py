@@ -231,7 +231,6 @@ class OverlappedAveraging(Exchange):
         return OperationEvents(asked, begun, over, owned, gates, total), needs, host
 
     def _after(self, numbers: OperationEvents, count: int) -> CsrLists:
-        """Return the events that each event counts towards."""
         _, begun, over, owned, gates, _ = numbers
         after = [(self._deliveries, over[:, self._dst]), (begun, over)]
         after += [(over[k], owned[group]) for k, group in self._of(ACTIVATIONS, ERRORS, GRADIENTS)]
