@@ -41,13 +41,7 @@ __getattr__ = lazy_getattr(
         "kinds.graph": ("from_networkx", "read_graph"),
         "kinds.hpcc": ("read_hpcc",),
         "network": ("HOST", "SWITCH", "Network", "assemble"),
-        "kinds.dragonfly": ("dragonfly",),
-        "kinds.dumbbell": ("dumbbell",),
-        "kinds.fat_tree": ("fat_tree",),
-        "kinds.leaf_spine": ("leaf_spine",),
-        "kinds.rail": ("rail",),
-        "kinds.star": ("star",),
-        "kinds.torus": ("torus",),
+        **{f"kinds.{kind}": (kind,) for kind in "dragonfly dumbbell fat_tree leaf_spine rail star torus".split()},
     },
 )
 

@@ -33,17 +33,10 @@ def are_equal_steps(one: Step, first: int, other: Step, begin: int) -> bool:
     same = all(np.array_equal(getattr(one, name), getattr(other, name)) for name in columns)
     for name in ("after", "posts"):
         same &= all(map(np.array_equal, getattr(one, name), getattr(other, name)))
-    return bool(
-        same
-        and _messages_alike(one.messages, other.messages)
-        and all(
-            course.process == other_course.process
-            and np.array_equal(
-                _counted(course.operations, -first, None)[:, :2], _counted(other_course.operations, -begin, None)[:, :2]
-            )
-            for course, other_course in zip(one.courses, other.courses, strict=True)
-        )
-    )
+    for course, other_course in zip(one.courses, other.courses, strict=True):
+        rows, other_rows = _counted(course.operations, -first, None), _counted(other_course.operations, -begin, None)
+        same &= course.process == other_course.process and np.array_equal(rows[:, :2], other_rows[:, :2])
+    return bool(same and _messages_alike(one.messages, other.messages))
 
 
 def _messages_alike(one: Messages, other: Messages) -> bool:

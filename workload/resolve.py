@@ -61,16 +61,11 @@ def resolve(scenario: Scenario, trace: Trace | None = None) -> Resolved:
 
 def make_traffic(scenario: Scenario, network: Network, since_ps: int = 0) -> list[ProgramPart]:
     """Return the parts of a scenario's traffic, in its order, from the time `since_ps` on."""
-    return [
-        traffic_part(
-            table,
-            len(scenario.job) + number,
-            scenario.transport_of(table),
-            partial(flows_of, scenario, number, network, since_ps),
-            network.cards,
-        )
-        for number, table in enumerate(scenario.traffic)
-    ]
+    parts = []
+    for number, table in enumerate(scenario.traffic):
+        flows, transport = partial(flows_of, scenario, number, network, since_ps), scenario.transport_of(table)
+        parts.append(traffic_part(table, len(scenario.job) + number, transport, flows, network.cards))
+    return parts
 
 
 def tag_untagged(program: Program, scenario: Scenario) -> Program:

@@ -119,11 +119,7 @@ def _between(network: Network, routing: Routing, start: Ints, end: Ints, one: bo
         if alike:
             hops = np.maximum(routing.distance(start[selected], edge), 0)
             cable = (network.link_latency[inner[0]], speeds[inner[0]]) if len(inner) else (0, 0)
-            bounds[0, selected], bounds[1, selected], bounds[2, selected] = (
-                hops * cable[0],
-                hops * cable[1],
-                (hops > 0) * cable[1],
-            )
+            bounds[:, selected] = hops * cable[0], hops * cable[1], (hops > 0) * cable[1]
         else:
             bounds[:, selected] = np.stack(_towards(network, routing, edge, speeds))[:, start[selected]]
         if one:

@@ -29,16 +29,8 @@ if TYPE_CHECKING:
     from gradwire.scenarios.json_data import Json
     from gradwire.workload.jobs import Job
 
-COPIED_COLUMNS = (
-    "start_ps",
-    "released_ps",
-    "end_ps",
-    "bytes",
-    "received_bytes",
-    "packets",
-    "retransmitted",
-    "timeouts",
-    "priority",
+COPIED_COLUMNS = tuple(
+    "start_ps released_ps end_ps bytes received_bytes packets retransmitted timeouts priority".split()
 )
 """Columns of the table of messages that are copied unchanged."""
 IDLE = -2
@@ -347,11 +339,8 @@ class ReplayedProgram:
             for kind, name in enumerate(("start_ps", "forward_end_ps", "backward_end_ps", "end_ps")):
                 if replayed.get((row["worker"], row["iteration"], kind)) != row[name]:
                     who = f"worker {row['worker']}, iteration {row['iteration']}"
-                    raise ResultError(
-                        f"job {self.name}, {who}: {name} does not follow from the scenario and the messages",
-                        self.seen.where,
-                        EXPECTED_RESULT,
-                    )
+                    what = f"job {self.name}, {who}: {name} does not follow from the scenario and the messages"
+                    raise ResultError(what, self.seen.where, EXPECTED_RESULT)
 
 
 def message_columns(result: Any, index: dict[str, int]) -> dict[str, Any]:

@@ -60,20 +60,21 @@ class ResultContext:
         self.routing = build_routing(needs.network)
         self.traces = needs.traces
         self.jobs: list[Job] = make_jobs(self.scenario, needs)
+        cards = self.network.cards
         self.slow = HostSlowdowns(
             tuple(
-                (self._node(table.host), int(table.at), -1 if table.until is None else int(table.until), table.slowness)
+                (
+                    cards.node(cards.index[table.host], 0),
+                    int(table.at),
+                    -1 if table.until is None else int(table.until),
+                    table.slowness,
+                )
                 for table in self.scenario.fault
                 if isinstance(table, HostFault) and table.slowness != 1.0
             )
         )
         self.columns = message_columns(result, self.network.index)
         self._by_job = {name: self.columns["job"] == n for n, name in enumerate(self.columns["jobs"])}
-
-    def _node(self, host: str) -> int:
-        """Return the node of a host that computes: its first NIC."""
-        cards = self.network.cards
-        return cards.node(cards.index[host], 0)
 
     @cached_property
     def played(self) -> list[ReplayedProgram]:
@@ -118,11 +119,8 @@ def _check_traces(result: Result, traces: list[tuple[str, str, Trace]], where: s
     before = str(result.summary.get("trace_hash", "")).split(",")
     for job, name, trace in traces:
         if trace.digest() not in before:
-            raise ResultError(
-                f"the trace {name!r} of job {job} is not the one of the run",
-                where,
-                f"SHA-256 {', '.join(digest[:12] + '...' for digest in before)}",
-            )
+            expected = f"SHA-256 {', '.join(digest[:12] + '...' for digest in before)}"
+            raise ResultError(f"the trace {name!r} of job {job} is not the one of the run", where, expected)
 
 
 def result_context(source: Result | str | Path, trace: Trace | str | Path | None = None) -> ResultContext:

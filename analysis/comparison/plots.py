@@ -53,35 +53,18 @@ PAPER_STYLE: Any = {
     "ytick.labelsize": 7.5,
 }
 GREY = "#595959"
-CAUSE_COLOURS = {
-    "drops_tail": "#D55E00",
-    "drops_selective": "#56B4E9",
-    "drops_loss": "#CC79A7",
-    "drops_evicted": "#E69F00",
-    "drops_down": "#000000",
-    "drops_no_route": "#0072B2",
-    "retransmitted": "#BFBFBF",
+CAUSES = {
+    "drops_tail": ("dropped: buffer full", "#D55E00"),
+    "drops_selective": ("dropped: droppable, above K", "#56B4E9"),
+    "drops_loss": ("lost on a link", "#CC79A7"),
+    "drops_evicted": ("dropped: evicted", "#E69F00"),
+    "drops_down": ("lost on a cut link", "#000000"),
+    "drops_no_route": ("dropped: no route", "#0072B2"),
+    "retransmitted": ("retransmissions", "#BFBFBF"),
 }
-CAUSE_LABELS = {
-    "drops_tail": "dropped: buffer full",
-    "drops_selective": "dropped: droppable, above K",
-    "drops_loss": "lost on a link",
-    "drops_evicted": "dropped: evicted",
-    "drops_down": "lost on a cut link",
-    "drops_no_route": "dropped: no route",
-    "retransmitted": "retransmissions",
-}
-PART_COLOURS = {
-    "computing": "#D9D9D9",
-    "straggler": "#8C8C8C",
-    "server": "#595959",
-    "scheduler": "#CC79A7",
-    "sharing": "#56B4E9",
-    "serialisation": "#0072B2",
-    "queueing": "#E69F00",
-    "retransmission": "#D55E00",
-    "timeouts": "#000000",
-}
+"""Labels and colours of lost packets by cause, and of retransmissions."""
+_COLOURS_IN_ORDER = "#D9D9D9 #8C8C8C #595959 #CC79A7 #56B4E9 #0072B2 #E69F00 #D55E00 #000000".split()
+PART_COLOURS = dict(zip(PARTS, _COLOURS_IN_ORDER, strict=True))
 PS_PER_MS = 1e9
 LEGEND_COLUMNS = 3
 PANELS_PER_ROW = 2
@@ -225,7 +208,7 @@ def retransmissions(networks: Sequence[Metrics]) -> Figure | None:
         return None
     causes = [
         cause
-        for cause in CAUSE_LABELS
+        for cause in CAUSES
         if cause in ("drops_tail", "drops_selective", "retransmitted")
         or any(getattr(m, cause) > 0 for m, _ in shown_runs)
     ]
@@ -236,10 +219,10 @@ def retransmissions(networks: Sequence[Metrics]) -> Figure | None:
         left = 0.0
         for cause in DROPS:
             wide = max(getattr(metrics, cause), 0) * scale
-            axes.barh(row - 0.17, wide, 0.3, left=left, color=CAUSE_COLOURS[cause], linewidth=0)
+            axes.barh(row - 0.17, wide, 0.3, left=left, color=CAUSES[cause][1], linewidth=0)
             left += wide
         retransmitted = metrics.retransmitted * scale
-        axes.barh(row + 0.17, retransmitted, 0.3, color=CAUSE_COLOURS["retransmitted"], linewidth=0)
+        axes.barh(row + 0.17, retransmitted, 0.3, color=CAUSES["retransmitted"][1], linewidth=0)
         for value, height in ((left, row - 0.17), (retransmitted, row + 0.17)):
             text = f"{value:.2g}" if value < 10 else f"{value:.0f}"
             write_beside(axes, text, value, height, color=GREY)
@@ -248,7 +231,7 @@ def retransmissions(networks: Sequence[Metrics]) -> Figure | None:
     axes.set_xlim(0, 1.08 * axes.dataLim.x1)  # leaves space for the number beside the longest bar
     axes.set_xlabel("packets per 100 data packets")
     axes.grid(axis="y", visible=False)
-    handles = [axes.barh(0, 0, color=CAUSE_COLOURS[cause], label=CAUSE_LABELS[cause]) for cause in causes]
+    handles = [axes.barh(0, 0, color=colour, label=label) for label, colour in map(CAUSES.__getitem__, causes)]
     figure.legend(handles=handles, loc="outside upper center", ncols=LEGEND_COLUMNS, frameon=False)
     return figure
 

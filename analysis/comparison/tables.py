@@ -25,21 +25,8 @@ WIDTH = 100
 PER_TABLE = 4
 LABEL_WIDTH = 30
 
-KIND_LABELS = {
-    "push": "push",
-    "pull": "pull",
-    "reduce_scatter": "reduce-scatter",
-    "all_gather": "all-gather",
-    "flow": "flow",
-    "activations": "activations",
-    "errors": "errors",
-    "parameters": "parameters",
-    "tensor_parallel": "TP",
-    "expert_parallel": "EP",
-    "data_parallel": "DP",
-    "collective": "collective",
-    "point_to_point": "point-to-point",
-}
+KIND_LABELS = {kind: kind.replace("_", "-") for kind in KINDS}
+KIND_LABELS |= {"tensor_parallel": "TP", "expert_parallel": "EP", "data_parallel": "DP"}
 
 ALWAYS_SHOWN = ("drops_tail", "drops_selective", "drops_loss")
 """Causes of drops whose line appears even if there are none."""

@@ -43,14 +43,6 @@ PORTS = 8
 BINS = 4000
 """Time bins in which drops are counted, finer than a screen can resolve."""
 SPANS = ("forward", "backward", "optimizer", "computing", "waiting")
-CAUSE_COLUMNS = {
-    "tail": "drops_tail",
-    "selective": "drops_selective",
-    "link_loss": "drops_loss",
-    "evicted": "drops_evicted",
-    "link_down": "drops_down",
-    "no_route": "drops_no_route",
-}
 
 
 def typical_iteration(context: ResultContext, job: str) -> int | None:
@@ -220,7 +212,7 @@ def _drops(context: ResultContext, window: Window, notes: list[str]) -> Json:
             top = int(np.argmax(ports))
             causes.append(
                 {
-                    "cause": DROPS.get(CAUSE_COLUMNS.get(cause, ""), cause),
+                    "cause": words if (words := cause.replace("_", " ")) in DROPS.values() else cause,
                     "at": np.diff(moments, prepend=0).tolist(),
                     "count": counts.tolist(),
                     "total": int(counts.sum()),

@@ -46,17 +46,7 @@ CURVE = 250
 """Points of a curve."""
 MOST_TIMELINES = 6
 MOST_DOTS = 400
-PART_COLOURS = {
-    "computing": "pale",
-    "straggler": "grey",
-    "server": "dim",
-    "scheduler": "c3",
-    "sharing": "c4",
-    "serialisation": "c0",
-    "queueing": "c1",
-    "retransmission": "c5",
-    "timeouts": "ink",
-}
+PART_COLOURS = dict(zip(breakdown.PARTS, "pale grey dim c3 c4 c0 c1 c5 ink".split(), strict=True))
 CAUSE_COLOURS = ("c5", "c4", "c3", "c1", "ink", "c0")
 """Colours of the causes in DROPS, in their order; retransmissions are pale."""
 

@@ -217,13 +217,8 @@ class ParameterServers(Exchange):
             after.append((adding, total))
         by_tensor = np.lexsort((pushes[1], key))
         posts = [(leave[key[by_tensor]], push_no[by_tensor]), (total[pulls], pull_no)]
-        fires = np.concatenate(
-            (  # worker, partition, event
-                np.stack((pushes[0][lead], pushes[1][lead], leave)),
-                np.stack((own_w, own_p, counted[own_w, own_p])),
-            ),
-            axis=1,
-        )
+        away, own = (pushes[0][lead], pushes[1][lead], leave), (own_w, own_p, counted[own_w, own_p])
+        fires = np.concatenate((away, own), axis=1)  # worker, partition, event
         fires = fires[:, np.lexsort(fires[1::-1])]
         step = Step(
             messages=self._messages(iteration, worker, part, pushed),
