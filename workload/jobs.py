@@ -26,7 +26,6 @@ from gradwire.topology import HostCards
 from gradwire.topology.placement import HostAssignment
 from gradwire.traces.trace import Trace
 from gradwire.workload.collectives.common.base import Exchange, JobContext
-from gradwire.workload.collectives.common.merged_steps import add_events
 from gradwire.workload.collectives.common.model_parallel import SplitModel
 from gradwire.workload.loss_bounds import JobLossBounds
 from gradwire.workload.program import (
@@ -42,6 +41,7 @@ from gradwire.workload.program import (
 )
 from gradwire.workload.replay import Replay, Timetable
 from gradwire.workload.scheduling import LAYER, scheduling_of
+from gradwire.workload.steps import add_events
 from gradwire.workload.worker_schedule import GateHistory, WorkerOperations
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.scenarios.loading.user_code_errors import asked
 from gradwire.scenarios.units import Bytes, format_size
 from gradwire.traces.storage.memory_limits import installed_bytes
+from gradwire.workload.collectives.common.base import JobSetting
 from gradwire.workload.collectives.common.groups import ModelGroups
 from gradwire.workload.collectives.common.model_parallel import count_messages
-from gradwire.workload.collectives.common.setting import JobSetting
 from gradwire.workload.limits import max_loaded_messages
 from gradwire.workload.replay import Replay
 from gradwire.workload.scheduling import FIFO, scheduling_of

@@ -10,8 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from gradwire.analysis.breakdown.breakdown import CAUSES, WaitWalker
-from gradwire.analysis.breakdown.message_breakdown import DroppedPackets, MessageTimes, TrafficBreakdown
+from gradwire.analysis.breakdown.breakdown import CAUSES, DroppedPackets, MessageTimes, TrafficBreakdown, WaitWalker
 from gradwire.scenarios.json_data import Json
 from gradwire.workload.program import BACKWARD_END, END, FORWARD_END, START
 from gradwire.workload.worker_schedule import WorkerOperations

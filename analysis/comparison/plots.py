@@ -12,7 +12,7 @@ matplotlib is used without a display (Agg) and without pyplot's global state.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +53,7 @@ PAPER_STYLE: Any = {
     "ytick.labelsize": 7.5,
 }
 GREY = "#595959"
-CAUSES = {
+CAUSES: Mapping[str, tuple[str, str]] = {
     "drops_tail": ("dropped: buffer full", "#D55E00"),
     "drops_selective": ("dropped: droppable, above K", "#56B4E9"),
     "drops_loss": ("lost on a link", "#CC79A7"),

@@ -42,8 +42,7 @@ class HalvingDoubling(StagedTable):
     def transfers(self, workers: int, rails: int) -> Transfers:
         import numpy as np
 
-        from gradwire.workload.collectives.common.rank_walks import halving
-        from gradwire.workload.collectives.common.transfer_schedule import TransferRows, transfers
+        from gradwire.workload.collectives.common.transfer_schedule import TransferRows, halving, transfers
 
         steps = workers.bit_length() - 1
         power = 1 << steps

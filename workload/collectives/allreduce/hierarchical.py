@@ -65,7 +65,7 @@ class Hierarchical(StagedTable):
 
 def count_nested_transfers(workers: int, rails: int, g: int, across: str = "ring") -> int:
     """Return the number of transfers of `nested_transfers`."""
-    from gradwire.workload.collectives.common.rank_walks import TRANSFER_COUNTS
+    from gradwire.workload.collectives.common.transfer_schedule import TRANSFER_COUNTS
 
     return (2 * (g - 1) * workers + TRANSFER_COUNTS[across](workers // g) * g) * rails
 
@@ -74,8 +74,7 @@ def nested_transfers(workers: int, rails: int, g: int, across: str = "ring") -> 
     """Return the schedule for groups of g workers: rings inside them, and the walk `across` (`WALKS`)."""
     import numpy as np
 
-    from gradwire.workload.collectives.common.rank_walks import WALKS
-    from gradwire.workload.collectives.common.transfer_schedule import TransferRows, transfers
+    from gradwire.workload.collectives.common.transfer_schedule import WALKS, TransferRows, transfers
 
     groups = workers // g
     rank = np.arange(workers)

@@ -27,8 +27,7 @@ def schedule(algorithm: Algorithm, workers: int, rails: int, inside: int) -> Tra
     """Return both halves for `workers` whose hosts have `rails` NICs, `inside` of them consecutive in one machine."""
     from gradwire.workload.collectives.allreduce.hierarchical import nested_transfers
     from gradwire.workload.collectives.allreduce.ring import ring_transfers
-    from gradwire.workload.collectives.common.rank_walks import WALKS
-    from gradwire.workload.collectives.common.transfer_schedule import transfers
+    from gradwire.workload.collectives.common.transfer_schedule import WALKS, transfers
 
     if algorithm == "ring":
         return ring_transfers(workers, rails, inside, inside)
@@ -42,7 +41,7 @@ def schedule(algorithm: Algorithm, workers: int, rails: int, inside: int) -> Tra
 def count_transfers(algorithm: Algorithm, workers: int, rails: int, inside: int) -> int:
     """Return the number of transfers of `schedule`."""
     from gradwire.workload.collectives.allreduce.hierarchical import count_nested_transfers
-    from gradwire.workload.collectives.common.rank_walks import TRANSFER_COUNTS
+    from gradwire.workload.collectives.common.transfer_schedule import TRANSFER_COUNTS
 
     if algorithm == "hierarchical" and 1 < inside < workers:
         return count_nested_transfers(workers, rails, inside)
@@ -81,7 +80,7 @@ def grouped_halves(
 
 def count_grouped_transfers(algorithm: Algorithm, workers: int, rails: int, inside: int, group: int) -> tuple[int, int]:
     """Return the number of transfers of each result of `grouped_halves`."""
-    from gradwire.workload.collectives.common.rank_walks import TRANSFER_COUNTS
+    from gradwire.workload.collectives.common.transfer_schedule import TRANSFER_COUNTS
 
     within, replicas = _within(inside, group), workers // group
     per_half = count_transfers(algorithm, group, rails, within) // 2 * replicas
@@ -114,8 +113,7 @@ def _summed(scatter: Transfers, gather: Transfers, algorithm: Algorithm, group: 
     group."""
     import numpy as np
 
-    from gradwire.workload.collectives.common.rank_walks import WALKS
-    from gradwire.workload.collectives.common.transfer_schedule import Transfers, transfers
+    from gradwire.workload.collectives.common.transfer_schedule import WALKS, Transfers, transfers
 
     owner, rail = np.empty((2, gather.segments), dtype=np.int64)
     for row in reversed(range(len(gather))):  # the first sender of a segment has its whole sum
@@ -179,7 +177,7 @@ class HalfTable(StagedTable):
         return 2 if self.algorithm == "halving" else workers
 
     def sent(self, workers: int, rails: int, inside: int) -> int:
-        from gradwire.workload.collectives.common.rank_walks import TRANSFER_COUNTS
+        from gradwire.workload.collectives.common.transfer_schedule import TRANSFER_COUNTS
 
         return TRANSFER_COUNTS[self.algorithm](workers) // 2 * rails
 
@@ -187,7 +185,6 @@ class HalfTable(StagedTable):
         return count_first_transfers(self.algorithm, setting.members, setting.rails) * setting.copies
 
     def transfers(self, workers: int, rails: int) -> Transfers:
-        from gradwire.workload.collectives.common.rank_walks import WALKS
-        from gradwire.workload.collectives.common.transfer_schedule import transfers
+        from gradwire.workload.collectives.common.transfer_schedule import WALKS, transfers
 
         return transfers([row for row in WALKS[self.algorithm](workers) if row.adds == self.adds], workers, rails)

@@ -32,20 +32,25 @@ from gradwire.workload.collectives.common.base import (
     Exchange,
     ExchangedIteration,
     JobContext,
+    JobSetting,
     RoundAction,
     make_messages,
 )
 from gradwire.workload.collectives.common.buckets import Bucket
 from gradwire.workload.collectives.common.groups import ModelGroups
 from gradwire.workload.collectives.common.half_collectives import count_transfers, half_of, schedule
-from gradwire.workload.collectives.common.merged_steps import add_events, merge_steps
-from gradwire.workload.collectives.common.rank_walks import binomial, scatter
-from gradwire.workload.collectives.common.setting import JobSetting
 from gradwire.workload.collectives.common.staged import Staged
-from gradwire.workload.collectives.common.transfer_schedule import Transfers, group_transfers, transfers
+from gradwire.workload.collectives.common.transfer_schedule import (
+    Transfers,
+    binomial,
+    group_transfers,
+    scatter,
+    transfers,
+)
 from gradwire.workload.collectives.exchanges.fsdp_rounds import Rounds
 from gradwire.workload.csr import CsrLists, csr_lists, empty_lists, owners_of
 from gradwire.workload.program import Ints, Messages, PacketImportance, Step
+from gradwire.workload.steps import add_events, merge_steps
 
 ELEMENT = 4
 """Bytes: segments of a communication are multiples of this (our choice)."""

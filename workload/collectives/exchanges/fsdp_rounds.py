@@ -20,17 +20,17 @@ from gradwire.workload.collectives.common.base import (
     Exchange,
     ExchangedIteration,
     JobContext,
+    JobSetting,
     RoundAction,
     partial_updates,
 )
 from gradwire.workload.collectives.common.buckets import Bucket, TensorRange
 from gradwire.workload.collectives.common.half_collectives import grouped_halves
-from gradwire.workload.collectives.common.merged_steps import add_events, merge_steps
-from gradwire.workload.collectives.common.setting import JobSetting
 from gradwire.workload.collectives.common.staged import Staged
 from gradwire.workload.collectives.common.transfer_schedule import Transfers
 from gradwire.workload.csr import CsrLists
 from gradwire.workload.program import Ints
+from gradwire.workload.steps import add_events, merge_steps
 
 if TYPE_CHECKING:
     from gradwire.workload.collectives.exchanges import fsdp

@@ -33,10 +33,10 @@ from gradwire.workload.collectives.common.base import (
     ExchangedIteration,
     ImportancePatterns,
     JobContext,
+    JobSetting,
     make_messages,
 )
 from gradwire.workload.collectives.common.buckets import count_pieces, cut_tensor
-from gradwire.workload.collectives.common.setting import JobSetting
 from gradwire.workload.csr import CsrLists, csr_lists, select_lists, starts_of
 from gradwire.workload.program import Ints, Messages, PacketImportance, Step
 from gradwire.workload.scheduling import LAYER

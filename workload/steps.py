@@ -1,4 +1,4 @@
-"""Two steps of a program merged into one."""
+"""Steps of a program: merged, extended by events, shifted to a later iteration, and compared."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ import numpy as np
 
 from gradwire.scenarios.arrays import Flags
 from gradwire.workload.csr import CsrLists, csr_lists, owners_of
-from gradwire.workload.program import Ints, Messages, PacketImportance, Step
+from gradwire.workload.program import FIRE, WAIT, Ints, Messages, PacketImportance, Step, StepSkip
+
+RISING_COLUMNS = ("iteration", "turn")
+"""Message columns that rise with the number of the iteration."""
+EVENT_COLUMNS, EVENT_LISTS = ("needs", "host", "station", "effort"), ("after", "posts")
 
 
 def merge_steps(one: Step, other: Step) -> tuple[Step, tuple[Ints, Ints]]:
@@ -25,11 +29,11 @@ def merge_steps(one: Step, other: Step) -> tuple[Step, tuple[Ints, Ints]]:
         np.where(second_events < m, n + second_events, len(one) + second_events),
     )
     columns: dict[str, Any] = {}
-    for name in ("needs", "host", "station", "effort"):
+    for name in EVENT_COLUMNS:
         column = columns[name] = np.empty(count, dtype=np.int64)
         for step, number in zip((one, other), numbers, strict=True):
             column[number] = getattr(step, name)
-    for name in ("after", "posts"):
+    for name in EVENT_LISTS:
         lists = [(number, getattr(step, name)) for step, number in zip((one, other), numbers, strict=True)]
         columns[name] = csr_lists([(number[owners_of(pairs)], number[pairs[1]]) for number, pairs in lists], count)
     messages = _joined(one.messages, other.messages)
@@ -79,3 +83,59 @@ def _contents(one: Step, other: Step) -> tuple[CsrLists, Flags]:
         (np.concatenate([first, first[-1] + begins[1:]]), np.concatenate([members, len(one.messages) + more])),
         np.concatenate([whole, more_whole]),
     )
+
+
+def shift_step(step: Step, jump: StepSkip) -> Step:
+    """Return the equal step `jump.steps` steps later."""
+    messages = replace(step.messages, **{name: getattr(step.messages, name) + jump.steps for name in RISING_COLUMNS})
+    courses = tuple(
+        course._replace(operations=_counted(course.operations, jump.events, course.operations[:, 2] + jump.steps))
+        for course in step.courses
+    )
+    return replace(step, messages=messages, courses=courses)
+
+
+def are_equal_steps(one: Step, first: int, other: Step, begin: int) -> bool:
+    """Return True if two steps differ only in what rises with their numbers. `first`, `begin`: their first events,
+    counted through the part."""
+    if len(one) != len(other) or len(one.messages) != len(other.messages) or len(one.courses) != len(other.courses):
+        return False
+    if one.begins is not None or other.begins is not None:
+        return False
+    same = all(np.array_equal(getattr(one, name), getattr(other, name)) for name in EVENT_COLUMNS)
+    for name in EVENT_LISTS:
+        same &= all(map(np.array_equal, getattr(one, name), getattr(other, name)))
+    for course, other_course in zip(one.courses, other.courses, strict=True):
+        rows, other_rows = _counted(course.operations, -first, None), _counted(other_course.operations, -begin, None)
+        same &= course.process == other_course.process and np.array_equal(rows[:, :2], other_rows[:, :2])
+    return bool(same and _messages_alike(one.messages, other.messages))
+
+
+def _messages_alike(one: Messages, other: Messages) -> bool:
+    for field in fields(Messages):
+        column, other_column = getattr(one, field.name), getattr(other, field.name)
+        if field.name in RISING_COLUMNS:
+            if len(column) and not (other_column - column == other_column[0] - column[0]).all():
+                return False
+        elif field.name == "important":
+            if not _importance_alike(column, other_column):
+                return False
+        elif not np.array_equal(column, other_column):
+            return False
+    return True
+
+
+def _importance_alike(one: PacketImportance, other: PacketImportance) -> bool:
+    if not np.array_equal(one.pattern, other.pattern):
+        return False
+    used = np.unique(one.pattern[one.pattern >= 0]).tolist()
+    return all(np.array_equal(one.patterns[which], other.patterns[which]) for which in used)
+
+
+def _counted(operations: Ints, events: int, iterations: Ints | None) -> Ints:
+    """Return a course's operations with shifted events, and new iterations."""
+    rows = operations.copy()
+    rows[np.isin(rows[:, 0], (FIRE, WAIT)), 1] += events
+    if iterations is not None:
+        rows[:, 2] = np.where(rows[:, 2] >= 0, iterations, rows[:, 2])
+    return rows
