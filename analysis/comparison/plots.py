@@ -133,16 +133,8 @@ def _iteration_dots(axes: Axes, row: int, result: Result, job: str, colour: str)
     _, chosen = steady_state(numbers)
     heights = row + 0.1 + 0.28 * numbers / max(int(numbers.max()), 1)
     for mask, face in ((chosen, colour), (~chosen, "none")):
-        axes.plot(
-            times[mask] / PS_PER_MS,
-            heights[mask],
-            "o",
-            markersize=3.5,
-            markerfacecolor=face,
-            markeredgecolor=colour,
-            markeredgewidth=0.7,
-            alpha=0.6,
-        )
+        look: Json = {"markerfacecolor": face, "markeredgecolor": colour, "markeredgewidth": 0.7, "alpha": 0.6}
+        axes.plot(times[mask] / PS_PER_MS, heights[mask], "o", markersize=3.5, **look)
 
 
 def _iteration_legend(shown: Sequence[Metrics]) -> list[Artist]:
@@ -192,9 +184,9 @@ def completion_time(runs: Sequence[Run]) -> Figure | None:
         axes.set_xlabel("completion time (ms)")
     for axes in panels[::PANELS_PER_ROW]:
         axes.set_ylabel("messages slower than x (%)")
-    figure.legend(
-        list(curves.values()), list(curves), loc="outside lower center", ncols=_columns(list(curves)), frameon=False
-    )
+    widest = max(map(len, curves))
+    columns = max(1, min(LEGEND_COLUMNS, len(curves), 120 // (widest + 10)))  # that fit the width
+    figure.legend(list(curves.values()), list(curves), loc="outside lower center", ncols=columns, frameon=False)
     return figure
 
 
@@ -204,7 +196,7 @@ def retransmissions(networks: Sequence[Metrics]) -> Figure | None:
     do not count by job: `networks` are from `whole_networks`."""
     names = headings(networks)
     shown_runs = [(metrics, name) for metrics, name in zip(networks, names, strict=True) if metrics.data_packets]
-    if not shown_runs or not any(max(m.dropped, 0) + m.retransmitted for m, _ in shown_runs):
+    if not any(max(m.dropped, 0) + m.retransmitted for m, _ in shown_runs):
         return None
     causes = [
         cause
@@ -278,12 +270,6 @@ def logarithmic(axes: Axes) -> None:
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=20))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
-
-
-def _columns(names: Sequence[str]) -> int:
-    """Return the number of legend columns that fit the width."""
-    widest = max(map(len, names), default=1)
-    return max(1, min(LEGEND_COLUMNS, len(names), 120 // (widest + 10)))
 
 
 def house_figure(panels: int, height: float, sharey: bool = False) -> tuple[Figure, list[Axes]]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from gradwire.analysis.metrics import DROPS, NO_TIMES, Metrics, Times
 from gradwire.result_store.result import KINDS
+from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.readable import change_text, count_text, share_text, time_text
 
 if TYPE_CHECKING:
@@ -114,17 +115,12 @@ def shown_entries(runs: Sequence[Sequence[Metrics]]) -> list[Metrics]:
 def whole_networks(runs: Sequence[Sequence[Metrics]]) -> list[Metrics]:
     """Return one entry per Result with the packets of all its jobs and traffic, and the counters of ports. The other
     figures are those of the Result's first job."""
-    return [
-        replace(
-            entries[0],
-            job=entries[0].job if len(entries) == 1 else "",
-            **{
-                name: sum(getattr(entry, name) for entry in entries)
-                for name in ("retransmitted", "sent_packets", "data_packets", "under_way")
-            },
-        )
-        for entries in runs
-    ]
+    counts = ("retransmitted", "sent_packets", "data_packets", "under_way")
+    whole = []
+    for entries in runs:
+        sums: Json = {name: sum(getattr(entry, name) for entry in entries) for name in counts}
+        whole.append(replace(entries[0], job=entries[0].job if len(entries) == 1 else "", **sums))
+    return whole
 
 
 def job_rows(metrics_list: Sequence[Metrics]) -> list[TableRow]:
@@ -273,12 +269,10 @@ def markdown_rows(names: Sequence[str], rows: Sequence[TableRow]) -> str:
 def html_table(title: str, names: Sequence[str], rows: Sequence[TableRow], corner: str = "") -> str:
     """Return a table of runs, called `names`, as HTML for notebooks and pages. `corner` : heading of the labels."""
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in (corner, *names))
-    lines = "".join(
-        f"<tr><td>{escape(row.label).replace('  ', '&nbsp; ')}</td>"
-        + "".join(f'<td style="text-align: right">{escape(cell)}</td>' for cell in row.cells)
-        + "</tr>"
-        for row in rows
-    )
+    lines = ""
+    for row in rows:
+        cells = "".join(f'<td style="text-align: right">{escape(cell)}</td>' for cell in row.cells)
+        lines += f"<tr><td>{escape(row.label).replace('  ', '&nbsp; ')}</td>{cells}</tr>"
     caption = f"<caption>{escape(title)}</caption>" if title else ""
     return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
 

@@ -136,7 +136,7 @@ def _packets(axes: Axes, agreement: Agreement) -> None:
             hatch: Json = {} if style == "-" else {"hatch": "///", "edgecolor": "white"}
             axes.barh(at, value, 0.36, color=colour, linewidth=0, **hatch)
             write_beside(axes, f"{value:,}", value, at, fontsize=8, color=GREY)
-    words = {**CAUSES, "marks": "congestion marks"}
+    words = {**{cause: label for cause, (label, _) in CAUSES.items()}, "marks": "congestion marks"}
     axes.set_yticks(range(len(shown)), [words[counter].replace(": ", ":\n") for counter in shown], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlim(0, max(1, 1.25 * highest))

@@ -63,30 +63,22 @@ def grids(found: JsonView, most: int | None) -> list[Grid]:
             tables.append(Grid(f"{words}{_of(shown, entries, 'the longest')}", head, rows))
     if found["drops"]:
         head = ["cause", "queue", "of", "tag", "packets"]
-        rows = [
-            [
-                entry["cause"].replace("_", " "),
-                str(entry["priority"]),
-                "TCP" if entry["data"] is None else "data" if entry["data"] else "control",
-                "important" if entry["important"] else "droppable",
-                count_text(entry["packets"]),
-            ]
-            for entry in found["drops"]
-        ]
+        rows = []
+        for entry in found["drops"]:
+            of = "TCP" if entry["data"] is None else "data" if entry["data"] else "control"
+            tag = "important" if entry["important"] else "droppable"
+            cause = entry["cause"].replace("_", " ")
+            rows.append([cause, str(entry["priority"]), of, tag, count_text(entry["packets"])])
         tables.append(Grid("packets lost", head, rows))
     touched = [entry for entry in found["layers"] if any(entry[name] for name in ("lost", "marked", "trimmed"))]
     shown = touched if most is None else touched[:MOST_LAYERS]
     if shown:
         head = ["layer", "queue", "packets", "lost", "marked", "trimmed"]
-        rows = [
-            [
-                "-" if entry["layer"] < 0 else str(entry["layer"]),
-                str(entry["priority"]),
-                count_text(entry["packets"]),
-                *(_count_and_part(entry, name) for name in ("lost", "marked", "trimmed")),
-            ]
-            for entry in shown
-        ]
+        rows = []
+        for entry in shown:
+            layer = "-" if entry["layer"] < 0 else str(entry["layer"])
+            counts = [_count_and_part(entry, name) for name in ("lost", "marked", "trimmed")]
+            rows.append([layer, str(entry["priority"]), count_text(entry["packets"]), *counts])
         tables.append(Grid(f"data packets by layer{_of(shown, touched, 'the first')}", head, rows))
     return tables
 

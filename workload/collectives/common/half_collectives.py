@@ -98,14 +98,10 @@ def _side_by_side(plan: Transfers, group: int, replicas: int) -> Transfers:
     """Repeat `plan` in every group, stage by stage, with each segment cut into as many parts as there are groups."""
     import numpy as np
 
-    from gradwire.workload.collectives.common.transfer_schedule import Transfers
+    from gradwire.workload.collectives.common.transfer_schedule import group_transfers
 
-    columns = {name: np.repeat(getattr(plan, name), replicas) for name in _COLUMNS}
-    for name in ("src", "dst"):
-        columns[name] += np.tile(group * np.arange(replicas), len(plan))
-    for name in ("first", "count"):
-        columns[name] *= replicas
-    return Transfers(**columns, segments=plan.segments * replicas)
+    plan = group_transfers(plan, np.arange(group * replicas).reshape(replicas, group))
+    return replace(plan, first=plan.first * replicas, count=plan.count * replicas, segments=plan.segments * replicas)
 
 
 def _summed(scatter: Transfers, gather: Transfers, algorithm: Algorithm, group: int, replicas: int) -> Transfers:
