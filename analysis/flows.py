@@ -94,6 +94,7 @@ class FlowTimes:
         }
 
 
+ALL_SIZES = 0, 2**63
 SIZE_RANGES = tuple(zip((0, *SIZE_EDGES), (*SIZE_EDGES, None), strict=True))
 """(above, up to) of every range of sizes, bytes."""
 
@@ -149,30 +150,24 @@ def flow_blocks(
             times = flow_times(result, entry.job)
             if times:
                 runs_by_traffic.setdefault(entry.job, []).append((entry, times))
-    return [
-        (
-            _named(traffic, [entry for entry, _ in runs]),
-            headings([entry for entry, _ in runs]),
-            _lines([times for _, times in runs]),
-        )
-        for traffic, runs in runs_by_traffic.items()
-    ]
+    blocks = []
+    for traffic, runs in runs_by_traffic.items():
+        entries, times_of_runs = zip(*runs, strict=True)
+        words = {entry.window.words for entry in entries}
+        title = f"{traffic} {next(iter(words))}".strip() if len(words) == 1 else traffic
+        blocks.append((title, headings(entries), _lines(times_of_runs)))
+    return blocks
 
 
-def _named(traffic: str, entries: Sequence[Metrics]) -> str:
-    words = {entry.window.words for entry in entries}
-    return f"{traffic} {next(iter(words))}".strip() if len(words) == 1 else traffic
-
-
-def _lines(runs: Sequence[list[FlowTimes]]) -> list[TableRow]:
+def _lines(runs: Sequence[Sequence[FlowTimes]]) -> list[TableRow]:
     """Return all figures of all flows, and the most telling ones of each range of sizes."""
     lines: list[TableRow] = []
-    ranges = sorted({(entry.above, entry.up_to or 2**63) for times in runs for entry in times}, key=_overall_first)
-    for above, up_to in ranges:
+    ranges = {(entry.above, entry.up_to or 2**63) for times in runs for entry in times}
+    for above, up_to in sorted(ranges, key=lambda bounds: (bounds != ALL_SIZES, bounds[0])):
         cells = [next((t for t in times if (t.above, t.up_to or 2**63) == (above, up_to)), None) for times in runs]
         label = next(cell.label for cell in cells if cell)
         lines.append(TableRow(label, [count_text(cell.count) if cell else "-" for cell in cells], True))
-        wanted = ("mean", "p50", "p99", "p999") if (above, up_to) == (0, 2**63) else ("mean", "p99")
+        wanted = ("mean", "p50", "p99", "p999") if (above, up_to) == ALL_SIZES else ("mean", "p99")
         for what in ("completion", "slowdown"):
             for quantile in _supported(cells, wanted):
                 words = f"  {what}, {quantile.replace('p999', 'p99.9')}"
@@ -189,10 +184,6 @@ def _supported(cells: Sequence[FlowTimes | None], wanted: Sequence[str]) -> list
     delivered = [cell for cell in cells if cell and cell.count]
     available = [name for name in wanted if all(getattr(cell.completion, name) is not None for cell in delivered)]
     return available if len(available) == len(wanted) else [*available, "max"]
-
-
-def _overall_first(bounds: tuple[int, int]) -> tuple[bool, int]:
-    return bounds != (0, 2**63), bounds[0]
 
 
 def _cell(times: FlowTimes | None, what: str, quantile: str) -> str:

@@ -59,7 +59,7 @@ def bundles(result: Result) -> list[Bundle]:
         return []
     ports = dict(zip(result.ports["port"].to_pylist(), result.ports["bytes"].to_pylist(), strict=True))
     delivered = Delivered.of(result)
-    edge = _edges(delivered, ports)
+    edge = {a: b for a, b in (port.split("->") for port in ports) if a in delivered.hosts}  # switch of every host
     lost, useful = _lost(result, delivered, edge), _useful(result, delivered)
     counts: dict[str, list[int]] = {}
     for pair, (src, dst) in enumerate(delivered.ends):
@@ -116,7 +116,6 @@ class Delivered:
 
 
 def _summed(group: Ints, groups: int, values: AnyInts) -> Ints:
-    """Return the sums of values by group."""
     sums = np.zeros(groups, dtype=np.int64)
     np.add.at(sums, group, values)
     return sums
@@ -127,12 +126,6 @@ def busiest_upstream(result: Result) -> Bundle | None:
     upstream = [bundle for bundle in bundles(result) if bundle.upstream]
     between = [bundle for bundle in upstream if "*" in bundle.name]
     return next(iter(between or upstream), None)
-
-
-def _edges(delivered: Delivered, ports: Json) -> dict[str, str]:
-    """Return the edge switch of every host that sends or receives messages."""
-    ends = (port.split("->") for port in ports)
-    return {a: b for a, b in ends if a in delivered.hosts}
 
 
 def _way(src: str, dst: str, edge: dict[str, str]) -> Iterator[tuple[int, str]]:
@@ -154,11 +147,8 @@ def _lost(result: Result, delivered: Delivered, edge: dict[str, str]) -> Ints:
         keys = (pair * len(ports) + port) * len(causes) + cause
         keys = keys[(to_numpy(part["packet"]) >= 0) & (pair >= 0)]
         for key, count in zip(*(column.tolist() for column in np.unique(keys, return_counts=True)), strict=True):
-            pair_index, port_index, cause_index = (
-                key // len(causes) // len(ports),
-                key // len(causes) % len(ports),
-                key % len(causes),
-            )
+            rest, cause_index = divmod(key, len(causes))
+            pair_index, port_index = divmod(rest, len(ports))
             src, dst = delivered.ends[pair_index]
             stage = _stage(ports[port_index], src, dst, edge) + (causes[cause_index] in LINK_CAUSES)
             if stage < 4:

@@ -35,7 +35,7 @@ from gradwire.analysis.measurement_window import (
 from gradwire.result_store.arrow import to_numpy
 from gradwire.result_store.lazy_table import dictionary_encoded
 from gradwire.result_store.result import Result
-from gradwire.scenarios.arrays import Ints
+from gradwire.scenarios.arrays import AnyInts, Floats, Ints
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.loss import allowed_loss_per_message
 from gradwire.scenarios.readable import share_text, time_text
@@ -51,6 +51,9 @@ DROPS: Mapping[str, str] = {
 }
 """Causes of drops: columns of the table of ports, and their labels."""
 
+
+MANY_POINTS = 2000
+"""Points of the tail of a distribution in a plot."""
 
 MIN_FOR_P99 = 100
 """Least number of values for a p99: with fewer, no value lies above it."""
@@ -186,15 +189,12 @@ class Metrics:
 
 def measure(result: Result) -> list[Metrics]:
     """Return the metrics of every job of a Result, in order of appearance; one without a job if it is empty."""
-    names = [text for table in ("iterations", "messages") for text in _occurring(result, table, "job")]
-    return [_measure_job(result, job) for job in dict.fromkeys(names)] or [_measure_job(result, "")]
-
-
-def _occurring(result: Result, table: str, column: str) -> list[str]:
-    """Return the texts of a column in order of appearance."""
-    codes, texts = dictionary_encoded(result.select(table, column)[column])
-    unique, first = np.unique(codes, return_index=True)
-    return [texts[code] for code in unique[np.argsort(first)].tolist()]
+    names: list[str] = []
+    for table in ("iterations", "messages"):
+        codes, texts = dictionary_encoded(result.select(table, "job")["job"])
+        unique, first = np.unique(codes, return_index=True)
+        names += [texts[code] for code in unique[np.argsort(first)].tolist()]
+    return [_measure_job(result, job) for job in dict.fromkeys(names) or [""]]
 
 
 def ran_on(result: Result) -> tuple[str, ...]:
@@ -246,11 +246,7 @@ def _measure_job(result: Result, job: str) -> Metrics:
             **{kind: distribution_of(values) for kind, values in completion.items()},
         },
         under_way=counted["under_way"],
-        **{column: at_ports(column) for column in DROPS},
-        marks=at_ports("marks"),
-        control_marks=at_ports("control_marks"),
-        trimmed=at_ports("trimmed"),
-        pauses=at_ports("pauses"),
+        **{column: at_ports(column) for column in (*DROPS, "marks", "control_marks", "trimmed", "pauses")},
         retransmitted=counted["retransmitted"],
         sent_packets=counted["sent_packets"],
         data_packets=counted["packets"],
@@ -311,14 +307,8 @@ def _loss(result: Result, job: str) -> Loss:
         most = np.flatnonzero(used == used.max())
         row = int(most[np.argmax(share[most])])
         if (float(used[row]), float(share[row])) > worst[:2]:
-            worst = (
-                float(used[row]),
-                float(share[row]),
-                int(number[row]),
-                int(lost[row]),
-                int(allowed[row]),
-                int(size[row]),
-            )
+            counts = (int(column[row]) for column in (number, lost, allowed, size))
+            worst = (float(used[row]), float(share[row]), *counts)  # type: ignore[assignment]
     _, share_lost, message, lost_bytes, allowed_bytes, nbytes = worst
     return Loss(
         message, lost_bytes, allowed_bytes, nbytes, share_lost, total, total / everything if everything else 0.0
@@ -331,3 +321,15 @@ def distribution_of(values: Ints) -> Times:
         return Times(0, 0.0, 0, None, 0)
     high = percentile(values, 0.99) if len(values) >= MIN_FOR_P99 else None
     return Times(len(values), float(values.mean()), percentile(values, 0.5), high, int(values.max()))
+
+
+NO_TIMES = distribution_of(np.zeros(0, dtype=np.int64))
+
+
+def tail(values: AnyInts, most: int = MANY_POINTS) -> tuple[AnyInts, Floats]:
+    """Return (values that occur, percentage of all values as large or larger). At most about `most` points, evenly
+    spread on a logarithmic scale of the percentage."""
+    unique, counts = np.unique(values, return_counts=True)
+    more = len(values) - np.cumsum(counts) + counts
+    chosen = np.unique(np.searchsorted(-more, -np.geomspace(more[0], 1, most)).clip(0, len(unique) - 1))
+    return unique[chosen], 100 * more[chosen] / len(values)

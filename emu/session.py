@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from gradwire.emu.testbed import ChosenPlan
     from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.traces.trace import Trace
-    from gradwire.workload.resolved import Resolved
+    from gradwire.workload.resolve import Resolved
 
 SEEDS_APART = 1_000_003
 

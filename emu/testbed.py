@@ -50,7 +50,7 @@ from gradwire.emu.virtual_time.machine_clock import ClockStoppedError
 from gradwire.emu.virtual_time.virtual_machine import kernel_or_error
 from gradwire.scenarios.inner_units import Bytes, Ns
 from gradwire.scenarios.interrupt import DeferredInterrupt
-from gradwire.workload.resolved import Resolved
+from gradwire.workload.resolve import Resolved
 
 if TYPE_CHECKING:
     from gradwire.result_store.result import Result

@@ -24,8 +24,7 @@ from gradwire.sim.engine.memory.parameters import BoundTransport, check_settings
 from gradwire.sim.faults import Faults
 from gradwire.sim.telemetry import find_ports
 from gradwire.topology import Network
-from gradwire.topology.base_rtt import RoundTrips
-from gradwire.topology.extent import MAX_NODES, NetworkSize, network_size
+from gradwire.topology.base_rtt import MAX_NODES, NetworkSize, RoundTrips, network_size
 from gradwire.topology.routing import Routing, build_routing
 from gradwire.workload.prerequisites import Prerequisites, find_prerequisites
 

@@ -31,7 +31,8 @@ from gradwire.sim.wait_reasons import describe_waiting_workers
 from gradwire.topology import Network
 from gradwire.topology.routing import Routing, build_routing
 from gradwire.traces.trace import resolve_trace
-from gradwire.workload.resolve import make_jobs, make_traffic
+from gradwire.workload.prerequisites import make_jobs
+from gradwire.workload.resolve import make_traffic
 
 if TYPE_CHECKING:
     from pathlib import Path

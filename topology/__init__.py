@@ -14,57 +14,34 @@ from gradwire.scenarios.lazily import lazy_getattr
 from gradwire.scenarios.loading.user_code_errors import asked
 
 if TYPE_CHECKING:
-    from gradwire.topology.cables import Cable, LinkSpec, Override
-    from gradwire.topology.kinds.dragonfly import dragonfly
-    from gradwire.topology.kinds.dumbbell import dumbbell
-    from gradwire.topology.kinds.fat_tree import fat_tree
-    from gradwire.topology.kinds.graph_files import from_networkx, read_graph
-    from gradwire.topology.kinds.hpcc_files import read_hpcc
-    from gradwire.topology.kinds.leaf_spine import leaf_spine
-    from gradwire.topology.kinds.rail import rail
-    from gradwire.topology.kinds.star import star
-    from gradwire.topology.kinds.torus import torus
-    from gradwire.topology.multi_nic_hosts import HostCards
-    from gradwire.topology.network import HOST, SWITCH, Network, assemble
-
-__all__ = [
-    "HOST",
-    "SWITCH",
-    "Cable",
-    "HostCards",
-    "LinkSpec",
-    "Network",
-    "Override",
-    "assemble",
-    "build_network",
-    "dragonfly",
-    "dumbbell",
-    "fat_tree",
-    "from_networkx",
-    "leaf_spine",
-    "network_of",
-    "rail",
-    "read_graph",
-    "read_hpcc",
-    "star",
-    "torus",
-]
+    from gradwire.topology.cables import Cable as Cable
+    from gradwire.topology.cables import LinkSpec as LinkSpec
+    from gradwire.topology.cables import Override as Override
+    from gradwire.topology.kinds.dragonfly import dragonfly as dragonfly
+    from gradwire.topology.kinds.dumbbell import dumbbell as dumbbell
+    from gradwire.topology.kinds.fat_tree import fat_tree as fat_tree
+    from gradwire.topology.kinds.graph import from_networkx as from_networkx
+    from gradwire.topology.kinds.graph import read_graph as read_graph
+    from gradwire.topology.kinds.hpcc import read_hpcc as read_hpcc
+    from gradwire.topology.kinds.leaf_spine import leaf_spine as leaf_spine
+    from gradwire.topology.kinds.rail import rail as rail
+    from gradwire.topology.kinds.star import star as star
+    from gradwire.topology.kinds.torus import torus as torus
+    from gradwire.topology.multi_nic_hosts import HostCards as HostCards
+    from gradwire.topology.network import HOST as HOST
+    from gradwire.topology.network import SWITCH as SWITCH
+    from gradwire.topology.network import Network as Network
+    from gradwire.topology.network import assemble as assemble
 
 __getattr__ = lazy_getattr(
     __name__,
     {
         "cables": ("Cable", "LinkSpec", "Override"),
         "multi_nic_hosts": ("HostCards",),
-        "kinds.graph_files": ("from_networkx", "read_graph"),
-        "kinds.hpcc_files": ("read_hpcc",),
+        "kinds.graph": ("from_networkx", "read_graph"),
+        "kinds.hpcc": ("read_hpcc",),
         "network": ("HOST", "SWITCH", "Network", "assemble"),
-        "kinds.dragonfly": ("dragonfly",),
-        "kinds.dumbbell": ("dumbbell",),
-        "kinds.fat_tree": ("fat_tree",),
-        "kinds.leaf_spine": ("leaf_spine",),
-        "kinds.rail": ("rail",),
-        "kinds.star": ("star",),
-        "kinds.torus": ("torus",),
+        **{f"kinds.{kind}": (kind,) for kind in "dragonfly dumbbell fat_tree leaf_spine rail star torus".split()},
     },
 )
 
@@ -101,7 +78,7 @@ def build_network(topology: Any, link: Any, overrides: Iterable[Any] = ()) -> Ne
         Override((entry.between[0], entry.between[1]), entry.rate, entry.latency, entry.loss) for entry in overrides
     ]
     if hasattr(topology, "is_directed"):  # a networkx graph, recognised without importing networkx
-        from gradwire.topology.kinds.graph_files import from_networkx
+        from gradwire.topology.kinds.graph import from_networkx
 
         return from_networkx(topology, spec, overrides=changes)
     with asked(topology, "network", "topology"):

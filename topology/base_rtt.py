@@ -1,5 +1,7 @@
 """Base round trips: the time of a full packet and its answer between two hosts on an unloaded network.
 
+`network_size` sums them up for `gradwire check`.
+
 Packets are stored and forwarded: every link adds the transmission time and then the cable's latency. Of several
 equal-cost paths the slowest counts, separately for each direction, because a transport's queue-free time must not be
 less than the time of a packet that meets no queue. So a base round trip depends on a pair of hosts, its own paths and
@@ -8,6 +10,8 @@ the packet sizes of one transport, not on cables that the pair never uses.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -16,7 +20,10 @@ from gradwire.scenarios.arrays import AnyInts, Flags, Ints
 from gradwire.scenarios.inner_units import Bps, Bytes, Ps
 from gradwire.scenarios.wire import crossing_ps, ps_per_byte
 from gradwire.topology import Network
-from gradwire.topology.routing import Routing
+from gradwire.topology.routing import Routing, build_routing
+
+MAX_NODES = 2000
+"""Number of network cards beyond which round trips are not computed, to keep a check quick (our choice)."""
 
 SLOWEST = Bytes(-1)
 """Stands for a packet size to ask for the speed of the slowest link instead of the time."""
@@ -103,17 +110,9 @@ class RoundTrips:
         known = self._columns.get((edge, size))
         if known is not None:
             return known
-        network, routing = self.network, self.routing
+        network = self.network
         here = np.zeros(network.switch_count, dtype=np.int64)
-        groups, hops = routing.groups_towards(edge), routing.distance(np.arange(network.switch_count), edge)
-        for level in range(1, int(hops.max()) + 1):
-            switches = np.flatnonzero((hops == level) & (groups >= 0))
-            if not len(switches):
-                continue
-            first = routing.group_first[groups[switches]]
-            counts = routing.group_first[groups[switches] + 1] - first
-            starts = np.cumsum(counts) - counts
-            links = routing.group_links[np.repeat(first - starts, counts) + np.arange(counts.sum())]
+        for switches, links, starts in self.routing.walk_towards(edge):
             beyond = here[network.link_dst[links] - network.host_count]
             if size == SLOWEST:
                 far = np.maximum(ps_per_byte(network.link_rate[links]), beyond)
@@ -122,3 +121,51 @@ class RoundTrips:
             here[switches] = np.maximum.reduceat(far, starts)
         self._columns[edge, size] = here
         return here
+
+
+@dataclass(frozen=True)
+class NetworkSize:
+    """Counts of a network's parts. `round_trips`: the shortest and longest between two hosts, in picoseconds, or
+    None."""
+
+    hosts: int
+    cards: int
+    switches: int
+    cables: int
+    round_trips: tuple[int, int] | None
+
+
+def network_size(network: Network, frames: Iterable[tuple[Bytes, Bytes]]) -> NetworkSize:
+    """Return the extent of a network. `frames`: wire bytes of a full packet and of its answer, for every transport."""
+    cards = network.host_count
+    trips = None
+    sizes = set(frames)
+    if sizes and cards <= MAX_NODES and len(network.cards.hosts) > 1:
+        trips = _round_trips(network, sizes)
+    return NetworkSize(len(network.cards.hosts), cards, network.switch_count, network.link_count // 2, trips)
+
+
+def _round_trips(network: Network, frames: Iterable[tuple[Bytes, Bytes]]) -> tuple[int, int]:
+    """Return the shortest and longest round trip over all pairs of cards that exchange messages. Those are cards of the
+    same number at two hosts; for accelerators, the scale-up ports of one machine, and the other cards of different
+    machines."""
+    trips = RoundTrips(network, build_routing(network))
+    cards = network.cards
+    first, counts = cards.first[:-1], cards.counts
+    host = np.repeat(np.arange(len(first)), counts)
+    number = np.arange(network.host_count) - np.repeat(first, counts)
+    machine = host if cards.machines is None else cards.machines[host]
+    inside = np.zeros(len(host), dtype=np.bool_) if cards.machines is None else number == counts[host] - 1
+    island = inside if cards.islands is None else np.where(inside, -1, cards.islands)
+    low, high = [], []
+    for out, back in frames:
+        for card in trips.unlike():
+            peers = (host != host[card]) & (inside == inside[card]) & ((machine == machine[card]) == inside[card])
+            if cards.machines is None:
+                peers &= number == number[card]
+            others = np.flatnonzero(peers & (island == island[card]))
+            if len(others):
+                times = trips.times(card, others, out, back)
+                low.append(int(times.min()))
+                high.append(int(times.max()))
+    return min(low), max(high)

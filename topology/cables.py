@@ -7,12 +7,12 @@ beside the tables of a scenario.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from gradwire.scenarios.errors import Mistake, ScenarioError
 
-if TYPE_CHECKING:
-    from gradwire.topology.network import Network
+MAX_LISTED = 8
+"""Number of names or mistakes listed in a message before "and N more" (our choice)."""
 
 
 class Cable(NamedTuple):
@@ -52,8 +52,8 @@ class Override(NamedTuple):
 
 
 def override_cables(
-    names: Sequence[str], hosts: int, cables: list[Cable], overrides: Iterable[Override]
-) -> tuple[list[Cable], list[Mistake]]:
+    names: Sequence[str], hosts: int, cables: Sequence[Cable], overrides: Iterable[Override]
+) -> tuple[Sequence[Cable], list[Mistake]]:
     """Apply overrides to cables; return the cables and one Mistake for every override that matches none. The first
     `hosts` names are hosts. A host with several network cards may be named as a whole or by card."""
     overrides = list(overrides)
@@ -81,8 +81,7 @@ def override_cables(
         if pair not in cables_by_ends:
             ends = " - ".join(override.between)
             mistakes.append(Mistake(where, "unknown link", ends, "two adjacent nodes"))
-        changes = {key: value for key, value in override._asdict().items() if key in LinkSpec._fields}
-        changes = {key: value for key, value in changes.items() if value is not None}
+        changes = {key: value for key in LinkSpec._fields if (value := getattr(override, key)) is not None}
         for index in cables_by_ends.get(pair, ()):
             cables[index] = cables[index]._replace(**changes)
     return cables, mistakes
@@ -104,21 +103,6 @@ def cables_of(hosts: int, cables: Sequence[Cable]) -> list[list[int]]:
 def card_name(host: str, number: int) -> str:
     """Return the name of card `number` of a host with several cards."""
     return f"{host}.nic{number}"
-
-
-def checked_network(
-    hosts: list[str],
-    switches: list[str],
-    cables: list[Cable],
-    overrides: Iterable[Override],
-    title: str,
-    order: Sequence[int],
-) -> Network:
-    """Build the checked Network of a generator's nodes and cables, with `overrides` applied."""
-    from gradwire.topology.network import assemble
-
-    cables, mistakes = override_cables(hosts + switches, len(hosts), cables, overrides)
-    return assemble(hosts, switches, cables, title=title, order=order, mistakes=mistakes)
 
 
 def numbered(prefix: str, count: int) -> list[str]:

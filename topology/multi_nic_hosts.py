@@ -106,19 +106,11 @@ class HostCards:
             inside = self.machines[src] == self.machines[dst]
             ups = [self.first[hosts + 1] - 1 for hosts in (src, dst)]
             ends = [np.where(inside, up, card) for up, card in zip(ups, ends, strict=True)]
-        if self.islands is not None:
-            self._refuse_apart(src, dst, self.islands[ends[0]] != self.islands[ends[1]])
+        if self.islands is not None and (apart := self.islands[ends[0]] != self.islands[ends[1]]).any():
+            one, other = (self.hosts[int(hosts[apart][0])] for hosts in (src, dst))
+            what = f"{one} sends to {other}, but their rails are not connected"
+            raise ScenarioError(what, "topology", "spines, or an exchange within rails, such as hierarchical")
         return ends[0], ends[1]
-
-    def _refuse_apart(self, src: NDArray[Any], dst: NDArray[Any], apart: NDArray[np.bool_]) -> None:
-        """Raise ScenarioError if some pairs of hosts are not connected (`apart`)."""
-        if apart.any():
-            pair = [int(np.broadcast_to(hosts, apart.shape)[apart][0]) for hosts in (src, dst)]
-            raise ScenarioError(
-                f"{self.hosts[pair[0]]} sends to {self.hosts[pair[1]]}, but their rails are not connected",
-                "topology",
-                "spines, or an exchange within rails, such as hierarchical",
-            )
 
 
 def split_hosts(

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.scenarios.errors import Mistake
-from gradwire.topology.cables import Cable, refuse_network
+from gradwire.topology.cables import MAX_LISTED, Cable, Override, override_cables, refuse_network
 from gradwire.topology.multi_nic_hosts import HostCards, split_hosts
 
 if TYPE_CHECKING:
@@ -37,8 +37,6 @@ SWITCH = "switch"
 LARGEST_COST = 64
 """Largest cost of a cable in routing (our choice: the search keeps as many steps)."""
 
-MAX_LISTED = 8
-"""Number of names listed in a message before "and N more" (our choice)."""
 LONGEST_NAME, SHOWN_OF_NAME = 100, 20
 """Characters; our choice."""
 
@@ -173,6 +171,7 @@ def assemble(
     title: str,
     where: str = "topology",
     order: Sequence[int] | None = None,
+    overrides: Iterable[Override] = (),
     mistakes: Iterable[Mistake] = (),
     machines: NDArray[np.int64] | None = None,
 ) -> Network:
@@ -183,6 +182,7 @@ def assemble(
     hosts, switches : node names; ids count through hosts, then switches.
     cables : between those ids. A host with several becomes several nodes, one per network card.
     order : locality order of all nodes, by default a breadth-first walk.
+    overrides : properties of single cables.
     mistakes : errors that the caller found already, reported together with those found here.
     machines : if hosts are accelerators, the machine of each; the last cable of each is then its scale-up port, and the
         scale-up ports may be separate from the rest.
@@ -193,7 +193,8 @@ def assemble(
         With all errors: duplicate names, host-host cables, hosts without links, loops, rates that are not positive,
         negative latencies, losses outside [0, 1), costs outside 1 to LARGEST_COST, parts that are not connected.
     """
-    refuse_network([*mistakes, *_check((*hosts, *switches), len(hosts), cables, where)])
+    cables, unfit = override_cables((*hosts, *switches), len(hosts), cables, overrides)
+    refuse_network([*mistakes, *unfit, *_check((*hosts, *switches), len(hosts), cables, where)])
     cards, grouped, cables, order = split_hosts(hosts, cables, order)
     if grouped is not None and machines is not None:
         for host, last in enumerate((grouped.first[1:] - 1).tolist()):
@@ -206,22 +207,19 @@ def assemble(
         refuse_network([*_check_names(names, where), *_check_rails(names, grouped, cables, where)])
     if order is None:
         order = walk_order(len(names), len(cards), cables)
-    src = np.empty(2 * len(cables), dtype=np.int32)
-    dst = np.empty_like(src)
-    src[0::2] = dst[1::2] = [cable.a for cable in cables]
-    dst[0::2] = src[1::2] = [cable.b for cable in cables]
-    costs = np.repeat(np.array([cable.cost for cable in cables], dtype=np.int32), 2)
+    ends = np.array([(cable.a, cable.b) for cable in cables], dtype=np.int32)
+    rate, latency, loss, cost = zip(*(cable[2:] for cable in cables), strict=True)
     return Network(
         names=names,
         host_count=len(cards),
-        link_src=src,
-        link_dst=dst,
-        link_rate=np.repeat(np.array([cable.rate for cable in cables], dtype=np.int64), 2),
-        link_latency=np.repeat(np.array([cable.latency for cable in cables], dtype=np.int64), 2),
-        link_loss=np.repeat(np.array([cable.loss for cable in cables], dtype=np.float64), 2),
+        link_src=ends.ravel(),
+        link_dst=ends[:, ::-1].ravel(),
+        link_rate=np.repeat(np.array(rate, dtype=np.int64), 2),
+        link_latency=np.repeat(np.array(latency, dtype=np.int64), 2),
+        link_loss=np.repeat(np.array(loss, dtype=np.float64), 2),
         order=np.array(order, dtype=np.int32),
         title=title,
-        link_cost=costs if (costs != 1).any() else None,
+        link_cost=None if set(cost) == {1} else np.repeat(np.array(cost, dtype=np.int32), 2),
         grouped=grouped,
     )
 
@@ -271,7 +269,11 @@ def _check(names: tuple[str, ...], host_count: int, cables: Sequence[Cable], whe
         links[cable.a] += 1
         links[cable.b] += 1
         mistakes += _check_cable(names, host_count, cable, where)
-    mistakes += _check_hosts(names, links[:host_count], where)
+    mistakes += [
+        Mistake(f"{where}.{name}", "the host cannot be reached: it has no link", expected="one link")
+        for name, count in zip(names[:host_count], links, strict=False)
+        if count == 0
+    ]
     mistakes += _check_connected(names, links, cables, where)
     return mistakes
 
@@ -291,14 +293,6 @@ def _check_names(names: tuple[str, ...], where: str) -> list[Mistake]:
         elif "->" in name:
             mistakes.append(Mistake(where, 'a node\'s name contains "->", as port names do', name, "another name"))
     return mistakes
-
-
-def _check_hosts(names: tuple[str, ...], links: list[int], where: str) -> list[Mistake]:
-    return [
-        Mistake(f"{where}.{names[host]}", "the host cannot be reached: it has no link", expected="one link")
-        for host, count in enumerate(links)
-        if count == 0
-    ]
 
 
 def _check_cable(names: tuple[str, ...], host_count: int, cable: Cable, where: str) -> list[Mistake]:

@@ -95,9 +95,8 @@ def _by_rule(
     colocated = job.exchange.shares_hosts
     dedicated = 0 if colocated else job.servers
     if colocated and job.servers > job.workers:
-        mistakes.append(
-            Mistake(f"job[{number}].servers", "more co-located servers than workers", job.servers, f"{job.workers}")
-        )
+        what = "more co-located servers than workers"
+        mistakes.append(Mistake(f"job[{number}].servers", what, job.servers, f"{job.workers}"))
     workers = tuple(free[: job.workers])
     servers = _servers(network, free[job.workers :], dedicated)
     if len(workers) < job.workers or len(servers) < dedicated:

@@ -15,7 +15,6 @@ Recorded per worker and iteration:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -27,7 +26,6 @@ from gradwire.topology import HostCards
 from gradwire.topology.placement import HostAssignment
 from gradwire.traces.trace import Trace
 from gradwire.workload.collectives.common.base import Exchange, JobContext
-from gradwire.workload.collectives.common.merged_steps import add_events
 from gradwire.workload.collectives.common.model_parallel import SplitModel
 from gradwire.workload.loss_bounds import JobLossBounds
 from gradwire.workload.program import (
@@ -43,6 +41,7 @@ from gradwire.workload.program import (
 )
 from gradwire.workload.replay import Replay, Timetable
 from gradwire.workload.scheduling import LAYER, scheduling_of
+from gradwire.workload.steps import add_events
 from gradwire.workload.worker_schedule import GateHistory, WorkerOperations
 
 if TYPE_CHECKING:
@@ -69,29 +68,49 @@ class Job:
     """number of its first iteration"""
 
     @classmethod
-    def of(
-        cls, table: Any, trace: Trace, places: HostAssignment, cards: HostCards, *, number: int = 0, seed: int,
-        payload: int, transport: int = 0, source: int = 0, where: str = "job", sums: bool = False,
-    ) -> Job:  # fmt: skip
-        """Return a job. `number`: of the table in the program. `payload`: data bytes of a full packet. `sums`: True if
-        switches can sum packets.
+    def in_scenario(
+        cls,
+        scenario: Scenario,
+        table: Any,
+        trace: Trace,
+        places: HostAssignment,
+        cards: HostCards,
+        *,
+        number: int = 0,
+        source: int = 0,
+        where: str = "job",
+    ) -> Job:
+        """Return the job of a table with the settings of its scenario. `number`: of the table in the program.
 
         Raises ScenarioError if the trace has no iteration of the selected phase.
         """
+        from gradwire.traces.tagging import Tagger, layer_priorities  # only an exchange needs tagging
+
+        seed, tagging = scenario.seed, table.tagging
         replay = Replay(table, trace, seed, where)
-        context = job_context(replay, places, cards, number, payload, where, sums)
+        priorities = [0] * len(trace.tensors)
+        if tagging.layer_priority:
+            priorities = [int(value) for value in layer_priorities(trace, tagging.priorities)]
+        context = JobContext(
+            number=number,
+            table=table,
+            trace=trace,
+            workers=places.workers,
+            servers=places.servers,
+            cards=cards,
+            priorities=priorities,
+            captured=replay.captured,
+            ready_order=replay.ready_order,
+            tagger=Tagger(trace, tagging, seed) if tagging.magnitude else None,
+            payload=(table.transport or scenario.transport).payload,
+            bounds=JobLossBounds(table, trace, replay.captured, number, where),
+            seed=seed,
+            scheduling=scheduling_of(table, trace),
+            sums=scenario.switch.aggregation_slots > 0,
+        )
         with asked(table.exchange, "collective", f"{where}.exchange"):
             exchange = table.exchange.collective(context) if table.parallel is None else SplitModel(context, where)
-        return cls(table, trace, replay, exchange, transport, source)
-
-    @classmethod
-    def in_scenario(
-        cls, scenario: Scenario, table: Any, trace: Trace, places: HostAssignment, cards: HostCards, **options: Any
-    ) -> Job:
-        """Return the job of a table with the settings of its scenario; `options` and errors as in `of`."""
-        options |= {"payload": (table.transport or scenario.transport).payload, "seed": scenario.seed}
-        options |= {"transport": scenario.transport_of(table), "sums": scenario.switch.aggregation_slots > 0}
-        return cls.of(table, trace, places, cards, **options)
+        return cls(table, trace, replay, exchange, scenario.transport_of(table), source)
 
     @property
     def part(self) -> ProgramPart:
@@ -102,21 +121,9 @@ class Job:
         if exchange.slots:
             order, credit, apart = LAYER, exchange.slots * exchange.unit_bytes, exchange.slots_apart
         widest = max(tensor.element_bytes for tensor in self.trace.tensors)
-        buckets, segments = exchange.buckets_and_segments
+        kind = (table.name, self.transport, order, credit, True, widest, self.source)
         return ProgramPart(
-            MessageColumns(
-                table.name,
-                self.transport,
-                order,
-                credit,
-                True,
-                widest,
-                self.source,
-                buckets,
-                segments,
-                apart=apart,
-                slices=exchange.slices,
-            ),
+            MessageColumns(*kind, *exchange.buckets_and_segments, apart=apart, slices=exchange.slices),
             hosts=np.concatenate((context.nodes, exchange.threads)),
             workers=np.append(np.arange(table.workers), np.full(len(exchange.threads), -1)),
             stations=exchange.stations,
@@ -162,8 +169,11 @@ class JobSteps:
         if iteration > last:
             raise StopIteration
         times = [
-            [self._times(worker, number, micro) for micro in range(table.accumulate)] for worker in range(table.workers)
+            [job.replay.timetable(worker, number, micro) for micro in range(table.accumulate)]
+            for worker in range(table.workers)
         ]
+        if exchange.context.scheduling.starts == "backward":
+            times = [[plan.held_back() for plan in plans] for plans in times]
         ready = np.stack([_ready(plans[-1]) for plans in times])
         exchanged = replace(exchange.iteration(number, ready, iteration == last), micros=table.accumulate)
         step, seen = exchanged.step, None
@@ -182,48 +192,6 @@ class JobSteps:
             return replace(step, courses=tuple(_moved(course, first) for course in courses))
         threads = tuple(_moved(course, first) for course in exchanged.threads)
         return replace(step, courses=tuple(ProcessOperations(worker, row) for worker, row in enumerate(rows)) + threads)
-
-    def _times(self, worker: int, iteration: int, micro: int) -> Timetable:
-        """Return a worker's compute times and the times at which gradients are ready."""
-        plan = self._job.replay.timetable(worker, iteration, micro)
-        return plan.held_back() if self._job.exchange.context.scheduling.starts == "backward" else plan
-
-
-def job_context(
-    replay: Replay,
-    places: HostAssignment,
-    cards: HostCards,
-    number: int,
-    payload: int,
-    where: str = "job",
-    sums: bool = False,
-) -> JobContext:
-    """Return the context of a job's exchange."""
-    # Imported here, since only an exchange needs tagging.
-    from gradwire.traces.tagging import Tagger, layer_priorities
-
-    table, trace = replay.table, replay.trace
-    tagging = table.tagging
-    priorities: Sequence[int] = [0] * len(trace.tensors)
-    if tagging.layer_priority:
-        priorities = [int(value) for value in layer_priorities(trace, tagging.priorities)]
-    return JobContext(
-        number=number,
-        table=table,
-        trace=trace,
-        workers=places.workers,
-        servers=places.servers,
-        cards=cards,
-        priorities=priorities,
-        captured=replay.captured,
-        ready_order=replay.ready_order,
-        tagger=Tagger(trace, tagging, replay.seed) if tagging.magnitude else None,
-        payload=payload,
-        bounds=JobLossBounds(table, trace, replay.captured, number, where),
-        seed=replay.seed,
-        scheduling=scheduling_of(table, trace),
-        sums=sums,
-    )
 
 
 def _moved(course: ProcessOperations, first: int) -> ProcessOperations:

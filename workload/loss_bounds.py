@@ -40,7 +40,10 @@ class JobLossBounds:
         self._ways = (table.push_bound, table.pull_bound)
         layers = len(trace.layers)
         check_layers(table, layers, f"trace {trace.name}", where)
-        self._by_layer = [[_of(bound, layer, layers) for layer in range(layers)] for bound in self._ways]
+        self._by_layer = [
+            [bound.of(layer, layers) if isinstance(bound, Bound) else bound for layer in range(layers)]
+            for bound in self._ways
+        ]
         self._norms: dict[int, float] = {}
         self.before: Sequence[float] | None = None
         """By worker, the norm of the previous iteration's gradients, if the trace does not contain it: in a training
@@ -98,10 +101,6 @@ class JobLossBounds:
             else:
                 self._norms[captured] = float(sum(float(norm @ norm) for norm in squares if norm is not None)) ** 0.5
         return self._norms[captured]
-
-
-def _of(bound: float | Bound, layer: int, layers: int) -> float:
-    return bound.of(layer, layers) if isinstance(bound, Bound) else bound
 
 
 def _sum_of(trace: Trace, captured: int, tensor: int) -> float:

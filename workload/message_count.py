@@ -10,7 +10,7 @@ time, unless a scheduler holds them back or connections are persistent, which th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gradwire.jit.limits import MAX_FLOWS, MAX_LOADED_MESSAGES
@@ -19,9 +19,9 @@ from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.scenarios.loading.user_code_errors import asked
 from gradwire.scenarios.units import Bytes, format_size
 from gradwire.traces.storage.memory_limits import installed_bytes
+from gradwire.workload.collectives.common.base import JobSetting
 from gradwire.workload.collectives.common.groups import ModelGroups
 from gradwire.workload.collectives.common.model_parallel import count_messages
-from gradwire.workload.collectives.common.setting import JobSetting
 from gradwire.workload.limits import max_loaded_messages
 from gradwire.workload.replay import Replay
 from gradwire.workload.scheduling import FIFO, scheduling_of
@@ -63,10 +63,7 @@ class CountedJob:
     """A job and its path in the scenario; also counts the messages of variants of the job."""
 
     job: Job
-    trace: Trace
-    places: HostAssignment
-    cards: HostCards
-    ready_order: list[int]
+    setting: JobSetting
     where: str = "job"
     lasting: bool = False
     """True if its connections are persistent."""
@@ -75,13 +72,21 @@ class CountedJob:
     def of(cls, scenario: Scenario, number: int, trace: Trace, places: HostAssignment, cards: HostCards) -> CountedJob:
         """Return the job of this number."""
         job, where = scenario.job[number], f"job[{number}]"
-        order = Replay(job, trace, scenario.seed, where).ready_order
-        return cls(job, trace, places, cards, order, where, is_persistent(job.transport or scenario.transport))
+        setting = JobSetting(
+            table=job,
+            trace=trace,
+            workers=places.workers,
+            servers=places.servers,
+            cards=cards,
+            ready_order=Replay(job, trace, scenario.seed, where).ready_order,
+            scheduling=scheduling_of(job, trace),
+        )
+        return cls(job, setting, where, is_persistent(job.transport or scenario.transport))
 
     def messages(self, job: Job) -> int | None:
         """Return an upper bound of an iteration's messages; None: unknown."""
         if job.parallel is not None:
-            return count_messages(self._setting(job), ModelGroups.of(job, self.trace, self.where))
+            return count_messages(self._setting(job), ModelGroups.of(job, self.setting.trace, self.where))
         with asked(job.exchange, "messages_of", f"{self.where}.exchange"):
             return job.exchange.messages_of(self._setting(job))
 
@@ -95,15 +100,7 @@ class CountedJob:
             return int(job.exchange.at_once(setting))
 
     def _setting(self, job: Job) -> JobSetting:
-        return JobSetting(
-            table=job,
-            trace=self.trace,
-            workers=self.places.workers,
-            servers=self.places.servers,
-            cards=self.cards,
-            ready_order=self.ready_order,
-            scheduling=scheduling_of(job, self.trace),
-        )
+        return replace(self.setting, table=job, scheduling=scheduling_of(job, self.setting.trace))
 
 
 def loaded_iterations(job: Job) -> int:
@@ -130,7 +127,6 @@ def _laid(counted: CountedJob, most: int, others: int) -> Mistake:
 
 
 def _begun(counted: CountedJob) -> Mistake:
-    """Return the mistake of a job that begins too many messages at the same time."""
     path, value, fits = _remedy(counted.job, counted.at_once, MAX_FLOWS)
     what = f"begins {counted.at_once(counted.job):,} messages at once"
     return Mistake(path, what, value, f"at most {MAX_FLOWS:,}: {fits}")

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gradwire.scenarios.schema.job.job import Job
     from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.traces.trace import Trace
+    from gradwire.workload.jobs import Job as TrainingJob
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,6 @@ def find_prerequisites(scenario: Scenario, trace: Trace | None = None) -> Prereq
 
 def _check_reached(scenario: Scenario, needs: Prerequisites) -> None:
     """Raise ScenarioError if jobs or traffic would send between rails that are not connected."""
-    from gradwire.workload.resolve import make_jobs
-
     make_jobs(scenario, needs)  # an exchange looks up the rails of its messages
     cards = needs.network.cards
     for number, table in enumerate(scenario.traffic):
@@ -83,6 +82,19 @@ def _check_reached(scenario: Scenario, needs: Prerequisites) -> None:
             cards.ends(*pairs, np.zeros(1, dtype=np.int64))
         except ScenarioError as error:
             raise ScenarioError(error.what, f"traffic[{number}].hosts", "spines, or hosts of one rail") from None
+
+
+def make_jobs(scenario: Scenario, needs: Prerequisites) -> list[TrainingJob]:
+    """Return the jobs of a scenario, in its order."""
+    if not scenario.job:  # avoids imports that traffic does not need
+        return []
+    from gradwire.workload.jobs import Job
+
+    jobs, traces = [], list(dict.fromkeys(needs.traces))
+    for number, row in enumerate(zip(scenario.job, needs.traces, needs.places, strict=True)):
+        source, where = traces.index(row[1]), f"job[{number}]"
+        jobs.append(Job.in_scenario(scenario, *row, needs.network.cards, number=number, source=source, where=where))
+    return jobs
 
 
 def exchange_job(job: Job, trace: Trace) -> Job:
@@ -108,14 +120,9 @@ def _check_groups(scenario: Scenario, traces: list[Trace]) -> None:
         for size in sorted(sizes - {1}):
             one = job.model_copy(update={"workers": size, "parallel": None})
             inside = max(scenario.host.gpus // groups.tensor, 1)
-            size_mistakes = [*job.exchange.misfits(one), *job.exchange.unfit(one, inside)]
-            mistakes += [
-                replace(
-                    item.under(f"job[{number}]"),
-                    what=f"{item.what} (in groups of {size} with the same part of the model)",
-                )
-                for item in size_mistakes
-            ]
+            for item in (*job.exchange.misfits(one), *job.exchange.unfit(one, inside)):
+                what = f"{item.what} (in groups of {size} with the same part of the model)"
+                mistakes.append(replace(item.under(f"job[{number}]"), what=what))
     if mistakes:
         raise ScenarioError("the exchange does not fit its trace:", scenario.called, mistakes=mistakes)
 
@@ -141,13 +148,11 @@ def _check_messages(scenario: Scenario, traces: list[Trace]) -> None:
 
 def _longest_call(job: Job, trace: Trace) -> int:
     """Return an upper bound of the bytes of a message that a pass waits for."""
-    groups = ModelGroups.of(job, trace)
-    longest = 0
+    groups, longest = ModelGroups.of(job, trace), 0
     for call in trace.communications:
-        members = groups.size(call.group)
-        whole = call.kind == "broadcast" or members == 1
-        parts = 1 if whole else 2 if job.parallel and job.parallel.algorithm == "halving" else members
-        longest = max(longest, call.bytes // parts if members > 1 else 0)
+        if (members := groups.size(call.group)) > 1:
+            halving = job.parallel is not None and job.parallel.algorithm == "halving"
+            longest = max(longest, call.bytes // (1 if call.kind == "broadcast" else 2 if halving else members))
     return longest
 
 
@@ -156,9 +161,7 @@ def _check_schedules(scenario: Scenario, traces: list[Trace], network: Network) 
     for job, trace in zip(scenario.job, traces, strict=True):
         workers = exchange_job(job, trace).workers
         if isinstance(job.exchange, StagedTable) and workers <= MOST_WORKERS:
-            from gradwire.workload.collectives.common.staged import checked_transfers
-
-            checked_transfers(job.exchange, workers, int(network.cards.network.max()))
+            job.exchange.checked_transfers(workers, int(network.cards.network.max()))
 
 
 def _check_size(network: Network) -> None:

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.scenarios.arrays import Flags, Ints
+from gradwire.workload.csr import CsrLists
 
 COMPUTE, WAIT, FIRE, UNTIL, NOTE = range(5)
 """Operations of a process; see `Operation`."""
@@ -174,10 +175,6 @@ class Messages:
         return len(self.src)
 
 
-CsrLists = tuple[Ints, Ints]
-"""Lists of numbers in CSR form, as (first, list): those of i are `list[first[i] : first[i + 1]]`."""
-
-
 class ProcessOperations(NamedTuple):
     """A process's operations in one step: rows of (operation, value, iteration), see `Operation`. Events are counted
     through all steps of the part, so that a process can wait for those of an earlier step."""
@@ -191,7 +188,8 @@ class Step:
     """One step of a part: an iteration of a job, or a batch of flows. Events are counted from its first; the first n
     are the deliveries of its n messages.
 
-    needs, host, station, effort : int64[events], as in `Program`; stations are counted through the part.
+    needs, host, station, effort : int64[events], as in `Program`; stations are counted through the part. Default: no
+        station, no effort.
     after, posts : as in `Program`.
     begins : int64[n], or None: the picoseconds at which a message enters its host's NIC by itself, -1 if an event posts
         it.
@@ -206,13 +204,18 @@ class Step:
     host: Ints
     after: CsrLists
     posts: CsrLists
-    station: Ints
-    effort: Ints
+    station: Ints = None  # type: ignore[assignment]
+    effort: Ints = None  # type: ignore[assignment]
     courses: tuple[ProcessOperations, ...] = ()
     begins: Ints | None = None
     fans: Ints | None = None
     contents: Callable[[], tuple[CsrLists, Flags]] | None = None
     settles: Ints | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("station", -1), ("effort", 0)):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, np.full(len(self.needs), value, dtype=np.int64))
 
     def __len__(self) -> int:
         return len(self.needs)

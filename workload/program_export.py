@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any
 
 import numpy as np
 
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.json_data import Json
-from gradwire.workload.collectives.common.base import csr_lists
+from gradwire.workload.csr import csr_lists, owners_of
 from gradwire.workload.program import (
     COMPUTE,
     END,
@@ -28,9 +29,6 @@ from gradwire.workload.program import (
     ProgramPart,
     Step,
 )
-
-EMPTY = (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
-"""No pairs of events."""
 
 
 def export_program(parts: Sequence[ProgramPart]) -> Program:
@@ -57,11 +55,11 @@ class _Writing:
         self.processes: list[Process] = []
         self.sums: list[Any] = []
         self.own: list[bool] = []
-        self.stations: dict[int, int] = {}  # highest number per host
+        self.stations: dict[int, Iterator[int]] = defaultdict(count)  # numbers by host
 
     def add(self, number: int, part: ProgramPart, steps: Sequence[Step]) -> None:
         """Add a part, with the number of its table."""
-        station = np.array([self._station(node) for node in part.stations.tolist()], dtype=np.int64)
+        station = np.array([next(self.stations[node]) for node in part.stations.tolist()], dtype=np.int64)
         numbers: list[Ints] = []
         courses: list[ProcessOperations] = []
         for step in steps:
@@ -72,29 +70,20 @@ class _Writing:
         for process, (host, worker) in enumerate(zip(part.hosts.tolist(), part.workers.tolist(), strict=True)):
             operations = np.concatenate([course.operations for course in courses if course.process == process])
             named = np.isin(operations[:, 0], (FIRE, WAIT))
-            operations = operations.copy()
             operations[named, 1] = counted[operations[named, 1]]
-            self.processes.append(
-                Process(
-                    host, number, worker, tuple(Operation(*row) for row in operations.tolist()), _compute(operations)
-                )
-            )
-
-    def _station(self, node: int) -> int:
-        self.stations[node] = self.stations.get(node, -1) + 1
-        return self.stations[node]
+            rows = tuple(Operation(*row) for row in operations.tolist())
+            self.processes.append(Process(host, number, worker, rows, _compute(operations)))
 
     def _step(self, step: Step, station: Ints) -> Ints:
         """Add a step, and return the numbers of its events."""
-        n, count = len(step.messages), len(step)
-        number = np.concatenate((self.messages + np.arange(n), self.events + np.arange(count - n)))
+        n, others = len(step.messages), len(step) - len(step.messages)
+        number = np.concatenate((self.messages + np.arange(n), self.events + np.arange(others)))
         named = np.where(step.station >= 0, station[step.station] if len(station) else -1, -1)
         columns = (step.needs, step.host, named, step.effort)
         self.delivery.append(tuple(column[:n] for column in columns))
         self.other.append(tuple(column[n:] for column in columns))
         for links, pairs in ((step.after, self.after), (step.posts, self.posts)):
-            owner = np.repeat(np.arange(count), np.diff(links[0]))
-            pairs.append((number[owner], number[links[1]]))
+            pairs.append((number[owners_of(links)], number[links[1]]))
         if step.settles is not None:
             what = "has flows that start when a sender is done, which real sockets do not report"
             raise ScenarioError(what, "traffic", "recv_done_trigger, or gradwire run")
@@ -108,7 +97,7 @@ class _Writing:
             self.sums += [tuple(members[a:b].tolist()) for a, b in pairwise(first)]
             self.own += own_gradient.tolist()
         self.messages += n
-        self.events += count - n
+        self.events += others
         return number
 
     def _timed(self, table: int, step: Step, number: Ints) -> None:
@@ -142,8 +131,8 @@ class _Writing:
             messages=_joined(self.rows),
             needs=needs,
             host=host,
-            after=csr_lists([EMPTY, *self.after], self.events),
-            posts=csr_lists([EMPTY, *self.posts], self.events),
+            after=csr_lists(self.after, self.events),
+            posts=csr_lists(self.posts, self.events),
             station=station,
             effort=effort,
             processes=tuple(_together(self.processes)),

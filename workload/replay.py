@@ -13,7 +13,6 @@ to layer 0 (our choice).
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import gcd, lcm
 from typing import Any
@@ -65,14 +64,11 @@ class Timetable:
         """Return all times multiplied. Offsets are rounded, not durations, so rounding errors do not add up."""
         if factor == 1.0:
             return self
-        return Timetable(
-            np.rint(self.forward * factor).astype(np.int64),
-            np.rint(self.ready_at * factor).astype(np.int64),
-            self.ready,
-            round(self.backward_end * factor),
-            round(self.optimizer * factor),
-            np.rint(self.asked_at * factor).astype(np.int64),
+        forward, ready_at, asked_at = (
+            np.rint(times * factor).astype(np.int64) for times in (self.forward, self.ready_at, self.asked_at)
         )
+        ends = round(self.backward_end * factor), round(self.optimizer * factor)
+        return Timetable(forward, ready_at, self.ready, *ends, asked_at)
 
     def held_back(self) -> Timetable:
         """Return a copy with all gradients ready at the end of the backward pass, in their original order."""
@@ -91,7 +87,10 @@ class CapturedIterations:
     def __init__(self, trace: Trace, phase: str | None, where: str = "job") -> None:
         """Raises ScenarioError if the trace has no iteration of the selected phase."""
         self.indices = captured_iterations(trace, phase, where)
-        self._by_rank = _by_rank(trace, self.indices)
+        by_rank: dict[int, list[int]] = {}
+        for index in self.indices:
+            by_rank.setdefault(trace.iterations[index].rank, []).append(index)
+        self._by_rank = [by_rank[rank] for rank in sorted(by_rank)]
 
     def of(self, worker: int, iteration: int, micro: int = -1, micros: int = 1) -> int:
         """Return the trace's index of a micro-batch of a worker's iteration, which has `micros`."""
@@ -162,11 +161,3 @@ def captured_iterations(trace: Trace, phase: str | None, where: str = "job") -> 
             f"trace {trace.name} has no phase {phase!r}", where=f"{where}.phase", expected=" or ".join(trace.phases)
         )
     return trace.phases[phase]
-
-
-def _by_rank(trace: Trace, captured: Sequence[int]) -> list[list[int]]:
-    """Return `captured` by rank, ranks rising; each in order of capture."""
-    by_rank: dict[int, list[int]] = {}
-    for index in captured:
-        by_rank.setdefault(trace.iterations[index].rank, []).append(index)
-    return [by_rank[rank] for rank in sorted(by_rank)]

@@ -8,22 +8,36 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.topology import Network
-from gradwire.topology.routing import build_routing
-from gradwire.workload.prerequisites import Prerequisites, find_prerequisites
+from gradwire.topology.placement import HostAssignment
+from gradwire.topology.routing import Routing, build_routing
+from gradwire.workload.prerequisites import find_prerequisites, make_jobs
 from gradwire.workload.program import Program, ProgramPart
 from gradwire.workload.program_export import export_program
-from gradwire.workload.resolved import Resolved
 from gradwire.workload.traffic.flow_part import traffic_part
 from gradwire.workload.traffic.tables import flows_of
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.traces.trace import Trace
-    from gradwire.workload.jobs import Job
+
+
+class Resolved(NamedTuple):
+    """A fully resolved scenario.
+
+    places : of the workers and servers of every job.
+    traces : the distinct ones; `Table.trace` is an index into them.
+    program : tables are the jobs of the scenario, then its traffic.
+    """
+
+    network: Network
+    routing: Routing
+    places: list[HostAssignment]
+    traces: list[Trace]
+    program: Program
 
 
 def resolve(scenario: Scenario, trace: Trace | None = None) -> Resolved:
@@ -45,33 +59,13 @@ def resolve(scenario: Scenario, trace: Trace | None = None) -> Resolved:
     return Resolved(network, build_routing(network), places, traces, program)
 
 
-def make_jobs(scenario: Scenario, needs: Prerequisites) -> list[Job]:
-    """Return the jobs of a scenario, in its order."""
-    if not scenario.job:  # avoids imports that traffic does not need
-        return []
-    from gradwire.workload.jobs import Job
-
-    traces, cards = list(dict.fromkeys(needs.traces)), needs.network.cards
-    return [
-        Job.in_scenario(
-            scenario, table, trace, places, cards, number=number, source=traces.index(trace), where=f"job[{number}]"
-        )
-        for number, (table, trace, places) in enumerate(zip(scenario.job, needs.traces, needs.places, strict=True))
-    ]
-
-
 def make_traffic(scenario: Scenario, network: Network, since_ps: int = 0) -> list[ProgramPart]:
     """Return the parts of a scenario's traffic, in its order, from the time `since_ps` on."""
-    return [
-        traffic_part(
-            table,
-            len(scenario.job) + number,
-            scenario.transport_of(table),
-            partial(flows_of, scenario, number, network, since_ps),
-            network.cards,
-        )
-        for number, table in enumerate(scenario.traffic)
-    ]
+    parts = []
+    for number, table in enumerate(scenario.traffic):
+        flows, transport = partial(flows_of, scenario, number, network, since_ps), scenario.transport_of(table)
+        parts.append(traffic_part(table, len(scenario.job) + number, transport, flows, network.cards))
+    return parts
 
 
 def tag_untagged(program: Program, scenario: Scenario) -> Program:
@@ -86,17 +80,13 @@ def tag_untagged(program: Program, scenario: Scenario) -> Program:
 
 
 def _check_finite(scenario: Scenario, network: Network) -> None:
-    cards = network.cards
-    mistakes = (
-        []
-        if cards.machines is None
-        else [Mistake("host.gpus", "are separate ports", cards.per_machine, "1: a host of the testbed has one port")]
-    )
-    mistakes += [
-        Mistake("topology", f"host {name} has {count} NICs", expected="one NIC per host")
-        for name, count in zip(cards.hosts, cards.counts.tolist(), strict=True)
-        if count > 1 and cards.machines is None
-    ][:1]
+    cards, mistakes = network.cards, list[Mistake]()
+    if cards.machines is not None:
+        expected = "1: a host of the testbed has one port"
+        mistakes.append(Mistake("host.gpus", "are separate ports", cards.per_machine, expected))
+    elif not cards.single:
+        name, count = next((n, c) for n, c in zip(cards.hosts, cards.counts.tolist(), strict=True) if c > 1)
+        mistakes.append(Mistake("topology", f"host {name} has {count} NICs", expected="one NIC per host"))
     mistakes += [
         Mistake(f"job[{number}].exchange.asynchronous", "has contents that are unknown in advance", True, "false")
         for number, job in enumerate(scenario.job)

@@ -119,11 +119,7 @@ def _between(network: Network, routing: Routing, start: Ints, end: Ints, one: bo
         if alike:
             hops = np.maximum(routing.distance(start[selected], edge), 0)
             cable = (network.link_latency[inner[0]], speeds[inner[0]]) if len(inner) else (0, 0)
-            bounds[0, selected], bounds[1, selected], bounds[2, selected] = (
-                hops * cable[0],
-                hops * cable[1],
-                (hops > 0) * cable[1],
-            )
+            bounds[:, selected] = hops * cable[0], hops * cable[1], (hops > 0) * cable[1]
         else:
             bounds[:, selected] = np.stack(_towards(network, routing, edge, speeds))[:, start[selected]]
         if one:
@@ -141,14 +137,11 @@ def _towards(network: Network, routing: Routing, edge: int, speeds: Ints) -> tup
     The bottleneck is that of the widest path. Next hops have shorter (longest) paths, so they are computed before.
     """
     latency, speed, narrow = (np.zeros(network.switch_count, dtype=np.int64) for _ in range(3))
-    groups, hops = routing.groups_towards(edge), routing.distance(np.arange(network.switch_count), edge)
-    for level in range(1, int(hops.max()) + 1):
-        for switch in np.flatnonzero((hops == level) & (groups >= 0)).tolist():
-            links = list(routing.groups[groups[switch]])
-            beyond = network.link_dst[links] - network.host_count
-            latency[switch] = (network.link_latency[links] + latency[beyond]).min()
-            speed[switch] = (speeds[links] + speed[beyond]).min()
-            narrow[switch] = np.maximum(speeds[links], narrow[beyond]).min()
+    for switches, links, starts in routing.walk_towards(edge):
+        beyond = network.link_dst[links] - network.host_count
+        latency[switches] = np.minimum.reduceat(network.link_latency[links] + latency[beyond], starts)
+        speed[switches] = np.minimum.reduceat(speeds[links] + speed[beyond], starts)
+        narrow[switches] = np.minimum.reduceat(np.maximum(speeds[links], narrow[beyond]), starts)
     return latency, speed, narrow
 
 

@@ -39,6 +39,19 @@ if TYPE_CHECKING:
 OperationRow = tuple[int, int, int]
 
 
+class _TimedRows(list[OperationRow]):
+    """Operations, and the time in the pass that they have reached if nothing was waited for."""
+
+    def __init__(self, now: int) -> None:
+        self._now = now
+
+    def compute_until(self, moment: int) -> None:
+        """Append computing up to a time in the pass, if it is still to come."""
+        if moment > self._now:
+            self.append((COMPUTE, moment - self._now, -1))
+            self._now = moment
+
+
 class WorkerOperations:
     """The courses of a job's workers, iteration by iteration."""
 
@@ -74,10 +87,9 @@ class WorkerOperations:
             rows.append((UNTIL, self._table.start, -1))
         rows.append((NOTE, START, iteration))
         for micro, plan in enumerate(plans):
-            notes = micro == len(plans) - 1
             visit = _Visit(exchanged, worker, micro, first, iteration)
             rows += self._forward(plan, visit, past.before(worker, iteration) if micro == 0 else None)
-            if notes:
+            if micro == len(plans) - 1:
                 rows.append((NOTE, FORWARD_END, iteration))
             rows += self._backward(plan, visit)
         rows.append((NOTE, BACKWARD_END, iteration))
@@ -86,15 +98,13 @@ class WorkerOperations:
         return np.array(rows, dtype=np.int64)
 
     def _forward(self, plan: Timetable, visit: _Visit, before: tuple[Ints, int] | None) -> list[OperationRow]:
-        rows: list[OperationRow] = []
-        begin, done = plan.forward.tolist(), 0
-        calls, asked_at = [call for call in self._forward_calls if visit.call(call[1])], plan.asked_at.tolist()
+        rows = _TimedRows(0)
+        begin, asked_at = plan.forward.tolist(), plan.asked_at.tolist()
+        calls = [call for call in self._forward_calls if visit.call(call[1])]
         for layer in range(len(begin)):
             while calls and calls[0][0] < layer:
                 number = calls.pop(0)[1]
-                if asked_at[number] > done:
-                    rows.append((COMPUTE, asked_at[number] - done, -1))
-                    done = asked_at[number]
+                rows.compute_until(asked_at[number])
                 rows += visit.call(number)
             if layer == len(begin) - 1:
                 break
@@ -103,54 +113,37 @@ class WorkerOperations:
             asked, fired = visit.at(False, layer), visit.forward(layer, len(begin))
             if gate < 0 and not share and not asked and not fired:
                 continue
-            if begin[layer] > done:
-                rows.append((COMPUTE, begin[layer] - done, -1))
-                done = begin[layer]
+            rows.compute_until(begin[layer])
             rows += fired
             if gate >= 0:
                 rows.append((WAIT, gate, visit.iteration - 1 - self._exchange.staleness))
             if share:
                 rows.append((COMPUTE, share, -1))
             rows += asked
-        if begin[-1] > done:
-            rows.append((COMPUTE, begin[-1] - done, -1))
+        rows.compute_until(begin[-1])
         return rows + visit.forward(len(begin) - 1, len(begin))
 
     def _backward(self, plan: Timetable, visit: _Visit) -> list[OperationRow]:
-        if any(visit.call(number) for _, number in self._backward_calls):
-            return self._backward_called(plan, visit)
-        rows: list[OperationRow] = []
-        done = int(plan.forward[-1])
-        due = self._places(plan, visit.layers)
-        for layer in due.get(-1, ()):
-            rows += visit.at(True, layer)
-        for number, (moment, tensors) in enumerate(zip(plan.ready_at.tolist(), plan.ready, strict=True)):
-            if moment > done:
-                rows.append((COMPUTE, moment - done, -1))
-                done = moment
-            for tensor in tensors:
-                rows += visit.ready(tensor)
-            for layer in due.get(number, ()):
+        rows = _TimedRows(int(plan.forward[-1]))
+        if any(visit.call(number) for _, number in self._backward_calls):  # it waits between gradients
+            asked_at, layer_of = plan.asked_at.tolist(), self._layer_of.tolist()
+            turns = [(asked_at[number], -layer, 0, n, number) for n, (layer, number) in enumerate(self._backward_calls)]
+            for moment, tensors in zip(plan.ready_at.tolist(), plan.ready, strict=True):
+                turns += [(moment, -layer_of[tensor], 1, n, tensor) for n, tensor in enumerate(tensors)]
+            for moment, _, is_gradient, _, number in sorted(turns):
+                rows.compute_until(moment)
+                rows += visit.ready(number) if is_gradient else visit.call(number)
+        else:
+            due = self._places(plan, visit.layers)
+            for layer in due.get(-1, ()):
                 rows += visit.at(True, layer)
-        if plan.backward_end > done:
-            rows.append((COMPUTE, plan.backward_end - done, -1))
-        return rows
-
-    def _backward_called(self, plan: Timetable, visit: _Visit) -> list[OperationRow]:
-        """Return a backward pass that waits for communications between gradients."""
-        rows: list[OperationRow] = []
-        done = int(plan.forward[-1])
-        asked_at, layer_of = plan.asked_at.tolist(), self._layer_of.tolist()
-        turns = [(asked_at[number], -layer, 0, n, number) for n, (layer, number) in enumerate(self._backward_calls)]
-        for moment, tensors in zip(plan.ready_at.tolist(), plan.ready, strict=True):
-            turns += [(moment, -layer_of[tensor], 1, n, tensor) for n, tensor in enumerate(tensors)]
-        for moment, _, is_gradient, _, number in sorted(turns):
-            if moment > done:
-                rows.append((COMPUTE, moment - done, -1))
-                done = moment
-            rows += visit.ready(number) if is_gradient else visit.call(number)
-        if plan.backward_end > done:
-            rows.append((COMPUTE, plan.backward_end - done, -1))
+            for number, (moment, tensors) in enumerate(zip(plan.ready_at.tolist(), plan.ready, strict=True)):
+                rows.compute_until(moment)
+                for tensor in tensors:
+                    rows += visit.ready(tensor)
+                for layer in due.get(number, ()):
+                    rows += visit.at(True, layer)
+        rows.compute_until(plan.backward_end)
         return rows
 
     def _places(self, plan: Timetable, layers: Sequence[int]) -> dict[int, list[int]]:
@@ -292,9 +285,7 @@ class _Visit:
     def _rows(self, moment: RoundAction | None) -> list[OperationRow]:
         if moment is None:
             return []
-        rounds = self._exchanged.rounds
-        rows = [(FIRE, self._first + int(rounds[0][number, self._worker]), -1) for number in moment.asks]
-        if moment.waits >= 0:
-            rows.append((WAIT, self._first + int(rounds[1][moment.waits, self._worker]), self.iteration))
-        rows += [(FIRE, self._first + int(rounds[0][number, self._worker]), -1) for number in moment.then_asks]
-        return rows
+        start, end = (self._first + events[:, self._worker] for events in self._exchanged.rounds)
+        wait = [(WAIT, int(end[moment.waits]), self.iteration)] if moment.waits >= 0 else []
+        asks, then_asks = ([(FIRE, int(start[n]), -1) for n in some] for some in (moment.asks, moment.then_asks))
+        return [*asks, *wait, *then_asks]

@@ -12,7 +12,6 @@ picoseconds, -1 if it has not happened.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,22 +22,15 @@ from gradwire.result_store.arrow import to_numpy
 from gradwire.result_store.lazy_table import dictionary_encoded
 from gradwire.result_store.result import KINDS
 from gradwire.scenarios.errors import ResultError
+from gradwire.workload.csr import csr_lists, owners_of, starts_of
 from gradwire.workload.program import COMPUTE, FIRE, NOTE, UNTIL, WAIT, Ints, Step
 
 if TYPE_CHECKING:
     from gradwire.scenarios.json_data import Json
     from gradwire.workload.jobs import Job
 
-COPIED_COLUMNS = (
-    "start_ps",
-    "released_ps",
-    "end_ps",
-    "bytes",
-    "received_bytes",
-    "packets",
-    "retransmitted",
-    "timeouts",
-    "priority",
+COPIED_COLUMNS = tuple(
+    "start_ps released_ps end_ps bytes received_bytes packets retransmitted timeouts priority".split()
 )
 """Columns of the table of messages that are copied unchanged."""
 IDLE = -2
@@ -126,8 +118,8 @@ class ReplayedProgram:
         self.workers = part.workers[part.workers >= 0].tolist()  # their processes come first
         self.table = part.table
         self.steps: list[Step] = list(part.steps())
-        self.first = _sums([len(step) for step in self.steps])
-        self.offset = _sums([len(step.messages) for step in self.steps])
+        self.first = starts_of([len(step) for step in self.steps])
+        self.offset = starts_of([len(step.messages) for step in self.steps])
         events, count = int(self.first[-1]), int(self.offset[-1])
         self.messages = self._rows(count)
         numbers = [np.arange(len(step.messages)) for step in self.steps]
@@ -157,7 +149,6 @@ class ReplayedProgram:
     # --- from the Result ------------------------------------------------------------------------------------------
 
     def _rows(self, count: int) -> dict[str, Ints]:
-        """Return the messages of all steps, by step and number."""
         recorded = {name: np.full(count, -1, dtype=np.int64) for name in ("number", *COPIED_COLUMNS)}
         planned = {
             name: np.concatenate([getattr(step.messages, name) for step in self.steps])
@@ -192,12 +183,10 @@ class ReplayedProgram:
         )
         for first in (numbers[0] - np.flatnonzero(like_first)).tolist():
             position = numbers - first
-            if (
-                0 <= position.min()
-                and position.max() < n
-                and _equal([column[position] for column in planned_keys], recorded_keys)
-            ):
-                return np.asarray(offset + position)
+            if 0 <= position.min() and position.max() < n:
+                pairs = zip(planned_keys, recorded_keys, strict=True)
+                if all((column[position] == recorded).all() for column, recorded in pairs):
+                    return np.asarray(offset + position)
         position_by_key = {
             key: at for at, key in enumerate(zip(*(column.tolist() for column in planned_keys), strict=True))
         }
@@ -213,17 +202,11 @@ class ReplayedProgram:
 
     def _turned(self, name: str, base: Any, count: int) -> tuple[Ints, Ints]:
         """Invert lists of the steps: for each item the owners of the lists that contain it, as (first, owners)."""
-        owners, items = [], []
+        pairs = []
         for step, first, offset in zip(self.steps, self.first.tolist(), self.offset.tolist(), strict=False):
-            starts, members = getattr(step, name)
-            owners.append(first + np.repeat(np.arange(len(starts) - 1), np.diff(starts)))
-            items.append(base(first, offset) + members)
-        empty = np.zeros(0, dtype=np.int64)
-        owner, item = np.concatenate([empty, *owners]), np.concatenate([empty, *items])
-        order = np.argsort(item, kind="stable")
-        first_of = np.zeros(count + 1, dtype=np.int64)
-        np.cumsum(np.bincount(item, minlength=count), out=first_of[1:])
-        return first_of, np.asarray(owner[order])
+            lists = getattr(step, name)
+            pairs.append((base(first, offset) + lists[1], first + owners_of(lists)))
+        return csr_lists(pairs, count)
 
     def causes(self, event: int) -> Ints:
         """Return the events that this event counts."""
@@ -347,7 +330,6 @@ class ReplayedProgram:
         return course.at > begin
 
     def _check(self) -> None:
-        """Raise ResultError unless the replay gives the iteration times of the Result."""
         replayed = {
             (self.workers[process], iteration, kind): moment
             for process, course in enumerate(self.courses)
@@ -357,21 +339,8 @@ class ReplayedProgram:
             for kind, name in enumerate(("start_ps", "forward_end_ps", "backward_end_ps", "end_ps")):
                 if replayed.get((row["worker"], row["iteration"], kind)) != row[name]:
                     who = f"worker {row['worker']}, iteration {row['iteration']}"
-                    raise ResultError(
-                        f"job {self.name}, {who}: {name} does not follow from the scenario and the messages",
-                        self.seen.where,
-                        EXPECTED_RESULT,
-                    )
-
-
-def _equal(some: Sequence[Ints], others: Sequence[Ints]) -> bool:
-    return all((one == other).all() for one, other in zip(some, others, strict=True))
-
-
-def _sums(counts: Sequence[int]) -> Ints:
-    sums = np.zeros(len(counts) + 1, dtype=np.int64)
-    np.cumsum(counts, out=sums[1:])
-    return sums
+                    what = f"job {self.name}, {who}: {name} does not follow from the scenario and the messages"
+                    raise ResultError(what, self.seen.where, EXPECTED_RESULT)
 
 
 def message_columns(result: Any, index: dict[str, int]) -> dict[str, Any]:

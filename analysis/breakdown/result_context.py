@@ -20,11 +20,9 @@ from gradwire.scenarios.schema.network.fault import HostFault
 from gradwire.scenarios.validation.argument_checks import require_path
 from gradwire.topology.routing import build_routing
 from gradwire.traces.trace import resolve_trace
-from gradwire.workload.prerequisites import find_prerequisites
-from gradwire.workload.resolve import make_jobs
+from gradwire.workload.prerequisites import find_prerequisites, make_jobs
 
 if TYPE_CHECKING:
-    from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.traces.trace import Trace
     from gradwire.workload.jobs import Job
 
@@ -47,7 +45,11 @@ class ResultContext:
         self.result, self.where = result, where or str(result.summary.get("name", "the Result"))
         self.simulated = result.summary.get("engine", {}).get("kind") != "emulation"
         self.left_out = bool(result.summary.get("approximate", {}).get("left_out"))
-        self.scenario = _scenario_of(result, self.where)
+        tables = {key: value for key, value in result.tables.items() if key != "policy"}
+        if not tables:
+            expected = "a Result that was simulated by gradwire 0.1.0 or later"
+            raise ResultError("does not hold its scenario", self.where, expected)
+        self.scenario = build_scenario(tables, f"{self.where}/{SCENARIO_FILE}").at(Path.cwd())
         jobs = [table.name for table in self.scenario.job]
         if trace is not None:  # a wrong trace is reported before the scenario is resolved with it
             _check_traces(result, [(job, trace.name, trace) for job in jobs], self.where)
@@ -58,20 +60,21 @@ class ResultContext:
         self.routing = build_routing(needs.network)
         self.traces = needs.traces
         self.jobs: list[Job] = make_jobs(self.scenario, needs)
+        cards = self.network.cards
         self.slow = HostSlowdowns(
             tuple(
-                (self._node(table.host), int(table.at), -1 if table.until is None else int(table.until), table.slowness)
+                (
+                    cards.node(cards.index[table.host], 0),
+                    int(table.at),
+                    -1 if table.until is None else int(table.until),
+                    table.slowness,
+                )
                 for table in self.scenario.fault
                 if isinstance(table, HostFault) and table.slowness != 1.0
             )
         )
         self.columns = message_columns(result, self.network.index)
         self._by_job = {name: self.columns["job"] == n for n, name in enumerate(self.columns["jobs"])}
-
-    def _node(self, host: str) -> int:
-        """Return the node of a host that computes: its first NIC."""
-        cards = self.network.cards
-        return cards.node(cards.index[host], 0)
 
     @cached_property
     def played(self) -> list[ReplayedProgram]:
@@ -111,23 +114,13 @@ class ResultContext:
         return [row for row in self.result.iterations.to_pylist() if row["job"] == job]
 
 
-def _scenario_of(result: Result, where: str) -> Scenario:
-    tables = {key: value for key, value in result.tables.items() if key != "policy"}
-    if not tables:
-        raise ResultError("does not hold its scenario", where, "a Result that was simulated by gradwire 0.1.0 or later")
-    return build_scenario(tables, f"{where}/{SCENARIO_FILE}").at(Path.cwd())
-
-
 def _check_traces(result: Result, traces: list[tuple[str, str, Trace]], where: str) -> None:
     """Raise ResultError unless the traces of jobs, by (job, name, trace), are those the Result was made with."""
     before = str(result.summary.get("trace_hash", "")).split(",")
     for job, name, trace in traces:
         if trace.digest() not in before:
-            raise ResultError(
-                f"the trace {name!r} of job {job} is not the one of the run",
-                where,
-                f"SHA-256 {', '.join(digest[:12] + '...' for digest in before)}",
-            )
+            expected = f"SHA-256 {', '.join(digest[:12] + '...' for digest in before)}"
+            raise ResultError(f"the trace {name!r} of job {job} is not the one of the run", where, expected)
 
 
 def result_context(source: Result | str | Path, trace: Trace | str | Path | None = None) -> ResultContext:

@@ -10,8 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from gradwire.analysis.breakdown.breakdown import CAUSES, WaitWalker
-from gradwire.analysis.breakdown.message_breakdown import DroppedPackets, MessageTimes, TrafficBreakdown
+from gradwire.analysis.breakdown.breakdown import CAUSES, DroppedPackets, MessageTimes, TrafficBreakdown, WaitWalker
 from gradwire.scenarios.json_data import Json
 from gradwire.workload.program import BACKWARD_END, END, FORWARD_END, START
 from gradwire.workload.worker_schedule import WorkerOperations
@@ -86,9 +85,9 @@ def _of_worker(
             identity = (played.name, played.workers[process], played.hosts[process], iteration)
             first, last, event = course.begin[index], course.end[index], course.event[index]
             if event >= 0:
-                yield ActivitySpan(
-                    *identity, "waiting", _awaited(played, event), first, last, _causes(walk, event, first, last)
-                )
+                parts = walk.wait(event, first, last)
+                causes = {f"{name}_us": parts[name] / 10**6 for name in CAUSES if parts[name]}
+                yield ActivitySpan(*identity, "waiting", _awaited(played, event), first, last, causes)
             elif event == -1:
                 work = course.work[index]
                 yield from (
@@ -96,11 +95,6 @@ def _of_worker(
                     for piece, begin, finish in _scheduled(pieces, spent, work, first, last)
                 )
                 spent += work
-
-
-def _causes(walk: WaitWalker, event: int, begin: int, end: int) -> Json:
-    parts = walk.wait(event, begin, end)
-    return {f"{name}_us": parts[name] / 10**6 for name in CAUSES if parts[name]}
 
 
 def _pieces(job: Job, worker: int, iteration: int) -> list[_Piece]:
@@ -149,10 +143,6 @@ def _passed(plan: Timetable, trace: Trace, begin: int, shares: Sequence[int]) ->
     yield _Piece("backward", "backward, the rest", before, begin + plan.backward_end)
 
 
-def _end_of(piece: _Piece) -> int:
-    return piece.end
-
-
 def _scheduled(pieces: list[_Piece], spent: int, work: int, first: int, last: int) -> Iterator[tuple[_Piece, int, int]]:
     """Map `work` picoseconds of consecutive pieces, after the first `spent` ones, to the time from `first` to
     `last`."""
@@ -161,7 +151,7 @@ def _scheduled(pieces: list[_Piece], spent: int, work: int, first: int, last: in
         return first + (last - first) * (moment - spent) // work if work else last
 
     done = spent
-    for index in range(bisect_right(pieces, spent, key=_end_of), len(pieces)):
+    for index in range(bisect_right(pieces, spent, key=lambda piece: piece.end), len(pieces)):
         piece = pieces[index]
         if piece.begin >= spent + work:
             break

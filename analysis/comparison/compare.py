@@ -36,7 +36,7 @@ from gradwire.analysis.comparison.tables import (
 )
 from gradwire.analysis.figure_files import check_plots
 from gradwire.analysis.flows import flow_blocks, flow_times, write_flows
-from gradwire.analysis.metrics import DROPS, Metrics, measure, ran_on
+from gradwire.analysis.metrics import DROPS, Metrics, Times, measure, ran_on
 from gradwire.result_store.digest import content_digest
 from gradwire.result_store.folders.output_folder import new_folder
 from gradwire.result_store.loss_bound_check import Unsound, check_loss_invariant
@@ -137,17 +137,12 @@ class Comparison:
 
     def plot(self) -> dict[str, Figure]:
         """Return the figures that `write` draws, by name, if there is data for them."""
-        from gradwire.analysis.comparison.plots import figures
+        from gradwire.analysis.comparison.plots import breakdown_figure, figures
 
-        return {**figures(self.results, self.metrics), **self._breakdown_figure()}
-
-    def _breakdown_figure(self) -> dict[str, Figure]:
-        if self.breakdowns is None:
-            return {}
-        from gradwire.analysis.breakdown.breakdown_plot import breakdown_figure
-
-        figure = breakdown_figure(headings(self.flat), self.means)
-        return {} if figure is None else {"breakdown": figure}
+        drawn = figures(self.results, self.metrics)
+        if self.breakdowns is not None and (parts := breakdown_figure(headings(self.flat), self.means)) is not None:
+            drawn["breakdown"] = parts
+        return drawn
 
     @property
     def means(self) -> list[dict[str, float]]:
@@ -219,7 +214,8 @@ class Comparison:
             folders = result_folders(self.results)
             for result, folder in zip(self.results, folders, strict=True):
                 result.write(partial / "results" / folder)
-            _write_json(partial / "comparison.json", {**self.as_dict(), "folders": folders})
+            figures = json.dumps({**self.as_dict(), "folders": folders}, indent=2, sort_keys=True)
+            (partial / "comparison.json").write_text(figures + "\n", encoding="utf-8")
             write_rows(self.flat, partial)
             write_flows(self.results, self.metrics, partial)
             pictures = save_all(self.plot(), partial, plots)
@@ -289,22 +285,12 @@ def flat_row(metrics: Metrics, heading: str) -> Json:
         "iterations": metrics.steady.count,
         "first_iteration": metrics.steady.first,
         "last_iteration": metrics.steady.last,
-        "iteration_samples": metrics.iteration.count,
-        "iteration_mean_ps": metrics.iteration.mean_ps,
-        "iteration_p50_ps": metrics.iteration.p50_ps,
-        "iteration_p99_ps": metrics.iteration.p99_ps,
-        "iteration_max_ps": metrics.iteration.max_ps,
+        **_times_columns("iteration", "samples", metrics.iteration),
         "exposed_mean_ps": metrics.exposed.mean_ps,
         "exposed_share": metrics.exposed_share,
     }
     for kind, times in metrics.completion.items():
-        row |= {
-            f"{kind}_messages": times.count,
-            f"{kind}_mean_ps": times.mean_ps,
-            f"{kind}_p50_ps": times.p50_ps,
-            f"{kind}_p99_ps": times.p99_ps,
-            f"{kind}_max_ps": times.max_ps,
-        }
+        row |= _times_columns(kind, "messages", times)
     for name in (
         "under_way", *DROPS, "marks", "control_marks", "trimmed", "pauses", "retransmitted", "sent_packets",
         "data_packets", "packet_hops", "hops_simulated", "hops_per_s", "simulated_ps",
@@ -320,6 +306,10 @@ def flat_row(metrics: Metrics, heading: str) -> Json:
         "lost_bytes": loss.total_bytes,
         "lost_share": loss.total_share,
     }
+
+
+def _times_columns(prefix: str, counted: str, times: Times) -> Json:
+    return {f"{prefix}_{counted if name == 'count' else name}": value for name, value in vars(times).items()}
 
 
 def rows_table(metrics_list: Sequence[Metrics]) -> pyarrow.Table:
@@ -341,7 +331,3 @@ def write_rows(metrics_list: Sequence[Metrics], directory: Path) -> None:
         writer.writeheader()
         writer.writerows(table.to_pylist())
     pyarrow.parquet.write_table(table, directory / "comparison.parquet")
-
-
-def _write_json(path: Path, data: Json) -> None:
-    path.write_text(json.dumps(data, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -18,16 +18,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradwire.analysis.comparison.tables import KIND_LABELS, TableRow, tail_label, tail_text
+from gradwire.analysis.comparison.tables import KIND_LABELS, TableRow, median_text, tail_row
 from gradwire.analysis.links import Bundle, busiest_upstream
 from gradwire.analysis.measurement_window import durations, in_window, measured_flows, steady_state
-from gradwire.analysis.metrics import Times, distribution_of, percentile
+from gradwire.analysis.metrics import NO_TIMES, Times, distribution_of, percentile
 from gradwire.result_store.arrow import to_numpy
 from gradwire.result_store.lazy_table import dictionary_encoded
 from gradwire.result_store.result import KINDS, Result
 from gradwire.scenarios.arrays import AnyArray, Ints
 from gradwire.scenarios.json_data import Json
-from gradwire.scenarios.readable import count_text, share_text, time_text
+from gradwire.scenarios.readable import count_text, share_text
 
 TAIL_SHARE = 0.01
 """Share of the messages that forms the tail."""
@@ -60,12 +60,8 @@ class DetailedMetrics:
     def as_dict(self) -> Json:
         """Return plain values for JSON."""
         return {
-            "job": self.job,
+            **vars(self),
             "again": dict(self.again),
-            "timed_out": self.timed_out,
-            "messages": self.messages,
-            "timeouts": self.timeouts,
-            "tail_timed_out": self.tail_timed_out,
             "from_ready": vars(self.from_ready),
             "from_release": vars(self.from_release),
             "by_class": {str(priority): vars(times) for priority, times in self.by_class.items()},
@@ -84,14 +80,19 @@ def detailed_metrics(result: Result, job: str) -> DetailedMetrics:
     duration = (columns["end_ps"] - columns["start_ps"])[chosen]
     known = chosen & (columns["released_ps"] >= 0)
     priority = columns["priority"][chosen]
+    again = {}
+    for number, kind in enumerate(KINDS):
+        rows = columns["kind"] == number
+        if packets := int(columns["packets"][rows].sum()):
+            again[kind] = int(columns["retransmitted"][rows].sum()) / packets
     unknown = bool(len(timeouts)) and int(timeouts.min()) < 0
     return DetailedMetrics(
         job=job,
-        again=_again(columns),
+        again=again,
         timed_out=-1 if unknown else int((timeouts > 0).sum()),
         messages=len(timeouts),
         timeouts=-1 if unknown else int(timeouts.sum()),
-        tail_timed_out=_tail(duration, timeouts[chosen]),
+        tail_timed_out=_share_in_tail(duration, timeouts[chosen]),
         from_ready=distribution_of(duration),
         from_release=distribution_of((columns["end_ps"] - columns["released_ps"])[known]),
         by_class={int(level): distribution_of(duration[priority == level]) for level in np.unique(priority)},
@@ -113,17 +114,7 @@ def _messages_of(result: Result, job: str) -> Json:
     return {name: np.concatenate(columns[min(1, len(columns) - 1) :]) for name, columns in blocks.items()}
 
 
-def _again(columns: Json) -> dict[str, float]:
-    ratios = {}
-    for number, kind in enumerate(KINDS):
-        rows = columns["kind"] == number
-        packets = int(columns["packets"][rows].sum())
-        if packets:
-            ratios[kind] = int(columns["retransmitted"][rows].sum()) / packets
-    return ratios
-
-
-def _tail(duration: Ints, timeouts: Ints) -> float:
+def _share_in_tail(duration: Ints, timeouts: Ints) -> float:
     """Return the share of messages with a time-out among those at or above the 99th percentile."""
     if not len(duration):
         return 0.0
@@ -147,13 +138,10 @@ def detail_rows(details: Sequence[DetailedMetrics]) -> list[TableRow]:
     ]
     for label, name in (("from ready", "from_ready"), ("from release", "from_release")):
         all_times: list[Times] = [getattr(entry, name) for entry in details]
-        rows.append(TableRow(f"completion {label}, p50", [_cell(t, t.p50_ps) for t in all_times], name == "from_ready"))
-        late = tail_label(all_times)
-        rows.append(TableRow("  " + late, [tail_text(times, late) for times in all_times]))
+        rows.append(TableRow(f"completion {label}, p50", [median_text(t) for t in all_times], name == "from_ready"))
+        rows.append(tail_row("  ", all_times))
     for level in sorted({priority for entry in details for priority in entry.by_class}):
-        all_times = [entry.by_class.get(level, distribution_of(np.zeros(0, dtype=np.int64))) for entry in details]
-        late = tail_label(all_times)
-        rows.append(TableRow(f"class {level}, {late}", [tail_text(times, late) for times in all_times], False))
+        rows.append(tail_row(f"class {level}, ", [entry.by_class.get(level, NO_TIMES) for entry in details]))
     upstream = [entry.upstream for entry in details]
     rows.append(TableRow("busiest upstream link", [bundle.busiest if bundle else "-" for bundle in upstream], True))
     rows.append(TableRow("  useful share", [share_text(bundle.share) if bundle else "-" for bundle in upstream]))
@@ -162,7 +150,3 @@ def detail_rows(details: Sequence[DetailedMetrics]) -> list[TableRow]:
 
 def _known(entry: DetailedMetrics, count: int) -> str:
     return count_text(count) if entry.timed_out >= 0 else "-"
-
-
-def _cell(times: Times, value: float) -> str:
-    return time_text(value) if times.count else "-"

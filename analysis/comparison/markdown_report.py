@@ -104,14 +104,13 @@ def facts(comparison: Comparison) -> Iterator[str]:
 def _fastest(measured: Sequence[tuple[Metrics, str]]) -> str:
     ordered = sorted(measured, key=lambda pair: pair[0].iteration.mean_ps)
     best = ordered[0][0].iteration.mean_ps
-    others = [_less(best, entry.iteration.mean_ps, name) for entry, name in ordered[1:]]
+    others = [
+        f"as long as with {name}" if mean == best else f"{share_text(1 - best / mean)} less than {name}"
+        for mean, name in ((entry.iteration.mean_ps, name) for entry, name in ordered[1:])
+    ]
     if len(others) > MOST_NAMED:
         others = [*others[: MOST_NAMED - 1], f"... and {others[-1]}"]
     return f"The shortest mean iteration is that of {ordered[0][1]}, {time_text(best)}: {', '.join(others)}."
-
-
-def _less(best: float, other: float, name: str) -> str:
-    return f"as long as with {name}" if other == best else f"{share_text(1 - best / other)} less than {name}"
 
 
 def _losses(result: Result, entry: Metrics, name: str) -> Iterator[str]:

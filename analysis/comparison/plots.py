@@ -12,7 +12,7 @@ matplotlib is used without a display (Agg) and without pyplot's global state.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +25,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from gradwire.analysis.breakdown.breakdown import PART_LABELS, PARTS
 from gradwire.analysis.comparison.tables import KIND_LABELS, headings, whole_networks
 from gradwire.analysis.measurement_window import completion_times, durations, steady_state
-from gradwire.analysis.metrics import DROPS, Metrics
-from gradwire.analysis.tail_distribution import tail
+from gradwire.analysis.metrics import DROPS, Metrics, tail
 from gradwire.result_store.result import KINDS, Result
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.readable import three_digits
@@ -53,24 +53,18 @@ PAPER_STYLE: Any = {
     "ytick.labelsize": 7.5,
 }
 GREY = "#595959"
-CAUSE_COLOURS = {
-    "drops_tail": "#D55E00",
-    "drops_selective": "#56B4E9",
-    "drops_loss": "#CC79A7",
-    "drops_evicted": "#E69F00",
-    "drops_down": "#000000",
-    "drops_no_route": "#0072B2",
-    "retransmitted": "#BFBFBF",
+CAUSES: Mapping[str, tuple[str, str]] = {
+    "drops_tail": ("dropped: buffer full", "#D55E00"),
+    "drops_selective": ("dropped: droppable, above K", "#56B4E9"),
+    "drops_loss": ("lost on a link", "#CC79A7"),
+    "drops_evicted": ("dropped: evicted", "#E69F00"),
+    "drops_down": ("lost on a cut link", "#000000"),
+    "drops_no_route": ("dropped: no route", "#0072B2"),
+    "retransmitted": ("retransmissions", "#BFBFBF"),
 }
-CAUSE_LABELS = {
-    "drops_tail": "dropped: buffer full",
-    "drops_selective": "dropped: droppable, above K",
-    "drops_loss": "lost on a link",
-    "drops_evicted": "dropped: evicted",
-    "drops_down": "lost on a cut link",
-    "drops_no_route": "dropped: no route",
-    "retransmitted": "retransmissions",
-}
+"""Labels and colours of lost packets by cause, and of retransmissions."""
+_COLOURS_IN_ORDER = "#D9D9D9 #8C8C8C #595959 #CC79A7 #56B4E9 #0072B2 #E69F00 #D55E00 #000000".split()
+PART_COLOURS = dict(zip(PARTS, _COLOURS_IN_ORDER, strict=True))
 PS_PER_MS = 1e9
 LEGEND_COLUMNS = 3
 PANELS_PER_ROW = 2
@@ -113,27 +107,25 @@ def iteration_time(runs: Sequence[Run]) -> Figure | None:
         for left, wide, ink in ((0.0, compute, "#333333"), (compute, exposed, _ink(colour))):
             if wide > 0.1 * longest:
                 axes.text(left + wide / 2, row - 0.18, three_digits(wide), ha="center", va="center", color=ink)
-        axes.annotate(
-            f"{three_digits(mean)} ms",
-            (mean, row - 0.18),
-            (4, 0),
-            textcoords="offset points",
-            va="center",
-            fontweight="bold",
-            color="#333333",
-        )
-    axes.set_yticks(range(len(shown)), [fill(name, 24) for _, _, name in shown])
-    axes.set_ylim(len(shown) - 0.5, -0.5)
-    axes.set_xlim(0, axes.dataLim.x1 * 1.12)
-    axes.set_xlabel("iteration time (ms)")
-    axes.grid(axis="y", visible=False)
-    figure.legend(
-        handles=_iteration_legend([metrics for _, (_, metrics), _ in shown]),
-        loc="outside lower center",
-        ncols=2,
-        frameon=False,
-    )
+        write_beside(axes, f"{three_digits(mean)} ms", mean, row - 0.18, fontweight="bold", color="#333333")
+    _name_bars(axes, [name for _, _, name in shown], "iteration time (ms)", 1.12)
+    handles = _iteration_legend([metrics for _, (_, metrics), _ in shown])
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
     return figure
+
+
+def write_beside(axes: Axes, text: str, x: float, y: float, **style: Any) -> None:
+    """Write a text to the right of a bar that ends at (x, y)."""
+    axes.annotate(text, (x, y), (4, 0), textcoords="offset points", va="center", **style)
+
+
+def _name_bars(axes: Axes, names: Sequence[str], label: str, wide: float) -> None:
+    """Name horizontal bars, the first on top, and leave space for texts beside them: `wide` times the longest bar."""
+    axes.set_yticks(range(len(names)), [fill(name, 24) for name in names])
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_xlim(0, axes.dataLim.x1 * wide)
+    axes.set_xlabel(label)
+    axes.grid(axis="y", visible=False)
 
 
 def _iteration_dots(axes: Axes, row: int, result: Result, job: str, colour: str) -> None:
@@ -141,16 +133,8 @@ def _iteration_dots(axes: Axes, row: int, result: Result, job: str, colour: str)
     _, chosen = steady_state(numbers)
     heights = row + 0.1 + 0.28 * numbers / max(int(numbers.max()), 1)
     for mask, face in ((chosen, colour), (~chosen, "none")):
-        axes.plot(
-            times[mask] / PS_PER_MS,
-            heights[mask],
-            "o",
-            markersize=3.5,
-            markerfacecolor=face,
-            markeredgecolor=colour,
-            markeredgewidth=0.7,
-            alpha=0.6,
-        )
+        look: Json = {"markerfacecolor": face, "markeredgecolor": colour, "markeredgewidth": 0.7, "alpha": 0.6}
+        axes.plot(times[mask] / PS_PER_MS, heights[mask], "o", markersize=3.5, **look)
 
 
 def _iteration_legend(shown: Sequence[Metrics]) -> list[Artist]:
@@ -200,9 +184,9 @@ def completion_time(runs: Sequence[Run]) -> Figure | None:
         axes.set_xlabel("completion time (ms)")
     for axes in panels[::PANELS_PER_ROW]:
         axes.set_ylabel("messages slower than x (%)")
-    figure.legend(
-        list(curves.values()), list(curves), loc="outside lower center", ncols=_columns(list(curves)), frameon=False
-    )
+    widest = max(map(len, curves))
+    columns = max(1, min(LEGEND_COLUMNS, len(curves), 120 // (widest + 10)))  # that fit the width
+    figure.legend(list(curves.values()), list(curves), loc="outside lower center", ncols=columns, frameon=False)
     return figure
 
 
@@ -212,11 +196,11 @@ def retransmissions(networks: Sequence[Metrics]) -> Figure | None:
     do not count by job: `networks` are from `whole_networks`."""
     names = headings(networks)
     shown_runs = [(metrics, name) for metrics, name in zip(networks, names, strict=True) if metrics.data_packets]
-    if not shown_runs or not any(max(m.dropped, 0) + m.retransmitted for m, _ in shown_runs):
+    if not any(max(m.dropped, 0) + m.retransmitted for m, _ in shown_runs):
         return None
     causes = [
         cause
-        for cause in CAUSE_LABELS
+        for cause in CAUSES
         if cause in ("drops_tail", "drops_selective", "retransmitted")
         or any(getattr(m, cause) > 0 for m, _ in shown_runs)
     ]
@@ -227,26 +211,42 @@ def retransmissions(networks: Sequence[Metrics]) -> Figure | None:
         left = 0.0
         for cause in DROPS:
             wide = max(getattr(metrics, cause), 0) * scale
-            axes.barh(row - 0.17, wide, 0.3, left=left, color=CAUSE_COLOURS[cause], linewidth=0)
+            axes.barh(row - 0.17, wide, 0.3, left=left, color=CAUSES[cause][1], linewidth=0)
             left += wide
         retransmitted = metrics.retransmitted * scale
-        axes.barh(row + 0.17, retransmitted, 0.3, color=CAUSE_COLOURS["retransmitted"], linewidth=0)
+        axes.barh(row + 0.17, retransmitted, 0.3, color=CAUSES["retransmitted"][1], linewidth=0)
         for value, height in ((left, row - 0.17), (retransmitted, row + 0.17)):
-            axes.annotate(
-                f"{value:.2g}" if value < 10 else f"{value:.0f}",
-                (value, height),
-                (4, 0),
-                textcoords="offset points",
-                va="center",
-                color=GREY,
-            )
+            text = f"{value:.2g}" if value < 10 else f"{value:.0f}"
+            write_beside(axes, text, value, height, color=GREY)
     axes.set_yticks(range(len(shown_runs)), [fill(name, 24) for _, name in shown_runs])
     axes.invert_yaxis()
     axes.set_xlim(0, 1.08 * axes.dataLim.x1)  # leaves space for the number beside the longest bar
     axes.set_xlabel("packets per 100 data packets")
     axes.grid(axis="y", visible=False)
-    handles = [axes.barh(0, 0, color=CAUSE_COLOURS[cause], label=CAUSE_LABELS[cause]) for cause in causes]
+    handles = [axes.barh(0, 0, color=colour, label=label) for label, colour in map(CAUSES.__getitem__, causes)]
     figure.legend(handles=handles, loc="outside upper center", ncols=LEGEND_COLUMNS, frameon=False)
+    return figure
+
+
+@matplotlib.rc_context(PAPER_STYLE)
+def breakdown_figure(names: Sequence[str], means: Sequence[dict[str, float]]) -> Figure | None:
+    """Plot the means of every run and job (see `Breakdown.means`); None if all are empty."""
+    bars = [(name, mean) for name, mean in zip(names, means, strict=True) if mean]
+    if not bars:
+        return None
+    shown = [part for part in PARTS if any(mean[part] for _, mean in bars)]
+    rows = -(-len(shown) // LEGEND_COLUMNS)
+    figure, (axes,) = house_figure(1, height=0.8 + 0.2 * rows + 0.42 * len(bars))
+    for row, (_, mean) in enumerate(bars):
+        left = 0.0
+        for part in shown:
+            wide = mean[part] / PS_PER_MS
+            axes.barh(row, wide, 0.6, left=left, color=PART_COLOURS[part], linewidth=0)
+            left += wide
+        write_beside(axes, f"{three_digits(left)} ms", left, row, fontweight="bold", color="#333333")
+    _name_bars(axes, [name for name, _ in bars], "mean iteration time (ms)", 1.12)
+    handles = [Patch(color=PART_COLOURS[part], label=PART_LABELS[part]) for part in shown]
+    figure.legend(handles=handles, loc="outside lower center", ncols=LEGEND_COLUMNS, frameon=False)
     return figure
 
 
@@ -270,12 +270,6 @@ def logarithmic(axes: Axes) -> None:
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=20))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
-
-
-def _columns(names: Sequence[str]) -> int:
-    """Return the number of legend columns that fit the width."""
-    widest = max(map(len, names), default=1)
-    return max(1, min(LEGEND_COLUMNS, len(names), 120 // (widest + 10)))
 
 
 def house_figure(panels: int, height: float, sharey: bool = False) -> tuple[Figure, list[Axes]]:

@@ -32,11 +32,9 @@ def pooled(runs: Sequence[Result]) -> Result:
     """Concatenate runs in time; later runs get new message and iteration numbers.
 
     The third run's iteration 5 is 2,000,005. Counters of ports are summed, -1 (unknown) if one run does not know; a
-    port's
-    longest queue is the longest of all. Samples, delays, packets and the summary are those of the first run, except
-    that
-    totals cover all runs, the testbed counts as disturbed if it was in any run, "duration" ended them only if it ended
-    each, and `pooled` lists their seeds.
+    port's longest queue is the longest of all. Samples, delays, packets and the summary are those of the first run,
+    except that totals cover all runs, the testbed counts as disturbed if it was in any run, "duration" ended them only
+    if it ended each, and `pooled` lists their seeds.
     """
     if not runs:
         raise ResultError("is empty", "pooled(runs)", "one Result or several")
@@ -119,20 +117,19 @@ def _summary(runs: Sequence[Result]) -> dict[str, Any]:
     first = runs[0].summary
     engines = [run.summary.get("engine", {}) for run in runs]
     engine = dict(engines[0])
-    if not all(engine_of_run.get("valid", True) for engine_of_run in engines):
-        disturbed = [
-            f"seed {run.summary.get('seed')}: {reason}"
-            for run, engine_of_run in zip(runs, engines, strict=True)
-            if not engine_of_run.get("valid", True)
-            for reason in engine_of_run.get("disturbed", ()) or ["the testbed was disturbed"]
-        ]
+    disturbed = [
+        f"seed {run.summary.get('seed')}: {reason}"
+        for run, engine_of_run in zip(runs, engines, strict=True)
+        if not engine_of_run.get("valid", True)
+        for reason in engine_of_run.get("disturbed", ()) or ["the testbed was disturbed"]
+    ]
+    if disturbed:
         engine |= {"valid": False, "disturbed": disturbed}
     totals = [run.summary.get("totals", {}) for run in runs]
     counter_names = [name for name, value in totals[0].items() if type(value) is int]
     counts = {name: sum(totals_of_run.get(name, 0) for totals_of_run in totals) for name in counter_names}
     finished = all(totals_of_run.get("finished", True) for totals_of_run in totals)
-    ended = next(
-        (end for totals_of_run in totals if (end := totals_of_run.get("ended_by", "done")) != "duration"), "duration"
-    )
+    ends = (totals_of_run.get("ended_by", "done") for totals_of_run in totals)
+    ended = next((end for end in ends if end != "duration"), "duration")
     totals_of_all = {**totals[0], **counts, "finished": finished, "ended_by": ended}
     return {**first, "engine": engine, "totals": totals_of_all, "pooled": [run.summary.get("seed") for run in runs]}

@@ -13,29 +13,13 @@ from typing import Any
 from gradwire.result_store.result import Result
 from gradwire.scenarios.json_data import JsonView
 
-JOB_KEYS = {
-    "trace": "trace",
-    "phase": "phase",
-    "iterations": "iterations",
-    "workers": "workers",
-    "servers": "servers",
-    "compute_scale": "compute_scale",
-    "start": "start",
-    "jitter": "jitter",
-    "placement": "placement",
-}
-"""Keys that identify a job's work, and their labels; without a key: `DEFAULTS`."""
+JOB_KEYS = "trace phase iterations workers servers compute_scale start jitter placement".split()
+"""Keys that identify a job's work; without a key: `DEFAULTS`."""
 DEFAULTS = {"iterations": 5, "servers": 0, "compute_scale": 1.0}
 SCENARIO_KEYS = {"seed": "seed", "duration": "duration", "host": "hosts", "measure": "measured window"}
 """Keys of the scenario itself."""
-TABLE_LABELS = {
-    "topology": "topology",
-    "link": "links",
-    "link_override": "links",
-    "traffic": "traffic",
-    "fault": "faults",
-}
-"""Tables of a scenario that are compared as a whole, and their labels."""
+TABLE_KEYS = {"topology": ["topology"], "links": ["link", "link_override"], "traffic": ["traffic"], "faults": ["fault"]}
+"""Tables of a scenario that are compared as a whole, by their labels."""
 
 
 def scenario_differences(results: Sequence[Result], names: Sequence[str]) -> list[str]:
@@ -75,8 +59,7 @@ def _sentence(others: Sequence[str], first: str, what: str) -> str:
 
 
 def _differing(first: JsonView, other: JsonView) -> Iterator[str]:
-    for table in dict.fromkeys(TABLE_LABELS.values()):
-        keys = [key for key, words in TABLE_LABELS.items() if words == table]
+    for table, keys in TABLE_KEYS.items():
         one, two = ({key: tables[key] for key in keys if key in tables} for tables in (first, other))
         if one != two:
             yield f"{table} ({_apart(one, two)})"
@@ -87,10 +70,10 @@ def _differing(first: JsonView, other: JsonView) -> Iterator[str]:
     if list(jobs) != list(others):
         yield f"jobs ({', '.join(others) or 'none'}, not {', '.join(jobs) or 'none'})"
     for name in [name for name in jobs if name in others]:
-        for key, words in JOB_KEYS.items():
+        for key in JOB_KEYS:
             one, two = (job.get(key, DEFAULTS.get(key)) for job in (jobs[name], others[name]))
             if one != two:
-                yield f"{words} of job {name} ({_words(two)}, not {_words(one)})"
+                yield f"{key} of job {name} ({_words(two)}, not {_words(one)})"
 
 
 def _apart(one: Mapping[str, Any], two: Mapping[str, Any]) -> str:

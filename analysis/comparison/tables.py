@@ -13,8 +13,9 @@ from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
-from gradwire.analysis.metrics import DROPS, Metrics, Times
+from gradwire.analysis.metrics import DROPS, NO_TIMES, Metrics, Times
 from gradwire.result_store.result import KINDS
+from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.readable import change_text, count_text, share_text, time_text
 
 if TYPE_CHECKING:
@@ -25,21 +26,8 @@ WIDTH = 100
 PER_TABLE = 4
 LABEL_WIDTH = 30
 
-KIND_LABELS = {
-    "push": "push",
-    "pull": "pull",
-    "reduce_scatter": "reduce-scatter",
-    "all_gather": "all-gather",
-    "flow": "flow",
-    "activations": "activations",
-    "errors": "errors",
-    "parameters": "parameters",
-    "tensor_parallel": "TP",
-    "expert_parallel": "EP",
-    "data_parallel": "DP",
-    "collective": "collective",
-    "point_to_point": "point-to-point",
-}
+KIND_LABELS = {kind: kind.replace("_", "-") for kind in KINDS}
+KIND_LABELS |= {"tensor_parallel": "TP", "expert_parallel": "EP", "data_parallel": "DP"}
 
 ALWAYS_SHOWN = ("drops_tail", "drops_selective", "drops_loss")
 """Causes of drops whose line appears even if there are none."""
@@ -127,17 +115,12 @@ def shown_entries(runs: Sequence[Sequence[Metrics]]) -> list[Metrics]:
 def whole_networks(runs: Sequence[Sequence[Metrics]]) -> list[Metrics]:
     """Return one entry per Result with the packets of all its jobs and traffic, and the counters of ports. The other
     figures are those of the Result's first job."""
-    return [
-        replace(
-            entries[0],
-            job=entries[0].job if len(entries) == 1 else "",
-            **{
-                name: sum(getattr(entry, name) for entry in entries)
-                for name in ("retransmitted", "sent_packets", "data_packets", "under_way")
-            },
-        )
-        for entries in runs
-    ]
+    counts = ("retransmitted", "sent_packets", "data_packets", "under_way")
+    whole = []
+    for entries in runs:
+        sums: Json = {name: sum(getattr(entry, name) for entry in entries) for name in counts}
+        whole.append(replace(entries[0], job=entries[0].job if len(entries) == 1 else "", **sums))
+    return whole
 
 
 def job_rows(metrics_list: Sequence[Metrics]) -> list[TableRow]:
@@ -146,15 +129,19 @@ def job_rows(metrics_list: Sequence[Metrics]) -> list[TableRow]:
     rows = []
     if any(m.iteration.count for m in metrics_list) or not any("flow" in m.completion for m in metrics_list):
         rows += _iteration_rows(metrics_list)
-    for kind, label in _kinds(metrics_list):
-        rows.append(row(f"{label} completion, p50", partial(_median, kind), section=kind == "all"))
-        all_times = [m.completion[kind] for m in metrics_list if kind in m.completion]
-        rows.append(row("  " + tail_label(all_times), partial(_late, kind, tail_label(all_times))))
+    occurring = [(kind, KIND_LABELS[kind]) for kind in KINDS if any(kind in m.completion for m in metrics_list)]
+    for kind, label in occurring if len(occurring) == 1 else [("all", "message"), *occurring]:
+        all_times = [m.completion.get(kind, NO_TIMES) for m in metrics_list]
+        rows.append(TableRow(f"{label} completion, p50", [median_text(t) for t in all_times], kind == "all"))
+        rows.append(tail_row("  ", all_times))
     rows += [
         row("retransmissions", lambda m: count_text(m.retransmitted)),
-        row("  per data packet", lambda m: _share_of(m.retransmitted, m.data_packets)),
-        row("worst loss of a message", lambda m: _worst(m), True),
-        row("  lost / allowed bytes", lambda m: _worst_bytes(m)),
+        row("  per data packet", lambda m: share_text(m.retransmitted / m.data_packets) if m.data_packets else "-"),
+        row("worst loss of a message", lambda m: share_text(m.loss.share) if m.loss.lost_bytes else "none", True),
+        row(
+            "  lost / allowed bytes",
+            lambda m: f"{m.loss.lost_bytes:,} / {m.loss.allowed_bytes:,}" if m.loss.lost_bytes else "-",
+        ),
         row("lost of all bytes", lambda m: share_text(m.loss.total_share)),
     ]
     if any(m.under_way for m in metrics_list):
@@ -175,9 +162,9 @@ def network_rows(metrics_list: Sequence[Metrics]) -> list[TableRow]:
         if any(getattr(m, column) > 0 for m in metrics_list):
             rows.append(row(words, partial(_count, column)))
     if not all(m.emulated for m in metrics_list):
-        rows.append(row("packet-hops", partial(_hops, "packet_hops"), True))
+        rows.append(row("packet-hops", lambda m: "-" if m.emulated else count_text(m.packet_hops), True))
         if any(m.hops_simulated != m.packet_hops for m in metrics_list):
-            rows.append(row("  of them simulated", partial(_hops, "hops_simulated")))
+            rows.append(row("  of them simulated", lambda m: "-" if m.emulated else count_text(m.hops_simulated)))
         rows.append(row("  simulated per second", lambda m: count_text(m.hops_per_s) if m.hops_per_s else "-"))
     return rows
 
@@ -187,12 +174,11 @@ def _iteration_rows(metrics_list: Sequence[Metrics]) -> list[TableRow]:
     rows = [row("iteration time, mean", lambda m: _time(m.iteration, m.iteration.mean_ps), section=True)]
     if len(metrics_list) > 1:
         rows.append(row("  against the first", partial(_against_first, metrics_list)))
-    late = tail_label([m.iteration for m in metrics_list])
     return [
         *rows,
         row("  of iterations", lambda m: str(m.steady) if m.iteration.count else "-"),
         row("  samples (worker-iterations)", lambda m: count_text(m.iteration.count)),
-        row(f"iteration time, {late}", lambda m: tail_text(m.iteration, late)),
+        tail_row("iteration time, ", [m.iteration for m in metrics_list]),
         row("exposed communication, mean", lambda m: _time(m.exposed, m.exposed.mean_ps)),
         row("  share of the iteration", lambda m: share_text(m.exposed_share) if m.iteration.count else "-"),
     ]
@@ -283,21 +269,12 @@ def markdown_rows(names: Sequence[str], rows: Sequence[TableRow]) -> str:
 def html_table(title: str, names: Sequence[str], rows: Sequence[TableRow], corner: str = "") -> str:
     """Return a table of runs, called `names`, as HTML for notebooks and pages. `corner` : heading of the labels."""
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in (corner, *names))
-    lines = "".join(
-        f"<tr><td>{escape(row.label).replace('  ', '&nbsp; ')}</td>"
-        + "".join(f'<td style="text-align: right">{escape(cell)}</td>' for cell in row.cells)
-        + "</tr>"
-        for row in rows
-    )
+    lines = ""
+    for row in rows:
+        cells = "".join(f'<td style="text-align: right">{escape(cell)}</td>' for cell in row.cells)
+        lines += f"<tr><td>{escape(row.label).replace('  ', '&nbsp; ')}</td>{cells}</tr>"
     caption = f"<caption>{escape(title)}</caption>" if title else ""
     return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
-
-
-def _kinds(metrics_list: Sequence[Metrics]) -> list[tuple[str, str]]:
-    """Return (kind, label) of what occurs; "all" together only if there are several kinds."""
-    occurring = [kind for kind in KINDS if any(kind in m.completion for m in metrics_list)]
-    words = [(kind, KIND_LABELS[kind]) for kind in occurring]
-    return [("all", "message"), *words] if len(words) != 1 else words
 
 
 def _time(times: Times, picoseconds: float) -> str:
@@ -309,18 +286,15 @@ def _count(name: str, metrics: Metrics) -> str:
     return count_text(count) if count >= 0 else "-"
 
 
-def _hops(name: str, metrics: Metrics) -> str:
-    return "-" if metrics.emulated else count_text(getattr(metrics, name))
+def median_text(times: Times) -> str:
+    """Return the median; "-" without samples."""
+    return _time(times, times.p50_ps)
 
 
-def _median(kind: str, metrics: Metrics) -> str:
-    times = metrics.completion.get(kind)
-    return time_text(times.p50_ps) if times and times.count else "-"
-
-
-def _late(kind: str, words: str, metrics: Metrics) -> str:
-    times = metrics.completion.get(kind)
-    return tail_text(times, words) if times else "-"
+def tail_row(label: str, all_times: Sequence[Times]) -> TableRow:
+    """Return the line of the tail figures of all runs, whose label ends with the figure."""
+    late = tail_label(all_times)
+    return TableRow(label + late, [tail_text(times, late) for times in all_times])
 
 
 def tail_text(times: Times, words: str) -> str:
@@ -336,17 +310,3 @@ def _against_first(metrics_list: Sequence[Metrics], metrics: Metrics) -> str:
     first = reference_run(metrics, metrics_list)
     value, base = metrics.iteration.mean_ps, first.iteration.mean_ps if first else 0
     return change_text(value / base) if base and value else "-"
-
-
-def _share_of(part: int, whole: int) -> str:
-    return share_text(part / whole) if whole else "-"
-
-
-def _worst(metrics: Metrics) -> str:
-    loss = metrics.loss
-    return share_text(loss.share) if loss.lost_bytes else "none"
-
-
-def _worst_bytes(metrics: Metrics) -> str:
-    loss = metrics.loss
-    return f"{loss.lost_bytes:,} / {loss.allowed_bytes:,}" if loss.lost_bytes else "-"

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from gradwire.analysis.comparison.pooled_runs import key_with_seed
 from gradwire.analysis.comparison.tables import KIND_LABELS
-from gradwire.analysis.fidelity.fidelity_measure import RATE, SHARE, TIME, Measure, examples, relative
+from gradwire.analysis.fidelity.fidelity_measure import RATE, SHARE, TIME, Measure, examples, only_in_one
 from gradwire.analysis.fidelity.fidelity_ports import classes, packet_measures, ports_of
 from gradwire.analysis.metrics import percentile
 from gradwire.result_store.arrow import to_numpy
@@ -137,9 +137,8 @@ def agreement(sim: Result, emu: Result, tolerances: Fidelity, others: Sequence[R
 
 
 def _agreement(sim: Result, emu: Result, tolerances: Fidelity) -> Agreement:
-    faults = [*_identity(sim, emu), *_soundness(sim, emu)]
     matched = _Matched(sim, emu)
-    faults += matched.faults
+    faults = [*_unlike(sim, emu), *matched.faults]
     measures = [
         *matched.completion(tolerances),
         *_iterations(sim, emu, tolerances, faults),
@@ -147,16 +146,11 @@ def _agreement(sim: Result, emu: Result, tolerances: Fidelity) -> Agreement:
     ]
     ports, alone = ports_of(sim, emu)
     measures += [*packet_measures(ports, tolerances), *matched.loss(tolerances)]
-    return Agreement(
-        str(sim.summary.get("name", "")),
-        measures,
-        [*faults, *alone],
-        _invalid(emu),
-        ports,
-        classes(sim, emu),
-        len(matched.keys),
-        matched.ratios(),
-    )
+    engine, invalid = emu.summary.get("engine", {}), list[str]()
+    if not engine.get("valid", True):
+        invalid = [str(reason) for reason in engine.get("disturbed", ())] or ["the testbed was disturbed"]
+    name, count = str(sim.summary.get("name", "")), len(matched.keys)
+    return Agreement(name, measures, [*faults, *alone], invalid, ports, classes(sim, emu), count, matched.ratios())
 
 
 def mean_completion(sim: Result, emu: Result) -> tuple[float, float] | None:
@@ -173,24 +167,14 @@ def relative_differences(sim: AnyInts, emu: AnyInts) -> NDArray[np.float64]:
     return np.where(sim > 0, relative_difference, (emu > 0).astype(np.float64))
 
 
-def _invalid(emu: Result) -> list[str]:
-    engine = emu.summary.get("engine", {})
-    if engine.get("valid", True):
-        return []
-    return [str(reason) for reason in engine.get("disturbed", ())] or ["the testbed was disturbed"]
-
-
-def _identity(sim: Result, emu: Result) -> Iterator[str]:
+def _unlike(sim: Result, emu: Result) -> Iterator[str]:
+    """Yield the reasons why the runs are not the same experiment, or one is not sound."""
     for key, words in (("scenario_hash", "scenarios"), ("trace_hash", "traces"), ("seed", "seeds")):
         one, other = sim.summary.get(key), emu.summary.get(key)
         if one != other:
             yield f"the runs are of different {words} ({str(one)[:12]} simulated, {str(other)[:12]} emulated)"
-
-
-def _soundness(sim: Result, emu: Result) -> Iterator[str]:
     for result, words in ((sim, "simulated"), (emu, "emulated")):
-        broken = check_loss_invariant(result)
-        if broken:
+        if broken := check_loss_invariant(result):
             yield f"{len(broken)} messages of the {words} run lost more than their bound, such as {broken[0]}"
 
 
@@ -213,10 +197,7 @@ class _Matched:
             for result, row in zip((sim, emu), rows, strict=True)
         ]
         self.faults: list[str] = []
-        for one, other, words in ((0, 1, "simulated"), (1, 0, "emulated")):
-            alone = [_named(sim, key) for key in keys[one] if key not in keys[other]]
-            if alone:
-                self.faults.append(f"{len(alone)} messages were {words} only: {examples(alone)}")
+        self.faults += only_in_one("messages", keys, lambda key: _named(sim, key))
         unequal = np.flatnonzero(values[0]["bytes"] != values[1]["bytes"])
         if len(unequal):
             some = examples([_named(sim, both[i]) for i in unequal.tolist()])
@@ -258,17 +239,8 @@ class _Matched:
                 ("completion_p50", lambda values: percentile(values, 0.5)),
                 ("completion_p99", lambda values: percentile(values, 0.99)),
             ):
-                one, other = figure(sim), figure(emu)
-                yield Measure(
-                    name,
-                    f"{job}, {KIND_LABELS[kind]}",
-                    TIME,
-                    one,
-                    other,
-                    relative(one, other),
-                    getattr(tolerances, name),
-                    note=f"{len(sim):,} messages",
-                )
+                where, note = f"{job}, {KIND_LABELS[kind]}", f"{len(sim):,} messages"
+                yield Measure.relative(name, where, TIME, figure(sim), figure(emu), getattr(tolerances, name), note)
 
     def throughput(self, tolerances: Fidelity) -> Iterator[Measure]:
         """Yield the throughput per job, over its pairs of hosts. The pairs are compared by rank, the slowest with the
@@ -278,22 +250,13 @@ class _Matched:
             one, other = (_rate(run, rows) for run in self.values)
             rates.setdefault(job, []).append((one, other, f"{src}->{dst}"))
         for job, pairs in sorted(rates.items()):
-            sim = np.array([pair[0] for pair in pairs])
-            emu = np.array([pair[1] for pair in pairs])
+            sim, emu = (np.array([pair[side] for pair in pairs]) for side in (0, 1))
             apart = relative_differences(np.sort(sim), np.sort(emu))
             worst = int(relative_differences(sim, emu).argmax())
             at_most = 100 * float(relative_differences(sim, emu)[worst])
             note = f"{len(pairs)} pairs, max difference of a pair {at_most:.1f} % ({pairs[worst][2]})"
-            yield Measure(
-                "throughput",
-                job,
-                RATE,
-                float(sim.mean()),
-                float(emu.mean()),
-                float(apart.mean()),
-                tolerances.throughput,
-                note=note,
-            )
+            one, other, difference = (float(values.mean()) for values in (sim, emu, apart))
+            yield Measure("throughput", job, RATE, one, other, difference, tolerances.throughput, note=note)
 
     def loss(self, tolerances: Fidelity) -> Iterator[Measure]:
         """Yield the loss per job."""
@@ -302,16 +265,9 @@ class _Matched:
             lost = [run["lost_bytes"][rows] for run in self.values]
             apart = np.abs(lost[1] - lost[0]) / np.maximum(size, 1)
             total = max(int(size.sum()), 1)
-            yield Measure(
-                "loss",
-                job,
-                SHARE,
-                int(lost[0].sum()) / total,
-                int(lost[1].sum()) / total,
-                float(apart.mean()),
-                tolerances.loss,
-                note=f"max difference of a message {100 * float(apart.max()):.1f} %",
-            )
+            one, other = (int(lost_bytes.sum()) / total for lost_bytes in lost)
+            note = f"max difference of a message {100 * float(apart.max()):.1f} %"
+            yield Measure("loss", job, SHARE, one, other, float(apart.mean()), tolerances.loss, note=note)
 
 
 def _keys(result: Result) -> dict[tuple[Any, ...], int]:
@@ -329,7 +285,6 @@ def _keys(result: Result) -> dict[tuple[Any, ...], int]:
 
 
 def _named(result: Result, key: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return a readable key of a message."""
     return key_with_seed(result, key[: len(MESSAGE_KEY)], MESSAGE_KEY.index("iteration"))
 
 
@@ -350,21 +305,11 @@ def _iterations(sim: Result, emu: Result, tolerances: Fidelity, faults: list[str
         duration = (to_numpy(table["end_ps"]) - to_numpy(table["start_ps"])).tolist()
         keys = zip(*(table[name].to_pylist() for name in ("job", "worker", "iteration")), strict=True)
         times.append(dict(zip(keys, duration, strict=True)))
-    for one, other, words in ((0, 1, "simulated"), (1, 0, "emulated")):
-        alone = [key_with_seed(sim, key, 2) for key in times[one] if key not in times[other]]
-        if alone and not _cut(sim, emu):
-            faults.append(f"{len(alone)} iterations were {words} only: {examples(alone)}")
+    if not _cut(sim, emu):
+        faults += only_in_one("iterations", times, lambda key: key_with_seed(sim, key, 2))
     both = [key for key in times[0] if key in times[1]]
     for job in sorted({key[0] for key in both}):
         job_keys = [key for key in both if key[0] == job]
         before, after = (float(np.mean([by_key[key] for key in job_keys])) for by_key in times)
-        yield Measure(
-            "iteration",
-            job,
-            TIME,
-            before,
-            after,
-            relative(before, after),
-            tolerances.iteration,
-            note=f"{len(job_keys)} worker-iterations",
-        )
+        note = f"{len(job_keys)} worker-iterations"
+        yield Measure.relative("iteration", job, TIME, before, after, tolerances.iteration, note)

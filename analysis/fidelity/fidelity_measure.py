@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.readable import exact_percent_text, rate_text, share_text, time_text
@@ -40,6 +41,13 @@ class Measure:
     note: str = ""
     low: float | None = None
     high: float | None = None
+
+    @classmethod
+    def relative(
+        cls, what: str, where: str, unit: str, sim: float, emu: float, tolerance: float | None, note: str
+    ) -> Measure:
+        """Return a figure that both runs know, with its relative difference."""
+        return cls(what, where, unit, sim, emu, relative(sim, emu), tolerance, note=note)
 
     @property
     def in_range(self) -> bool:
@@ -106,8 +114,7 @@ class Measure:
 
     def as_dict(self) -> Json:
         """Return plain values for JSON."""
-        names = ("what", "where", "unit", "sim", "emu", "difference", "tolerance", "slack", "note", "low", "high")
-        return {name: getattr(self, name) for name in names} | {"passed": self.passed}
+        return vars(self) | {"passed": self.passed}
 
 
 def relative(sim: float, emu: float) -> float | None:
@@ -121,3 +128,12 @@ def examples(keys: Sequence[tuple[object, ...]]) -> str:
     """Return the first few of many messages or iterations as text."""
     shown = ["/".join(map(str, key)) for key in keys[:MOST_EXAMPLES]]
     return ", ".join(shown) + (f" and {len(keys) - MOST_EXAMPLES} more" if len(keys) > MOST_EXAMPLES else "")
+
+
+def only_in_one(
+    things: str, keys: Sequence[Mapping[Any, Any]], named: Callable[[Any], tuple[object, ...]]
+) -> Iterator[str]:
+    """Yield a sentence for each run, simulated and emulated, with keys that the other run lacks."""
+    for one, other, words in ((0, 1, "simulated"), (1, 0, "emulated")):
+        if alone := [named(key) for key in keys[one] if key not in keys[other]]:
+            yield f"{len(alone)} {things} were {words} only: {examples(alone)}"

@@ -13,16 +13,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
-from gradwire.analysis.comparison.plots import CAUSE_LABELS, COLOURS, GREY, PS_PER_MS, apply_house_style, logarithmic
+from gradwire.analysis.comparison.plots import (
+    CAUSES,
+    COLOURS,
+    GREY,
+    PS_PER_MS,
+    apply_house_style,
+    logarithmic,
+    write_beside,
+)
 from gradwire.analysis.comparison.pooled_runs import ITERATION_OFFSET, pooled_run_count
 from gradwire.analysis.comparison.tables import KIND_LABELS
 from gradwire.analysis.fidelity.fidelity import Agreement
 from gradwire.analysis.fidelity.fidelity_ports import ALWAYS_SHOWN
 from gradwire.analysis.figure_files import save_figure
 from gradwire.analysis.measurement_window import completion_times
-from gradwire.analysis.metrics import DROPS, measure
-from gradwire.analysis.tail_distribution import MANY_POINTS
+from gradwire.analysis.metrics import DROPS, MANY_POINTS, measure
 from gradwire.result_store.arrow import to_numpy
 from gradwire.result_store.result import KINDS, Result
 from gradwire.scenarios.arrays import Ints
@@ -64,8 +72,6 @@ def draw_fidelity(found: Agreement, sim: Result, emu: Result, path: str | Path) 
         draw(axes)
     for axes in list(grid.flat)[len(panels) :]:
         axes.set_visible(False)
-    from matplotlib.lines import Line2D
-
     handles = [Line2D([], [], color=c, linestyle=style, linewidth=2, label=name) for name, c, style, _ in RUNS]
     verdict = "agrees" if found.passed else "invalid: the testbed was disturbed" if found.invalid else "does not agree"
     figure.suptitle(f"{found.name}: {verdict}", fontsize=11)
@@ -118,7 +124,6 @@ def _iterations(axes: Axes, runs: tuple[Result, Result], job: str) -> None:
 
 
 def _packets(axes: Axes, agreement: Agreement) -> None:
-    """Plot bars of drops by cause, and marks, at all ports together."""
     totals = {
         counter: [sum(max(port[counter][side], 0) for port in agreement.ports) for side in (0, 1)]
         for counter in (*DROPS, "marks")
@@ -130,10 +135,8 @@ def _packets(axes: Axes, agreement: Agreement) -> None:
             value, at = totals[counter][side], row + 0.2 * (2 * side - 1)
             hatch: Json = {} if style == "-" else {"hatch": "///", "edgecolor": "white"}
             axes.barh(at, value, 0.36, color=colour, linewidth=0, **hatch)
-            axes.annotate(
-                f"{value:,}", (value, at), (4, 0), textcoords="offset points", va="center", fontsize=8, color=GREY
-            )
-    words = {**CAUSE_LABELS, "marks": "congestion marks"}
+            write_beside(axes, f"{value:,}", value, at, fontsize=8, color=GREY)
+    words = {**{cause: label for cause, (label, _) in CAUSES.items()}, "marks": "congestion marks"}
     axes.set_yticks(range(len(shown)), [words[counter].replace(": ", ":\n") for counter in shown], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlim(0, max(1, 1.25 * highest))

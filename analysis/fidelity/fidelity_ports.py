@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from gradwire.analysis.fidelity.fidelity_measure import PACKETS, Measure, examples, relative
+from gradwire.analysis.fidelity.fidelity_measure import PACKETS, Measure, only_in_one, relative
 from gradwire.analysis.metrics import DROPS
 from gradwire.result_store.arrow import to_numpy
 from gradwire.result_store.result import Result
@@ -25,11 +25,7 @@ def ports_of(sim: Result, emu: Result) -> tuple[list[Json], list[str]]:
     tables = [
         {row["port"]: row for row in result.ports.select(["port", *COUNTERS]).to_pylist()} for result in (sim, emu)
     ]
-    faults = []
-    for one, other, words in ((0, 1, "simulated"), (1, 0, "emulated")):
-        alone = [(name,) for name in tables[one] if name not in tables[other]]
-        if alone:
-            faults.append(f"{len(alone)} ports were {words} only: {examples(alone)}")
+    faults = list(only_in_one("ports", tables, lambda name: (name,)))
     both = [name for name in tables[0] if name in tables[1]]
     ports = [
         {"port": name, **{counter: [table[name][counter] for table in tables] for counter in COUNTERS}} for name in both

@@ -63,8 +63,7 @@ def compare_runs(
     """Compare runs of both worlds by the tolerances of their scenario: one of each, or several pairs with a seed each.
 
     The messages of several pairs are judged together. Prints the tables to stdout unless `quiet`; the verdict's lines
-    are
-    left to the caller.
+    are left to the caller.
 
     others : simulations that differ from `simulated` by nanoseconds only; each entry has one for each seed.
 
@@ -126,11 +125,10 @@ def seeds_grid(rows: Sequence[JsonView]) -> Grid:
     """Return the table of seeds, with the mean difference and its 95 % interval if there are two or more."""
     cells = []
     for row in rows:
-        seed, sim = str(row["seed"]), row["sim"]
-        nothing = [seed, "-", "-", "none in both"]
-        cells.append(
-            nothing if sim is None else [seed, time_text(sim), time_text(row["emu"]), _percent(row["difference"])]
-        )
+        figures = ["-", "-", "none in both"]
+        if row["sim"] is not None:
+            figures = [time_text(row["sim"]), time_text(row["emu"]), _percent(row["difference"])]
+        cells.append([str(row["seed"]), *figures])
     mean_of_seeds = mean_difference(rows)
     if mean_of_seeds is not None:
         mean, high = mean_of_seeds["mean"], mean_of_seeds["high"]
@@ -156,10 +154,10 @@ def fidelity_grids(found: Agreement) -> list[Grid]:
         title = "ports" if len(ports) <= MOST_PORTS else f"ports: the {MOST_PORTS} largest differences of {len(ports)}"
         tables.append(Grid(title, head, [measure_row(measure, scatter) for measure in ports[:MOST_PORTS]]))
     if found.classes:
-        rows = [
-            [f"queue {row['priority']}", *(_many(row[what][side]) for what in ("drops", "marked") for side in (0, 1))]
-            for row in found.classes
-        ]
+        rows = []
+        for row in found.classes:
+            counts = ["unknown" if count < 0 else f"{count:,}" for count in (*row["drops"], *row["marked"])]
+            rows.append([f"queue {row['priority']}", *counts])
         columns = ["", "drops sim.", "drops emu.", "marks seen sim.", "marks seen emu."]
         tables.append(Grid("by class", columns, rows))
     return tables
@@ -192,7 +190,3 @@ def measure_row(measure: Measure, scatter: bool) -> list[str]:
     range_ = [measure.range_text()] if scatter else []
     rest = [measure.text(measure.emu), measure.difference_text(), measure.allowed_text(), measure.verdict()]
     return [measure.title, measure.text(measure.sim), *range_, *rest]
-
-
-def _many(count: int) -> str:
-    return "unknown" if count < 0 else f"{count:,}"

@@ -130,21 +130,8 @@ class MessageColumns:
 
 def make_frames(packets: pyarrow.Table, interface: Integers, messages: MessageColumns) -> Frames:
     """Build the frames of some rows of the packet log."""
-    log: Json = {
-        name: to_numpy(packets[name]).astype(np.int64)
-        for name in (
-            "message",
-            "packet",
-            "bytes",
-            "priority",
-            "important",
-            "marked",
-            "trimmed",
-            "echo",
-            "argument",
-            "start_ps",
-        )
-    }
+    names = "message packet bytes priority important marked trimmed echo argument start_ps".split()
+    log: Json = {name: to_numpy(packets[name]).astype(np.int64) for name in names}
     log["kind"] = np.array([PACKET_KINDS.index(kind) for kind in packets["kind"].to_pylist()], dtype=np.int64)
     of = messages.of(log["message"])
     length, wire = log["bytes"], np.where(log["kind"] == PAUSE, -1, of["wire"])
@@ -153,9 +140,8 @@ def make_frames(packets: pyarrow.Table, interface: Integers, messages: MessageCo
     for number, (name, headers) in enumerate(WIRES.items()):
         rows = np.flatnonzero(wire == number)
         if len(rows):
-            values = field_values(
-                name, {key: column[rows] for key, column in log.items()}, {key: c[rows] for key, c in of.items()}
-            )
+            log_rows, of_rows = ({key: column[rows] for key, column in table.items()} for table in (log, of))
+            values = field_values(name, log_rows, of_rows)
             write_headers(data, rows, headers, values)
             captured[rows] = header_bytes(*headers)
     rows = np.flatnonzero(wire < 0)
@@ -231,7 +217,6 @@ def _gradwire_fields(log: dict[str, Integers], of: dict[str, Integers], begin: I
 
 
 def _roce_fields(log: dict[str, Integers], of: dict[str, Integers], begin: Integers) -> Json:
-    """Return fields of RoCE's base transport header."""
     kind, is_data = log["kind"], log["kind"] == DATA
     first, last = begin == 0, begin + of["payload"] >= of["bytes"]
     send = np.where(first & last, 4, np.where(first, 0, np.where(last, 2, 1)))
@@ -248,16 +233,14 @@ def _roce_fields(log: dict[str, Integers], of: dict[str, Integers], begin: Integ
 
 def pause_values(classes: Integers) -> Json:
     """Return the fields of pause frames: the queues to stop, for the longest time or until the next frame."""
-    fields: Json = {
+    return {
         "ethernet.destination": PAUSE_ADDRESS,
         "ethernet.source": 2 << 40,
         "ethernet.type": PAUSE_TYPE,
         "pfc.opcode": PAUSE_PRIORITIES,
         "pfc.classes": 0xFF,
+        **{f"pfc.time{queue}": (classes >> queue & 1) * 0xFFFF for queue in range(8)},
     }
-    for queue in range(8):
-        fields[f"pfc.time{queue}"] = (classes >> queue & 1) * 0xFFFF
-    return fields
 
 
 def write_headers(data: NDArray[np.uint8], rows: Integers, headers: Sequence[str], values: Json) -> None:

@@ -43,14 +43,6 @@ PORTS = 8
 BINS = 4000
 """Time bins in which drops are counted, finer than a screen can resolve."""
 SPANS = ("forward", "backward", "optimizer", "computing", "waiting")
-CAUSE_COLUMNS = {
-    "tail": "drops_tail",
-    "selective": "drops_selective",
-    "link_loss": "drops_loss",
-    "evicted": "drops_evicted",
-    "link_down": "drops_down",
-    "no_route": "drops_no_route",
-}
 
 
 def typical_iteration(context: ResultContext, job: str) -> int | None:
@@ -83,8 +75,7 @@ def lanes_of(found: ResultContext, iteration: int | None = None, most: int = MOS
     """Return the lanes of one iteration, or without any of the flows in the middle of a run.
 
     All messages that are under way in it are included, also those of earlier iterations. The plain values are: `what`
-    (in
-    words), `tick_ps`, `length` (ticks), `start_ps`, `texts`, `hosts` (each `name`, `role`, `spans`, `tracks`,
+    (in words), `tick_ps`, `length` (ticks), `start_ps`, `texts`, `hosts` (each `name`, `role`, `spans`, `tracks`,
     `messages`), `queues`, `drops`, `notes`. Columns `begin` are differences, and so are those of queues and drops.
 
     Raises `ResultError` if the iteration does not exist, or no message was sent.
@@ -93,11 +84,13 @@ def lanes_of(found: ResultContext, iteration: int | None = None, most: int = MOS
     window, rows, notes = _chosen(found, iterations)
     begin, end = window
     tick = max(1, (end - begin) // TICKS)
+    what = "flows" if iteration is None else f"iteration {iteration}"
     texts = _Texts()
     roles = roles_of(found)
     host_of = hosts_by_node(found)
     senders = host_of[found.columns["src"][rows]]
-    shown = _fitting(list(roles), senders, most)
+    counts = np.cumsum([int((senders == host).sum()) for host in roles])
+    shown = list(roles)[: max(1, int((counts <= most).sum()))]  # at least one host
     if len(shown) < len(roles):
         notes.append(f"shown are {len(shown)} of {len(roles)} hosts: a page holds about {most:,} messages of a run")
     spans = _spans(found, window, host_of, tick, texts)
@@ -105,7 +98,7 @@ def lanes_of(found: ResultContext, iteration: int | None = None, most: int = MOS
         {
             "name": found.network.cards.hosts[host],
             "role": ", ".join(roles[host]),
-            "spans": spans.get(host, _columns(("begin", "length", "kind", "text", "more"), [])),
+            "spans": spans.get(host, _columns(SPAN_COLUMNS, [])),
             **_messages(found, rows[senders == host], (begin, tick), host_of, texts),
         }
         for host in shown
@@ -114,7 +107,7 @@ def lanes_of(found: ResultContext, iteration: int | None = None, most: int = MOS
     for lane in hosts:
         lane["messages"]["to"] = [index_of.get(host, -1) for host in lane["messages"]["to"]]
     return {
-        "what": _words(iteration, window),
+        "what": f"{what}, {time_text(end - begin)} from {time_text(begin)} on",
         "start_ps": begin,
         "tick_ps": tick,
         "length": (end - begin) // tick + 1,
@@ -126,11 +119,6 @@ def lanes_of(found: ResultContext, iteration: int | None = None, most: int = MOS
         "spans": list(SPANS),
         "notes": notes,
     }
-
-
-def _words(iteration: int | None, window: Window) -> str:
-    what = "flows" if iteration is None else f"iteration {iteration}"
-    return f"{what}, {time_text(window[1] - window[0])} from {time_text(window[0])} on"
 
 
 def _chosen(context: ResultContext, iterations: Iterations | None) -> tuple[Window, Any, list[str]]:
@@ -147,12 +135,6 @@ def _chosen(context: ResultContext, iterations: Iterations | None) -> tuple[Wind
     return window, rows, [f"shown are {MOST_FLOWS:,} of {of:,} flows, in the middle of the run"]
 
 
-def _fitting(hosts: Sequence[int], senders: Any, most: int) -> list[int]:
-    """Return as many of the first hosts as have at most `most` messages together; at least one."""
-    counts = np.cumsum([int((senders == host).sum()) for host in hosts])
-    return list(hosts[: max(1, int((counts <= most).sum()))])
-
-
 def _columns(names: Sequence[str], rows: Sequence[Sequence[int]], rising: Sequence[str] = ()) -> dict[str, Any]:
     """Return rows as columns; those in `rising` as differences."""
     table = np.array(rows, dtype=np.int64).reshape(len(rows), len(names))
@@ -163,7 +145,6 @@ def _columns(names: Sequence[str], rows: Sequence[Sequence[int]], rising: Sequen
 
 
 def _spans(context: ResultContext, window: Window, host_of: Any, tick: int, texts: _Texts) -> dict[int, Json]:
-    """Return the activities of workers, by host."""
     rows: dict[int, list[tuple[int, ...]]] = {}
     for span in worker_spans(context, window):
         begin = max(0, span.begin - window[0]) // tick
@@ -172,25 +153,11 @@ def _spans(context: ResultContext, window: Window, host_of: Any, tick: int, text
         text = span.name if span.kind != "waiting" else f"waits {span.name}"
         row = (begin, end // tick - begin, SPANS.index(span.kind), texts(text), texts(more))
         rows.setdefault(int(host_of[span.node]), []).append(row)
-    names = ("begin", "length", "kind", "text", "more")
-    return {host: _columns(names, sorted(spans), ("begin",)) for host, spans in rows.items()}
+    return {host: _columns(SPAN_COLUMNS, sorted(spans), ("begin",)) for host, spans in rows.items()}
 
 
-MESSAGE_COLUMNS = (
-    "begin",
-    "held",
-    "sent",
-    "track",
-    "kind",
-    "what",
-    "part",
-    "bytes",
-    "class",
-    "lost",
-    "again",
-    "timeouts",
-    "to",
-)
+SPAN_COLUMNS = ("begin", "length", "kind", "text", "more")
+MESSAGE_COLUMNS = tuple("begin held sent track kind what part bytes class lost again timeouts to".split())
 
 
 def _messages(context: ResultContext, rows: Any, scale: tuple[int, int], host_of: Any, texts: _Texts) -> Json:
@@ -227,16 +194,10 @@ def _queues(context: ResultContext, window: Window, tick: int, notes: list[str])
         return []
     drawn = []
     for queue in queues_of(context, window, PORTS):
-        times = [(time - window[0]) // tick for time in queue.times]
-        drawn.append(
-            {
-                "port": queue.port,
-                "peak": max(queue.sizes, default=0),
-                "bytes": queue.sizes,
-                "at": np.diff(np.array(times, dtype=np.int64), prepend=0).tolist(),
-            }
-        )
-    return [queue for queue in drawn if queue["peak"]]
+        if peak := max(queue.sizes, default=0):
+            at = np.diff((np.array(queue.times, dtype=np.int64) - window[0]) // tick, prepend=0).tolist()
+            drawn.append({"port": queue.port, "peak": peak, "bytes": queue.sizes, "at": at})
+    return drawn
 
 
 def _drops(context: ResultContext, window: Window, notes: list[str]) -> Json:
@@ -251,7 +212,7 @@ def _drops(context: ResultContext, window: Window, notes: list[str]) -> Json:
             top = int(np.argmax(ports))
             causes.append(
                 {
-                    "cause": DROPS.get(CAUSE_COLUMNS.get(cause, ""), cause),
+                    "cause": words if (words := cause.replace("_", " ")) in DROPS.values() else cause,
                     "at": np.diff(moments, prepend=0).tolist(),
                     "count": counts.tolist(),
                     "total": int(counts.sum()),

@@ -15,10 +15,9 @@ from gradwire.analysis.comparison.markdown_report import facts, provenance
 from gradwire.analysis.comparison.tables import KIND_LABELS, headings, whole_networks
 from gradwire.analysis.flows import flow_blocks
 from gradwire.analysis.measurement_window import completion_times, durations, steady_state
-from gradwire.analysis.metrics import DROPS, Metrics, ran_on
+from gradwire.analysis.metrics import DROPS, Metrics, ran_on, tail
 from gradwire.analysis.report.charts import Axis, Bars, Chart, Lines, Series
-from gradwire.analysis.report.document import html_page
-from gradwire.analysis.report.html_elements import (
+from gradwire.analysis.report.html_page import (
     PageSection,
     bare_table,
     bullet_list,
@@ -26,12 +25,12 @@ from gradwire.analysis.report.html_elements import (
     code,
     collapsible,
     heading,
+    html_page,
     paragraph,
     table,
     timeline,
 )
 from gradwire.analysis.report.lanes import lanes_of, typical_iteration
-from gradwire.analysis.tail_distribution import tail
 from gradwire.result_store.arrow import to_numpy
 from gradwire.result_store.result import KINDS, Result
 from gradwire.scenarios.arrays import AnyInts
@@ -47,17 +46,7 @@ CURVE = 250
 """Points of a curve."""
 MOST_TIMELINES = 6
 MOST_DOTS = 400
-PART_COLOURS = {
-    "computing": "pale",
-    "straggler": "grey",
-    "server": "dim",
-    "scheduler": "c3",
-    "sharing": "c4",
-    "serialisation": "c0",
-    "queueing": "c1",
-    "retransmission": "c5",
-    "timeouts": "ink",
-}
+PART_COLOURS = dict(zip(breakdown.PARTS, "pale grey dim c3 c4 c0 c1 c5 ink".split(), strict=True))
 CAUSE_COLOURS = ("c5", "c4", "c3", "c1", "ink", "c0")
 """Colours of the causes in DROPS, in their order; retransmissions are pale."""
 
@@ -123,9 +112,8 @@ def run_section(
         section.add(table(f"flows of {traffic}", names, rows))
     flat = [entry for entries in comparison.details for entry in entries]
     names = headings(comparison.flat)
-    section.add(
-        collapsible("Details: time-outs, classes, waiting for release", bare_table("", names, detail_rows(flat)))
-    )
+    details = bare_table("", names, detail_rows(flat))
+    section.add(collapsible("Details: time-outs, classes, waiting for release", details))
     section.add(*_how(comparison, places))
     return section
 
@@ -189,9 +177,12 @@ def charts(comparison: Comparison, parts: dict[str, dict[str, float]]) -> Iterat
         yield _iterations(runs, names)
     if parts:
         yield _spent(parts)
-    yield from _completion(runs, names)
-    packets = _packets(whole_networks(comparison.metrics))
-    if packets is not None:
+    times = [completion_times(result, entry.job) for result, entry in runs]
+    for kind in (kind for kind in KINDS if any(kind in times_by_kind for times_by_kind in times)):
+        named = [(name, by_kind[kind]) for name, by_kind in zip(names, times, strict=True) if kind in by_kind]
+        says = "Share of messages slower than a time, from being ready to being delivered."
+        yield tail_chart(f"Completion of {KIND_LABELS[kind]} messages", says, named, CURVE)
+    if (packets := _packets(whole_networks(comparison.metrics))) is not None:
         yield packets
 
 
@@ -238,14 +229,6 @@ def _spent(parts: dict[str, dict[str, float]]) -> Bars:
     )
 
 
-def _completion(runs: Sequence[tuple[Result, Metrics]], names: Sequence[str]) -> Iterator[Lines]:
-    times = [completion_times(result, entry.job) for result, entry in runs]
-    for kind in (kind for kind in KINDS if any(kind in times_by_kind for times_by_kind in times)):
-        named = [(name, by_kind[kind]) for name, by_kind in zip(names, times, strict=True) if kind in by_kind]
-        says = "Share of messages slower than a time, from being ready to being delivered."
-        yield tail_chart(f"Completion of {KIND_LABELS[kind]} messages", says, named, CURVE)
-
-
 def tail_chart(title: str, says: str, times: Iterable[tuple[str, AnyInts]], points: int) -> Lines:
     """Return the tails of completion times (name, picoseconds), each with at most about `points` points."""
     series = []
@@ -284,11 +267,9 @@ def _packets(networks: Sequence[Metrics]) -> Bars | None:
 
 
 def _how(comparison: Comparison, places: Sequence[str]) -> Iterator[str]:
-    """Yield the elements with commands, scenarios and versions."""
     yield heading("Run it again")
-    commands: list[str] = []
-    for result, path in zip(comparison.results, places, strict=True):
-        commands += _commands(result, path)
+    pairs = zip(comparison.results, places, strict=True)
+    commands = [command for result, path in pairs for command in _commands(result, path)]
     if commands:
         yield code("\n".join(dict.fromkeys(commands)))
     else:

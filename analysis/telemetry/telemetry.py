@@ -5,8 +5,7 @@
 * Waiting times come from the table of delays. It has bins only, so a percentile is the upper end of its bin, at most a
   quarter above the true value.
 * Drops by cause, queue, layer and importance come from the table of drops; congestion marks and trimmed packets by
-queue
-  and layer from the table of messages, for data that arrived.
+  queue and layer from the table of messages, for data that arrived.
 
 Values that a testbed did not count are None: queues that its switches do not see, marks and losses of the kernel's TCP
 by message. Its samples are irregular; they are moved to multiples of a period, see `series`.
@@ -17,7 +16,8 @@ A *hop* is a kind of link: all ports from leaves to spines are one hop, whatever
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -62,15 +62,10 @@ class PortSeries:
     utilisation: NDArray[np.float64]
 
 
-def all_ports(result: Result) -> list[str]:
-    """Return the names of all ports, in the order of the table of ports."""
-    return list(dict.fromkeys(result.ports["port"].to_pylist()))
-
-
 def chosen_ports(result: Result, wanted: Sequence[str]) -> list[str]:
     """Return ports by their names, or by a node's name for all its ports; all ports if none are named. Raises
     `ResultError` if a name is neither; all such names are listed."""
-    known = all_ports(result)
+    known = list(dict.fromkeys(result.ports["port"].to_pylist()))
     if not wanted:
         return known
     unknown = [name for name in wanted if not any(_names(name, port) for port in known)]
@@ -110,8 +105,7 @@ def series(result: Result, ports: Sequence[str] | None = None) -> list[PortSerie
     for number, name in enumerate(names):
         if ports is None or name in ports:
             waits, begun = np.zeros((2, slots[-1] + 1), dtype=np.int64)
-            waits[slots] = queue[:, number]
-            begun[slots] = sent[:, number]
+            waits[slots], begun[slots] = queue[:, number], sent[:, number]
             full = rate[0, number] / 8 * period / PS_PER_S
             all_series.append(PortSeries(name, period, waits, _utilisation(np.maximum.accumulate(begun), full)))
     return all_series
@@ -155,13 +149,9 @@ def hop_of(port: str) -> str:
 def waiting_times(result: Result, ports: Sequence[str] | None = None, by_hop: bool = False) -> list[Json]:
     """Return waiting times per port (or per hop): count, percentiles and maximum, each the upper end of its bin
     (ps)."""
-    table = result.delays
-    names = np.array(table["port"].to_pylist(), dtype=object)
-    if ports is not None:
-        table = table.filter(np.isin(names, np.array(ports, dtype=object)))
-        names = np.array(table["port"].to_pylist(), dtype=object)
-    if by_hop:
-        names = np.array([hop_of(name) for name in names], dtype=object)
+    table = _at(result.delays, ports)
+    of = hop_of if by_hop else str
+    names = np.array([of(name) for name in table["port"].to_pylist()], dtype=object)
     upper, counts = to_numpy(table["to_ps"]), to_numpy(table["packets"])
     entries = []
     for name in dict.fromkeys(names.tolist()):
@@ -205,9 +195,8 @@ def queues(result: Result, ports: Sequence[str] | None = None) -> list[Json]:
             entry["mean_utilisation"] = float(samples.utilisation[1:].mean())
             entry["max_utilisation"] = float(samples.utilisation.max())
         entries.append(entry)
-    if any(entry["peak_queue_bytes"] is None for entry in entries):
-        return sorted(entries, key=lambda entry: -entry["packets"])
-    return sorted(entries, key=lambda entry: -entry["peak_queue_bytes"])
+    by = "packets" if any(entry["peak_queue_bytes"] is None for entry in entries) else "peak_queue_bytes"
+    return sorted(entries, key=lambda entry: -entry[by])
 
 
 def drops(result: Result, ports: Sequence[str] | None = None) -> list[Json]:
@@ -218,8 +207,10 @@ def drops(result: Result, ports: Sequence[str] | None = None) -> list[Json]:
     if ran_on(result)[0] == "emulated" and jobs_over_tcp(result):
         known = (to_numpy(table["message"]) >= 0).tolist()
         data = [of if there else None for of, there in zip(data, known, strict=True)]
-    columns = (table[name].to_pylist() for name in ("cause", "priority", "important"))
-    return _counted(("cause", "priority", "important", "data"), zip(*columns, data, strict=True))
+    names = ("cause", "priority", "important")
+    counts = Counter(zip(*(table[name].to_pylist() for name in names), data, strict=True))
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return [{**dict(zip((*names, "data"), key, strict=True)), "packets": count} for key, count in ordered]
 
 
 def layers(result: Result, ports: Sequence[str] | None = None) -> list[Json]:
@@ -295,11 +286,3 @@ def _at(table: pyarrow.Table, ports: Sequence[str] | None) -> pyarrow.Table:
         return table
     names = np.array(table["port"].to_pylist(), dtype=object)
     return table.filter(np.isin(names, np.array(ports, dtype=object)))
-
-
-def _counted(names: Sequence[str], keys: Iterable[tuple[object, ...]]) -> list[Json]:
-    counts: dict[tuple[object, ...], int] = {}
-    for key in keys:
-        counts[key] = counts.get(key, 0) + 1
-    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return [{**dict(zip(names, key, strict=True)), "packets": count} for key, count in ordered]

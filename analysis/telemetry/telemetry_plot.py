@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,11 +73,7 @@ def _draw_lines(upper: Axes, lower: Axes, lines: Sequence[PortSeries], clock: st
     deepest = max(int(port_series.queue_bytes.max()) for port_series in lines)
     size, size_name = size_unit(deepest)
     for number, port_series in enumerate(lines):
-        style: Json = {
-            "color": COLOURS[number % len(COLOURS)],
-            "linestyle": STYLES[number // len(COLOURS) % len(STYLES)],
-            "linewidth": 1.2,
-        }
+        style = {**_line_style(number), "linewidth": 1.2}
         time, queue = thinned(port_series.queue_bytes, QUEUE_POINTS, np.max)
         upper.plot(time * port_series.period_ps / scale, queue / size, label=port_series.port, **style)
         time, used = thinned(port_series.utilisation, UTILISATION_POINTS, np.mean)
@@ -89,6 +86,10 @@ def _draw_lines(upper: Axes, lower: Axes, lines: Sequence[PortSeries], clock: st
     upper.sharex(lower)
     upper.tick_params(labelbottom=False)
     upper.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9)
+
+
+def _line_style(number: int) -> Json:
+    return {"color": COLOURS[number % len(COLOURS)], "linestyle": STYLES[number // len(COLOURS) % len(STYLES)]}
 
 
 Values = Ints | Floats
@@ -104,13 +105,11 @@ def thinned(values: Values, points: int, of: Callable[[Values], float]) -> tuple
 
 def _waits(result: Result, ports: Sequence[str] | None) -> dict[str, tuple[Ints, Floats]]:
     """Return per hop the upper ends of the bins, and the share of packets that waited longer."""
-    table = result.delays
-    names, upper, counts = (table[name].to_pylist() for name in ("port", "to_ps", "packets"))
-    bins_by_hop: dict[str, dict[int, int]] = {}
-    for name, end, count in zip(names, upper, counts, strict=True):
+    bins_by_hop: dict[str, Counter[int]] = {}
+    columns = (result.delays[name].to_pylist() for name in ("port", "to_ps", "packets"))
+    for name, end, count in zip(*columns, strict=True):
         if ports is None or name in ports:
-            bins = bins_by_hop.setdefault(hop_of(name), {})
-            bins[end] = bins.get(end, 0) + count
+            bins_by_hop.setdefault(hop_of(name), Counter())[end] += count
     curves = {}
     for name, bins in bins_by_hop.items():
         ends = np.array(sorted(bins))
@@ -124,15 +123,8 @@ def _draw_waits(axes: Axes, waits: dict[str, tuple[Ints, Floats]]) -> None:
     scale, unit = time_unit(longest)
     floor = 1.0
     for number, (name, (ends, longer)) in enumerate(waits.items()):
-        axes.step(
-            ends / scale,
-            100 * np.append(1, longer[:-1]),
-            where="pre",
-            label=name,
-            linewidth=1.4,
-            color=COLOURS[number % len(COLOURS)],
-            linestyle=STYLES[number // len(COLOURS) % len(STYLES)],
-        )
+        shares = 100 * np.append(1, longer[:-1])
+        axes.step(ends / scale, shares, where="pre", label=name, linewidth=1.4, **_line_style(number))
         if len(longer) > 1:
             floor = min(floor, float(longer[-2]))
     logarithmic(axes)

@@ -55,62 +55,43 @@ def grids(found: JsonView, most: int | None) -> list[Grid]:
         shown = entries[: most if key == "port" else None]
         if shown:
             head = [key, "packets", "p50", "p99", "p99.9", "longest"]
+            times = (*map(percentile_key, SHARES), "max_ps")
             rows = [
-                [
-                    entry[key],
-                    count_text(entry["packets"]),
-                    *(_up_to(entry[percentile_key(share)]) for share in SHARES),
-                    _up_to(entry["max_ps"]),
-                ]
+                [entry[key], count_text(entry["packets"]), *(f"< {time_text(entry[name])}" for name in times)]
                 for entry in shown
             ]
             tables.append(Grid(f"{words}{_of(shown, entries, 'the longest')}", head, rows))
     if found["drops"]:
         head = ["cause", "queue", "of", "tag", "packets"]
-        rows = [
-            [
-                entry["cause"].replace("_", " "),
-                str(entry["priority"]),
-                "TCP" if entry["data"] is None else "data" if entry["data"] else "control",
-                "important" if entry["important"] else "droppable",
-                count_text(entry["packets"]),
-            ]
-            for entry in found["drops"]
-        ]
+        rows = []
+        for entry in found["drops"]:
+            of = "TCP" if entry["data"] is None else "data" if entry["data"] else "control"
+            tag = "important" if entry["important"] else "droppable"
+            cause = entry["cause"].replace("_", " ")
+            rows.append([cause, str(entry["priority"]), of, tag, count_text(entry["packets"])])
         tables.append(Grid("packets lost", head, rows))
     touched = [entry for entry in found["layers"] if any(entry[name] for name in ("lost", "marked", "trimmed"))]
     shown = touched if most is None else touched[:MOST_LAYERS]
     if shown:
         head = ["layer", "queue", "packets", "lost", "marked", "trimmed"]
-        rows = [
-            [
-                "-" if entry["layer"] < 0 else str(entry["layer"]),
-                str(entry["priority"]),
-                count_text(entry["packets"]),
-                *(_count_and_part(entry, name) for name in ("lost", "marked", "trimmed")),
-            ]
-            for entry in shown
-        ]
+        rows = []
+        for entry in shown:
+            layer = "-" if entry["layer"] < 0 else str(entry["layer"])
+            counts = [_count_and_part(entry, name) for name in ("lost", "marked", "trimmed")]
+            rows.append([layer, str(entry["priority"]), count_text(entry["packets"]), *counts])
         tables.append(Grid(f"data packets by layer{_of(shown, touched, 'the first')}", head, rows))
     return tables
 
 
 def _port_cells(entry: JsonView, sampled: bool) -> list[str]:
-    cells = [entry["port"], count_text(entry["packets"]), _size(entry["peak_queue_bytes"])]
+    deepest = entry["peak_queue_bytes"]
+    cells = [entry["port"], count_text(entry["packets"]), "-" if deepest is None else size_text(deepest)]
     if sampled and "mean_queue_bytes" in entry:
         cells += [size_text(entry["mean_queue_bytes"]), size_text(entry["p99_queue_bytes"])]
         cells += [share_text(entry["mean_utilisation"]), share_text(entry["max_utilisation"])]
     elif sampled:
         cells += ["-"] * 4
     return cells
-
-
-def _up_to(time_ps: int) -> str:
-    return f"< {time_text(time_ps)}"
-
-
-def _size(size: int | None) -> str:
-    return "-" if size is None else size_text(size)
 
 
 def _count_and_part(entry: JsonView, name: str) -> str:

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradwire.analysis.breakdown.result_context import ResultContext, result_context
 from gradwire.analysis.comparison.tables import Grid
@@ -126,7 +125,9 @@ def _of_job(context: ResultContext, played: ReplayedProgram, schema: pyarrow.Sch
     under_way = np.zeros(shape, dtype=np.bool_)
     rows, when = played.messages, needed_at(played)
     worker_of = _workers(context, played)
-    for message in np.flatnonzero(~_requested(played)).tolist():
+    bucket = rows["part"] // played.table.segments
+    requested = (rows["tensor"] < 0) & (bucket < played.job.exchange.parameter_buckets)  # parameters, no gradients
+    for message in np.flatnonzero(~requested).tolist():
         kind = KINDS[int(rows["kind"][message])]
         tensors, step = list(played.tensors_of(message)), step_of[int(rows["iteration"][message])]
         sender, receiver = (worker_of.get(int(rows[end][message])) for end in ("src", "dst"))
@@ -143,29 +144,19 @@ def _of_job(context: ResultContext, played: ReplayedProgram, schema: pyarrow.Sch
     delivered[under_way] = -1
     waited = np.where((delivered >= 0) & (needed >= 0), np.maximum(delivered - needed, 0), 0)
     grid = [axis.ravel() for axis in np.meshgrid(steps, played.workers, np.arange(count), indexing="ij")]
-    infos = trace.tensors
-    columns = {
-        "job": [played.name] * waited.size,
-        "iteration": grid[0],
-        "worker": grid[1],
-        "tensor": grid[2],
-        "name": [infos[n].name for n in grid[2].tolist()],
-        "layer": [infos[n].layer for n in grid[2].tolist()],
-        "layer_name": [trace.layers[infos[n].layer] for n in grid[2].tolist()],
-        "bytes": [infos[n].bytes for n in grid[2].tolist()],
-        "ready_ps": np.where(ready < NEVER, ready, -1).ravel(),
-        "released_ps": np.where(released < NEVER, released, -1).ravel(),
-        "delivered_ps": delivered.ravel(),
-        "needed_ps": needed.ravel(),
-        "waited_ps": waited.ravel(),
-    }
-    return pyarrow.table({name: pyarrow.array(columns[name], schema.field(name).type) for name in COLUMNS}, schema)
-
-
-def _requested(played: ReplayedProgram) -> NDArray[np.bool_]:
-    """Return a mask of the messages that bring a pass requested parameters, and no gradients."""
-    bucket = played.messages["part"] // played.table.segments
-    return np.asarray((played.messages["tensor"] < 0) & (bucket < played.job.exchange.parameter_buckets))
+    infos = [trace.tensors[n] for n in grid[2].tolist()]
+    ready, released = (np.where(times < NEVER, times, -1) for times in (ready, released))
+    columns = (
+        [played.name] * waited.size,
+        *grid,
+        [info.name for info in infos],
+        [info.layer for info in infos],
+        [trace.layers[info.layer] for info in infos],
+        [info.bytes for info in infos],
+        *(times.ravel() for times in (ready, released, delivered, needed, waited)),
+    )
+    arrays = [pyarrow.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pyarrow.table(arrays, schema)
 
 
 def needed_at(played: ReplayedProgram) -> Ints:

@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from gradwire.analysis.breakdown.result_context import ResultContext, result_context
-from gradwire.analysis.breakdown.worker_activity import ActivitySpan, worker_spans
+from gradwire.analysis.breakdown.worker_activity import worker_spans
 from gradwire.analysis.timeline.event_timeline import (
     Iterations,
     Tracks,
@@ -161,20 +161,11 @@ class _Writing:
 
     def workers(self, window: Window) -> None:
         for span in worker_spans(self._found, window):
-            self._span(span)
-
-    def _span(self, span: ActivitySpan) -> None:
-        track = WAITING if span.kind == "waiting" else COMPUTING
-        event = {
-            "ph": "X",
-            "pid": int(self._host_of[span.node]) + 1,
-            "tid": track,
-            "name": span.name,
-            "cat": span.kind,
-            "args": {"job": span.job, "worker": span.worker, "iteration": span.iteration, **span.more},
-        }
-        self.put(event, span.begin, span.end - span.begin)
-        self.written.spans += 1
+            track = WAITING if span.kind == "waiting" else COMPUTING
+            args = {"job": span.job, "worker": span.worker, "iteration": span.iteration, **span.more}
+            event = {"ph": "X", "pid": int(self._host_of[span.node]) + 1, "tid": track, "name": span.name}
+            self.put({**event, "cat": span.kind, "args": args}, span.begin, span.end - span.begin)
+            self.written.spans += 1
 
     # --- messages ---------------------------------------------------------------------------------------------------
 
@@ -220,30 +211,24 @@ class _Writing:
             arrival_location = {"pid": int(self._host_of[columns["dst"][row]]) + 1, "tid": ARRIVALS}
             arrow = {"cat": "arrow", "name": "delivered", "id": number}
             self.put({**location, **arrow, "ph": "s"}, start)
-            self.put(
-                {**arrival_location, "ph": "X", "cat": "arrival", "name": name, "args": {"message": number}}, end, 0
-            )
+            arrival = {"ph": "X", "cat": "arrival", "name": name, "args": {"message": number}}
+            self.put({**arrival_location, **arrival}, end, 0)
             self.put({**arrival_location, **arrow, "ph": "f", "bp": "e"}, end)
 
     # --- the network ------------------------------------------------------------------------------------------------
 
     def network(self, window: Window, ports: int, most: int) -> None:
-        notes = [*self._queues(window, ports), *self._drops(window, most)]
-        self.written.note = "; ".join(notes)
+        self.written.note = "; ".join([*self._queues(window, ports), *self._drops(window, most)])
 
     def _queues(self, window: Window, ports: int) -> Iterator[str]:
-        """Write counters of the ports with the longest queues."""
         if not self._found.result.kept("samples").num_rows:
             yield "no queues: there are no samples (enable output.queue_samples)"
             return
         for queue in queues_of(self._found, window, ports):
+            event: Json = {"ph": "C", "pid": self._network, "cat": "queue", "name": f"queue {queue.port}"}
             for moment, value in zip(queue.times, queue.sizes, strict=True):
-                self._queue(queue.port, moment, value)
-
-    def _queue(self, port: str, moment: int, value: int) -> None:
-        event = {"ph": "C", "pid": self._network, "cat": "queue", "name": f"queue {port}", "args": {"bytes": value}}
-        self.put(event, moment)
-        self.written.samples += 1
+                self.put({**event, "args": {"bytes": value}}, moment)
+            self.written.samples += len(queue.times)
 
     def _drops(self, window: Window, most: int) -> Iterator[str]:
         drops = drops_of(self._found, window)
@@ -254,14 +239,7 @@ class _Writing:
         for number, name in enumerate(drops.causes):
             self._track(self._network, number + 1, f"drops: {name}")
         for row in rows.tolist():
-            event = {
-                "ph": "i",
-                "s": "t",
-                "pid": self._network,
-                "tid": int(drops.cause[row]) + 1,
-                "cat": "drop",
-                "name": drops.ports[drops.port[row]],
-                "args": {"message": int(drops.message[row]), "packet": int(drops.packet[row])},
-            }
-            self.put(event, int(drops.time[row]))
-            self.written.drops += 1
+            event = {"ph": "i", "s": "t", "pid": self._network, "tid": int(drops.cause[row]) + 1, "cat": "drop"}
+            args = {"message": int(drops.message[row]), "packet": int(drops.packet[row])}
+            self.put({**event, "name": drops.ports[drops.port[row]], "args": args}, int(drops.time[row]))
+        self.written.drops += len(rows)

@@ -8,7 +8,7 @@ messages of its bucket, as the number of workers whose values it includes.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -124,21 +124,20 @@ def _put(into: Counts, at: int, first: int, values: Counts, replace: bool) -> No
 
 def _missing(program: Program, names: tuple[str, ...], result: Result) -> dict[int, list[tuple[int, int]]]:
     """Return, by message number in the program, first byte and size of every gap."""
-    number = {key: message for message, key in enumerate(_keys(program, names))}
+    rows = program.messages
+    planned = (rows.table, rows.kind, rows.iteration, rows.tensor, rows.part, rows.src, rows.dst)
+    number = {
+        (program.tables[table].name, KINDS[kind], iteration, tensor, part, names[src], names[dst]): message
+        for message, (table, kind, iteration, tensor, part, src, dst) in enumerate(
+            zip(*(column.tolist() for column in planned), strict=True)
+        )
+    }
     columns = ("message", "job", "kind", "iteration", "tensor", "part", "src", "dst")
-    number_in_program = {}
-    for row in result.messages.select(list(columns)).to_pylist():
-        number_in_program[row["message"]] = number.get(tuple(row[name] for name in columns[1:]))
+    recorded = zip(*(result.messages[name].to_pylist() for name in columns), strict=True)
+    number_in_program = {row[0]: number.get(row[1:]) for row in recorded}
     gaps: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for row in result.missing.to_pylist():
         message = number_in_program.get(row["message"])
         if message is not None:
             gaps[message].append((row["offset"], row["bytes"]))
     return gaps
-
-
-def _keys(program: Program, names: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
-    rows = program.messages
-    columns = (rows.table, rows.kind, rows.iteration, rows.tensor, rows.part, rows.src, rows.dst)
-    for table, kind, iteration, tensor, part, src, dst in zip(*(column.tolist() for column in columns), strict=True):
-        yield program.tables[table].name, KINDS[kind], iteration, tensor, part, names[src], names[dst]

@@ -34,9 +34,8 @@ def arms_of(trainings: Iterable[TrainingResult]) -> list[TrainingArm]:
     """Group training runs by policy, in the order of the first run of each."""
     runs_by_arm: dict[tuple[str, str], dict[int, TrainingResult]] = {}
     for training in trainings:
-        runs_by_arm.setdefault((str(training.summary.get("policy", "")), training.name), {})[training.seed or 0] = (
-            training
-        )
+        by_seed = runs_by_arm.setdefault((str(training.summary.get("policy", "")), training.name), {})
+        by_seed[training.seed or 0] = training
     return [TrainingArm(name, by_seed) for (_, name), by_seed in runs_by_arm.items()]
 
 
@@ -67,8 +66,10 @@ def rows_over(arms: Sequence[TrainingArm], until: float | None = None) -> list[T
     if timed:
         rows.append(TableRow("simulated time", [_time(arm, "clock") for arm in arms]))
         rows.append(TableRow("  per step, mean", [_time(arm, "step") for arm in arms]))
-    if any(training.diverged is not None for arm in arms for training in arm.trainings):
-        rows.append(TableRow("runs that diverged", [_diverged(arm) for arm in arms]))
+    diverged = [sum(training.diverged is not None for training in arm.trainings) for arm in arms]
+    if any(diverged):
+        cells = [f"{count} of {len(arm.by_seed)}" for count, arm in zip(diverged, arms, strict=True)]
+        rows.append(TableRow("runs that diverged", cells))
     if until is not None:
         what = "time" if timed else "steps"
         rows.append(TableRow(f"{what} to accuracy {until:g}, median", [_reached(arm, until, timed) for arm in arms]))
@@ -118,10 +119,6 @@ def _accuracy(training: TrainingResult) -> float:
     return _FIGURES["accuracy"](training)
 
 
-def _diverged(arm: TrainingArm) -> str:
-    return f"{sum(training.diverged is not None for training in arm.trainings)} of {len(arm.by_seed)}"
-
-
 def figures_of(arms: Sequence[TrainingArm], until: float | None = None) -> list[dict[str, Any]]:
     """Return the figures for programs: by arm, means and half intervals (None for fewer than `MIN_VALUES` seeds).
     Accuracies are shares."""
@@ -129,6 +126,10 @@ def figures_of(arms: Sequence[TrainingArm], until: float | None = None) -> list[
     figures = []
     for arm in arms:
         differences = _differences(arm, arms[0])
+        reached = None
+        if until is not None:
+            times = [_when(training, until, timed) for training in arm.trainings]
+            reached = [None if isinf(time) else time for time in times]
         figures.append(
             {
                 "name": arm.name,
@@ -139,11 +140,7 @@ def figures_of(arms: Sequence[TrainingArm], until: float | None = None) -> list[
                 "sent_bytes": fmean(_of(arm, "sent")),
                 "lost": fmean(_of(arm, "lost")),
                 "clock_ps": fmean(_of(arm, "clock")) if timed else None,
-                "reached": None
-                if until is None
-                else [
-                    None if isinf(reached := _when(training, until, timed)) else reached for training in arm.trainings
-                ],
+                "reached": reached,
             }
         )
     return figures

@@ -123,14 +123,8 @@ def draw_arms(arms: Sequence[tuple[str, Sequence[TrainingResult]]]) -> Figure:
     panels = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
     for axes, (column, words, unit) in zip(panels, shown, strict=True):
         for number, (name, runs) in enumerate(arms):
-            lines = [
-                [
-                    (row[column] / unit, 100 * row["accuracy"])
-                    for row in run.scores
-                    if column != "clock_ps" or row["clock_ps"]
-                ]
-                for run in runs
-            ]
+            scores = [[row for row in run.scores if column != "clock_ps" or row["clock_ps"]] for run in runs]
+            lines = [[(row[column] / unit, 100 * row["accuracy"]) for row in rows] for rows in scores]
             style = line_style(number)
             if not have_equal_steps(runs):
                 for at, line in enumerate(lines):

@@ -25,7 +25,7 @@ from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.scenarios.units import format_rate
 from gradwire.topology import Network
 from gradwire.topology.routing import Routing
-from gradwire.workload.resolved import Resolved
+from gradwire.workload.resolve import Resolved
 
 BALANCERS = tuple(sorted({name for each in components("switch").values() for name in each.balancers}))
 """Load balancers that at least one switch backend implements."""

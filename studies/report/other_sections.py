@@ -12,7 +12,7 @@ from gradwire.analysis.fidelity.fidelity_report import HEADINGS, RANGE_HEADING, 
 from gradwire.analysis.measurement_window import completion_times
 from gradwire.analysis.metrics import measure
 from gradwire.analysis.report.charts import Axis, Chart, Lines, Series
-from gradwire.analysis.report.html_elements import (
+from gradwire.analysis.report.html_page import (
     PageSection,
     bullet_list,
     chart,

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradwire.analysis.comparison.compare import Comparison, compare, result_folders
-from gradwire.analysis.report.document import html_page
-from gradwire.analysis.report.html_elements import PageSection
+from gradwire.analysis.report.html_page import PageSection, html_page
 from gradwire.analysis.report.run_sections import RebuiltRun, TimelineOptions, rebuild_runs, run_section
 from gradwire.analysis.timeline.timeline import write_timeline
 from gradwire.result_store.folders.output_folder import NEW_FILE, new_file, new_folder, refuse_existing

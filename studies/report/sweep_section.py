@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 
 from gradwire.analysis.report.charts import Axis, Chart, Heat, Lines, Series
-from gradwire.analysis.report.html_elements import (
+from gradwire.analysis.report.html_page import (
     PageSection,
     bullet_list,
     chart,

@@ -13,7 +13,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from gradwire.analysis.figure_files import save_figure
-from gradwire.analysis.report.html_elements import prose
+from gradwire.analysis.report.html_page import prose
 from gradwire.scenarios.json_data import Json, JsonView
 from gradwire.studies.reproduce.claim import Claim
 from gradwire.studies.reproduce.measures import MEASURE_LABELS, unit_of

@@ -15,8 +15,7 @@ from gradwire.emu.planning.base_rtt import base_round_trip_ns
 from gradwire.emu.planning.plan import Queues, TestbedPlan, TransportPlan
 from gradwire.emu.planning.planner import ports_of, routes_of
 from gradwire.topology import Network
-from gradwire.topology.base_rtt import RoundTrips
-from gradwire.topology.extent import network_size
+from gradwire.topology.base_rtt import RoundTrips, network_size
 from gradwire.topology.routing import build_routing
 
 

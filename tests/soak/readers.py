@@ -37,13 +37,13 @@ from gradwire.scenarios.loading.toml import write_toml
 from gradwire.sim.preparation import check_variants, extents
 from gradwire.studies.sweep.schema import load_sweep
 from gradwire.topology.cables import LinkSpec
-from gradwire.topology.kinds.graph_files import read_graph
-from gradwire.topology.kinds.hpcc_files import read_hpcc
+from gradwire.topology.kinds.graph import read_graph
+from gradwire.topology.kinds.hpcc import read_hpcc
 from gradwire.traces.formats import export_trace, import_trace, importers
 from gradwire.traces.formats import protobuf as pb
 from gradwire.traces.tagging import layer_priorities
 from gradwire.traces.trace import Iteration, TensorInfo, Trace, load_trace
-from gradwire.workload.traffic import flow_list, matrix_file, size_distribution
+from gradwire.workload.traffic import flows, matrix, poisson
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = ROOT / "tests" / "data" / "formats"
@@ -475,11 +475,11 @@ def _read_file(place: Path, kind: str, name: str, data: bytes, rng: Random) -> N
     if kind == "hpcc":
         read_hpcc(path)
     elif kind == "flows":
-        flow_list.read_flow_list(path, "traffic[0].file", rng.choice((None, 4)))
+        flows.read_flow_list(path, "traffic[0].file", rng.choice((None, 4)))
     elif kind == "matrix":
-        matrix_file.read_matrix(path, "traffic[0].file", rng.choice((None, 4)))
+        matrix.read_matrix(path, "traffic[0].file", rng.choice((None, 4)))
     elif kind == "sizes":
-        size_distribution.read_distribution(path, "traffic[0].sizes")
+        poisson.read_distribution(path, "traffic[0].sizes")
     elif kind == "graph":
         read_graph(path, LinkSpec(100 * 10**9, 10**6, 0.0))
     elif kind == "scenario":

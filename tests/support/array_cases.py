@@ -7,10 +7,9 @@ import numpy as np
 from sim_cases import make_trace, scenario
 
 from gradwire.result_store.result import KINDS
-from gradwire.workload.prerequisites import find_prerequisites
+from gradwire.workload.prerequisites import find_prerequisites, make_jobs
 from gradwire.workload.program import FIRE, WAIT
 from gradwire.workload.program_export import export_program
-from gradwire.workload.resolve import make_jobs
 
 TRACE = make_trace([[301, 50], [1999, 7], [4001]])
 PAYLOAD = 400

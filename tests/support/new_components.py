@@ -48,7 +48,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from gradwire.topology.cables import Cable, checked_network, numbered
+from gradwire.topology.cables import Cable, numbered
 from gradwire.scenarios.schema.base import Count
 from gradwire.scenarios.schema.network.topology import TopologyTable
 
@@ -71,12 +71,15 @@ class Parallel(TopologyTable):
         return 2 + self.ways, self.host_count + 2 * self.ways
 
     def network(self, link, overrides):
+        from gradwire.topology import assemble
+
         hosts = self.host_count
         left, right = hosts, hosts + 1
         cables = [Cable(host, left if host < self.side else right, *link) for host in range(hosts)]
         cables += [Cable(end, hosts + 2 + way, *link) for way in range(self.ways) for end in (left, right)]
         names = ["left", "right", *numbered("m", self.ways)]
-        return checked_network(numbered("h", hosts), names, cables, overrides, "parallel", range(hosts + len(names)))
+        order = range(hosts + len(names))
+        return assemble(numbered("h", hosts), names, cables, title="parallel", order=order, overrides=overrides)
 '''
 TRAFFIC = '''
 """From the first host to the last one."""
@@ -115,7 +118,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from gradwire.workload.collectives.common.base import Exchange, ExchangedIteration, csr_lists, make_messages
+from gradwire.workload.csr import csr_lists
+from gradwire.workload.collectives.common.base import (Exchange, ExchangedIteration, make_messages)
 from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.schema.base import Count
 from gradwire.scenarios.schema.job.exchange import ExchangeTable

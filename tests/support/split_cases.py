@@ -12,8 +12,7 @@ from gradwire.sim.simulate import simulate
 from gradwire.traces.formats import import_trace
 from gradwire.traces.parts import Communication
 from gradwire.traces.trace import Iteration, TensorInfo, Trace
-from gradwire.workload.prerequisites import find_prerequisites
-from gradwire.workload.resolve import make_jobs
+from gradwire.workload.prerequisites import find_prerequisites, make_jobs
 
 PAYLOAD = 1000
 PACKET = (PAYLOAD + 58) * 80

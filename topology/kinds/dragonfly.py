@@ -12,7 +12,7 @@ from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.schema.base import Count, single_mistake
 from gradwire.scenarios.schema.network.topology import TopologyTable, value_or
 from gradwire.scenarios.units import Rate, Time
-from gradwire.topology.cables import Cable, LinkSpec, Override, check_counts, checked_network, numbered, refuse_network
+from gradwire.topology.cables import Cable, LinkSpec, Override, check_counts, numbered, refuse_network
 
 if TYPE_CHECKING:
     from gradwire.topology.network import Network
@@ -50,12 +50,8 @@ class Dragonfly(TopologyTable):
     def _enough_ports(self) -> Dragonfly:
         a, h, groups = self.shape
         if groups > a * h + 1:
-            raise single_mistake(
-                "groups",
-                f"is more than {a} switches with {h} global cables each can join",
-                groups,
-                f"at most {a * h + 1} (a * h + 1)",
-            )
+            what = f"is more than {a} switches with {h} global cables each can join"
+            raise single_mistake("groups", what, groups, f"at most {a * h + 1} (a * h + 1)")
         return self
 
     @property
@@ -123,6 +119,8 @@ def dragonfly(
     Kim, Dally, Scott, Abts: "Technology-driven, highly-scalable dragonfly topology", ISCA 2008.
     Hastings et al.: "Comparing global link arrangements for dragonfly networks", CLUSTER 2015.
     """
+    from gradwire.topology.network import assemble
+
     a = 2 * p if a is None else a
     h = p if h is None else h
     check_counts(link, p=p, a=a, h=h)
@@ -146,4 +144,6 @@ def dragonfly(
             near_end, far_end = hosts + group * a + port // h, hosts + partner * a + partner_port // h
             cables.append(Cable(near_end, far_end, *far, cost=GLOBAL_COST))
     order = [node for s in range(switches) for node in (*range(s * p, (s + 1) * p), hosts + s)]
-    return checked_network(numbered("h", hosts), numbered("s", switches), cables, overrides, "dragonfly", order)
+    return assemble(
+        numbered("h", hosts), numbered("s", switches), cables, title="dragonfly", order=order, overrides=overrides
+    )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from gradwire.scenarios.schema.base import Count
 from gradwire.scenarios.schema.network.topology import TopologyTable, value_or
 from gradwire.scenarios.units import Rate, Time
-from gradwire.topology.cables import Cable, LinkSpec, Override, check_counts, checked_network, numbered
+from gradwire.topology.cables import Cable, LinkSpec, Override, check_counts, numbered
 
 if TYPE_CHECKING:
     from gradwire.topology.network import Network
@@ -67,10 +67,12 @@ def dumbbell(
     single cables. It is the smallest network with congestion: n flows from left to right share the queue of port
     left->right, and a fair share is bottleneck_rate / n.
     """
+    from gradwire.topology.network import assemble
+
     check_counts(link, left=left, right=right)
     hosts = left + right
     sides = [hosts if host < left else hosts + 1 for host in range(hosts)]
     cables = [Cable(host, side, *link) for host, side in enumerate(sides)]
     cables.append(Cable(hosts, hosts + 1, *link.but(bottleneck_rate, bottleneck_latency)))
     order = [*range(left), hosts, *range(left, hosts), hosts + 1]
-    return checked_network(numbered("h", hosts), ["left", "right"], cables, overrides, "dumbbell", order)
+    return assemble(numbered("h", hosts), ["left", "right"], cables, title="dumbbell", order=order, overrides=overrides)

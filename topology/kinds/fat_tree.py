@@ -11,16 +11,7 @@ from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.scenarios.schema.base import single_mistake
 from gradwire.scenarios.schema.network.topology import TopologyTable, value_or
 from gradwire.scenarios.units import Rate, Time
-from gradwire.topology.cables import (
-    Cable,
-    LinkSpec,
-    Override,
-    check_counts,
-    checked_network,
-    interleave,
-    numbered,
-    refuse_network,
-)
+from gradwire.topology.cables import Cable, LinkSpec, Override, check_counts, interleave, numbered, refuse_network
 
 if TYPE_CHECKING:
     from gradwire.topology.network import Network
@@ -140,6 +131,8 @@ def fat_tree(
     ----------
     Al-Fares, Loukissas, Vahdat: "A scalable, commodity data center network architecture", SIGCOMM 2008.
     """
+    from gradwire.topology.network import assemble
+
     if k < 2 or k % 2:
         refuse_network([Mistake("topology.k", "is not an even number of ports", k, "2, 4, 6, ...")])
     if tiers not in (2, 3):
@@ -155,24 +148,27 @@ def fat_tree(
     check_counts(link)
     uplink = link.but(uplink_rate, uplink_latency)
     if tiers == 2:
-        return _two_tiers(k, *ports, link, uplink, overrides)
-    return _three_tiers(k, *ports, link, uplink, link.but(core_rate, core_latency), overrides)
+        hosts, switches, cables, order = _two_tiers(k, *ports, link, uplink)
+    else:
+        hosts, switches, cables, order = _three_tiers(k, *ports, link, uplink, link.but(core_rate, core_latency))
+    return assemble(numbered("h", hosts), switches, cables, title="fat_tree", order=order, overrides=overrides)
 
 
-def _two_tiers(k: int, down: int, up: int, link: LinkSpec, uplink: LinkSpec, overrides: Iterable[Override]) -> Network:
+Parts = tuple[int, list[str], list[Cable], list[int]]
+"""Number of hosts, names of switches, cables, and locality order."""
+
+
+def _two_tiers(k: int, down: int, up: int, link: LinkSpec, uplink: LinkSpec) -> Parts:
     hosts = k * down
     first_core = hosts + k
     cables = [Cable(host, hosts + host // down, *link) for host in range(hosts)]
     cables += [Cable(hosts + edge, first_core + core, *uplink) for edge in range(k) for core in range(up)]
     pods = [[*range(edge * down, (edge + 1) * down), hosts + edge] for edge in range(k)]
     order = interleave(pods, range(first_core, first_core + up))
-    switches = numbered("edge", k) + numbered("core", up)
-    return checked_network(numbered("h", hosts), switches, cables, overrides, "fat_tree", order)
+    return hosts, numbered("edge", k) + numbered("core", up), cables, order
 
 
-def _three_tiers(
-    k: int, down: int, up: int, link: LinkSpec, uplink: LinkSpec, trunk: LinkSpec, overrides: Iterable[Override]
-) -> Network:
+def _three_tiers(k: int, down: int, up: int, link: LinkSpec, uplink: LinkSpec, trunk: LinkSpec) -> Parts:
     half = k // 2
     edges, aggs, cores = k * half, k * up, up * half
     hosts = edges * down
@@ -189,5 +185,4 @@ def _three_tiers(
         racks = [(*range(first + e * down, first + (e + 1) * down), edge) for e, edge in enumerate(pod_edges)]
         pods.append([*(node for rack in racks for node in rack), *pod_aggs])
     order = interleave(pods, range(first_core, first_core + cores))
-    switches = numbered("edge", edges) + numbered("agg", aggs) + numbered("core", cores)
-    return checked_network(numbered("h", hosts), switches, cables, overrides, "fat_tree", order)
+    return hosts, numbered("edge", edges) + numbered("agg", aggs) + numbered("core", cores), cables, order

@@ -1,19 +1,37 @@
-"""The topology kind `hpcc`: networks in the format of the HPCC and ConWeave simulators."""
+"""The topology kind `hpcc`: `topology.txt`, the network format of the HPCC and ConWeave simulators.
+
+    nodes switches links            three numbers
+    16 17 18                        the switches' numbers (on one or more lines); every other node is a host
+    0 16 100Gbps 0.001ms 0.000000   one line per cable: its ends, rate, delay, probability of loss
+    ...
+
+The public code of HPCC (Li et al., SIGCOMM 2019) and ConWeave (Song et al., SIGCOMM 2023) reads this format. A missing
+probability is 0. The first line gives the number of cables to read; anything after them is skipped, as in the
+simulators. Nodes are numbered from 0 through hosts and switches together and keep their number: node 5 is "h5" if it is
+a host and "s5" if it is a switch, so flow lists and overrides use the file's numbers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from gradwire.scenarios.errors import Mistake
+from gradwire.scenarios.errors import Mistake, ScenarioError
+from gradwire.scenarios.loading.files import require_regular_file
 from gradwire.scenarios.schema.network.topology import GraphFile
-from gradwire.topology.cables import LinkSpec, Override
+from gradwire.scenarios.units import UnitError, parse_decimal, parse_rate, parse_time, parse_whole
+from gradwire.topology.cables import MAX_LISTED, Cable, LinkSpec, Override, refuse_network
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.topology.network import Network
+
+HEADER = "nodes switches links, such as: 320 28 800"
+ROW = "two nodes, rate, delay and loss, such as: 0 16 100Gbps 0.001ms 0.0"
 
 
 class HpccTopology(GraphFile):
@@ -30,6 +48,147 @@ class HpccTopology(GraphFile):
             yield Mistake("link", what, None, "no [link]; [[link_override]] changes single cables", ("topology",))
 
     def network(self, link: LinkSpec, overrides: Iterable[Override]) -> Network:
-        from gradwire.topology.kinds.hpcc_files import read_hpcc
-
         return read_hpcc(self.file, overrides=overrides)
+
+
+def read_hpcc(path: str | Path, *, overrides: Iterable[Override] = ()) -> Network:
+    """Read a `topology.txt`: hosts h<number> and switches s<number> in ascending order of their numbers.
+
+    Empty lines and text after # are skipped, and so is anything after the number of cables in the first line, such as
+    the explanations in the simulators' own files, or more cables. A host with several cables (HPCC's own 320-host
+    network) has as many network cards, see `gradwire.topology.multi_nic_hosts`. Rates are read as "100Gbps" or
+    "100Gb/s", delays with any unit of time. SimAI's topologies, whose first line has more numbers, are refused.
+    `overrides`: properties of single cables.
+
+    Raises
+    ------
+    ScenarioError
+        With all errors, each with its line: numbers that do not agree with the first line, nodes out of range,
+        unreadable rates, delays and losses, and everything that `assemble` refuses.
+
+    References
+    ----------
+    Li et al.: "HPCC: high precision congestion control", SIGCOMM 2019, and its public simulator.
+    """
+    path = Path(path)
+    try:
+        text = require_regular_file(path).read_text(encoding="utf-8-sig")  # a byte-order mark may come first
+    except FileNotFoundError:
+        raise ScenarioError("there is no such file", where=str(path), expected="a topology.txt") from None
+    except UnicodeDecodeError:
+        raise ScenarioError("is not UTF-8 text", where=str(path), expected="a topology.txt") from None
+    except OSError as error:
+        raise ScenarioError(f"cannot be read: {error}", where=str(path), expected="a topology.txt") from None
+    rows = [(number, line.split("#")[0].split()) for number, line in enumerate(text.splitlines(), 1)]
+    rows = [row for row in rows if row[1]]
+    return _Reader(path, rows).network(overrides)
+
+
+class _Reader:
+    """A parser of one file; `mistakes` collects its errors."""
+
+    def __init__(self, path: Path, rows: list[tuple[int, list[str]]]) -> None:
+        self.path = path
+        self.rows = rows
+        self.mistakes: list[Mistake] = []
+
+    def network(self, overrides: Iterable[Override]) -> Network:
+        import numpy as np
+
+        from gradwire.topology.network import assemble
+
+        nodes, switches, links = self.header()
+        numbers, rows = self.switches(nodes, switches)
+        hosts = [node for node in range(nodes) if node not in numbers]
+        index = {node: number for number, node in enumerate((*hosts, *sorted(numbers)))}
+        link_rows = rows[:links]
+        cables = [cable for line, row in link_rows if (cable := self.cable(line, row, index)) is not None]
+        if len(link_rows) != links:
+            self.wrong(self.rows[0][0], f"announces {links} links, but {len(link_rows)} follow")
+        self.refuse()
+        names = [f"h{node}" for node in hosts], [f"s{node}" for node in sorted(numbers)]
+        network = assemble(*names, cables, title=self.path.stem, where=self.path.name, overrides=overrides)
+        node_hosts = np.full(nodes, -1, dtype=np.int64)
+        node_hosts[hosts] = np.arange(len(hosts))
+        return replace(network, node_hosts=node_hosts)
+
+    def header(self) -> list[int]:
+        line, words = self.rows[0] if self.rows else (1, [])
+        numbers = [parse_whole(word) for word in words]
+        if len(words) != 3 or None in numbers:
+            self.wrong(line, "is not a valid first line", " ".join(words), HEADER)
+            self.refuse()
+        nodes, switches, links = (number for number in numbers if number is not None)
+        if switches > nodes:
+            self.wrong(line, "announces more switches than nodes", " ".join(words), HEADER)
+        if nodes > 2 * len(self.rows):  # a list of them might not fit into memory
+            self.wrong(line, f"announces {nodes} nodes, more than its cables have ends", " ".join(words), HEADER)
+        self.refuse()
+        return [nodes, switches, links]
+
+    def switches(self, nodes: int, count: int) -> tuple[set[int], list[tuple[int, list[str]]]]:
+        """Return the switches' numbers, and the rows after them."""
+        numbers: set[int] = set()
+        seen = 0
+        rest = self.rows[1:]
+        while seen < count and rest:
+            line, words = rest.pop(0)
+            for word in words:
+                node = self.node(line, word, nodes)
+                if node in numbers:
+                    self.wrong(line, "names a switch twice", word, "every switch once")
+                numbers.update(() if node is None else (node,))
+            seen += len(words)
+        if seen != count:
+            where = self.rows[1][0] if len(self.rows) > 1 else self.rows[0][0]
+            self.wrong(where, f"lists {seen} switches", None, f"{count}, as in the first line")
+        self.refuse()  # what follows would be misread
+        return numbers, rest
+
+    def node(self, line: int, word: str, nodes: int) -> int | None:
+        number = parse_whole(word)
+        if number is not None and number < nodes:
+            return number
+        self.wrong(line, "is not a node", word, f"a number from 0 to {nodes - 1}")
+        return None
+
+    def cable(self, line: int, words: list[str], index: dict[int, int]) -> Cable | None:
+        if len(words) not in (4, 5):
+            self.wrong(line, f"has {len(words)} entries", " ".join(words), ROW)
+            return None
+        before = len(self.mistakes)
+        ends = [self.node(line, word, len(index)) for word in words[:2]]
+        rate = self.value(line, parse_rate, words[2].replace("b/s", "bps"))
+        latency = self.value(line, parse_time, words[3])
+        loss = self.value(line, _probability, words[4]) if len(words) == 5 else 0.0
+        if len(self.mistakes) > before:
+            return None
+        # a host comes first, so that its even link leads up, as in the generators
+        a, b = sorted(index[node] for node in ends if node is not None)
+        return Cable(a, b, rate, latency, loss)
+
+    def value(self, line: int, parse: Callable[[str], Any], word: str) -> Any:
+        try:
+            return parse(word)
+        except UnitError as error:
+            self.wrong(line, error.what, word, error.expected)
+            return None
+
+    def wrong(self, line: int, what: str, value: object = None, expected: str = "") -> None:
+        self.mistakes.append(Mistake(f"{self.path.name}: line {line}", what, value, expected))
+
+    def refuse(self) -> None:
+        mistakes = self.mistakes
+        if len(mistakes) > MAX_LISTED:
+            mistakes = [
+                *mistakes[:MAX_LISTED],
+                Mistake(self.path.name, f"{len(mistakes) - MAX_LISTED} more lines are wrong"),
+            ]
+        refuse_network(mistakes)
+
+
+def _probability(word: str) -> float:
+    number = parse_decimal(word)
+    if number is None:
+        raise UnitError("is not a number", "a probability such as 0.01")
+    return float(number)

@@ -11,16 +11,7 @@ from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.schema.base import Count, single_mistake
 from gradwire.scenarios.schema.network.topology import TopologyTable, value_or
 from gradwire.scenarios.units import Rate, Time
-from gradwire.topology.cables import (
-    Cable,
-    LinkSpec,
-    Override,
-    check_counts,
-    checked_network,
-    interleave,
-    numbered,
-    refuse_network,
-)
+from gradwire.topology.cables import Cable, LinkSpec, Override, check_counts, interleave, numbered, refuse_network
 
 if TYPE_CHECKING:
     from gradwire.topology.network import Network
@@ -47,12 +38,8 @@ class LeafSpine(TopologyTable):
     @model_validator(mode="after")
     def _one_way_to_say_it(self) -> LeafSpine:
         if self.uplink_rate is not None and self.oversubscription is not None:
-            raise single_mistake(
-                "oversubscription",
-                "is given together with uplink_rate, which it would contradict",
-                self.oversubscription,
-                "one of the two, or neither",
-            )
+            what = "is given together with uplink_rate, which it would contradict"
+            raise single_mistake("oversubscription", what, self.oversubscription, "one of the two, or neither")
         return self
 
     @property
@@ -106,6 +93,8 @@ def leaf_spine(
     There are `spines` shortest paths between hosts of different leaves. 9 leaves x 16 hosts with 4 spines is the
     simulated network of DLCP and its relatives [notes].
     """
+    from gradwire.topology.network import assemble
+
     check_counts(link, leaves=leaves, hosts_per_leaf=hosts_per_leaf, spines=spines)
     if uplink_rate is not None and oversubscription is not None:
         what = "uplink_rate and oversubscription are both given"
@@ -123,4 +112,4 @@ def leaf_spine(
     pods = [[*range(leaf * hosts_per_leaf, (leaf + 1) * hosts_per_leaf), hosts + leaf] for leaf in range(leaves)]
     order = interleave(pods, range(first_spine, first_spine + spines))
     switches = numbered("leaf", leaves) + numbered("spine", spines)
-    return checked_network(numbered("h", hosts), switches, cables, overrides, "leaf_spine", order)
+    return assemble(numbered("h", hosts), switches, cables, title="leaf_spine", order=order, overrides=overrides)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import product
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -11,16 +12,7 @@ from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.schema.base import Count, Natural, single_mistake
 from gradwire.scenarios.schema.network.topology import TopologyTable, value_or
 from gradwire.scenarios.units import Rate, Time
-from gradwire.topology.cables import (
-    Cable,
-    LinkSpec,
-    Override,
-    check_counts,
-    checked_network,
-    interleave,
-    numbered,
-    refuse_network,
-)
+from gradwire.topology.cables import Cable, LinkSpec, Override, check_counts, interleave, numbered, refuse_network
 
 if TYPE_CHECKING:
     from gradwire.topology.network import Network
@@ -107,6 +99,8 @@ def rail(
     Wang et al.: "Rail-only: a low-cost high-performance network for training LLMs with trillion parameters", 2023, for
     rails without spines [recalled].
     """
+    from gradwire.topology.network import assemble
+
     group_size = hosts if hosts_per_group is None else hosts_per_group
     check_counts(link, hosts=hosts, cards=cards, hosts_per_group=group_size)
     groups = -(-hosts // group_size)
@@ -114,20 +108,13 @@ def rail(
         refuse_network([Mistake("topology.spines", "are too few to join the groups", spines, "1 or more")])
     uplink = link.but(uplink_rate, uplink_latency)
     first_spine = hosts + groups * cards
-    cables = [
-        Cable(host, hosts + host // group_size * cards + card, *link) for host in range(hosts) for card in range(cards)
-    ]
-    cables += [
-        Cable(leaf, first_spine + spine, *uplink) for leaf in range(hosts, first_spine) for spine in range(spines)
-    ]
-    pods = [
-        [
-            *range(group * group_size, min(hosts, (group + 1) * group_size)),
-            *range(hosts + group * cards, hosts + (group + 1) * cards),
-        ]
-        for group in range(groups)
-    ]
-    order = interleave(pods, range(first_spine, first_spine + spines))
+    all_spines = range(first_spine, first_spine + spines)
+    ends = product(range(hosts), range(cards))
+    cables = [Cable(host, hosts + host // group_size * cards + card, *link) for host, card in ends]
+    cables += [Cable(leaf, spine, *uplink) for leaf, spine in product(range(hosts, first_spine), all_spines)]
+    members = (range(first, min(hosts, first + group_size)) for first in range(0, hosts, group_size))
+    leaves = (range(first, first + cards) for first in range(hosts, first_spine, cards))
+    order = interleave([[*pod, *switches] for pod, switches in zip(members, leaves, strict=True)], all_spines)
     switches = [f"rail{group}_{card}" for group in range(groups) for card in range(cards)]
     switches += numbered("spine", spines)
-    return checked_network(numbered("h", hosts), switches, cables, overrides, "rail", order)
+    return assemble(numbered("h", hosts), switches, cables, title="rail", order=order, overrides=overrides)

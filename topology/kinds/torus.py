@@ -13,7 +13,7 @@ from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.schema.base import Count
 from gradwire.scenarios.schema.network.topology import TopologyTable, value_or
 from gradwire.scenarios.units import Rate, Time
-from gradwire.topology.cables import Cable, LinkSpec, Override, check_counts, checked_network, numbered, refuse_network
+from gradwire.topology.cables import Cable, LinkSpec, Override, check_counts, numbered, refuse_network
 
 if TYPE_CHECKING:
     from gradwire.topology.network import Network
@@ -89,6 +89,8 @@ def torus(
     ----------
     Dally, Towles: "Principles and practices of interconnection networks", 2004, chapter 5.
     """
+    from gradwire.topology.network import assemble
+
     check_counts(link, hosts_per_switch=hosts_per_switch)
     dims = tuple(dims)
     if not dims or min(dims) < 2:
@@ -109,4 +111,4 @@ def torus(
         node for s in range(switches) for node in (*range(s * hosts_per_switch, (s + 1) * hosts_per_switch), hosts + s)
     ]
     names = ["s" + "_".join(map(str, position)) for position in coordinates]
-    return checked_network(numbered("h", hosts), names, cables, overrides, "torus", order)
+    return assemble(numbered("h", hosts), names, cables, title="torus", order=order, overrides=overrides)

@@ -4,8 +4,7 @@ A path's length is the sum of its cables' costs. A cable costs 1 unless its topo
 the shortest paths have the fewest hops. All equal-cost paths are used.
 
     routes.py    Routing and build_routing
-    wiring.py    the links between switches, and switches with equal neighbours
-    search.py    costs of the cheapest paths
+    search.py    costs of the cheapest paths between kinds of switches
     groups.py    the first links of these paths
     blocks.py    the table of groups, in blocks of destinations
 """

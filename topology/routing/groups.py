@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.scenarios.arrays import Flags, Ints
-from gradwire.topology.routing.search import PathCosts
-from gradwire.topology.routing.wiring import Kinds, Wiring
+from gradwire.topology.routing.search import Kinds, PathCosts, Wiring
 
 FEW_ROWS = 16
 """Up to this number of rows, packing them one by one is faster than transposing the table (our choice)."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +21,7 @@ from gradwire.topology.cables import refuse_network
 from gradwire.topology.network import Network, name_list
 from gradwire.topology.routing.blocks import GroupTable, build_group_table
 from gradwire.topology.routing.groups import GroupFinder
-from gradwire.topology.routing.search import UNREACHED, search
-from gradwire.topology.routing.wiring import Kinds, find_kinds, switch_links
+from gradwire.topology.routing.search import UNREACHED, Kinds, find_kinds, search, switch_links
 
 LARGEST_TABLE = 1 << 28
 """Switches times edge switches (our choice: 16,384 switches that all have hosts; 1 GiB if no two are alike)."""
@@ -60,12 +58,6 @@ class Routing:
     columns: Ints
     hops_of_kinds: NDArray[np.int16]
 
-    @cached_property
-    def groups(self) -> tuple[tuple[int, ...], ...]:
-        """The groups as tuples of directed link ids; built on first use."""
-        first, links = self.group_first.tolist(), self.group_links.tolist()
-        return tuple(tuple(links[a:b]) for a, b in pairwise(first))
-
     def group(self, switch: int, edge: int) -> int:
         """Return the group from a switch towards an edge switch, or -1. There is none at the edge switch itself, nor
         towards the edge switches of an unconnected rail."""
@@ -89,6 +81,19 @@ class Routing:
         column = self._column[self.kinds.of[edges]]
         hops = self.hops_of_kinds[self.kinds.of[switches], column].astype(np.int64)
         return np.where(np.equal(switches, edges), 0, hops)
+
+    def walk_towards(self, edge: int) -> Iterator[tuple[Ints, Ints, Ints]]:
+        """Yield (switches, links, first link of each switch) at rising distance from an edge switch. `links` are all
+        next hops of the switches; those lead to switches that were yielded before, or to `edge`."""
+        switches = np.arange(self.network.switch_count)
+        groups, hops = self.groups_towards(edge), self.distance(switches, edge)
+        for level in range(1, int(hops.max()) + 1):
+            at_level = np.flatnonzero((hops == level) & (groups >= 0))
+            if len(at_level):
+                first, beyond = self.group_first[groups[at_level]], self.group_first[groups[at_level] + 1]
+                starts = np.cumsum(beyond - first) - (beyond - first)
+                links = np.repeat(first - starts, beyond - first) + np.arange((beyond - first).sum())
+                yield at_level, self.group_links[links].astype(np.int64), starts
 
     @cached_property
     def farthest(self) -> int:
@@ -142,13 +147,10 @@ def build_routing(network: Network, without: Collection[int] = ()) -> Routing:
     first, switches = network.host_count, network.switch_count
     edge_of = (network.edge_of - first).astype(np.int32)
     edges = np.unique(edge_of).astype(np.int64)
-    if switches * len(edges) > LARGEST_TABLE:
-        raise ScenarioError(
-            f"routing table is too large: {switches} switches, {len(edges)} of them with hosts, need "
-            f"{switches * len(edges):,} entries",
-            "topology",
-            f"at most {LARGEST_TABLE:,}: fewer switches, or more hosts on each",
-        )
+    if (entries := switches * len(edges)) > LARGEST_TABLE:
+        need = f"{switches} switches, {len(edges)} of them with hosts, need {entries:,} entries"
+        what = f"routing table is too large: {need}"
+        raise ScenarioError(what, "topology", f"at most {LARGEST_TABLE:,}: fewer switches, or more hosts on each")
     wiring = switch_links(network, without)
     kinds = find_kinds(wiring, symmetric=not without)
     costs = search(wiring, kinds, edges, network.link_cost is not None)

@@ -23,7 +23,7 @@ from gradwire.training.exchange.ring_allreduce import VALUE
 from gradwire.training.networks.network_interface import Network
 from gradwire.training.recipe import Recipe
 from gradwire.training.trainer import StepRow, Trainer
-from gradwire.workload.collectives.exchanges.overlapped_operations import LayerGroup, groups_of
+from gradwire.workload.collectives.exchanges.overlapped_steps import LayerGroup, groups_of
 
 if TYPE_CHECKING:
     from gradwire.traces.trace import TensorInfo

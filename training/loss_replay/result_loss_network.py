@@ -110,8 +110,10 @@ def _value_text(value: Any) -> str:
 
 def _resolve(folder: Path, result: Result) -> tuple[Scenario, Job, list[str], Trace]:
     """Return (scenario, its job, node names, its trace) of a Result."""
-    from gradwire.workload.prerequisites import find_prerequisites  # lazy: only replays of a run need it
-    from gradwire.workload.resolve import make_jobs
+    from gradwire.workload.prerequisites import (
+        find_prerequisites,  # lazy: only replays of a run need it
+        make_jobs,
+    )
 
     try:
         (scenario,) = load_scenario(folder / SCENARIO_FILE).variants()

@@ -68,30 +68,24 @@ def single_iteration_scenario(scenario: Scenario | str | Path, given: str, besid
     scenario = as_scenario(scenario, given)
     if len(scenario.job) != 1:
         raise ScenarioError(f"has {len(scenario.job)} jobs", f"{scenario.called}: job", expected="exactly one job")
-    if scenario.job[0].parallel is not None:
-        raise ScenarioError(
-            "applies to communications of traces, and a training run provides gradients only",
-            f"{scenario.called}: job.parallel",
-            expected="to leave it out",
-        )
-    if scenario.fault or (scenario.traffic and not beside):
-        raise ScenarioError(
-            "happens at times of a whole run, and iterations are played one at a time",
-            f"{scenario.called}: {'fault' if scenario.fault else 'traffic'}",
-            expected="a job only" if scenario.fault else "a job only, on real sockets",
-        )
-    if scenario.duration is not None:
-        raise ScenarioError(
-            f"is {format_time(scenario.duration)} of a whole run, and iterations are played one at a time",
-            f"{scenario.called}: duration",
-            expected="no such key",
-        )
-    if scenario.simulation.approximate is not None:
-        raise ScenarioError(
+    played, alone = "iterations are played one at a time", "a job only"
+    duration = "" if scenario.duration is None else format_time(scenario.duration)
+    communicates = "applies to communications of traces, and a training run provides gradients only"
+    happens = f"happens at times of a whole run, and {played}"
+    for excluded, key, what, expected in (
+        (scenario.job[0].parallel is not None, "job.parallel", communicates, "to leave it out"),
+        (scenario.fault, "fault", happens, alone),
+        (scenario.traffic and not beside, "traffic", happens, f"{alone}, on real sockets"),
+        (duration, "duration", f"is {duration} of a whole run, and {played}", "no such key"),
+        (
+            scenario.simulation.approximate is not None,
+            "simulation.approximate",
             "skips iterations, and here every iteration is played",
-            f"{scenario.called}: simulation.approximate",
-            expected="no such key",
-        )
+            "no such key",
+        ),
+    ):
+        if excluded:
+            raise ScenarioError(what, f"{scenario.called}: {key}", expected)
     output = scenario.output.model_copy(update={"missing": True, "packet_log": False})
     job = scenario.job[0].model_copy(update={"phase": None, "trace": TRACE_NAME, "iterations": 1, "start": Ps(0)})
     return scenario.model_copy(update={"output": output, "job": (job,)})

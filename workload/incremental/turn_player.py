@@ -18,6 +18,7 @@ from gradwire.scenarios.errors import ScenarioError
 from gradwire.topology import HostCards
 from gradwire.topology.placement import HostAssignment
 from gradwire.workload.collectives.exchanges.parameter_server_steps import ParameterServers
+from gradwire.workload.csr import empty_lists
 from gradwire.workload.jobs import Job
 from gradwire.workload.program import MessageColumns, Messages, ProgramPart, Step
 from gradwire.workload.scheduling import FIFO, scheduling_of
@@ -51,18 +52,18 @@ class TransferOutcome:
 def check_async_workers(scenario: Scenario) -> None:
     """Raise ScenarioError if the workers of a job cannot act one by one."""
     job = scenario.job[0]
-    if job.exchange.kind != "parameter_server":
-        raise ScenarioError(f"{job.exchange.kind} has no servers", "job.exchange", "parameter_server")
-    if getattr(job.exchange, "server_rate", None) is not None:
-        what = "applies to servers that sum the pushes of all workers; asynchronous servers handle each push separately"
+    exchange, scheduler, separately = job.exchange, job.scheduler, "asynchronous servers handle each push separately"
+    if exchange.kind != "parameter_server":
+        raise ScenarioError(f"{exchange.kind} has no servers", "job.exchange", "parameter_server")
+    if getattr(exchange, "server_rate", None) is not None:
+        what = f"applies to servers that sum the pushes of all workers; {separately}"
         raise ScenarioError(what, "job.exchange.server_rate", "none with an asynchronous server")
-    if getattr(job.exchange, "aggregation", False):
-        what = "sums the pushes of all workers; asynchronous servers handle each push separately"
-        raise ScenarioError(what, "job.exchange.aggregation", "false")
-    if job.scheduler is None and job.order != FIFO:
+    if getattr(exchange, "aggregation", False):
+        raise ScenarioError(f"sums the pushes of all workers; {separately}", "job.exchange.aggregation", "false")
+    if scheduler is None and job.order != FIFO:
         raise ScenarioError(f"{job.order} {HOLD_BACK_MISTAKE}", "job.order", FIFO)
-    if job.scheduler is not None and job.scheduler.holds_back:
-        raise _held_back(job.scheduler.kind)
+    if scheduler is not None and scheduler.holds_back:
+        raise _held_back(scheduler.kind)
 
 
 def _held_back(kind: str) -> ScenarioError:
@@ -151,16 +152,7 @@ def _servers(job: Job) -> ParameterServers:
 def turn_part(job: Job, messages: Messages, begins: Ints) -> ProgramPart:
     """Return the program part that sends these messages, which enter their hosts' NICs at times `begins`."""
     n = len(messages)
-    nothing = np.zeros(n + 1, dtype=np.int64), NO_NODES
-    step = Step(
-        messages=messages,
-        needs=np.ones(n, dtype=np.int64),
-        host=messages.dst,
-        after=nothing,
-        posts=nothing,
-        station=np.full(n, -1, dtype=np.int64),
-        effort=np.zeros(n, dtype=np.int64),
-        begins=begins,
-    )
+    nothing, needs = empty_lists(n), np.ones(n, dtype=np.int64)
+    step = Step(messages=messages, needs=needs, host=messages.dst, after=nothing, posts=nothing, begins=begins)
     table = MessageColumns(job.table.name, job.transport, FIFO, 0, is_job=True, element_bytes=4)
     return ProgramPart(table, hosts=NO_NODES, workers=NO_NODES, stations=NO_NODES, steps=lambda: iter((step,)))

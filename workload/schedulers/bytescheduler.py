@@ -41,13 +41,9 @@ class ByteScheduler(SchedulerTable):
 
     def scheduling(self, job: Job, trace: Any) -> Scheduling:
         partition, credit = SERVER_DEFAULTS if job.servers else COLLECTIVE_DEFAULTS
-        return Scheduling(
-            LAYER,
-            credit_bytes=credit if self.credit is None else self.credit,
-            forward=self.waits,
-            in_turn=False,
-            cut=partition if self.partition is None else self.partition,
-        )
+        credit = credit if self.credit is None else self.credit
+        cut = partition if self.partition is None else self.partition
+        return Scheduling(LAYER, credit_bytes=credit, forward=self.waits, in_turn=False, cut=cut)
 
     def longest(self, tensor: int) -> int | None:
         return min(COLLECTIVE_DEFAULTS[0] if self.partition is None else self.partition, tensor)

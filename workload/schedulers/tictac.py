@@ -40,9 +40,8 @@ class TicTac(SchedulerTable):
         if job.servers:
             yield from super().misfits(job)
         else:
-            yield Mistake(
-                "scheduler", "orders the messages of servers, and there are none", self.kind, "parameter servers"
-            )
+            what = "orders the messages of servers, and there are none"
+            yield Mistake("scheduler", what, self.kind, "parameter servers")
 
     def scheduling(self, job: Job, trace: Any) -> Scheduling:
         layers = len(trace.layers)

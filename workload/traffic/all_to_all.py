@@ -10,6 +10,7 @@ each. In shifts, flows follow each other along a chain, and a chain stays on its
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import isqrt
 from typing import Literal
 
@@ -17,7 +18,7 @@ from gradwire.jit.limits import MAX_FLOWS
 from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.schema.network.traffic import RepeatedTraffic
 from gradwire.workload.limits import max_loaded_messages
-from gradwire.workload.traffic.base import BATCH_FLOWS, Flows, TrafficSetting, in_batches, rounds
+from gradwire.workload.traffic.base import BATCH_FLOWS, Flows, TrafficSetting, in_batches, rounds, simultaneous
 
 
 class AllToAll(RepeatedTraffic):
@@ -32,13 +33,8 @@ class AllToAll(RepeatedTraffic):
         yield from super().misfits(hosts)
         flows = hosts * (hosts - 1)
         if self.order == "at_once" and flows > MAX_FLOWS:
-            yield Mistake(
-                "order",
-                f"starts {flows} flows at once",
-                self.order,
-                f'at most {MAX_FLOWS}: order = "shifts", or fewer hosts',
-            )
-
+            expected = f'at most {MAX_FLOWS}: order = "shifts", or fewer hosts'
+            yield Mistake("order", f"starts {flows} flows at once", self.order, expected)
         if self.order == "shifts" and flows > max_loaded_messages():
             most = (1 + isqrt(1 + 4 * max_loaded_messages())) // 2
             yield Mistake("hosts", f"creates {flows:,} flows that are loaded at once", hosts, f"at most {most} hosts")
@@ -66,7 +62,7 @@ def _in_shifts(setting: TrafficSetting, table: AllToAll) -> Iterator[Flows]:
         before = shift * n + src
         after = (shift + 1) * n + (src + shift + 1) % n  # sent by the receiver of `before`
         edges = np.stack((before, after), axis=1)
-        yield Flows(flows.src, flows.dst, flows.nbytes, flows.start_ps, flows.round, flows.flow, edges)
+        yield replace(flows, edges=edges, rail=None)
 
 
 def _shifts(setting: TrafficSetting, nbytes: int, number: int, begin: int, first: int, end: int) -> Flows:
@@ -77,13 +73,5 @@ def _shifts(setting: TrafficSetting, nbytes: int, number: int, begin: int, first
     n = len(hosts)
     shift, src = np.divmod(np.arange((end - first) * n), n)
     shift += first
-    count = len(src)
-    return Flows(
-        hosts[src],
-        hosts[(src + shift) % n],
-        np.full(count, nbytes),
-        np.full(count, begin),
-        np.full(count, number),
-        number * n * (n - 1) + (first - 1) * n + np.arange(count),
-        rail=shift,
-    )
+    flow = number * n * (n - 1) + (first - 1) * n + np.arange(len(src))
+    return simultaneous(hosts[src], hosts[(src + shift) % n], nbytes, begin, number, flow, rail=shift)

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 BATCH_FLOWS = 1 << 15
 """Flows that are drawn at once. Results do not depend on it, with exceptions described in each kind."""
 
+COLUMNS = ("src", "dst", "nbytes", "start_ps", "round", "flow")
+"""Columns that all `Flows` have."""
+
 ABSENT = -2
 """In `TrafficSetting.node_hosts`: a host that does not take part."""
 
@@ -94,8 +97,16 @@ class Flows:
 
     @property
     def rails(self) -> Ints:
-        """Numbers that select NICs (see `gradwire.workload.traffic.rail_choice`)."""
+        """Numbers that select NICs (see `gradwire.workload.traffic.flow_part`)."""
         return self.flow if self.rail is None else self.rail
+
+
+def simultaneous(src: Ints, dst: Ints, nbytes: int, start_ps: int, number: int, flow: Ints, **more: Ints) -> Flows:
+    """Return flows of one size that start together in round `number`; `more`: other columns of `Flows`."""
+    import numpy as np
+
+    sizes, starts, rounds_ = (np.full(len(src), value) for value in (nbytes, start_ps, number))
+    return Flows(src, dst, sizes, starts, rounds_, flow, **more)
 
 
 def random_generator(seed: int, name: str) -> Generator:
@@ -155,9 +166,7 @@ def flows_since(parts: Iterator[Flows], since_ps: int) -> Iterator[Flows]:
         edges, settled = (
             new_index[pairs[selected[pairs[:, 1]]]].reshape(-1, 2) for pairs in (part.edges, part.settled)
         )
-        columns = {
-            name: getattr(part, name)[selected] for name in ("src", "dst", "nbytes", "start_ps", "round", "flow")
-        }
+        columns = {name: getattr(part, name)[selected] for name in COLUMNS}
         columns["start_ps"] = np.maximum(columns["start_ps"] - since_ps, 0)
         yield Flows(**columns, edges=edges, rail=part.rails[selected], settled=settled)
 
@@ -165,6 +174,5 @@ def flows_since(parts: Iterator[Flows], since_ps: int) -> Iterator[Flows]:
 def _joined(parts: list[Flows]) -> Flows:
     import numpy as np
 
-    names = ("src", "dst", "nbytes", "start_ps", "round", "flow")
-    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS}
     return Flows(**columns, rail=np.concatenate([part.rails for part in parts]))

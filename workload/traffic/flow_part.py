@@ -1,4 +1,10 @@
-"""Traffic as a part of a program: batches of flows that begin at their times, or after others."""
+"""Traffic as a part of a program: batches of flows that begin at their times, or after others.
+
+If hosts have several NICs, a flow leaves and enters by the NICs of one number: `Flows.rails`, modulo the NICs of each
+host. A flow that waits for deliveries has to leave by the NIC by which they arrive, since only that NIC knows of them
+(our choice; a host's memory would know as well). So flows that wait for each other, directly or indirectly, all take
+the number of the first of them. An accelerator knows the arrivals at all of its ports.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +15,10 @@ import numpy as np
 
 from gradwire.result_store.result import KINDS
 from gradwire.topology import HostCards
-from gradwire.workload.collectives.common.base import csr_lists
-from gradwire.workload.program import MessageColumns, Messages, PacketImportance, ProgramPart, Step
+from gradwire.workload.csr import csr_lists
+from gradwire.workload.program import Ints, MessageColumns, Messages, PacketImportance, ProgramPart, Step
 from gradwire.workload.scheduling import FIFO
 from gradwire.workload.traffic.base import Flows
-from gradwire.workload.traffic.rail_choice import flow_ends
 
 NO_NODES = np.zeros(0, dtype=np.int64)
 
@@ -73,10 +78,32 @@ def _step(table: Any, number: int, batch: Flows, cards: HostCards) -> Step:
         messages=messages,
         needs=needs,
         host=np.concatenate((messages.dst, messages.src[followers], messages.src[done])),
-        station=np.full(count, -1, dtype=np.int64),
-        effort=np.zeros(count, dtype=np.int64),
         after=csr_lists([(before, n + follower)], count),
         posts=(posting, followers),
         begins=begins,
         settles=settles,
     )
+
+
+def flow_ends(flows: Flows, cards: HostCards) -> tuple[Ints, Ints]:
+    """Return the nodes that flows go from and to: two int64[n]."""
+    if cards.single:
+        return flows.src, flows.dst
+    rails = flows.rails[_firsts(len(flows), flows.edges)]
+    return cards.ends(flows.src, flows.dst, rails)
+
+
+def _firsts(n: int, edges: Ints) -> Ints:
+    """Return for each of n flows the first flow of its component of `edges`."""
+    first = list(range(n))
+
+    def find(flow: int) -> int:
+        while first[flow] != flow:
+            first[flow] = first[first[flow]]
+            flow = first[flow]
+        return flow
+
+    for a, b in edges.tolist():
+        one, other = find(a), find(b)
+        first[max(one, other)] = min(one, other)
+    return np.array([find(flow) for flow in range(n)], dtype=np.int64)

@@ -10,7 +10,7 @@ from pydantic import Field
 from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.schema.base import Count
 from gradwire.scenarios.schema.network.traffic import RepeatedTraffic
-from gradwire.workload.traffic.base import Flows, TrafficSetting, in_batches, rounds
+from gradwire.workload.traffic.base import Flows, TrafficSetting, in_batches, rounds, simultaneous
 
 
 class Incast(RepeatedTraffic):
@@ -46,11 +46,4 @@ def _bursts(setting: TrafficSetting, table: Incast) -> Iterator[Flows]:
     for number, begin in rounds(setting, table):
         destination = receiver if receiver is not None else int(rng.choice(setting.hosts))
         src = np.sort(rng.choice(setting.hosts[setting.hosts != destination], n, replace=False))
-        yield Flows(
-            src,
-            np.full(n, destination),
-            np.full(n, table.size),
-            np.full(n, begin),
-            np.full(n, number),
-            number * n + np.arange(n),
-        )
+        yield simultaneous(src, np.full(n, destination), table.size, begin, number, number * n + np.arange(n))

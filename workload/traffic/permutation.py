@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.schema.base import Count
 from gradwire.scenarios.schema.network.traffic import RepeatedTraffic
-from gradwire.workload.traffic.base import Flows, TrafficSetting, in_batches, rounds
+from gradwire.workload.traffic.base import Flows, TrafficSetting, in_batches, rounds, simultaneous
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -39,14 +39,7 @@ def _rounds(setting: TrafficSetting, table: Permutation) -> Iterator[Flows]:
     index = np.arange(n)
     for number, begin in rounds(setting, table):
         partner = (index + table.shift) % n if table.shift else derangement(n, setting.rng)
-        yield Flows(
-            setting.hosts,
-            setting.hosts[partner],
-            np.full(n, table.size),
-            np.full(n, begin),
-            np.full(n, number),
-            number * n + index,
-        )
+        yield simultaneous(setting.hosts, setting.hosts[partner], table.size, begin, number, number * n + index)
 
 
 def derangement(n: int, rng: Generator) -> Ints:

@@ -99,9 +99,8 @@ class Storage(RepeatedTraffic):
             order = order[[not setting.over(begin + delay) for delay in late[order].tolist()]]
             for start in range(0, len(order), step):
                 batch = order[start : start + step]
-                yield self._files(
-                    number, begin + late[batch], clients[batch], first[batch], number * n + batch, servers
-                )
+                opened = begin + late[batch], clients[batch], first[batch], number * n + batch
+                yield self._files(number, *opened, servers)
 
     def _files(self, number: int, begin: Ints, clients: Ints, first: Ints, file: Ints, servers: Ints) -> Flows:
         """Return files of several clients, opened at `begin`, each with its first stripe on server `first`.

@@ -61,9 +61,13 @@ def flows_of(scenario: Scenario, number: int, network: Network, since_ps: int = 
 
     Raises ScenarioError if hosts do not exist, or a file cannot be used.
     """
-    setting = _setting(scenario, number, network)
-    flows = _asked_for(scenario.traffic[number], setting)
-    return flows_since(flows, since_ps) if since_ps else flows
+    table, setting = scenario.traffic[number], _setting(scenario, number, network)
+
+    def flows() -> Iterator[Flows]:
+        with asked(table, "flows_of", setting.where):
+            yield from table.flows_of(setting)
+
+    return flows_since(flows(), since_ps) if since_ps else flows()
 
 
 def _setting(scenario: Scenario, number: int, network: Network) -> TrafficSetting:
@@ -73,6 +77,9 @@ def _setting(scenario: Scenario, number: int, network: Network) -> TrafficSettin
     cards = network.cards
     cable_rates = network.link_rate[network.up_link].astype(np.int64)
     ends = [time for time in (table.stop, scenario.duration) if time is not None]
+    node_hosts = network.node_hosts
+    if node_hosts is not None:
+        node_hosts = np.where((node_hosts >= 0) & ~np.isin(node_hosts, hosts), ABSENT, node_hosts)
     return TrafficSetting(
         where=where,
         hosts=hosts,
@@ -80,21 +87,8 @@ def _setting(scenario: Scenario, number: int, network: Network) -> TrafficSettin
         index=cards.index,
         end_ps=min(ends, default=None),
         rng=random_generator(scenario.seed, table.name),
-        node_hosts=_node_hosts(network, hosts),
+        node_hosts=node_hosts,
     )
-
-
-def _node_hosts(network: Network, hosts: NDArray[np.int64]) -> NDArray[np.int64] | None:
-    """Return `TrafficSetting.node_hosts` of a network for the participating hosts."""
-    if network.node_hosts is None:
-        return None
-    is_absent = (network.node_hosts >= 0) & ~np.isin(network.node_hosts, hosts)
-    return np.where(is_absent, ABSENT, network.node_hosts)
-
-
-def _asked_for(table: TrafficTable, setting: TrafficSetting) -> Iterator[Flows]:
-    with asked(table, "flows_of", setting.where):
-        yield from table.flows_of(setting)
 
 
 def hosts_of(table: TrafficTable, where: str, network: Network) -> NDArray[np.int64]:

@@ -13,7 +13,7 @@ from gradwire.cli.options import Json, ScenarioName, Set, TraceName, Trust, over
 from gradwire.cli.terminal import for_people
 
 if TYPE_CHECKING:
-    from gradwire.topology.extent import NetworkSize
+    from gradwire.topology.base_rtt import NetworkSize
 
 
 @for_people

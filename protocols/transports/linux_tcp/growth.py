@@ -11,6 +11,7 @@
 """
 
 from gradwire.jit.compiled import njit
+from gradwire.protocols.transports.common.cubic_curve import EPOCH, K_BETA, SEEN, W_MAX, avoid_congestion, record_peak
 from gradwire.protocols.transports.common.window import (
     ACKED,
     ALPHA,
@@ -46,7 +47,6 @@ from gradwire.protocols.transports.linux_tcp.layout import (
     SLOW_START_ENDED,
     extra_word,
 )
-from gradwire.protocols.transports.tcp.cubic import EPOCH, K_BETA, SEEN, W_MAX, avoid_congestion, record_peak
 
 MS = 10**9  # ps
 LEAST_RISE, MOST_RISE = 4 * MS, 16 * MS

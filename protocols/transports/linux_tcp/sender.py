@@ -23,6 +23,7 @@ Left out: undoing by timestamps (RFC 4015), whose clock of a millisecond is usel
 from gradwire.jit.compiled import njit
 from gradwire.jit.layout import BLOCKED, S_BITS, S_DONE, S_GAP, S_PACKETS, S_SENT, S_TIMEOUTS, S_WORDS
 from gradwire.protocols.transports.base import ONE, bit, forget_bits, set_bit
+from gradwire.protocols.transports.common.cubic_curve import shift_epoch
 from gradwire.protocols.transports.common.lost_packets import LOST, LOST_AT, next_lost
 from gradwire.protocols.transports.common.window import (
     ALPHA,
@@ -105,7 +106,6 @@ from gradwire.protocols.transports.linux_tcp.states import (
     reduce_proportionally,
     update_state,
 )
-from gradwire.protocols.transports.tcp.cubic import shift_epoch
 
 UNPACED = 10  # initial packets without pacing
 

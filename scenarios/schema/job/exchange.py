@@ -86,7 +86,7 @@ class ExchangeTable(ScenarioTable, ABC):
 
     def messages_of(self, setting: Any) -> int | None:
         """Return the number of messages of an iteration, or an upper bound, without creating them; None if unknown.
-        `setting`: a `JobSetting` (`gradwire.workload.collectives.common.setting`)."""
+        `setting`: a `JobSetting` (`gradwire.workload.collectives.common.base`)."""
         return None
 
     def at_once(self, setting: Any) -> int:

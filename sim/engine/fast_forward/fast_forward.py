@@ -40,7 +40,7 @@ from gradwire.sim.engine.program.track import Track
 from gradwire.sim.engine.scheduled_actions import Schedule
 from gradwire.sim.engine.snapshot import is_quiet, job_snapshot
 from gradwire.workload.program import TIE_DRAW_STEPS
-from gradwire.workload.repeated_steps import are_equal_steps
+from gradwire.workload.steps import are_equal_steps
 
 if TYPE_CHECKING:
     from gradwire.scenarios.json_data import Json

@@ -11,7 +11,7 @@ from gradwire.scenarios.arrays import Ints
 from gradwire.sim.engine.message_counts import MessageCounts
 from gradwire.sim.engine.program.completed_step import CompletedStep, StepTaker
 from gradwire.workload.program import ProgramPart
-from gradwire.workload.repeated_steps import RISING_COLUMNS
+from gradwire.workload.steps import RISING_COLUMNS
 
 
 class StepRecorder:

@@ -11,7 +11,7 @@ from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.inner_units import Ps
 from gradwire.sim.engine.program.completed_step import NOTE_COLUMNS
 from gradwire.workload.program import Step, StepSkip
-from gradwire.workload.repeated_steps import shift_step
+from gradwire.workload.steps import shift_step
 
 
 @dataclass(eq=False)

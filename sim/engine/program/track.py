@@ -32,8 +32,8 @@ from gradwire.workload.program import (
     Step,
     StepSkip,
 )
-from gradwire.workload.repeated_steps import shift_step
 from gradwire.workload.scheduling import LAYER
+from gradwire.workload.steps import shift_step
 
 STEPS_AHEAD = 2  # steps loaded when the first process begins; it requests one at the end of every step
 

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sim_cases import MS, US, Ideal, make_trace, ps_job, ring_job, scenario
 
-from gradwire.analysis.breakdown.breakdown import CAUSES, PARTS, breakdown
-from gradwire.analysis.breakdown.message_breakdown import TrafficBreakdown
+from gradwire.analysis.breakdown.breakdown import CAUSES, PARTS, TrafficBreakdown, breakdown
 from gradwire.analysis.breakdown.result_context import result_context
 from gradwire.result_store.result import Result
 from gradwire.scenarios.errors import ResultError

@@ -23,11 +23,10 @@ from typer.testing import CliRunner
 import gradwire
 from gradwire import cli
 from gradwire.analysis.breakdown.result_context import ResultContext
+from gradwire.analysis.metrics import tail
 from gradwire.analysis.report.charts import rounded
-from gradwire.analysis.report.document import html_page
-from gradwire.analysis.report.html_elements import PageSection, code, data, prose
+from gradwire.analysis.report.html_page import PageSection, code, data, html_page, prose
 from gradwire.analysis.report.lanes import lanes_of, typical_iteration
-from gradwire.analysis.tail_distribution import tail
 from gradwire.scenarios.errors import ResultError
 from gradwire.sim.simulate import simulate
 from gradwire.studies.report.report_inputs import report

@@ -16,7 +16,7 @@ from gradwire.studies.parallel.code_bundle import CodeBundle, write_bundle
 from gradwire.studies.sweep.points import key_of
 from gradwire.traces.storage.writer import write
 from gradwire.traces.trace import load_trace
-from gradwire.workload.traffic.size_distribution import distribution
+from gradwire.workload.traffic.poisson import distribution
 from tests.support.trace_cases import small_trace
 
 SCENARIO = """

@@ -28,7 +28,7 @@ from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.loading.load import load_scenario
 from gradwire.scenarios.schema.emulation import RealHost
 from gradwire.topology.cables import LinkSpec
-from gradwire.topology.kinds.graph_files import from_networkx
+from gradwire.topology.kinds.graph import from_networkx
 from gradwire.workload.resolve import resolve
 
 # rates

@@ -8,8 +8,9 @@ import pytest
 from transport_bench import GBPS, MS, US, Flow, play, star_of
 
 from gradwire.jit.layout import S_TIMER
+from gradwire.protocols.transports.common.cubic_curve import EPOCH, PRIOR, W_EST, W_MAX, K, cube_root
 from gradwire.protocols.transports.common.window import CWND, FLIGHT, NXT, SRTT, SSTHRESH, TIMED, UNA
-from gradwire.protocols.transports.tcp.cubic import EPOCH, PRIOR, W_EST, W_MAX, Cubic, K, cube_root
+from gradwire.protocols.transports.tcp.cubic import Cubic
 from gradwire.protocols.transports.tcp.tcp_newreno import TcpNewReno
 from gradwire.testing import FlowHarness, Word, transport
 

@@ -70,7 +70,7 @@ def test_what_users_have_written_is_cut_to_a_readable_length(tmp_path: Path):
     long = "x" * 100_000
     (tmp_path / "bad.edges").write_text(f"h0 s0\nh1 s0 {{{long}\n")
     from gradwire.topology.cables import LinkSpec
-    from gradwire.topology.kinds.graph_files import read_graph
+    from gradwire.topology.kinds.graph import read_graph
 
     with pytest.raises(ScenarioError) as raised:
         read_graph(tmp_path / "bad.edges", LinkSpec(10**11, 10**6))

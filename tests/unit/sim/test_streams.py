@@ -10,8 +10,9 @@ import pytest
 from transport_bench import MS, US
 
 from gradwire.jit import layout as at
+from gradwire.protocols.transports.common.cubic_curve import EPOCH, SEEN
 from gradwire.protocols.transports.common.window import CWND, SHIFT, SRTT, SSTHRESH
-from gradwire.protocols.transports.tcp.cubic import EPOCH, SEEN, Cubic
+from gradwire.protocols.transports.tcp.cubic import Cubic
 from gradwire.protocols.transports.tcp.tcp_newreno import TcpNewReno
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.loading.load import build_scenario

@@ -22,8 +22,7 @@ from gradwire.training.data import images  # noqa: E402
 from gradwire.training.exchange.overlapped_averaging import OverlappedTrainer  # noqa: E402
 from gradwire.training.precision import Precision  # noqa: E402
 from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
-from gradwire.workload.prerequisites import find_prerequisites  # noqa: E402
-from gradwire.workload.resolve import make_jobs  # noqa: E402
+from gradwire.workload.prerequisites import find_prerequisites, make_jobs  # noqa: E402
 from tests.support.training_cases import close, parameters  # noqa: E402
 
 DATA = images("synthetic", 8, limit=400)

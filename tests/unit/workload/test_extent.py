@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gradwire.scenarios.loading.load import build_scenario
 from gradwire.sim.preparation import check_variants, extents
-from gradwire.topology import extent
-from gradwire.topology.extent import NetworkSize
+from gradwire.topology import base_rtt
+from gradwire.topology.base_rtt import NetworkSize
 
 US = 10**6
 TRAFFIC = {"name": "t", "kind": "permutation", "size": "10kB"}
@@ -43,6 +43,6 @@ def test_cards_of_one_number_only():
 
 
 def test_large_networks_have_sizes_only(monkeypatch):
-    monkeypatch.setattr(extent, "MAX_NODES", 3)
+    monkeypatch.setattr(base_rtt, "MAX_NODES", 3)
     ((_, large),) = found(topology={"kind": "star", "hosts": 4})
     assert large == NetworkSize(4, 4, 1, 4, None)

@@ -21,9 +21,8 @@ from gradwire.testing.scenario_comparison import PacketRecorder
 from gradwire.traces.formats import export_trace, import_trace
 from gradwire.traces.formats import protobuf as pb
 from gradwire.traces.trace import Trace, load_trace
-from gradwire.workload.prerequisites import find_prerequisites
+from gradwire.workload.prerequisites import find_prerequisites, make_jobs
 from gradwire.workload.program_export import export_program
-from gradwire.workload.resolve import make_jobs
 
 COMP, SEND, RECV, COLL = 4, 5, 6, 7
 REDUCE, GATHER, TO_ALL, SCATTER, BARRIER = 0, 2, 6, 7, 9

@@ -18,11 +18,10 @@ from gradwire.result_store.result import KINDS
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.loading.load import build_scenario
 from gradwire.sim.simulate import simulate
-from gradwire.workload.collectives.exchanges.overlapped_operations import groups_of, operations_of
-from gradwire.workload.prerequisites import find_prerequisites
+from gradwire.workload.collectives.exchanges.overlapped_steps import groups_of, operations_of
+from gradwire.workload.prerequisites import find_prerequisites, make_jobs
 from gradwire.workload.program import FIRE, WAIT
 from gradwire.workload.program_export import export_program
-from gradwire.workload.resolve import make_jobs
 
 NET = [[(4, 3, 3, 3)], [(4,), (4,)], [(5, 36)], [(5,)], [(2, 5), (2,)]]
 """A kernel, a batch norm, a weight matrix, a vector by itself behind it, a weight matrix with its bias."""

@@ -19,7 +19,7 @@ from gradwire.sim.simulate import simulate
 from gradwire.testing.oracle import Case, MessageSpec, first_difference, run_engine, run_oracle
 from gradwire.topology import LinkSpec, build_network, rail
 from gradwire.workload.traffic.base import Flows
-from gradwire.workload.traffic.rail_choice import flow_ends
+from gradwire.workload.traffic.flow_part import flow_ends
 from gradwire.workload.traffic.tables import flows_of
 
 h, l, BYTE = 2 * US, US, 80  # noqa: E741

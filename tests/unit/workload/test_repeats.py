@@ -14,10 +14,9 @@ from forward_cases import long_jobs
 from gradwire.scenarios.errors import ScenarioError, TraceError
 from gradwire.scenarios.loading.registry import components
 from gradwire.workload.jobs import Job
-from gradwire.workload.prerequisites import find_prerequisites
+from gradwire.workload.prerequisites import find_prerequisites, make_jobs
 from gradwire.workload.program import Step, StepSkip
-from gradwire.workload.repeated_steps import are_equal_steps, shift_step
-from gradwire.workload.resolve import make_jobs
+from gradwire.workload.steps import are_equal_steps, shift_step
 from tests.soak.drawn import COMMON, Scenarios
 
 

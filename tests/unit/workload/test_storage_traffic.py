@@ -11,7 +11,7 @@ from sim_cases import MS, US, make_trace, ring_job, rows, scenario
 from gradwire.sim.simulate import simulate
 from gradwire.topology import build_network
 from gradwire.workload.traffic.base import Flows
-from gradwire.workload.traffic.rail_choice import flow_ends
+from gradwire.workload.traffic.flow_part import flow_ends
 from gradwire.workload.traffic.tables import flows_of
 
 STRIPE, LAST, REQUEST = 8000, 3000, 100

@@ -12,8 +12,7 @@ from gradwire.scenarios.loading.load import build_scenario
 from gradwire.topology import build_network
 from gradwire.workload.traffic import base
 from gradwire.workload.traffic.base import Flows
-from gradwire.workload.traffic.poisson import DISTRIBUTIONS
-from gradwire.workload.traffic.size_distribution import distribution
+from gradwire.workload.traffic.poisson import DISTRIBUTIONS, distribution
 from gradwire.workload.traffic.tables import flows_of
 
 US, MS = 10**6, 10**9

@@ -12,7 +12,8 @@ from gradwire import cli
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.loading.load import build_scenario, load_scenario
 from gradwire.topology import build_network, network_of
-from gradwire.workload.traffic import flow_list, matrix_file, size_distribution
+from gradwire.workload.traffic import flows as flow_list
+from gradwire.workload.traffic import matrix, poisson
 from gradwire.workload.traffic.tables import check_files, check_hosts, flows_of
 
 LIST = "3\n0 1 3 100 20000 2.000000001\n2 0 3 100 1 2.0\n1 2 3 100 70000 2.5\n"
@@ -234,7 +235,7 @@ def test_damaged_matrices(tmp_path, change, line, what):
     path = tmp_path / "bad.cm"
     path.write_text(MATRIX.replace(*change, 1))
     with pytest.raises(ScenarioError, match=re.escape(what)) as caught:
-        matrix_file.read_matrix(path, "traffic[0].file", 8, "ps")
+        matrix.read_matrix(path, "traffic[0].file", 8, "ps")
     assert (f"line {line}:" in str(caught.value)) == (line is not None)
 
 
@@ -313,7 +314,7 @@ def test_a_circle_of_triggers(tmp_path):
         "1->0 id 2 trigger 2 size 9 recv_done_trigger 1\ntrigger id 1 oneshot\ntrigger id 2 oneshot\n"
     )
     with pytest.raises(ScenarioError, match="line 4: waits for itself"):
-        matrix_file.read_matrix(path, "file", 8)
+        matrix.read_matrix(path, "file", 8)
 
 
 @pytest.mark.parametrize(
@@ -336,7 +337,7 @@ def test_damaged_distributions(tmp_path, text, line, what):
     path = tmp_path / "sizes.txt"
     path.write_text(text)
     with pytest.raises(ScenarioError, match=re.escape(what)) as caught:
-        size_distribution.read_distribution(path, "traffic[0].sizes")
+        poisson.read_distribution(path, "traffic[0].sizes")
     assert (f"line {line}:" in str(caught.value)) == (line is not None)
 
 

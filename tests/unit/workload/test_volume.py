@@ -17,8 +17,7 @@ from gradwire.workload.collectives.allreduce.transpose import Transpose
 from gradwire.workload.collectives.common.buckets import count_pieces, cut_tensor
 from gradwire.workload.collectives.common.staged_table import MOST_WORKERS, StagedTable
 from gradwire.workload.message_count import CountedJob, loaded_iterations
-from gradwire.workload.prerequisites import find_prerequisites
-from gradwire.workload.resolve import make_jobs
+from gradwire.workload.prerequisites import find_prerequisites, make_jobs
 
 MACHINES = {
     "topology": {"kind": "rail", "hosts": 4, "cards": 2, "spines": 2},

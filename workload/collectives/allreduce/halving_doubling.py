@@ -42,8 +42,7 @@ class HalvingDoubling(StagedTable):
     def transfers(self, workers: int, rails: int) -> Transfers:
         import numpy as np
 
-        from gradwire.workload.collectives.common.rank_walks import halving
-        from gradwire.workload.collectives.common.transfer_schedule import TransferRows, transfers
+        from gradwire.workload.collectives.common.transfer_schedule import TransferRows, halving, transfers
 
         steps = workers.bit_length() - 1
         power = 1 << steps
@@ -51,9 +50,6 @@ class HalvingDoubling(StagedTable):
         idle, busy = 2 * np.arange(extra), 2 * np.arange(extra) + 1
         rows = [*halving(np.concatenate((busy, np.arange(2 * extra, workers))), stage=1)]
         if extra:
-            rows = [
-                TransferRows(0, idle, busy, 0, power, True),
-                *rows,
-                TransferRows(2 * steps + 1, busy, idle, 0, power, False),
-            ]
+            rows.insert(0, TransferRows(0, idle, busy, 0, power, True))
+            rows.append(TransferRows(2 * steps + 1, busy, idle, 0, power, False))
         return transfers(rows, power, rails)

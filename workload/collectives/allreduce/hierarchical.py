@@ -65,7 +65,7 @@ class Hierarchical(StagedTable):
 
 def count_nested_transfers(workers: int, rails: int, g: int, across: str = "ring") -> int:
     """Return the number of transfers of `nested_transfers`."""
-    from gradwire.workload.collectives.common.rank_walks import TRANSFER_COUNTS
+    from gradwire.workload.collectives.common.transfer_schedule import TRANSFER_COUNTS
 
     return (2 * (g - 1) * workers + TRANSFER_COUNTS[across](workers // g) * g) * rails
 
@@ -74,8 +74,7 @@ def nested_transfers(workers: int, rails: int, g: int, across: str = "ring") -> 
     """Return the schedule for groups of g workers: rings inside them, and the walk `across` (`WALKS`)."""
     import numpy as np
 
-    from gradwire.workload.collectives.common.rank_walks import WALKS
-    from gradwire.workload.collectives.common.transfer_schedule import TransferRows, transfers
+    from gradwire.workload.collectives.common.transfer_schedule import WALKS, TransferRows, transfers
 
     groups = workers // g
     rank = np.arange(workers)
@@ -90,15 +89,7 @@ def nested_transfers(workers: int, rails: int, g: int, across: str = "ring") -> 
     for row in between:  # its ranks are groups: the i-th workers of all groups, with the g-th of the reduce-scatter
         src, dst, first = (np.asarray(column)[:, None] for column in np.broadcast_arrays(row.src, row.dst, row.first))
         member = np.arange(g)
-        share = (member + 1) % g * groups
-        rows.append(
-            TransferRows(
-                row.stage,
-                (src * g + member).ravel(),
-                (dst * g + member).ravel(),
-                (first + share).ravel(),
-                row.length,
-                row.adds,
-            )
-        )
+        ends = (src * g + member).ravel(), (dst * g + member).ravel()
+        share = (first + (member + 1) % g * groups).ravel()
+        rows.append(TransferRows(row.stage, *ends, share, row.length, row.adds))
     return transfers(rows, workers, rails)

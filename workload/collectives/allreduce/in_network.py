@@ -67,13 +67,8 @@ class InNetwork(ExchangeTable):
     @property
     def as_servers(self) -> ParameterServer:
         """The equivalent parameter server: every worker is a server."""
-        return ParameterServer(
-            kind="parameter_server",
-            pull=self.pull,
-            colocated=True,
-            partition=format_size(self.partition),
-            aggregation=True,
-        )
+        keys = {"pull": self.pull, "partition": format_size(self.partition), "colocated": True, "aggregation": True}
+        return ParameterServer.model_validate({"kind": "parameter_server", **keys})
 
     def messages_of(self, setting: Any) -> int | None:
         return self.as_servers.messages_of(replace(setting, servers=setting.workers))

@@ -63,8 +63,7 @@ class Ring(StagedTable):
 
 def ring_transfers(workers: int, rails: int, inside: int, channels: int) -> Transfers:
     """Return the schedule of `channels` rings per NIC, with `inside` consecutive workers per machine."""
-    from gradwire.workload.collectives.common.rank_walks import ring
-    from gradwire.workload.collectives.common.transfer_schedule import transfers
+    from gradwire.workload.collectives.common.transfer_schedule import ring, transfers
 
     lanes = rails * channels
     plan = transfers(ring(workers), workers, lanes, rails)

@@ -35,7 +35,6 @@ class Transpose(StagedTable):
         return setting.copies * setting.members * (setting.members - 1) * setting.rails
 
     def transfers(self, workers: int, rails: int) -> Transfers:
-        from gradwire.workload.collectives.common.rank_walks import all_to_all
-        from gradwire.workload.collectives.common.transfer_schedule import transfers
+        from gradwire.workload.collectives.common.transfer_schedule import all_to_all, transfers
 
         return transfers(all_to_all(workers), workers, rails)

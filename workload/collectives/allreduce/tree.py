@@ -33,7 +33,6 @@ class Tree(StagedTable):
         return 2 * (workers - 1) * rails
 
     def transfers(self, workers: int, rails: int) -> Transfers:
-        from gradwire.workload.collectives.common.rank_walks import binomial
-        from gradwire.workload.collectives.common.transfer_schedule import transfers
+        from gradwire.workload.collectives.common.transfer_schedule import binomial, transfers
 
         return transfers(binomial(workers), 1, rails)

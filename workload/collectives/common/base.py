@@ -11,16 +11,96 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gradwire.jit.limits import MAX_PACKETS
 from gradwire.result_store.result import KINDS
+from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.loss import LossAllowance
-from gradwire.workload.collectives.common.setting import JobSetting
+from gradwire.workload.scheduling import Scheduling
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from gradwire.topology import HostCards
+    from gradwire.traces.trace import TensorInfo, Trace
+    from gradwire.workload.csr import CsrLists
     from gradwire.workload.loss_bounds import JobLossBounds
-    from gradwire.workload.program import CsrLists, Ints, Messages, PacketImportance, ProcessOperations, Step
+    from gradwire.workload.program import Ints, Messages, PacketImportance, ProcessOperations, Step
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class JobSetting:
+    """The members of a job's exchange, and the tensors that they exchange.
+
+    table : the scenario's [[job]] table.
+    workers, servers : numbers of their hosts.
+    cards : the hosts, and the nodes that are their NICs; a message goes from NIC to NIC.
+    ready_order : tensors in the order in which their gradients become ready.
+    scheduling : decisions of the job's scheduler.
+    groups : int64[groups, members], numbers of workers: those that exchange with each other. None: all of them.
+    tensors : whose gradients are exchanged. None: all.
+    """
+
+    table: Any
+    trace: Trace
+    workers: Sequence[int]
+    servers: Sequence[int]
+    cards: HostCards
+    ready_order: Sequence[int]
+    scheduling: Scheduling
+    groups: Ints | None = None
+    tensors: Sequence[int] | None = None
+
+    @property
+    def orders(self) -> list[list[int]]:
+        """Tensors in bucket order: in the first iteration, and, if others follow, in later ones."""
+        selected = frozenset(range(len(self.trace.tensors)) if self.tensors is None else self.tensors)
+        orders = {"ready": self.ready_order, "model": range(len(self.trace.tensors) - 1, -1, -1)}
+        return [[tensor for tensor in orders[fill] if tensor in selected] for fill in self.scheduling.fills]
+
+    @property
+    def exchanged(self) -> list[TensorInfo]:
+        """The tensors whose gradients are exchanged."""
+        all_ = self.trace.tensors
+        return list(all_) if self.tensors is None else [all_[tensor] for tensor in self.tensors]
+
+    @property
+    def members(self) -> int:
+        """Number of workers that exchange with each other."""
+        return len(self.workers) if self.groups is None else int(self.groups.shape[1])
+
+    @property
+    def copies(self) -> int:
+        """Number of groups of workers that exchange separately."""
+        return 1 if self.groups is None else int(self.groups.shape[0])
+
+    @property
+    def rails(self) -> int:
+        """NICs of the job's host that has the most; an exchange is divided into this many shares."""
+        hosts = [*self.workers, *self.servers]
+        return int(self.cards.network[hosts].max())
+
+    @property
+    def inside(self) -> int:
+        """Number of consecutive workers of a group in one machine, if it is the same for all groups and machines; else
+        1.
+
+        1 if hosts have no accelerators.
+        """
+        import numpy as np
+
+        if self.cards.machines is None:
+            return 1
+        machines = self.cards.machines[list(self.workers)]
+        runs = {_run(row) for row in (machines[None] if self.groups is None else machines[np.asarray(self.groups)])}
+        return runs.pop() if len(runs) == 1 else 1
+
+    @property
+    def nodes(self) -> Ints:
+        """The nodes at which workers compute: their first NICs."""
+        import numpy as np
+
+        return np.array([self.cards.node(host, 0) for host in self.workers], dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -45,6 +125,18 @@ class JobContext(JobSetting):
     bounds: JobLossBounds
     seed: int
     sums: bool = False
+
+
+def _run(machines: NDArray[Any]) -> int:
+    """Return the length of the runs in one machine, if all runs are equally long and of different machines; else 1."""
+    import numpy as np
+
+    run = int(np.argmax(machines != machines[0])) or len(machines)
+    if len(machines) % run:
+        return 1
+    blocks = machines.reshape(-1, run)
+    regular = (blocks == blocks[:, :1]).all() and len(np.unique(blocks[:, 0])) == len(blocks)
+    return run if regular else 1
 
 
 class RoundAction(NamedTuple):
@@ -133,16 +225,12 @@ class Exchange(ABC):
     @property
     def stations(self) -> Ints:
         """The nodes of serial resources, such as a server's adder."""
-        import numpy as np
-
-        return np.zeros(0, dtype=np.int64)
+        return self.context.nodes[:0]
 
     @property
     def threads(self) -> Ints:
         """The nodes of processes besides the workers, which act at the same time, such as communication threads."""
-        import numpy as np
-
-        return np.zeros(0, dtype=np.int64)
+        return self.context.nodes[:0]
 
     @abstractmethod
     def iteration(self, number: int, ready: Ints, last: bool) -> ExchangedIteration:
@@ -189,6 +277,13 @@ class Exchange(ABC):
     @abstractmethod
     def bytes_per_iteration(self) -> int:
         """Bytes of all messages of one iteration."""
+
+
+def refuse_long(nbytes: int, payload: int, where: str) -> None:
+    """Raise ScenarioError if a message has more packets than a message can have."""
+    if nbytes > payload * MAX_PACKETS:
+        what = f"creates messages of {-(-nbytes // payload)} packets"
+        raise ScenarioError(what, where, expected=f"at most {MAX_PACKETS} packets in a message")
 
 
 class ImportancePatterns:
@@ -250,14 +345,3 @@ def _beginning(seed: int, *identity: Ints) -> Ints:
     for column in identity:
         key = mix.py_func(key + column & MASK)
     return np.asarray(entropy_of(seed, key), dtype=np.int64)
-
-
-def csr_lists(pairs: Sequence[tuple[Any, Any]], owners: int) -> CsrLists:
-    """Return the items of every owner in their given order (CSR); `pairs`: arrays of owners and of their items."""
-    import numpy as np
-
-    owner, item = (np.concatenate([np.ravel(pair[side]) for pair in pairs]) for side in (0, 1))
-    order = np.argsort(owner, kind="stable")
-    first = np.zeros(owners + 1, dtype=np.int64)
-    np.cumsum(np.bincount(owner, minlength=owners), out=first[1:])
-    return first, np.asarray(item[order], dtype=np.int64)

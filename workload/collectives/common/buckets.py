@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gradwire.scenarios.arrays import Flags
-from gradwire.workload.collectives.common.base import ImportancePatterns, JobContext
-from gradwire.workload.collectives.common.setting import JobSetting
+from gradwire.workload.collectives.common.base import ImportancePatterns, JobContext, JobSetting
 
 
 class TensorRange(NamedTuple):

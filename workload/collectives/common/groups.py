@@ -107,8 +107,5 @@ class ModelGroups:
         for group, hosts in enumerate(machines):
             if (spanned := len(np.unique(hosts))) > least:
                 what = f"tensor group {group} spans {spanned} hosts, and fits on {least}"
-                raise ScenarioError(
-                    what,
-                    f"{where}.parallel.tensor",
-                    "a size that fits into host.gpus or is a multiple of it, and workers placed host by host",
-                )
+                expected = "a size that fits into host.gpus or is a multiple of it, and workers placed host by host"
+                raise ScenarioError(what, f"{where}.parallel.tensor", expected)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from gradwire.scenarios.errors import Mistake
+from gradwire.workload.collectives.common.staged_table import StagedTable
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.job.job import Job
@@ -26,8 +27,7 @@ def schedule(algorithm: Algorithm, workers: int, rails: int, inside: int) -> Tra
     """Return both halves for `workers` whose hosts have `rails` NICs, `inside` of them consecutive in one machine."""
     from gradwire.workload.collectives.allreduce.hierarchical import nested_transfers
     from gradwire.workload.collectives.allreduce.ring import ring_transfers
-    from gradwire.workload.collectives.common.rank_walks import WALKS
-    from gradwire.workload.collectives.common.transfer_schedule import transfers
+    from gradwire.workload.collectives.common.transfer_schedule import WALKS, transfers
 
     if algorithm == "ring":
         return ring_transfers(workers, rails, inside, inside)
@@ -41,7 +41,7 @@ def schedule(algorithm: Algorithm, workers: int, rails: int, inside: int) -> Tra
 def count_transfers(algorithm: Algorithm, workers: int, rails: int, inside: int) -> int:
     """Return the number of transfers of `schedule`."""
     from gradwire.workload.collectives.allreduce.hierarchical import count_nested_transfers
-    from gradwire.workload.collectives.common.rank_walks import TRANSFER_COUNTS
+    from gradwire.workload.collectives.common.transfer_schedule import TRANSFER_COUNTS
 
     if algorithm == "hierarchical" and 1 < inside < workers:
         return count_nested_transfers(workers, rails, inside)
@@ -80,7 +80,7 @@ def grouped_halves(
 
 def count_grouped_transfers(algorithm: Algorithm, workers: int, rails: int, inside: int, group: int) -> tuple[int, int]:
     """Return the number of transfers of each result of `grouped_halves`."""
-    from gradwire.workload.collectives.common.rank_walks import TRANSFER_COUNTS
+    from gradwire.workload.collectives.common.transfer_schedule import TRANSFER_COUNTS
 
     within, replicas = _within(inside, group), workers // group
     per_half = count_transfers(algorithm, group, rails, within) // 2 * replicas
@@ -98,14 +98,10 @@ def _side_by_side(plan: Transfers, group: int, replicas: int) -> Transfers:
     """Repeat `plan` in every group, stage by stage, with each segment cut into as many parts as there are groups."""
     import numpy as np
 
-    from gradwire.workload.collectives.common.transfer_schedule import Transfers
+    from gradwire.workload.collectives.common.transfer_schedule import group_transfers
 
-    columns = {name: np.repeat(getattr(plan, name), replicas) for name in _COLUMNS}
-    for name in ("src", "dst"):
-        columns[name] += np.tile(group * np.arange(replicas), len(plan))
-    for name in ("first", "count"):
-        columns[name] *= replicas
-    return Transfers(**columns, segments=plan.segments * replicas)
+    plan = group_transfers(plan, np.arange(group * replicas).reshape(replicas, group))
+    return replace(plan, first=plan.first * replicas, count=plan.count * replicas, segments=plan.segments * replicas)
 
 
 def _summed(scatter: Transfers, gather: Transfers, algorithm: Algorithm, group: int, replicas: int) -> Transfers:
@@ -113,8 +109,7 @@ def _summed(scatter: Transfers, gather: Transfers, algorithm: Algorithm, group: 
     group."""
     import numpy as np
 
-    from gradwire.workload.collectives.common.rank_walks import WALKS
-    from gradwire.workload.collectives.common.transfer_schedule import Transfers, transfers
+    from gradwire.workload.collectives.common.transfer_schedule import WALKS, Transfers, transfers
 
     owner, rail = np.empty((2, gather.segments), dtype=np.int64)
     for row in reversed(range(len(gather))):  # the first sender of a segment has its whole sum
@@ -158,3 +153,34 @@ def host_mistakes(algorithm: Algorithm, job: Job, gpus: int, group: int | None =
 def largest_message_divisor(algorithm: Algorithm, workers: int) -> int:
     """Return the divisor of a bucket that bounds the largest message."""
     return workers if algorithm in ("ring", "all_to_all") else 2
+
+
+class HalfTable(StagedTable):
+    """One half of an all-reduce of buckets."""
+
+    adds: ClassVar[bool]
+    """True for the half that sums."""
+
+    algorithm: Literal["ring", "all_to_all", "halving"] = "ring"
+    """Algorithm: a ring, direct exchange between all workers, or recursive halving (doubling in an all-gather)."""
+
+    def misfits(self, job: Job) -> Iterator[Mistake]:
+        yield from super().misfits(job)
+        if self.algorithm == "halving" and job.workers & (job.workers - 1):
+            yield Mistake("workers", "is not a power of two, as halving needs", job.workers, "ring or all_to_all")
+
+    def parts(self, workers: int) -> int:
+        return 2 if self.algorithm == "halving" else workers
+
+    def sent(self, workers: int, rails: int, inside: int) -> int:
+        from gradwire.workload.collectives.common.transfer_schedule import TRANSFER_COUNTS
+
+        return TRANSFER_COUNTS[self.algorithm](workers) // 2 * rails
+
+    def at_once(self, setting: Any) -> int:
+        return count_first_transfers(self.algorithm, setting.members, setting.rails) * setting.copies
+
+    def transfers(self, workers: int, rails: int) -> Transfers:
+        from gradwire.workload.collectives.common.transfer_schedule import WALKS, transfers
+
+        return transfers([row for row in WALKS[self.algorithm](workers) if row.adds == self.adds], workers, rails)

@@ -32,20 +32,25 @@ from gradwire.workload.collectives.common.base import (
     Exchange,
     ExchangedIteration,
     JobContext,
+    JobSetting,
     RoundAction,
-    csr_lists,
     make_messages,
 )
 from gradwire.workload.collectives.common.buckets import Bucket
 from gradwire.workload.collectives.common.groups import ModelGroups
 from gradwire.workload.collectives.common.half_collectives import count_transfers, half_of, schedule
-from gradwire.workload.collectives.common.merged_steps import add_events, merge_steps
-from gradwire.workload.collectives.common.rank_walks import binomial, scatter
-from gradwire.workload.collectives.common.setting import JobSetting
 from gradwire.workload.collectives.common.staged import Staged
-from gradwire.workload.collectives.common.transfer_schedule import Transfers, group_transfers, transfers
+from gradwire.workload.collectives.common.transfer_schedule import (
+    Transfers,
+    binomial,
+    group_transfers,
+    scatter,
+    transfers,
+)
 from gradwire.workload.collectives.exchanges.fsdp_rounds import Rounds
-from gradwire.workload.program import CsrLists, Ints, Messages, PacketImportance, Step
+from gradwire.workload.csr import CsrLists, csr_lists, empty_lists, owners_of
+from gradwire.workload.program import Ints, Messages, PacketImportance, Step
+from gradwire.workload.steps import add_events, merge_steps
 
 ELEMENT = 4
 """Bytes: segments of a communication are multiples of this (our choice)."""
@@ -214,36 +219,35 @@ class SplitModel(Exchange):
 
     def iteration(self, number: int, ready: Ints, last: bool) -> ExchangedIteration:
         exchanged = [part.iteration(number, ready, last) for part in self.parts]
-        rounds = [calls.rounds for calls in self.calls]
         step, numbers = self._merged([item.step for item in exchanged])
-        workers = len(self.context.workers)
-        count = len(self.gradients)
-        step, gates = _joined_gates(
-            step,
-            self.context.nodes,
-            [
-                np.where(item.gates >= 0, number_of[item.gates], -1)
-                for item, number_of in zip(exchanged[:count], numbers, strict=False)
-            ]
-            or [exchanged[0].gates],
-        )
+        workers, count = len(self.context.workers), len(self.gradients)
+        gates = [
+            np.where(item.gates >= 0, number_of[item.gates], -1)
+            for item, number_of in zip(exchanged[:count], numbers, strict=False)
+        ]
+        step, joined = _joined_gates(step, self.context.nodes, gates or [exchanged[0].gates])
         fires = [
-            (np.repeat(np.arange(len(item.fires[0]) - 1), np.diff(item.fires[0])), number_of[item.fires[1]])
+            (owners_of(item.fires), number_of[item.fires[1]])
             for item, number_of in zip(exchanged, numbers, strict=True)
         ]
-        start_end = tuple(
+        start, end = (
             np.concatenate(
-                [np.zeros((0, workers), dtype=np.int64)]
-                + [number_of[events[end]] for events, number_of in zip(rounds, numbers[count:], strict=True)]
+                [
+                    np.zeros((0, workers), dtype=np.int64),
+                    *(
+                        number_of[calls.rounds[side]]
+                        for calls, number_of in zip(self.calls, numbers[count:], strict=True)
+                    ),
+                ]
             )
-            for end in (0, 1)
+            for side in (0, 1)
         )
         return ExchangedIteration(
             step,
             csr_lists(fires, workers * len(self.context.trace.tensors)),
-            gates,
+            joined,
             called=self._called,
-            rounds=(start_end[0], start_end[1]),
+            rounds=(start, end),
             updates=self._updates(exchanged[:count], numbers),
         )
 
@@ -287,24 +291,11 @@ class SplitModel(Exchange):
         return np.concatenate(updates, axis=1) if updates else None
 
 
-def empty_lists(owners: int) -> CsrLists:
-    """Return `owners` empty lists."""
-    return np.zeros(owners + 1, dtype=np.int64), np.zeros(0, dtype=np.int64)
-
-
 def _bucket(call: Communication, segments: int) -> Bucket:
     """Return the data of a communication as a bucket without tensors."""
     elements = -(-call.bytes // ELEMENT)
-    return Bucket(
-        runs=(),
-        offsets=(0, elements),
-        element_bytes=ELEMENT,
-        priority=0,
-        front=call.layer,
-        layers=(call.layer,),
-        segments=segments,
-        segment_elements=-(-elements // segments),
-    )
+    size = -(-elements // segments)
+    return Bucket((), (0, elements), ELEMENT, 0, call.layer, (call.layer,), segments, segment_elements=size)
 
 
 def _joined_gates(step: Step, nodes: Ints, gates: Sequence[Ints]) -> tuple[Step, Ints]:
@@ -316,9 +307,7 @@ def _joined_gates(step: Step, nodes: Ints, gates: Sequence[Ints]) -> tuple[Step,
         return step, joined
     worker, column = np.nonzero(both)
     new = len(step) + np.arange(len(worker))
-    pairs = [(gate[worker, column], new) for gate in stacked]
-    before, opened = (np.concatenate([pair[side] for pair in pairs]) for side in (0, 1))
+    before, opened = stacked[:, worker, column].ravel(), np.tile(new, len(gates))
     joined[worker, column] = new
-    return add_events(
-        step, nodes[worker], np.full(len(new), len(gates)), (before[before >= 0], opened[before >= 0])
-    ), joined
+    pairs = before[before >= 0], opened[before >= 0]
+    return add_events(step, nodes[worker], np.full(len(new), len(gates)), pairs), joined

@@ -11,7 +11,9 @@ of their placement.
 
 As events, per iteration and bucket: all gradients ready, previous bucket started -> start: transfers of own values
 only; start, deliveries -> transfers of their sums; all deliveries to a worker and its start -> complete; all buckets
-complete -> gate, or layerwise, all buckets with elements of the layer complete -> the layer's gate.
+complete -> gate, or layerwise, all buckets with elements of the layer complete -> the layer's gate. If workers update
+their parts between the halves: all arrivals at a worker in the first half, its own gradients ready -> reduced; reduced
+-> the worker's optimiser -> updated; updated, sums -> the worker's messages with its part.
 
 Our choices: segments are of equal size, rounded up to whole elements (libraries pad as well); buckets do not wait for
 each other beyond their start; forward waits for all buckets and then for the captured optimiser step, or, layerwise,
@@ -26,24 +28,20 @@ this is P / ((N - 1) / 2) [notes: 2P/(N-1)]).
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from gradwire.result_store.result import KINDS
 from gradwire.scenarios.arrays import Flags
-from gradwire.scenarios.errors import ScenarioError
-from gradwire.scenarios.loading.user_code_errors import asked, class_file
 from gradwire.workload.collectives.common.base import (
     Exchange,
     ExchangedIteration,
     JobContext,
-    csr_lists,
     make_messages,
     partial_updates,
 )
 from gradwire.workload.collectives.common.buckets import Bucket, BucketTags, bucket_runs
-from gradwire.workload.collectives.common.staged_table import StagedTable
 from gradwire.workload.collectives.common.transfer_schedule import (
     Dependencies,
     Transfers,
@@ -51,8 +49,12 @@ from gradwire.workload.collectives.common.transfer_schedule import (
     group_transfers,
     mean_hops,
 )
-from gradwire.workload.program import CsrLists, Ints, Messages, PacketImportance, Step
+from gradwire.workload.csr import CsrLists, csr_lists, select_lists
+from gradwire.workload.program import Ints, Messages, PacketImportance, Step
 from gradwire.workload.scheduling import FIFO
+
+if TYPE_CHECKING:
+    from gradwire.workload.collectives.common.staged_table import StagedTable
 
 REDUCE_SCATTER, ALL_GATHER = KINDS.index("reduce_scatter"), KINDS.index("all_gather")
 
@@ -75,71 +77,35 @@ class StagedEvents(NamedTuple):
     total: int
 
 
-def checked_transfers(table: StagedTable, workers: int, rails: int, inside: int = 1) -> Transfers:
-    """Return the schedule of a kind of collective.
-
-    Raises ScenarioError if the kind's rule was stopped, or returns no valid schedule for these workers.
-    """
-    with asked(table, "transfers", "job.exchange"):
-        plan: object = table.schedule(workers, rails, inside)
-    if isinstance(plan, Transfers):
-        problem = _beyond(plan, workers, rails)
-        if not problem:
-            return plan
-    else:
-        problem = f"a {type(plan).__name__}"
-    what = f"{class_file(type(table))}: transfers of {type(table).__name__} returns {problem}"
-    raise ScenarioError(
-        what, "job.exchange", "Transfers (gradwire.workload.collectives.common.transfer_schedule) among the workers"
-    )
-
-
-def _beyond(plan: Transfers, workers: int, rails: int) -> str:
-    """Return a description of the first index of a schedule that is out of range; empty if there is none."""
-    if not len(plan):
-        return ""
-    for name, values, below in (
-        ("src", plan.src, workers),
-        ("dst", plan.dst, workers),
-        ("rail", plan.rail, rails),
-        ("first", plan.first, plan.segments),
-        ("first + count", plan.first + plan.count, plan.segments + 1),
-    ):
-        if values.min() < 0 or values.max() >= below:
-            return f"{name} from {values.min()} to {values.max()} (the last is {below - 1})"
-    return ""
-
-
 class Staged(Exchange):
     """The exchange of one job by a schedule."""
 
-    worker_optimizes = True
     repeats = True
-    updates = False
-    """True if workers update their own parts between the reduce-scatter and the all-gather."""
     one_by_one = False
     """True if a bucket begins when the previous one is over, not when it has begun."""
     rounds: tuple[Ints, Ints]
     """Events of the latest iteration: the start and the end of every bucket at every worker."""
 
-    def __init__(self, context: JobContext, table: StagedTable) -> None:
+    def __init__(self, context: JobContext, table: StagedTable, updates: bool = False) -> None:
+        """`updates`: True if workers update their own parts between the reduce-scatter and the all-gather."""
         scheduling = context.scheduling
         layouts = [bucket_runs(context, order, table.bucket) for order in context.orders]
-        plan = checked_transfers(table, context.members, context.rails, context.inside)
+        plan = table.checked_transfers(context.members, context.rails, context.inside)
         if context.groups is not None:
             plan = group_transfers(plan, context.groups)
-        self._lay(context, plan, [[Bucket.of(context, runs, plan.segments) for runs in layout] for layout in layouts])
+        buckets = [[Bucket.of(context, runs, plan.segments) for runs in layout] for layout in layouts]
+        self._lay(context, plan, buckets, updates)
         self.slots = table.slots if scheduling.order == FIFO else 0
         self.slots_apart = table.slots_apart
         self.one_by_one = self.one_by_one or table.blocking
         self.layerwise = (scheduling.forward or table.forward) == "layerwise"
 
-    def _lay(self, context: JobContext, plan: Transfers, layouts: list[list[Bucket]]) -> None:
+    def _lay(self, context: JobContext, plan: Transfers, layouts: list[list[Bucket]], updates: bool = False) -> None:
         """Set up buckets, for the first iteration and, if there are more, for later ones, that go through a
         schedule."""
         Exchange.__init__(self, context)
         workers = len(context.workers)
-        self.plan = plan
+        self.plan, self.updates, self.worker_optimizes = plan, updates, not updates
         self._links = dependencies = dependencies_of(plan)
         self._layouts = layouts
         self.buckets = [bucket for layout in layouts for bucket in layout]
@@ -147,7 +113,7 @@ class Staged(Exchange):
         self._layers = [bucket.layers for bucket in self.buckets]
         # by groups of transfers with the same content: their dependencies
         self._source = plan.src[dependencies.lead]
-        self._held = self._holds(plan, dependencies)
+        self._held = _first_sums(plan, dependencies) & updates  # groups that also wait for the worker's update
         waits = dependencies.counts + dependencies.own + self._held
         self._several = np.flatnonzero(waits > 1)
         self._plain = waits == 1
@@ -158,10 +124,6 @@ class Staged(Exchange):
         if context.table.bound_per == "exchange":
             hops = mean_hops(plan, workers)
             self._share = tuple(1 / max(count, 1.0) for count in hops)  # type: ignore[assignment]
-
-    def _holds(self, plan: Transfers, dependencies: Dependencies) -> Flags:
-        """Return the groups of transfers that also wait for the worker's update."""
-        return np.zeros(len(dependencies.lead), dtype=np.bool_)
 
     @property
     def buckets_and_segments(self) -> tuple[tuple[tuple[int, ...], ...], int]:
@@ -191,8 +153,6 @@ class Staged(Exchange):
             messages=self._messages(number, bucket + before, column),
             needs=needs,
             host=host,
-            station=np.full(len(needs), -1, dtype=np.int64),
-            effort=np.zeros(len(needs), dtype=np.int64),
             after=csr_lists(after, len(needs)),
             posts=csr_lists(posts, len(needs)),
             contents=lambda: self._contents(numbers.place, bucket, column),
@@ -377,9 +337,13 @@ class Staged(Exchange):
         included."""
         dependencies = self._links
         group = dependencies.group[column]
-        counts = dependencies.counts[group]
-        first = np.zeros(len(column) + 1, dtype=np.int64)
-        np.cumsum(counts, out=first[1:])
-        inside = np.arange(first[-1]) - np.repeat(first[:-1], counts)
-        needed = dependencies.needs[np.repeat(dependencies.begins[group], counts) + inside]
-        return (first, delivery[np.repeat(bucket, counts), needed]), dependencies.own[group]
+        first, needed = select_lists((dependencies.begins, dependencies.needs), group)
+        return (first, delivery[np.repeat(bucket, np.diff(first)), needed]), dependencies.own[group]
+
+
+def _first_sums(plan: Transfers, dependencies: Dependencies) -> Flags:
+    """Return the groups that are the first to send their worker's sums: some of their inputs were added."""
+    added = np.zeros(len(dependencies.lead), dtype=np.bool_)
+    owner = np.repeat(np.arange(len(added)), dependencies.counts)
+    added[owner[plan.adds[dependencies.needs]]] = True
+    return added & ~plan.adds[dependencies.lead]

@@ -9,7 +9,8 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from gradwire.scenarios.errors import Mistake
+from gradwire.scenarios.errors import Mistake, ScenarioError
+from gradwire.scenarios.loading.user_code_errors import asked, class_file
 from gradwire.scenarios.schema.effect_conditions import SEVERAL_ITERATIONS
 from gradwire.scenarios.schema.job.exchange import ExchangeTable
 from gradwire.scenarios.units import Bytes, Size
@@ -66,9 +67,7 @@ class StagedTable(ExchangeTable):
         sizes = setting.members, setting.rails, setting.inside
         transfers = self.sent(*sizes)
         if transfers is None and setting.members <= MOST_WORKERS:
-            from gradwire.workload.collectives.common.staged import checked_transfers
-
-            transfers = len(checked_transfers(self, *sizes))
+            transfers = len(self.checked_transfers(*sizes))
         return None if transfers is None else transfers * setting.copies * count_buckets(setting, self.bucket)
 
     def sent(self, workers: int, rails: int, inside: int) -> int | None:
@@ -87,6 +86,23 @@ class StagedTable(ExchangeTable):
     @abstractmethod
     def transfers(self, workers: int, rails: int) -> Transfers:
         """Return the schedule of a bucket among `workers`, whose hosts have `rails` NICs."""
+
+    def checked_transfers(self, workers: int, rails: int, inside: int = 1) -> Transfers:
+        """Return `schedule`; raise ScenarioError if the kind's rule was stopped, or its schedule is not valid."""
+        from gradwire.workload.collectives.common.transfer_schedule import Transfers
+
+        with asked(self, "transfers", "job.exchange"):
+            plan: object = self.schedule(workers, rails, inside)
+        if isinstance(plan, Transfers):
+            problem = plan.fault(workers, rails)
+            if not problem:
+                return plan
+        else:
+            problem = f"a {type(plan).__name__}"
+        what = f"{class_file(type(self))}: transfers of {type(self).__name__} returns {problem}"
+        raise ScenarioError(
+            what, "job.exchange", "Transfers (gradwire.workload.collectives.common.transfer_schedule) among the workers"
+        )
 
     def collective(self, context: Any) -> Any:
         from gradwire.workload.collectives.common.staged import Staged

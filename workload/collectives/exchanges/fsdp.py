@@ -88,10 +88,9 @@ class FullyShardedExchange(ExchangeTable):
         from gradwire.workload.collectives.exchanges.fsdp_rounds import units_of
 
         units, micros = len(units_of(setting, self.unit)), setting.table.accumulate
-        group = self.group or len(setting.workers)
-        gather, scatter = count_grouped_transfers(
-            self.algorithm, len(setting.workers), setting.rails, setting.inside, group
-        )
+        workers = len(setting.workers)
+        sizes = workers, setting.rails, setting.inside, self.group or workers
+        gather, scatter = count_grouped_transfers(self.algorithm, *sizes)
         gathered = micros * (2 * units - 1) if self.reshard else units
         return gathered * gather + micros * units * scatter
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,17 +20,20 @@ from gradwire.workload.collectives.common.base import (
     Exchange,
     ExchangedIteration,
     JobContext,
+    JobSetting,
     RoundAction,
     partial_updates,
 )
 from gradwire.workload.collectives.common.buckets import Bucket, TensorRange
 from gradwire.workload.collectives.common.half_collectives import grouped_halves
-from gradwire.workload.collectives.common.merged_steps import add_events, merge_steps
-from gradwire.workload.collectives.common.setting import JobSetting
 from gradwire.workload.collectives.common.staged import Staged
 from gradwire.workload.collectives.common.transfer_schedule import Transfers
-from gradwire.workload.collectives.exchanges import fsdp
-from gradwire.workload.program import CsrLists, Ints
+from gradwire.workload.csr import CsrLists
+from gradwire.workload.program import Ints
+from gradwire.workload.steps import add_events, merge_steps
+
+if TYPE_CHECKING:
+    from gradwire.workload.collectives.exchanges import fsdp
 
 
 class Rounds(Staged):
@@ -66,20 +70,16 @@ class FullyShardedExchange(Exchange):
         self._prefetch, self._reshard, self._micros = table.prefetch, table.reshard, context.table.accumulate
         self.units = units_of(context, table.unit)
         self._group = table.group or len(context.workers)
-        gather, scatter = grouped_halves(
-            table.algorithm, len(context.workers), context.rails, context.inside, self._group
-        )
+        sizes = len(context.workers), context.rails, context.inside, self._group
+        gather, scatter = grouped_halves(table.algorithm, *sizes)
         self.passes = self._passes()
-        runs = [self._runs(layers) for layers in self.units]
+        whole = [(info.layer, TensorRange(n, 0, info.numel)) for n, info in enumerate(context.trace.tensors)]
+        runs = [tuple(tensor for layer, tensor in whole if layer in layers) for layers in self.units]
         gathered = [runs[unit] for _, _, units in self.passes for unit in units]
         self.gathers = GatherRounds(context, gather, [Bucket.of(context, unit, gather.segments) for unit in gathered])
         scattered = [Bucket.of(context, unit, scatter.segments) for unit in runs[::-1]]
         self.scatters = Rounds(context, scatter, scattered * self._micros)
         self.inside = self._moments()
-
-    def _runs(self, layers: Sequence[int]) -> tuple[TensorRange, ...]:
-        tensors = self.context.trace.tensors
-        return tuple(TensorRange(n, 0, info.numel) for n, info in enumerate(tensors) if info.layer in layers)
 
     def _passes(self) -> list[tuple[int, bool, list[int]]]:
         """Return the units that are gathered in every pass, in order: (micro-batch, True if backward, units)."""
@@ -135,9 +135,8 @@ class FullyShardedExchange(Exchange):
         scattered = self.scatters.iteration(number, ready, last)
         buckets = len(self.gathers.buckets)
         rows = scattered.step.messages
-        part = rows.part + buckets * self.scatters.plan.segments
-        second = replace(scattered.step, messages=replace(rows, part=part))
-        step, (first_of, second_of) = merge_steps(gathered.step, second)
+        rows = replace(rows, part=rows.part + buckets * self.scatters.plan.segments)
+        step, (first_of, second_of) = merge_steps(gathered.step, replace(scattered.step, messages=rows))
         rounds = first_of[self.gathers.rounds[0]], first_of[self.gathers.rounds[1]]
         start, complete = (second_of[events] for events in self.scatters.rounds)
         # every worker updates its part when all its reduce-scatters are over

@@ -11,18 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gradwire.jit.limits import MAX_PACKETS
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.loss import LossAllowance
 from gradwire.traces.rank_graphs import ROLES, SEND, RankCall
-from gradwire.workload.collectives.common.base import Exchange, ExchangedIteration, JobContext, csr_lists, make_messages
-from gradwire.workload.collectives.common.model_parallel import ELEMENT, call_transfers, empty_lists
+from gradwire.workload.collectives.common.base import (
+    Exchange,
+    ExchangedIteration,
+    JobContext,
+    make_messages,
+    refuse_long,
+)
+from gradwire.workload.collectives.common.model_parallel import ELEMENT, call_transfers
 from gradwire.workload.collectives.common.transfer_schedule import Transfers, dependencies_of
-from gradwire.workload.collectives.exchanges.graph import GraphExchange
+from gradwire.workload.csr import csr_lists, empty_lists
 from gradwire.workload.program import (
     BACKWARD_END,
     COMPUTE,
@@ -40,6 +45,9 @@ from gradwire.workload.program import (
     Step,
 )
 from gradwire.workload.worker_schedule import OperationRow
+
+if TYPE_CHECKING:
+    from gradwire.workload.collectives.exchanges.graph import GraphExchange
 
 NOTHING = -1
 
@@ -72,10 +80,7 @@ class GraphPlayback(Exchange):
         self._after: list[tuple[int, int]] = []
         self._posts: list[tuple[int, int]] = []
         self._build()
-        longest = max(message.nbytes for message in self._sent)
-        if longest > context.payload * MAX_PACKETS:
-            what = f"creates messages of {-(-longest // context.payload)} packets"
-            raise ScenarioError(what, "job.exchange", expected=f"at most {MAX_PACKETS} packets in a message")
+        refuse_long(self.unit_bytes, context.payload, "job.exchange")
         self._step = self._made()
 
     # --- the events of an iteration: deliveries are numbered -1, -2, ... until their number is known
@@ -133,7 +138,6 @@ class GraphPlayback(Exchange):
             self._after += [(start[member], over), *((numbers[transfer], over) for transfer in arrivals)]
 
     def _follow(self, plan: Transfers, numbers: list[int], start: list[int]) -> None:
-        """Add the event that posts each message of a collective."""
         dependencies = dependencies_of(plan)
         by_group: dict[int, list[int]] = {}
         for transfer, group in enumerate(dependencies.group.tolist()):
@@ -177,8 +181,6 @@ class GraphPlayback(Exchange):
             host=np.concatenate([self._ends[1], context.nodes[self._at]]),
             after=csr_lists([pairs[0]], total),
             posts=csr_lists([pairs[1]], total),
-            station=np.full(total, -1, dtype=np.int64),
-            effort=np.zeros(total, dtype=np.int64),
             contents=lambda: (empty_lists(n), np.zeros(n, dtype=np.bool_)),
         )
 

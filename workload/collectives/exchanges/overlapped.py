@@ -78,7 +78,7 @@ class Overlapped(ExchangeTable):
         return "batch", tensor  # of a layer; activations and errors are checked once their sizes are known
 
     def messages_of(self, setting: Any) -> int | None:
-        from gradwire.workload.collectives.exchanges.overlapped_operations import groups_of, operations_of
+        from gradwire.workload.collectives.exchanges.overlapped_steps import groups_of, operations_of
 
         workers, groups = len(setting.workers), groups_of(setting.trace.tensors, self.dense == "activations")
         return len(operations_of(groups, setting.ready_order, workers, self.batch)) * workers * (workers - 1)

@@ -5,28 +5,135 @@ worker: the worker's request -> asked; the thread, which waits for that, -> begu
 to the worker -> over, for which the thread waits before its next operation. A worker waits for `owned` before it
 updates a group (everything that its part is computed from is over), and for a layer's gate before its forward (the
 layer's parameters are over).
+
+A *group* is a layer with a matrix or a kernel, and the layers of vectors alone after it; every worker owns an N-th of
+it. Each operation on a group sends data from every worker to every other one:
+
+    ACTIVATIONS  of a fully connected layer: to each worker the input columns of the part that it owns
+    ERRORS       of a fully connected layer: all derivatives of the loss by its output, to each worker
+    GRADIENTS    to each worker the part that it owns and sums
+    PARAMETERS   to each worker the updated part that the sender owns
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gradwire.jit.limits import MAX_PACKETS
 from gradwire.scenarios.arrays import Flags
-from gradwire.scenarios.errors import ScenarioError
-from gradwire.workload.collectives.common.base import Exchange, ExchangedIteration, JobContext, csr_lists, make_messages
-from gradwire.workload.collectives.exchanges.overlapped import Overlapped
-from gradwire.workload.collectives.exchanges.overlapped_operations import (
-    ACTIVATIONS,
-    ERRORS,
-    GRADIENTS,
-    PARAMETERS,
-    groups_of,
-    operations_of,
+from gradwire.workload.collectives.common.base import (
+    Exchange,
+    ExchangedIteration,
+    JobContext,
+    make_messages,
+    refuse_long,
 )
-from gradwire.workload.program import FIRE, WAIT, CsrLists, Ints, Messages, PacketImportance, ProcessOperations, Step
+from gradwire.workload.csr import CsrLists, csr_lists, empty_lists
+from gradwire.workload.program import FIRE, WAIT, Ints, Messages, PacketImportance, ProcessOperations, Step
+
+if TYPE_CHECKING:
+    from gradwire.traces.trace import TensorInfo
+    from gradwire.workload.collectives.exchanges.overlapped import Overlapped
+
+ACTIVATIONS, ERRORS, GRADIENTS, PARAMETERS = "activations", "errors", "reduce_scatter", "parameters"
+"""Operations, by the kinds of their messages in a Result."""
+
+
+class LayerGroup(NamedTuple):
+    """Layers that travel together.
+
+    layers : in forward order. tensors : of all of them.
+    elements : of all of them; `element_bytes` each, which is the widest.
+    matrix : (n_out, n_in) of a fully connected layer whose activations and errors are exchanged, or None.
+    """
+
+    layers: tuple[int, ...]
+    tensors: tuple[int, ...]
+    elements: int
+    element_bytes: int
+    matrix: tuple[int, int] | None
+
+    def columns(self, workers: int) -> int:
+        """Return the columns of the weight matrix that a worker owns, rounded up."""
+        assert self.matrix is not None
+        return -(-self.matrix[1] // workers)
+
+    def part(self, workers: int) -> int:
+        """Return the elements that a worker owns, rounded up: the last part is padded. Of a fully connected layer they
+        are whole columns without bias: all errors determine the bias' gradient at every worker."""
+        return -(-self.elements // workers) if self.matrix is None else self.columns(workers) * self.matrix[0]
+
+
+class Operation(NamedTuple):
+    """One operation: one of the four kinds, the number of its group, and bytes of each of its N (N - 1) messages."""
+
+    kind: str
+    group: int
+    nbytes: int
+
+
+def groups_of(tensors: Sequence[TensorInfo], activations: bool) -> list[LayerGroup]:
+    """Return groups in forward order. `activations`: True if those of fully connected layers are exchanged."""
+    of_layer: list[list[int]] = [[] for _ in range(1 + max(info.layer for info in tensors))]
+    for number, info in enumerate(tensors):
+        of_layer[info.layer].append(number)
+    groups: list[list[int]] = []
+    for layer, numbers in enumerate(of_layer):
+        if not numbers:
+            continue
+        infos = [tensors[number] for number in numbers]
+        vectors = all(len(info.shape) < 2 for info in infos)
+        joinable = groups and not (activations and _matrix(tensors, of_layer, groups[-1]))
+        if vectors and joinable:
+            groups[-1].append(layer)
+        else:
+            groups.append([layer])
+    return [_group(tensors, of_layer, layers, activations) for layers in groups]
+
+
+def _group(
+    tensors: Sequence[TensorInfo], of_layer: Sequence[Sequence[int]], layers: Sequence[int], activations: bool
+) -> LayerGroup:
+    numbers = tuple(number for layer in layers for number in of_layer[layer])
+    infos = [tensors[number] for number in numbers]
+    elements, element_bytes = sum(info.numel for info in infos), max(info.element_bytes for info in infos)
+    matrix = _matrix(tensors, of_layer, layers) if activations else None
+    return LayerGroup(tuple(layers), numbers, elements, element_bytes, matrix)
+
+
+def _matrix(
+    tensors: Sequence[TensorInfo], of_layer: Sequence[Sequence[int]], layers: Sequence[int]
+) -> tuple[int, int] | None:
+    """Return the shape of the weight matrix of a fully connected layer; None for other layers."""
+    shapes = [tensors[number].shape for number in of_layer[layers[0]]]
+    matrices = [shape for shape in shapes if len(shape) == 2]
+    if len(matrices) != 1 or any(len(shape) > 2 for shape in shapes):
+        return None
+    return int(matrices[0][0]), int(matrices[0][1])
+
+
+def operations_of(
+    groups: Sequence[LayerGroup], ready_order: Sequence[int], workers: int, batch: int
+) -> list[Operation]:
+    """Return the operations of an iteration, in the order of requests: forward, backward, and after the update.
+
+    ready_order : tensors in the order in which their gradients become ready. batch : samples of a worker.
+    """
+    position = {tensor: index for index, tensor in enumerate(ready_order)}
+    backward = sorted(range(len(groups)), key=lambda number: max(position[tensor] for tensor in groups[number].tensors))
+    operations = [
+        Operation(ACTIVATIONS, number, batch * group.columns(workers) * group.element_bytes)
+        for number, group in enumerate(groups)
+        if group.matrix is not None
+    ]
+    parts = [group.part(workers) * group.element_bytes for group in groups]
+    for number in backward:
+        matrix, width = groups[number].matrix, groups[number].element_bytes
+        gradients = Operation(GRADIENTS, number, parts[number])
+        operations.append(gradients if matrix is None else Operation(ERRORS, number, batch * matrix[0] * width))
+    return operations + [Operation(PARAMETERS, number, part) for number, part in enumerate(parts)]
 
 
 class OperationEvents(NamedTuple):
@@ -54,15 +161,13 @@ class OverlappedAveraging(Exchange):
         self.batch, workers = table.batch, len(context.workers)
         self.groups = groups_of(context.trace.tensors, table.dense == "activations")
         self.operations = operations_of(self.groups, context.ready_order, workers, table.batch)
-        longest = max(self.operations, key=lambda operation: operation.nbytes)
-        if longest.nbytes > context.payload * MAX_PACKETS:
-            what = f"creates messages of {-(-longest.nbytes // context.payload)} packets"
-            raise ScenarioError(what, "job.exchange.batch", expected=f"at most {MAX_PACKETS} packets in a message")
+        refuse_long(self.unit_bytes, context.payload, "job.exchange.batch")
         # the pairs of an operation: each worker sends to the next one first
         distance = np.arange(1, workers)[:, None]
         self._src = np.broadcast_to(np.arange(workers), (workers - 1, workers)).ravel()
         self._dst = ((np.arange(workers) + distance) % workers).ravel()
         self._node = np.array(context.nodes)
+        self._deliveries = np.arange(len(self.operations) * len(self._src)).reshape(len(self.operations), -1)
 
     @property
     def threads(self) -> Ints:
@@ -86,10 +191,8 @@ class OverlappedAveraging(Exchange):
             messages=self._messages(number),
             needs=needs,
             host=host,
-            station=np.full(len(needs), -1, dtype=np.int64),
-            effort=np.zeros(len(needs), dtype=np.int64),
             after=self._after(numbers, len(needs)),
-            posts=self._posts(numbers, len(needs)),
+            posts=csr_lists([(numbers.begun[:, self._src], self._deliveries)], len(needs)),
             contents=self._contents,
         )
         fires, forward = self._fires(numbers)
@@ -128,21 +231,13 @@ class OverlappedAveraging(Exchange):
         return OperationEvents(asked, begun, over, owned, gates, total), needs, host
 
     def _after(self, numbers: OperationEvents, count: int) -> CsrLists:
-        """Return the events that each event counts towards."""
         _, begun, over, owned, gates, _ = numbers
-        pairs = len(self._src)
-        number = np.arange(len(self.operations) * pairs).reshape(-1, pairs)
-        after = [(number, over[:, self._dst]), (begun, over)]
+        after = [(self._deliveries, over[:, self._dst]), (begun, over)]
         after += [(over[k], owned[group]) for k, group in self._of(ACTIVATIONS, ERRORS, GRADIENTS)]
         for k, group in self._of(PARAMETERS):
             column = self.groups[group].layers[0] if gates[0, -1] < 0 else -1
             after.append((over[k], gates[:, column]))
         return csr_lists(after, count)
-
-    def _posts(self, numbers: OperationEvents, count: int) -> CsrLists:
-        """Return the messages of an operation, posted by its begin at each worker."""
-        number = np.arange(len(self.operations) * len(self._src)).reshape(len(self.operations), -1)
-        return csr_lists([(numbers.begun[:, self._src], number)], count)
 
     def _fires(self, numbers: OperationEvents) -> tuple[CsrLists, CsrLists]:
         """Return the events fired by gradients, per worker and tensor, and by forward, per worker and layer.
@@ -165,25 +260,16 @@ class OverlappedAveraging(Exchange):
                 of_tensor.append((worker * tensors + order[before], numbers.asked[k]))
         for k, group in self._of(ACTIVATIONS):
             of_layer.append((worker * (layers + 1) + self.groups[group].layers[0], numbers.asked[k]))
-        none = [(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))]
-        return csr_lists(of_tensor or none, workers * tensors), csr_lists(of_layer or none, workers * (layers + 1))
+        return csr_lists(of_tensor, workers * tensors), csr_lists(of_layer, workers * (layers + 1))
 
     def _updates(self, numbers: OperationEvents) -> Ints:
         """Return int64[N, G, 4] (`ExchangedIteration`): a worker updates an N-th of each group, from the input on."""
         whole = sum(group.elements for group in self.groups) * len(self._node)
         rows = [
-            np.stack(
-                (
-                    numbers.owned[group],
-                    np.full(len(self._node), self.groups[group].elements),
-                    np.full(len(self._node), whole),
-                    numbers.asked[k],
-                ),
-                axis=1,
-            )
+            np.broadcast_arrays(numbers.owned[group], self.groups[group].elements, whole, numbers.asked[k])
             for k, group in self._of(PARAMETERS)
         ]
-        return np.stack(rows, axis=1)
+        return np.array(rows).transpose(2, 0, 1)
 
     def _threads(self, numbers: OperationEvents) -> tuple[ProcessOperations, ...]:
         """Return the communication threads: serial operations, with events counted from the step's first."""
@@ -232,4 +318,4 @@ class OverlappedAveraging(Exchange):
         """Gradients are the sender's own; activations, errors and parameters are none."""
         kinds = np.array([operation.kind for operation in self.operations])
         own = np.repeat(kinds == GRADIENTS, len(self._src))
-        return (np.zeros(len(own) + 1, dtype=np.int64), np.zeros(0, dtype=np.int64)), own
+        return empty_lists(len(own)), own

@@ -24,8 +24,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gradwire.scenarios.arrays import Flags, Floats
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.loss import LossAllowance
 from gradwire.workload.collectives.common.base import (
@@ -33,19 +33,18 @@ from gradwire.workload.collectives.common.base import (
     ExchangedIteration,
     ImportancePatterns,
     JobContext,
-    csr_lists,
+    JobSetting,
     make_messages,
 )
 from gradwire.workload.collectives.common.buckets import count_pieces, cut_tensor
-from gradwire.workload.collectives.common.setting import JobSetting
-from gradwire.workload.collectives.exchanges.parameter_server import ParameterServer
-from gradwire.workload.program import CsrLists, Ints, Messages, PacketImportance, Step
+from gradwire.workload.csr import CsrLists, csr_lists, select_lists, starts_of
+from gradwire.workload.program import Ints, Messages, PacketImportance, Step
 from gradwire.workload.scheduling import LAYER
 
 if TYPE_CHECKING:
     from gradwire.traces.trace import TensorInfo
+    from gradwire.workload.collectives.exchanges.parameter_server import ParameterServer
 
-Floats = NDArray[np.float64]
 PS_PER_SECOND = 10**12
 HOLD_BACK_DEADLOCK = "would deadlock: a host holds back packets that others are waiting to be summed with"
 
@@ -174,7 +173,7 @@ class ParameterServers(Exchange):
         last: bool,
         worker: Ints,
         part: Ints,
-        pushed: NDArray[np.bool_],
+        pushed: Flags,
         pushes: tuple[Ints, Ints],
         pulls: tuple[Ints, Ints],
         number_of: Ints,
@@ -218,13 +217,8 @@ class ParameterServers(Exchange):
             after.append((adding, total))
         by_tensor = np.lexsort((pushes[1], key))
         posts = [(leave[key[by_tensor]], push_no[by_tensor]), (total[pulls], pull_no)]
-        fires = np.concatenate(
-            (  # worker, partition, event
-                np.stack((pushes[0][lead], pushes[1][lead], leave)),
-                np.stack((own_w, own_p, counted[own_w, own_p])),
-            ),
-            axis=1,
-        )
+        away, own = (pushes[0][lead], pushes[1][lead], leave), (own_w, own_p, counted[own_w, own_p])
+        fires = np.concatenate((away, own), axis=1)  # worker, partition, event
         fires = fires[:, np.lexsort(fires[1::-1])]
         step = Step(
             messages=self._messages(iteration, worker, part, pushed),
@@ -237,18 +231,15 @@ class ParameterServers(Exchange):
             contents=lambda: self._contents(worker, part, pushed, pushes, push_no),
             fans=self._fans(worker, part, pushed) if self._sums else None,
         )
-        return ExchangedIteration(
-            step, csr_lists([(fires[0] * tensors + self._tensor[fires[1]], fires[2])], workers * tensors), gates
-        )
+        fired = csr_lists([(fires[0] * tensors + self._tensor[fires[1]], fires[2])], workers * tensors)
+        return ExchangedIteration(step, fired, gates)
 
-    def _fans(self, worker: Ints, part: Ints, pushed: NDArray[np.bool_]) -> Ints:
+    def _fans(self, worker: Ints, part: Ints, pushed: Flags) -> Ints:
         """Return the aggregation groups: pushes of one partition to one NIC of its server, and pulls from it; -1 for
         single messages."""
         nodes = self._server_node.max() + 1
-        _, fans, counts = np.unique(
-            (part * 2 + pushed) * nodes + self._server_node[worker, part], return_inverse=True, return_counts=True
-        )
-        fans = fans.reshape(-1)
+        keys = (part * 2 + pushed) * nodes + self._server_node[worker, part]
+        _, fans, counts = np.unique(keys, return_inverse=True, return_counts=True)
         return np.where(counts[fans] > 1, fans, -1)
 
     def _column(self, part: Ints, last: bool) -> Ints:
@@ -265,10 +256,11 @@ class ParameterServers(Exchange):
         gates[:, used] = first + np.arange(workers * len(used)).reshape(workers, len(used))
         return gates, np.tile(needs, workers), np.repeat(np.arange(workers), len(used))
 
-    def _messages(self, iteration: int, worker: Ints, part: Ints, pushed: NDArray[np.bool_]) -> Messages:
+    def _messages(self, iteration: int, worker: Ints, part: Ints, pushed: Flags) -> Messages:
         context = self.context
         captured = np.array([context.captured(index, iteration) for index in range(len(context.workers))])
-        own, lossless = self._own(part), self._kept[part]
+        own = np.where(self._local.any(axis=0), self._local.argmax(axis=0), -1)[part]  # worker on the server's host
+        lossless = self._kept[part]
         loss = context.bounds.of(iteration, ~pushed, worker, self._layers, self._layer[part])
         if lossless.any():
             loss = LossAllowance(*(np.where(lossless, 0, value) for value in loss))
@@ -291,11 +283,7 @@ class ParameterServers(Exchange):
             first=self._first[part],
         )
 
-    def _own(self, part: Ints) -> Ints:
-        """Return the worker on the server's host; -1 for none."""
-        return np.where(self._local.any(axis=0), self._local.argmax(axis=0), -1)[part]
-
-    def _importance(self, captured: Ints, worker: Ints, part: Ints, pushed: NDArray[np.bool_]) -> PacketImportance:
+    def _importance(self, captured: Ints, worker: Ints, part: Ints, pushed: Flags) -> PacketImportance:
         if self.context.tagger is None:
             return PacketImportance((), np.full(len(part), PacketImportance.AS_SENT))
         # The magnitudes of a sum were not captured; the first worker's gradient stands in for it.
@@ -318,8 +306,8 @@ class ParameterServers(Exchange):
         )
 
     def _contents(
-        self, worker: Ints, part: Ints, pushed: NDArray[np.bool_], pushes: tuple[Ints, Ints], push_no: Ints
-    ) -> tuple[CsrLists, NDArray[np.bool_]]:
+        self, worker: Ints, part: Ints, pushed: Flags, pushes: tuple[Ints, Ints], push_no: Ints
+    ) -> tuple[CsrLists, Flags]:
         """Return the contents of messages.
 
         A pull carries the sum of its partition's pushes, by worker, plus that of the worker on the server's host; an
@@ -328,15 +316,11 @@ class ParameterServers(Exchange):
         if self._alone:
             known = np.full(self._local.shape, -1, dtype=np.int64)
             known[pushes] = push_no
-            begins = np.concatenate([[0], np.cumsum(~pushed)])
-            return (begins, known[worker, part][~pushed]), pushed.copy()
+            return (starts_of(~pushed), known[worker, part][~pushed]), pushed.copy()
         order = np.lexsort(pushes)
-        first, members = csr_lists([(pushes[1][order], push_no[order])], len(self.partitions))
-        counts = np.where(pushed, 0, first[part + 1] - first[part])
-        begins = np.zeros(len(part) + 1, dtype=np.int64)
-        np.cumsum(counts, out=begins[1:])
-        inside = np.arange(begins[-1]) - np.repeat(begins[:-1], counts)
-        return (begins, members[np.repeat(first[part], counts) + inside]), pushed | self._local.any(axis=0)[part]
+        nothing = len(self.partitions)  # the number of one more list, an empty one
+        by_part = csr_lists([(pushes[1][order], push_no[order])], nothing + 1)
+        return select_lists(by_part, np.where(pushed, nothing, part)), pushed | self._local.any(axis=0)[part]
 
 
 def _share(info: TensorInfo, table: ParameterServer, servers: int) -> tuple[bool, int]:
@@ -351,9 +335,8 @@ def count_partitions(setting: JobSetting, table: ParameterServer) -> list[int]:
     for info in setting.trace.tensors:
         _, share = _share(info, table, len(setting.servers))
         whole, rest = divmod(info.numel, share)
-        counts.append(
-            whole * count_pieces(share, info.element_bytes, most) + count_pieces(rest, info.element_bytes, most)
-        )
+        pieces = [count_pieces(elements, info.element_bytes, most) for elements in (share, rest)]
+        counts.append(whole * pieces[0] + pieces[1])
     return counts
 
 

@@ -68,6 +68,6 @@ class ShardedUpdate(StagedTable):
         return schedule(self.algorithm, workers, rails, inside)
 
     def collective(self, context: Any) -> Any:
-        from gradwire.workload.collectives.exchanges.sharded_steps import ShardedExchange
+        from gradwire.workload.collectives.common.staged import Staged
 
-        return ShardedExchange(context, self)
+        return Staged(context, self, updates=True)

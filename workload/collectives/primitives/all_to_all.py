@@ -34,7 +34,6 @@ class AllToAll(StagedTable):
         return setting.copies * setting.members * (setting.members - 1) * setting.rails
 
     def transfers(self, workers: int, rails: int) -> Transfers:
-        from gradwire.workload.collectives.common.rank_walks import scatter
-        from gradwire.workload.collectives.common.transfer_schedule import transfers
+        from gradwire.workload.collectives.common.transfer_schedule import scatter, transfers
 
         return transfers(scatter(workers), workers, rails)

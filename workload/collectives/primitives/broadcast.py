@@ -30,7 +30,6 @@ class Broadcast(StagedTable):
         return (workers - 1) * rails
 
     def transfers(self, workers: int, rails: int) -> Transfers:
-        from gradwire.workload.collectives.common.rank_walks import binomial
-        from gradwire.workload.collectives.common.transfer_schedule import transfers
+        from gradwire.workload.collectives.common.transfer_schedule import binomial, transfers
 
         return transfers([row for row in binomial(workers) if not row.adds], 1, rails)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from gradwire.workload.collectives.common.half_table import HalfTable
+from gradwire.workload.collectives.common.half_collectives import HalfTable
 
 
 class ReduceScatter(HalfTable):
