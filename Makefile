@@ -2,7 +2,8 @@
 # Stamp files inside .venv remember what is installed, so a second run goes straight to work.
 #
 #   make demo                      replay the bundled trace under three policies (no torch, no compiler, no root)
-#   make test                      lint, types and tests (installs torch and the test tools first)
+#   make test                      lint, types and tests, in minutes (installs torch and the test tools first)
+#   make test-full                 the tests that `make test` leaves out: slow ones, more random cases, the wall clock
 #   make test-ray                  tests of sweeps on a Ray cluster (installs Ray, 230 MB, for them)
 #   make quick                     lint, types, and the unit tests that take no kernel and no patience
 #   make lint | make bench | make clean
@@ -42,7 +43,7 @@ UML_PACKAGES := gcc make flex bison bc xz-utils bzip2
 # The kernel's source as the distribution has it: Debian 12, Debian 13, Ubuntu.
 KERNEL_SOURCES := linux-source-6.1 linux-source-6.12 linux-source
 
-.PHONY: demo demo-emu test test-ray quick lint bench clean packages packages-tests uml
+.PHONY: demo demo-emu test test-full test-ray quick lint bench clean packages packages-tests uml
 
 demo: $(BASE_STAMP)
 	$(BIN)/gradwire demo
@@ -75,12 +76,15 @@ uml: $(BASE_STAMP)
 # work that every worker would do for itself. What is wrong with them the workers say.
 # Tests start hundreds of processes, some in virtual machines: what Python has compiled once it need not compile in each,
 # whatever the shell says about that.
-test quick: export PYTHONDONTWRITEBYTECODE :=
+test test-full quick: export PYTHONDONTWRITEBYTECODE :=
 test: $(TEST_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m pytest --collect-only -q -p no:cacheprovider -m 'not wall' >/dev/null 2>&1 & $(BIN)/mypy; typed=$$?; wait; exit $$typed
-	$(BIN)/python -m pytest -n 3 --dist worksteal --durations 30 --durations-min 10 -m 'not wall'
+	$(BIN)/python -m pytest -n 3 --dist worksteal --hypothesis-profile quick --durations 10 --durations-min 5 -m 'not wall and not slow'
+
+test-full: $(TEST_STAMP)
+	$(BIN)/python -m pytest -n 3 --dist worksteal --durations 30 --durations-min 10 -m '(slow or property) and not wall'
 	$(BIN)/python -m pytest --durations 15 --durations-min 5 -m wall || { \
 		echo "SECOND TRY of the tests on the wall clock that have just failed: their first try stands above." >&2; \
 		$(BIN)/python -m pytest -m wall --last-failed --last-failed-no-failures none; }

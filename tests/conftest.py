@@ -13,6 +13,8 @@ import pytest
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 
+from tests.slow_tests import listed_tests
+
 # Torch, in tests and in what they start, on one thread: threads of several tests on few processors spin while they wait for
 # each other, and a test of seconds takes minutes.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -21,6 +23,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile("gradwire", deadline=None)
 # For a longer look: pytest tests/property --hypothesis-profile thorough, or python -m tests.soak
 settings.register_profile("thorough", deadline=None, max_examples=2000)
+# What `make test` uses; `make test-full` takes the profile gradwire.
+settings.register_profile("quick", deadline=None, max_examples=25)
 settings.load_profile("gradwire")
 # Hypothesis also tries the constants that it finds in whatever modules of this folder are loaded. Then what a property
 # test tries, derandomised or not, depends on which other tests run in its process; a test holds that it does not.
@@ -53,7 +57,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    slow = listed_tests()
     for item in items:
+        if item.nodeid.split("[")[0] in slow:
+            item.add_marker(pytest.mark.slow)
+        if item.path.is_relative_to(TESTS / "property"):
+            item.add_marker(pytest.mark.property)
         if item.path.stem in WALL and not (item.get_closest_marker("virtual") or item.get_closest_marker("beside")):
             item.add_marker(pytest.mark.wall)
         if item.get_closest_marker("wall") and not any(item.path.is_relative_to(place) for place in WALL_PLACES):
