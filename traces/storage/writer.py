@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -20,8 +21,10 @@ from gradwire.scenarios.interrupt import defer_interrupt
 from gradwire.scenarios.json_data import Json, JsonView
 from gradwire.scenarios.validation.argument_checks import require_path
 from gradwire.traces.rank_graphs import ROLES, UNITS, RankGraphs
-from gradwire.traces.storage.tables import GRAPHS, READABLE, RMS
-from gradwire.traces.trace import SCHEMA_VERSION, Trace, bundled_traces, load_trace
+from gradwire.traces.storage.tables import GRAPHS, READABLE, RMS, SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from gradwire.traces.trace import Trace
 
 RAW = "raw"
 SMALL_TABLE_ROWS = 2_000_000  # rows of chunks up to which strong compression takes only seconds
@@ -30,7 +33,7 @@ SMALL_TABLE_ROWS = 2_000_000  # rows of chunks up to which strong compression ta
 def write(trace: Trace, directory: str | Path, raw: Path | None = None, chunks_of: str | None = None) -> Path:
     """Write `trace` to the new `directory`: built beside it under another name, then renamed. `raw`, a folder of raw
     gradients on the same file system, is moved into it. `chunks_of` names a bundled trace with the same magnitudes,
-    which are then not written again; TraceError if they differ."""
+    which are then not written again (see `gradwire.traces.tools.retime.require_equal_magnitudes`)."""
     directory = require_path(directory, "directory", NEW_FOLDER, TraceError)
     if is_taken(directory):
         raise TraceError("exists already", str(directory), NEW_FOLDER)
@@ -43,7 +46,6 @@ def write(trace: Trace, directory: str | Path, raw: Path | None = None, chunks_o
         "rows": {name: table.num_rows for name, table in tables.items()},
     }
     if chunks_of is not None:
-        _require_equal_magnitudes(trace, chunks_of)
         manifest["chunks_of"] = chunks_of
         del tables["chunks"]
     text = manifest_text(manifest)
@@ -108,20 +110,6 @@ def raw_gradient(directory: str | Path, iteration: int, tensor: int) -> AnyArray
     except (OSError, ValueError, EOFError) as error:
         raise TraceError(f"cannot be read ({error})", str(path), "a NumPy array") from error
     return values
-
-
-def _require_equal_magnitudes(trace: Trace, name: str) -> None:
-    """Raise TraceError unless the bundled trace `name` has exactly the magnitudes of `trace`."""
-    if name not in bundled_traces():
-        known = ", ".join(bundled_traces())
-        raise TraceError(f"shares the magnitudes of {name}", trace.name, f"a bundled trace: {known}")
-    other = load_trace(name)
-    for values, other_values in ((trace._mean, other._mean), (trace._max, other._max), (trace._rms, other._rms)):
-        equal = values is other_values or (
-            values is not None and other_values is not None and np.array_equal(values, other_values)
-        )
-        if not equal or trace.sampled != other.sampled:
-            raise TraceError(f"magnitudes differ from those of {name}", trace.name, "equal magnitudes, to share them")
 
 
 def _write_table(table: pa.Table, path: Path, trace: Trace) -> None:
