@@ -38,6 +38,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.loading.registry import components, is_known_kind
+from gradwire.scenarios.loading.toml import write_toml
 from gradwire.scenarios.schema.base import Flag, Mistakes, ScenarioTable, single_mistake
 from gradwire.scenarios.schema.effect_conditions import PACKETS, SEVERAL_PATHS, Precondition, TableContext
 from gradwire.scenarios.schema.emulation import Emulation
@@ -56,7 +57,7 @@ from gradwire.scenarios.schema.network.topology import TopologyTable
 from gradwire.scenarios.schema.network.traffic import TrafficTable
 from gradwire.scenarios.schema.network.transport import AnyTransport, UserTransport, default_transport
 from gradwire.scenarios.schema.network.transport_base import Transport
-from gradwire.scenarios.schema.policy import Policy, Tagging, overlay
+from gradwire.scenarios.schema.policy import Policy, Tagging, overlay, unknown_policy_error
 from gradwire.scenarios.schema.simulation import Simulation
 from gradwire.scenarios.units import PositiveTime, UnitError, format_time
 from gradwire.scenarios.validation import scenario as checks
@@ -329,10 +330,11 @@ class Scenario(ScenarioTable):
         """Return this scenario under one of its policies, by object or name. Raises `ScenarioError` for an unknown
         name; otherwise it cannot fail, as loading has checked every policy."""
         if not isinstance(policy, Policy):
-            from gradwire.scenarios.loading.load import pick_variant
-
             name = require_instance(policy, str, "variant(policy)", "a policy, or the name of one", ScenarioError)
-            return pick_variant(self, name)
+            by_name = {each.name: each for each in self.policy}
+            if name not in by_name:
+                raise unknown_policy_error(name, list(by_name), self.called)
+            policy = by_name[name]
         variant = Scenario.model_validate(self.variant_tables(policy))
         if self._folder is not None:
             variant = variant.at(self._folder)
@@ -353,8 +355,6 @@ class Scenario(ScenarioTable):
     def _repr_html_(self) -> str:
         """Return the HTML that notebooks show: a summary and the TOML text."""
         from html import escape
-
-        from gradwire.scenarios.loading.toml import write_toml
 
         text = f"<details><summary>TOML</summary><pre>{escape(write_toml(self.as_written()))}</pre></details>"
         return f"<p><b>Scenario</b>: {escape(self._what())}</p>{text}"

@@ -53,17 +53,12 @@ class StepMarks:
             expected = "an optimiser that calls its closure, or gradients before optimizer.step()"
             raise TraceError("the optimiser never called its closure", where, expected)
         if len(self.passes) > 1:
-            raise TraceError(
-                "optimisers step at different times, each after its own backward pass (as in a GAN)",
-                where,
-                "one capture per network and optimiser, in nested `with` blocks",
-            )
+            what = "optimisers step at different times, each after its own backward pass (as in a GAN)"
+            raise TraceError(what, where, "one capture per network and optimiser, in nested `with` blocks")
         if (times := max(self.passes.values(), default=1)) > 1:
-            raise TraceError(
-                f"the optimiser took gradients {times} times, each time from another backward pass",
-                where,
-                "cap.step() after each optimizer.step(), and a closure that is called once: LBFGS has max_iter=1",
-            )
+            what = f"the optimiser took gradients {times} times, each time from another backward pass"
+            expected = "cap.step() after each optimizer.step(), and a closure that is called once: LBFGS has max_iter=1"
+            raise TraceError(what, where, expected)
 
     @property
     def skipped(self) -> bool:

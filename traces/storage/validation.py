@@ -144,11 +144,8 @@ def _check_order(names: Sequence[str], tensors: Sequence[TensorInfo], iteration:
     if early.any():
         tensor = int(early.argmax())
         layer = int(layer_of[tensor])
-        raise TraceError(
-            f"the gradient of {tensors[tensor].name} is ready at {ready[tensor]} ps",
-            where,
-            f"not before its layer has run forward, until {end[layer]} ps",
-        )
+        what = f"the gradient of {tensors[tensor].name} is ready at {ready[tensor]} ps"
+        raise TraceError(what, where, f"not before its layer has run forward, until {end[layer]} ps")
 
 
 def magnitude_rows(iterations: Sequence[Iteration], sampled: Sequence[int]) -> list[int]:

@@ -264,12 +264,8 @@ class Training(ScenarioTable):
         if not DEVICE_PATTERN.fullmatch(self.device):
             raise single_mistake("device", "is not a compute device", self.device, '"cpu", "cuda", "cuda:1" or "auto"')
         if self.momentum_correction and self.optimizer.remembers:
-            raise single_mistake(
-                "momentum_correction",
-                "duplicates the optimiser's momentum",
-                self.momentum_correction,
-                self.optimizer.forgetful,
-            )
+            what = "duplicates the optimiser's momentum"
+            raise single_mistake("momentum_correction", what, self.momentum_correction, self.optimizer.forgetful)
         if self.spread and self.network not in PACKET_NETWORKS:
             raise single_mistake("spread", "needs the losses of a network", True, 'network = "simulated" or "emulated"')
         if self.feed_back and not self.error_feedback:

@@ -256,12 +256,8 @@ class Switch(ScenarioTable):
                 "ecn_ceiling", "needs a threshold below it", format_size(self.ecn_ceiling), "ecn_threshold as well"
             )
         if self.ecn_ceiling <= max(self.ecn_threshold):
-            raise single_mistake(
-                "ecn_ceiling",
-                "is not above ecn_threshold",
-                format_size(self.ecn_ceiling),
-                f"more than {format_size(max(self.ecn_threshold))}",
-            )
+            expected = f"more than {format_size(max(self.ecn_threshold))}"
+            raise single_mistake("ecn_ceiling", "is not above ecn_threshold", format_size(self.ecn_ceiling), expected)
         return self
 
     @model_validator(mode="after")
@@ -276,19 +272,13 @@ class Switch(ScenarioTable):
                 "drr_after", f"leaves none of {self.queues} queues", self.drr_after, f"less than {self.queues}"
             )
         if not fits(self.drr_quantum, turns):
-            raise single_mistake(
-                "drr_quantum",
-                f"has {count_text(self.drr_quantum)} for {turns} queues that take turns",
-                [format_size(size) for size in self.drr_quantum],
-                f"one size without brackets, or a list of {turns}",
-            )
+            what = f"has {count_text(self.drr_quantum)} for {turns} queues that take turns"
+            expected = f"one size without brackets, or a list of {turns}"
+            raise single_mistake("drr_quantum", what, [format_size(size) for size in self.drr_quantum], expected)
         if min(self.drr_quantum) < 64:
-            raise single_mistake(
-                "drr_quantum",
-                "is less than a packet can be",
-                format_size(min(self.drr_quantum)),
-                "at least 64B; about a full packet, such as 4KiB",
-            )
+            what = "is less than a packet can be"
+            expected = "at least 64B; about a full packet, such as 4KiB"
+            raise single_mistake("drr_quantum", what, format_size(min(self.drr_quantum)), expected)
         return self
 
     @model_validator(mode="after")

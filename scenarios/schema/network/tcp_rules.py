@@ -84,12 +84,9 @@ class TcpRulesTable(LossBasedTcp):
     @model_validator(mode="after")
     def _fitting(self) -> TcpRulesTable:
         if rules_of(self.model_dump())["timers"] == "ticks" and self.min_rto < 2 * TICK:
-            raise single_mistake(
-                "min_rto",
-                'is less than two ticks of timers = "ticks"',
-                format_time(self.min_rto),
-                f'at least {format_time(2 * TICK)}, or timers = "exact"',
-            )
+            what = 'is less than two ticks of timers = "ticks"'
+            expected = f'at least {format_time(2 * TICK)}, or timers = "exact"'
+            raise single_mistake("min_rto", what, format_time(self.min_rto), expected)
         return self
 
 
