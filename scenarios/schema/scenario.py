@@ -45,7 +45,7 @@ from gradwire.scenarios.schema.emulation import Emulation
 from gradwire.scenarios.schema.exec import Exec
 from gradwire.scenarios.schema.fidelity import Fidelity
 from gradwire.scenarios.schema.field_docs import describe
-from gradwire.scenarios.schema.job.job import HostPlacement, Job
+from gradwire.scenarios.schema.job.job import Job
 from gradwire.scenarios.schema.job.loss_bound import largest_bound_of_sender
 from gradwire.scenarios.schema.job.training import Training
 from gradwire.scenarios.schema.kinds import ComponentByKind, examples
@@ -55,31 +55,12 @@ from gradwire.scenarios.schema.network.network import HostTable, Link, LinkOverr
 from gradwire.scenarios.schema.network.tcp_rules import with_kernel_rules
 from gradwire.scenarios.schema.network.topology import TopologyTable
 from gradwire.scenarios.schema.network.traffic import TrafficTable
-from gradwire.scenarios.schema.network.transport import AnyTransport, UserTransport, default_transport
-from gradwire.scenarios.schema.network.transport_base import Transport
-from gradwire.scenarios.schema.policy import Policy, Tagging, overlay, unknown_policy_error
+from gradwire.scenarios.schema.network.transport import AnyTransport, default_transport
+from gradwire.scenarios.schema.policy import Policy, overlay, unknown_policy_error
 from gradwire.scenarios.schema.simulation import Simulation
 from gradwire.scenarios.units import PositiveTime, UnitError, format_time
 from gradwire.scenarios.validation import scenario as checks
 from gradwire.scenarios.validation.argument_checks import require_instance
-
-__all__ = [
-    "Fidelity",
-    "HostPlacement",
-    "HostTable",
-    "Job",
-    "Link",
-    "LinkOverride",
-    "Measure",
-    "Output",
-    "Policy",
-    "Scenario",
-    "Switch",
-    "Tagging",
-    "Transport",
-    "UserTransport",
-    "json_schema",
-]  # fmt: skip
 
 AnyTopology = Annotated[TopologyTable, ComponentByKind("topology")]
 AnyTraffic = Annotated[TrafficTable, ComponentByKind("traffic")]

@@ -10,7 +10,7 @@ from gradwire.protocols.registry import resolve_component
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.loading.load import load_scenario
 from gradwire.scenarios.schema.network.network import Switch
-from gradwire.scenarios.schema.scenario import UserTransport
+from gradwire.scenarios.schema.network.transport import UserTransport
 from gradwire.sim.engine.specialization import _digest as digest_of
 from gradwire.sim.preparation import prepare_inputs
 from gradwire.sim.simulate import simulate

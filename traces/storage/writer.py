@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gradwire.result_store.folders.output_folder import NEW_FOLDER, is_taken, write_error
+from gradwire.result_store.folders.output_folder import NEW_FOLDER, is_taken, new_folder, write_error
 from gradwire.scenarios.arrays import AnyArray
 from gradwire.scenarios.errors import TraceError
 from gradwire.scenarios.interrupt import defer_interrupt
@@ -49,31 +47,13 @@ def write(trace: Trace, directory: str | Path, raw: Path | None = None, chunks_o
         manifest["chunks_of"] = chunks_of
         del tables["chunks"]
     text = manifest_text(manifest)
-    with new_directory(directory) as building:
+    with new_folder(directory, TraceError) as building:
         for name, table in tables.items():
             _write_table(table, building / f"{name}.parquet", trace)
         (building / "manifest.json").write_text(text)
         if raw is not None:
             raw.rename(building / RAW)
     return directory
-
-
-@contextmanager
-def new_directory(directory: Path) -> Iterator[Path]:
-    """Yield a folder beside the new `directory`, to which it is renamed at the end; TraceError if writing fails."""
-    with defer_interrupt():
-        building = None
-        try:
-            directory.parent.mkdir(parents=True, exist_ok=True)
-            building = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
-            yield building
-            building.chmod(0o755)  # mkdtemp makes it private
-            building.rename(directory)
-        except OSError as error:
-            raise write_error(error, directory, TraceError) from error
-        finally:
-            if building is not None:
-                shutil.rmtree(building, ignore_errors=True)
 
 
 def manifest_text(manifest: JsonView) -> str:

@@ -16,9 +16,11 @@ from gradwire.protocols.transports.tcp.dctcp import Dctcp
 from gradwire.result_store.provenance import scenario_text
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.loading.load import build_scenario, list_library, load_scenario
+from gradwire.scenarios.schema.job.job import HostPlacement
 from gradwire.scenarios.schema.job.loss_bound import Bound
+from gradwire.scenarios.schema.network.transport import UserTransport
 from gradwire.scenarios.schema.policy import overlay
-from gradwire.scenarios.schema.scenario import HostPlacement, Scenario, UserTransport, json_schema
+from gradwire.scenarios.schema.scenario import Scenario, json_schema
 from gradwire.scenarios.validation.scenario import notes, remarks
 from gradwire.topology.kinds.leaf_spine import LeafSpine
 
