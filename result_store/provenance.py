@@ -187,9 +187,8 @@ def _check_traces(scenario: Scenario, digests: list[str], recorded: str, where: 
     changed = [digest not in before for digest in digests]
     job = scenario.job[changed.index(True) if True in changed else 0]
     listed = ", ".join(digest[:12] + "..." for digest in before)
-    raise ResultError(
-        f"cannot be run again: the trace {job.trace!r} of job {job.name} has changed", where, f"SHA-256 {listed}"
-    )
+    what = f"cannot be run again: the trace {job.trace!r} of job {job.name} has changed"
+    raise ResultError(what, where, f"SHA-256 {listed}")
 
 
 def _inputs(scenario: Scenario) -> Iterator[tuple[str, Path]]:

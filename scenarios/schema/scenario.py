@@ -69,9 +69,8 @@ AnyFault = Annotated[Fault, ComponentByKind("fault")]
 
 def _balancer(value: Any) -> str:
     if not isinstance(value, str) or not is_known_kind("load_balancing", value):
-        raise UnitError(
-            "is not a load balancer", ", ".join(components("load_balancing")) + ' or "my_module:MyBalancer"'
-        )
+        what = "is not a load balancer"
+        raise UnitError(what, ", ".join(components("load_balancing")) + ' or "my_module:MyBalancer"')
     return value
 
 
@@ -114,9 +113,8 @@ class Output(ScenarioTable):
     @model_validator(mode="after")
     def _samples(self) -> Output:
         if self.queue_samples is not None and self.queue_samples < SHORTEST_PERIOD:
-            raise single_mistake(
-                "queue_samples", "is shorter than any packet", format_time(self.queue_samples), "at least 1ns"
-            )
+            what = "is shorter than any packet"
+            raise single_mistake("queue_samples", what, format_time(self.queue_samples), "at least 1ns")
         if self.sample_ports is not None and self.queue_samples is None:
             raise single_mistake("sample_ports", "has no effect", list(self.sample_ports), "queue_samples as well")
         return self

@@ -19,9 +19,8 @@ HOST_KEYS = ("topology", "host.gpus")
 def beyond_queues(path: str, number: int | None, queues: int) -> Iterator[Mistake]:
     """Yield the mistake of a class, if any, beyond the queues of a switch."""
     if number is not None and not 0 <= number < queues:
-        yield Mistake(
-            path, f"is beyond the {queues} queues of a switch", number, f"0 to {queues - 1}", ("switch.queues",)
-        )
+        what = f"is beyond the {queues} queues of a switch"
+        yield Mistake(path, what, number, f"0 to {queues - 1}", ("switch.queues",))
 
 
 def unknown_host(scenario: Scenario, path: str, name: str) -> Iterator[Mistake]:

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.loading.explain import explain_validation_error
 from gradwire.scenarios.schema.job.job import HostPlacement, Job
-from gradwire.scenarios.schema.job.loss_bound import largest_bound
+from gradwire.scenarios.schema.job.loss_bound import largest_bound_of_sender
 from gradwire.scenarios.schema.job.training import PACKET_NETWORKS
 from gradwire.scenarios.schema.network.network import QueueCapacity, Switch
 from gradwire.scenarios.schema.network.per_queue import count_text, fits
@@ -78,7 +78,7 @@ def _probably_not_meant(scenario: Scenario) -> list[str]:
                 f'job[{index}].bound_per is "step" but stop_policy is "{policy}": each message spends its own share '
                 "and leaves little to the others"
             )
-        bound = max(largest_bound(job.push_bound), largest_bound(job.pull_bound))
+        bound = largest_bound_of_sender(job)
         if job.bound_per == "step" and "bound_most" in job.model_fields_set and job.bound_most <= bound:
             found.append(
                 f"job[{index}].bound_most is {job.bound_most:g} but the bound is {bound:g}: it acts as the bound, and "

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.loading.registry import component, components
+from gradwire.scenarios.schema.effect_conditions import data_classes
 from gradwire.scenarios.schema.job.job import Job
 from gradwire.scenarios.schema.network.traffic import TrafficTable
 from gradwire.scenarios.schema.network.transport import UserTransport
@@ -167,7 +168,14 @@ def _pauses(scenario: Scenario, known: list[UsedTransport]) -> Iterator[Mistake]
             names = "class " + str(lost[0]) if len(lost) == 1 else "classes " + ", ".join(map(str, lost))
             what = f"drops packets of {names}, whose drops pfc prevents"
             expected = "switch.pfc_classes without them, or one of the two"
-            concerns = ("switch.pfc", "switch.pfc_classes", "switch.queues", "transport", "job", "traffic")
+            concerns: tuple[str, ...] = (
+                "switch.pfc",
+                "switch.pfc_classes",
+                "switch.queues",
+                "transport",
+                "job",
+                "traffic",
+            )
             yield Mistake("switch.selective_drop", what, True, expected, concerns)
     frame = max(_full(scenario), default=0)
     if switch.pfc_threshold < frame:
@@ -177,8 +185,8 @@ def _pauses(scenario: Scenario, known: list[UsedTransport]) -> Iterator[Mistake]
     if switch.pfc_hysteresis is not None and switch.pfc_hysteresis > switch.pfc_threshold:
         what = "is above pfc_threshold, from which it is subtracted"
         expected = f"at most {format_size(switch.pfc_threshold)}"
-        concerns = ("switch.pfc_threshold",)
-        yield Mistake("switch.pfc_hysteresis", what, format_size(switch.pfc_hysteresis), expected, concerns)
+        value = format_size(switch.pfc_hysteresis)
+        yield Mistake("switch.pfc_hysteresis", what, value, expected, ("switch.pfc_threshold",))
 
 
 def _droppable_classes(scenario: Scenario) -> set[int]:
@@ -196,13 +204,9 @@ def _droppable_classes(scenario: Scenario) -> set[int]:
 
 def _data_classes(scenario: Scenario, table: Job | TrafficTable) -> set[int]:
     """Return the queues that may hold data of a job or traffic."""
-    transport = table.transport or scenario.transport
-    priorities: tuple[int, ...] = (0,)
-    if not isinstance(table, Job):
-        priorities = (table.priority,)
-    elif table.tagging.layer_priority:
-        priorities = table.tagging.priorities
-    return {min(c, scenario.switch.queues - 1) for each in priorities for c in transport.classes_from(each)}
+    return {
+        min(number, scenario.switch.queues - 1) for number in data_classes(table, table.transport or scenario.transport)
+    }
 
 
 def _crowded(scenario: Scenario) -> Iterator[str]:

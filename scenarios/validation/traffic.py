@@ -39,9 +39,8 @@ def _names(scenario: Scenario) -> Iterator[Mistake]:
     taken = {job.name for job in scenario.job}
     for index, traffic in enumerate(scenario.traffic):
         if traffic.name in taken:
-            yield Mistake(
-                f"traffic[{index}].name", "is already in use by a job or other traffic", traffic.name, "a unique name"
-            )
+            what = "is already in use by a job or other traffic"
+            yield Mistake(f"traffic[{index}].name", what, traffic.name, "a unique name")
         taken.add(traffic.name)
 
 

@@ -65,9 +65,8 @@ def import_trace(
         format = _recognised(path, begin)
     if ranks and not components("trace_format")[format].ranks:
         supported = ", ".join(name for name, component in components("trace_format").items() if component.ranks)
-        raise TraceError(
-            f"format {format} has no graphs of ranks", str(path), f"a file of {supported}, or without ranks"
-        )
+        what = f"format {format} has no graphs of ranks"
+        raise TraceError(what, str(path), f"a file of {supported}, or without ranks")
     model = _fitted(fit_to or FITTED_TO)
     options = ReadOptions(dtype, progress, ranks, repair)
     draft = components("trace_format")[format].read(path, options)

@@ -249,9 +249,8 @@ class Switch(ScenarioTable):
         if self.ecn_ceiling is None:
             return self
         if self.ecn_threshold is None:
-            raise single_mistake(
-                "ecn_ceiling", "needs a threshold below it", format_size(self.ecn_ceiling), "ecn_threshold as well"
-            )
+            what = "needs a threshold below it"
+            raise single_mistake("ecn_ceiling", what, format_size(self.ecn_ceiling), "ecn_threshold as well")
         if self.ecn_ceiling <= max(self.ecn_threshold):
             expected = f"more than {format_size(max(self.ecn_threshold))}"
             raise single_mistake("ecn_ceiling", "is not above ecn_threshold", format_size(self.ecn_ceiling), expected)
@@ -265,9 +264,8 @@ class Switch(ScenarioTable):
             return self
         turns = self.queues - self.drr_after
         if turns < 1:
-            raise single_mistake(
-                "drr_after", f"leaves none of {self.queues} queues", self.drr_after, f"less than {self.queues}"
-            )
+            what = f"leaves none of {self.queues} queues"
+            raise single_mistake("drr_after", what, self.drr_after, f"less than {self.queues}")
         if not fits(self.drr_quantum, turns):
             what = f"has {count_text(self.drr_quantum)} for {turns} queues that take turns"
             expected = f"one size without brackets, or a list of {turns}"

@@ -20,7 +20,6 @@ LONGEST_RTO = Ps(120_000_000_000_000)
 QUICK_ACKS = 16
 """Packets that Linux acknowledges at once before it delays acknowledgements [include/net/tcp.h: TCP_MAX_QUICKACKS]."""
 
-RULES = ("loss_detection", "tail_probes", "frto", "slow_start", "pacing", "timers", "small_queues")
 CLASSIC: Mapping[str, Any] = {
     "loss_detection": "duplicates",
     "tail_probes": False,
@@ -31,14 +30,14 @@ CLASSIC: Mapping[str, Any] = {
     "small_queues": False,
 }
 LINUX: Mapping[str, Any] = {
+    **CLASSIC,
     "loss_detection": "rack",
     "tail_probes": True,
     "frto": True,
-    "slow_start": "standard",
-    "pacing": False,
     "timers": "ticks",
     "small_queues": True,
 }
+RULES = tuple(CLASSIC)
 
 
 class TcpRulesTable(LossBasedTcp):

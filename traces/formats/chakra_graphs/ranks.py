@@ -104,9 +104,8 @@ def _calls(graphs: Sequence[ChakraGraph], where: str) -> tuple[list[RankCall], d
         members = tuple(by_rank)
         if len({len(entries) for entries in by_rank.values()}) > 1:
             counts = ", ".join(f"{len(entries)} by rank {rank}" for rank, entries in by_rank.items())
-            raise TraceError(
-                f"process group {group or 'of all ranks'} is called {counts}", where, "equally many calls by each rank"
-            )
+            what = f"process group {group or 'of all ranks'} is called {counts}"
+            raise TraceError(what, where, "equally many calls by each rank")
         if not group and len(members) != len(graphs):
             raise TraceError("collectives without pg_name that not all ranks call", where, "pg_name, or calls of all")
         for entries in zip(*by_rank.values(), strict=True):
