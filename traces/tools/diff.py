@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.readable import size_text
@@ -249,12 +249,10 @@ def _listed(names: list[str]) -> str:
 
 
 def _summary_table(a: Json, b: Json) -> Table:
-    table = Table(box=SIMPLE, pad_edge=False)
-    table.add_column("")
-    for side, summary in (("A", a), ("B", b)):
-        table.add_column(f"{side}: {escape(summary['name'])}", justify="right")
-    for label, key in (("layers", "layers"), ("tensors", "tensors"), ("iterations", "iterations")):
-        table.add_row(label, str(a[key]), str(b[key]))
+    names = (f"{side}: {escape(summary['name'])}" for side, summary in (("A", a), ("B", b)))
+    table = Table("", *(Column(name, justify="right") for name in names), box=SIMPLE, pad_edge=False)
+    for key in ("layers", "tensors", "iterations"):
+        table.add_row(key, str(a[key]), str(b[key]))
     table.add_row("gradients per iteration", size_text(a["total_bytes"]), size_text(b["total_bytes"]))
     table.add_row("workers recorded", str(len(a["ranks"])), str(len(b["ranks"])))
     for label in ("timing", "magnitudes"):
@@ -263,11 +261,8 @@ def _summary_table(a: Json, b: Json) -> Table:
 
 
 def _timing_table(data: Json) -> Table:
-    table = Table(title="times in ms, medians over a phase", box=SIMPLE, pad_edge=False)
-    for heading in ("phase", "time"):
-        table.add_column(heading)
-    for heading in ("A", "B", "B / A"):
-        table.add_column(heading, justify="right")
+    figures = (Column(heading, justify="right") for heading in ("A", "B", "B / A"))
+    table = Table("phase", "time", *figures, title="times in ms, medians over a phase", box=SIMPLE, pad_edge=False)
     for phase, times in data["timing"].items():
         for number, (key, label) in enumerate(TIMES.items()):
             time = times[key]
@@ -277,10 +272,10 @@ def _timing_table(data: Json) -> Table:
 
 
 def _magnitude_table(data: Json) -> Table:
-    table = Table(title="gradient magnitudes of the common tensors", box=SIMPLE, pad_edge=False)
-    table.add_column("phase")
-    for heading in ("mean |g| A", "B", "B / A", "rank correlation of chunks"):
-        table.add_column(heading, justify="right")
+    headings = ("mean |g| A", "B", "B / A", "rank correlation of chunks")
+    figures = (Column(heading, justify="right") for heading in headings)
+    title = "gradient magnitudes of the common tensors"
+    table = Table("phase", *figures, title=title, box=SIMPLE, pad_edge=False)
     for phase, comparison in data["magnitudes"].items():
         means = [f"{comparison[side]:.2e}" if comparison[side] is not None else "-" for side in "ab"]
         correlation = f"{comparison['rank_correlation']:.2f}" if comparison["rank_correlation"] is not None else "-"
@@ -290,10 +285,8 @@ def _magnitude_table(data: Json) -> Table:
 
 def _shift_table(phase: str, rows: list[Json]) -> Table:
     title = f"{escape(phase)}: tensors whose mean |g| shifted most"
-    table = Table(title=title, box=SIMPLE, pad_edge=False)
-    table.add_column("tensor", overflow="fold")
-    for heading in ("A", "B", "B / A"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    figures = (Column(heading, justify="right", no_wrap=True) for heading in ("A", "B", "B / A"))
+    table = Table(Column("tensor", overflow="fold"), *figures, title=title, box=SIMPLE, pad_edge=False)
     for row in rows[:MAX_LISTED]:
         ratio = _ratio(row["a"], row["b"])
         table.add_row(escape(row["name"]), f"{row['a']:.2e}", f"{row['b']:.2e}", _times_text(ratio))
