@@ -241,15 +241,10 @@ def _behind(error: ValidationError, tables: dict[str, Any]) -> list[Mistake]:
                 mistake
                 for mistake in explain_validation_error(error, repaired, Scenario)
                 if not any(_echoes(mistake, gone) for gone in dropped)
-                and not any(_is_inside(mistake, table) for table in unreliable)
+                and not any(path_steps(mistake.path)[: len(table)] == table for table in unreliable)
             ]
         else:
             return hidden
-
-
-def _is_inside(mistake: Mistake, table: Location) -> bool:
-    """Return True if the mistake concerns a table or something in it."""
-    return path_steps(mistake.path)[: len(table)] == table
 
 
 def _drop(tables: Any, location: Location) -> None:

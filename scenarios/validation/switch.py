@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
 
 NDP_PACKETS = 8  # full packets in NDP's queues
+SENDERS = ("transport", "job", "traffic")
+"""Keys that determine the sizes of packets: `concerns` of a mistake about them."""
 
 
 class UsedTransport(NamedTuple):
@@ -89,39 +91,24 @@ def _trimming(scenario: Scenario, known: list[UsedTransport]) -> Iterator[Mistak
     value = format_size(threshold)
     for path, transport in known:
         if not transport.handles_trimming:
-            yield Mistake(
-                "switch.trim_threshold",
-                f"leaves headers without payload, which {transport.kind} cannot read",
-                value,
-                'no trim_threshold, or transport = "ndp" or "nscc"',
-                (path, "transport"),
-            )
+            what = f"leaves headers without payload, which {transport.kind} cannot read"
+            expected = 'no trim_threshold, or transport = "ndp" or "nscc"'
+            yield Mistake("switch.trim_threshold", what, value, expected, (path, "transport"))
     room = max(switch.rooms(), default=None)
     if room is not None and threshold >= room.size:
         what = f"is not below {room.words}: no space would be left for a header"
         concerns = (f"switch.{room.key}",)
         yield Mistake("switch.trim_threshold", what, value, f"less than {format_size(room.size)}", concerns)
     if frames and threshold < max(frames):
-        yield Mistake(
-            "switch.trim_threshold",
-            f"trims every queued packet: a full one has {format_size(max(frames))}",
-            value,
-            f'several full packets, such as "{format_size(NDP_PACKETS * max(frames))}"',
-            ("transport", "job", "traffic"),
-        )
+        what = f"trims every queued packet: a full one has {format_size(max(frames))}"
+        expected = f'several full packets, such as "{format_size(NDP_PACKETS * max(frames))}"'
+        yield Mistake("switch.trim_threshold", what, value, expected, SENDERS)
     if switch.trim_size < MIN_FRAME or (frames and switch.trim_size >= min(frames)):
-        what = (
-            "is below the smallest frame"
-            if switch.trim_size < MIN_FRAME
-            else f"is no less than a full packet, {format_size(min(frames))}"
-        )
-        yield Mistake(
-            "switch.trim_size",
-            what,
-            format_size(switch.trim_size),
-            f'at least {format_size(MIN_FRAME)} and below a full packet, such as "64B"',
-            ("transport", "job", "traffic"),
-        )
+        what = "is below the smallest frame"
+        if switch.trim_size >= MIN_FRAME:
+            what = f"is no less than a full packet, {format_size(min(frames))}"
+        expected = f'at least {format_size(MIN_FRAME)} and below a full packet, such as "64B"'
+        yield Mistake("switch.trim_size", what, format_size(switch.trim_size), expected, SENDERS)
 
 
 def _ranks(scenario: Scenario, known: list[UsedTransport]) -> Iterator[Mistake]:
@@ -129,9 +116,8 @@ def _ranks(scenario: Scenario, known: list[UsedTransport]) -> Iterator[Mistake]:
     if not switch.shortest_first:
         for path, transport in known:
             if transport.wants_shortest_first:
-                what = "relies on switches that serve the shortest message first"
-                concerns = ("switch.shortest_first",)
-                yield Mistake(path, what, transport.kind, "switch.shortest_first = true", concerns)
+                what, key = "relies on switches that serve the shortest message first", "switch.shortest_first"
+                yield Mistake(path, what, transport.kind, f"{key} = true", (key,))
         return
     for path, transport in known:
         if not transport.wants_shortest_first:
@@ -180,8 +166,7 @@ def _pauses(scenario: Scenario, known: list[UsedTransport]) -> Iterator[Mistake]
     frame = max(_full(scenario), default=0)
     if switch.pfc_threshold < frame:
         what = f"is below a full packet of {format_size(frame)}: each one would pause its link"
-        concerns = ("transport", "job", "traffic")
-        yield Mistake("switch.pfc_threshold", what, format_size(switch.pfc_threshold), "several full packets", concerns)
+        yield Mistake("switch.pfc_threshold", what, format_size(switch.pfc_threshold), "several full packets", SENDERS)
     if switch.pfc_hysteresis is not None and switch.pfc_hysteresis > switch.pfc_threshold:
         what = "is above pfc_threshold, from which it is subtracted"
         expected = f"at most {format_size(switch.pfc_threshold)}"

@@ -12,7 +12,6 @@ from torch import nn
 
 from gradwire.scenarios.errors import TraceError
 from gradwire.traces.capture.clocks import Mark, Timeline
-from gradwire.traces.capture.statistics import zero_figures
 from gradwire.traces.trace import CHUNK_ELEMENTS
 
 
@@ -78,7 +77,7 @@ class StepMarks:
         if one is not finite."""
         numbers = sorted(self.figures)
         sizes = [-(-parameter.numel() // CHUNK_ELEMENTS) for _, parameter in parameters]
-        result = [zero_figures(parameter.numel()).numpy() for _, parameter in parameters]
+        result = [np.zeros((3, size), dtype=np.float32) for size in sizes]  # without a gradient
         if not numbers:
             return result
         together = torch.cat([self.figures[number].double() for number in numbers], dim=1)

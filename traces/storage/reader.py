@@ -39,7 +39,9 @@ def read_parts(directory: Path, bundled: Mapping[str, Path]) -> dict[str, Any]:
         TensorInfo(**{**row, "shape": tuple(row["shape"])}) for row in tensors.drop_columns(["tensor"]).to_pylist()
     ]
     captured = _iterations(iterations)
-    sampled = [number for number, row in enumerate(_sampled(iterations)) if row]
+    sampled = list(range(len(captured)))
+    if "sampled" in iterations.column_names:
+        sampled = np.flatnonzero(iterations["sampled"].to_pylist()).tolist()
     shape = (len(sampled), sum(info.chunks for info in infos))
     owner, schema = _owner_of_chunks(directory, manifest, version, bundled)
     halves = _read_magnitudes(owner / "chunks.parquet", schema, rows["chunks"], shape, infos)
@@ -221,10 +223,6 @@ def _numbers(column: pa.ChunkedArray) -> AnyArray:
     """Return a column of numbers without gaps, by DLPack: `to_numpy` imports pandas, slower than reading a trace."""
     chunks = column.chunks
     return np.from_dlpack(pa.concat_arrays(chunks)) if chunks else np.empty(0, column.type.to_pandas_dtype())
-
-
-def _sampled(table: pa.Table) -> list[bool]:
-    return table["sampled"].to_pylist() if "sampled" in table.column_names else [True] * table.num_rows
 
 
 def _lists(column: pa.ChunkedArray) -> list[Ints]:

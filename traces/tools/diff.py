@@ -62,13 +62,7 @@ def diff(a: Trace, b: Trace) -> Json:
             "only_in_a": [name for name in a.phases if name not in b.phases],
             "only_in_b": [name for name in b.phases if name not in a.phases],
         },
-        "timing": {
-            name: {
-                key: {"a": time_a, "b": time_b, "ratio": _ratio(time_a, time_b)}
-                for key, time_a, time_b in _times(a, first, b, second)
-            }
-            for name, (first, second) in phases.items()
-        },
+        "timing": {name: _timing(a, first, b, second) for name, (first, second) in phases.items()},
         "magnitudes": {name: _magnitudes(a, first, b, second, pairs) for name, (first, second) in phases.items()},
     }
 
@@ -127,9 +121,9 @@ def _phases(a: Trace, b: Trace) -> dict[str, tuple[list[int], list[int]]]:
     return common or {"all": (list(range(len(a.iterations))), list(range(len(b.iterations))))}
 
 
-def _times(a: Trace, first: list[int], b: Trace, second: list[int]) -> list[tuple[str, int, int]]:
+def _timing(a: Trace, first: list[int], b: Trace, second: list[int]) -> Json:
     times_a, times_b = phase_times(a, first), phase_times(b, second)
-    return [(key, times_a[key], times_b[key]) for key in TIMES]
+    return {key: {"a": times_a[key], "b": times_b[key], "ratio": _ratio(times_a[key], times_b[key])} for key in TIMES}
 
 
 def _magnitudes(a: Trace, first: list[int], b: Trace, second: list[int], pairs: list[tuple[int, int]]) -> Json:
@@ -155,7 +149,7 @@ def _magnitudes(a: Trace, first: list[int], b: Trace, second: list[int], pairs: 
         if correlation is not None:
             correlations.append(correlation)
             weights.append(a.tensors[in_a].bytes)
-    rows.sort(key=lambda row: _shift(row), reverse=True)
+    rows.sort(key=_shift, reverse=True)
     return {
         "a": overall_a,
         "b": overall_b,

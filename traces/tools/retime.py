@@ -240,19 +240,10 @@ def _ready(iteration_a: Iteration, iteration_b: Iteration, partners: dict[int, t
         elif after == len(order):
             ready[number] = iteration_b.backward_end_ps
         else:
-            ready[number] = _between(
-                moment,
-                int(times_in_a[after - 1]),
-                int(times_in_a[after]),
-                int(ready[order[after - 1]]),
-                int(ready[order[after]]),
-            )
+            low, high = times_in_a[after - 1 : after + 1].tolist()
+            first, last = ready[order[after - 1 : after + 1]].tolist()
+            ready[number] = first + (last - first) * (moment - low) // (high - low)
     return ready
-
-
-def _between(moment: int, low: int, high: int, first: int, last: int) -> int:
-    """Return the integer between `first` and `last` as `moment` is between `low` and `high`, rounded down."""
-    return first + (last - first) * (moment - low) // (high - low)
 
 
 def describe_retiming(manifest: JsonView) -> list[str]:
