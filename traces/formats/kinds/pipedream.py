@@ -15,7 +15,6 @@ that of loading a batch.
 
 from __future__ import annotations
 
-import heapq
 import math
 import re
 from collections import Counter
@@ -130,27 +129,19 @@ def _topological(
     nodes: dict[str, PipeDreamNode], edges: list[tuple[str, str]], where: str, skipped: Counter[str]
 ) -> list[str]:
     """Return the node keys in topological order, smaller numbers first."""
-    successors: dict[str, list[str]] = {key: [] for key in nodes}
-    pending = dict.fromkeys(nodes, 0)
-    for source, target in set(edges):
-        if source not in nodes or target not in nodes:
-            skipped["edges to or from a node that is not there"] += 1
-            continue
-        successors[source].append(target)
-        pending[target] += 1
-    ready = [(_rank(key), key) for key, count in pending.items() if count == 0]
-    heapq.heapify(ready)
-    order = []
-    while ready:
-        _, key = heapq.heappop(ready)
-        order.append(key)
-        for target in successors[key]:
-            pending[target] -= 1
-            if not pending[target]:
-                heapq.heappush(ready, (_rank(target), target))
-    if len(order) < len(nodes):
-        stuck = min(key for key, count in pending.items() if count)
-        raise TraceError(f"dependency cycle at node {stuck}", where, "an acyclic graph")
+    import networkx
+
+    known = {edge for edge in edges if edge[0] in nodes and edge[1] in nodes}
+    skipped["edges to or from a node that is not there"] += len(set(edges) - known)
+    graph = networkx.DiGraph(known)
+    graph.add_nodes_from(nodes)
+    order: list[str] = []
+    try:
+        for key in networkx.lexicographical_topological_sort(graph, key=_rank):
+            order.append(key)  # up to the cycle, if there is one
+    except networkx.NetworkXUnfeasible:
+        stuck = min(set(nodes) - set(order))
+        raise TraceError(f"dependency cycle at node {stuck}", where, "an acyclic graph") from None
     return order
 
 
