@@ -195,11 +195,6 @@ class Scenario(ScenarioTable):
         return self.model_copy(update={"transport": with_kernel_rules(self.transport, turns), **tables})
 
     @property
-    def jobs(self) -> tuple[Job, ...]:
-        """The `[[job]]` tables."""
-        return self.job
-
-    @property
     def senders(self) -> tuple[Job | TrafficTable, ...]:
         """Return the tables of everything that sends: jobs, then traffic."""
         return (*self.job, *self.traffic)
