@@ -45,7 +45,7 @@ HEADER = "| network | hosts | switches | cables | network s | routes s | engine 
 def build_row(case: str) -> str:
     """Build one network in this process; return a line of the table."""
     from gradwire.protocols.transports.tcp.dctcp import Dctcp
-    from gradwire.scenarios.schema.scenario import Switch
+    from gradwire.scenarios.schema.network.network import Switch
     from gradwire.sim.engine.fabric import Fabric
     from gradwire.topology.routing import build_routing
 

@@ -14,8 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gradwire.jit import elf
-
 _loaded: list[Any] = []
 """The loaded machine code; never freed, since it may be called at any time."""
 
@@ -92,10 +90,7 @@ class NativeFunction:
 
 def load(code: bytes, symbol: str, takes: int) -> NativeFunction:
     """Load a function of `takes` integers from an object file."""
-    numbas = refers_to_numba(code)
-    if not numbas and (address := elf.load(code, symbol)) is not None:
-        return NativeFunction(address, symbol, takes)
-    if numbas:
+    if refers_to_numba(code):
         register_numba_helpers()
     import llvmlite.binding as llvm
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradwire.result_store.arrow import to_numpy
 from gradwire.result_store.lazy_table import dictionary_encoded
+from gradwire.result_store.reader import RESULT_EXPECTED
 from gradwire.scenarios.errors import ResultError
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from gradwire.scenarios.arrays import Flags, Ints
 
 Tables = Mapping[str, "pyarrow.Table"]
-RESULT_EXPECTED = "a complete Result directory"
 
 
 def check_consistency(summary: Mapping[str, Any], tables: Tables, folder: Path) -> None:

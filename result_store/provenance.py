@@ -175,11 +175,8 @@ def _check_inputs(recorded: Scenario, scenario: Scenario, digests: dict[str, str
     before, now = dict(_inputs(recorded)), dict(_inputs(scenario))
     same = {key: digest for key, digest in digests.items() if before.get(key) == now.get(key)}
     for key, _, file, exists in changed_inputs(recorded, same):
-        raise ResultError(
-            f"cannot be run again: {key} {'has changed since' if exists else 'is missing'}",
-            where,
-            f"the file {file} with SHA-256 {digests[key][:12]}...",
-        )
+        what = f"cannot be run again: {key} {'has changed since' if exists else 'is missing'}"
+        raise ResultError(what, where, f"the file {file} with SHA-256 {digests[key][:12]}...")
 
 
 def _check_traces(scenario: Scenario, digests: list[str], recorded: str, where: str) -> None:
@@ -190,9 +187,8 @@ def _check_traces(scenario: Scenario, digests: list[str], recorded: str, where: 
     changed = [digest not in before for digest in digests]
     job = scenario.job[changed.index(True) if True in changed else 0]
     listed = ", ".join(digest[:12] + "..." for digest in before)
-    raise ResultError(
-        f"cannot be run again: the trace {job.trace!r} of job {job.name} has changed", where, f"SHA-256 {listed}"
-    )
+    what = f"cannot be run again: the trace {job.trace!r} of job {job.name} has changed"
+    raise ResultError(what, where, f"SHA-256 {listed}")
 
 
 def _inputs(scenario: Scenario) -> Iterator[tuple[str, Path]]:

@@ -152,9 +152,8 @@ def tables_of(text: str, where: str) -> dict[str, Any]:
     for key in TABLE_LIST_KEYS:
         entries = tables.get(key, [])
         if not isinstance(entries, list) or not all(isinstance(each, dict) for each in entries):
-            raise ResultError(
-                f"{key} = {shorten(entries)} is not a list of tables", where, f"{SCENARIO_EXPECTED}, with [[{key}]]"
-            )
+            what = f"{key} = {shorten(entries)} is not a list of tables"
+            raise ResultError(what, where, f"{SCENARIO_EXPECTED}, with [[{key}]]")
     return tables
 
 

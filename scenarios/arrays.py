@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 """Exact values: times, sizes, counts."""
 Floats = NDArray[np.float64]
+Float16s = NDArray[np.float16]
 Flags = NDArray[np.bool_]
 AnyInts = NDArray[np.integer]
 """Integers of any width."""

@@ -12,7 +12,6 @@ from pathlib import Path
 
 PRIVATE = 0o700
 """Mode of folders created in the cache."""
-OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def cache_folder() -> Path:

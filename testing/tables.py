@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from gradwire.scenarios.schema.network.transport import AnyTransport
-from gradwire.scenarios.schema.scenario import Transport
+from gradwire.scenarios.schema.network.transport_base import Transport
 
 
 def transport(kind: str, **settings: Any) -> Transport:

@@ -1,11 +1,12 @@
-"""Parts of a trace: tensors, iterations and communications, and their array types."""
+"""Parts of a trace: tensors, iterations and communications."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    from gradwire.scenarios.arrays import Ints
 
 CHUNK_ELEMENTS = 256  # elements per chunk, summarised by mean |g|, max |g| and root of mean g**2
 ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
@@ -17,9 +18,11 @@ DIMENSIONS = ("tensor", "expert", "data", "expert_data")
 ("expert"), and those with the same part of the model ("data") or of the same experts ("expert_data")."""
 
 
-def group_members(dimension: str, tensor: int, expert: int, copies: int) -> NDArray[np.int64]:
+def group_members(dimension: str, tensor: int, expert: int, copies: int) -> Ints:
     """Return the groups of one of `DIMENSIONS`, int64[groups, members]. There are `tensor` * `copies` workers, numbered
     with tensor parallelism innermost, then expert parallelism."""
+    import numpy as np
+
     expert_groups = copies // expert
     grid = np.arange(tensor * copies).reshape(expert_groups, expert, tensor)
     return {
@@ -30,9 +33,10 @@ def group_members(dimension: str, tensor: int, expert: int, copies: int) -> NDAr
     }[dimension]
 
 
-Times = NDArray[np.int64]
-Float16s = NDArray[np.float16]
-Floats = NDArray[np.float64]
+def _no_times() -> Ints:
+    import numpy as np
+
+    return np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -100,11 +104,11 @@ class Iteration:
     phase: str
     step: int
     loss: float
-    forward_start_ps: Times
-    forward_end_ps: Times
-    ready_ps: Times
+    forward_start_ps: Ints
+    forward_end_ps: Ints
+    ready_ps: Ints
     backward_end_ps: int
     optimizer_ps: int
     end_ps: int
     rank: int = 0
-    asked_ps: Times = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    asked_ps: Ints = field(default_factory=_no_times)

@@ -19,18 +19,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gradwire.scenarios.arrays import AnyArray
+from gradwire.scenarios.arrays import AnyArray, Flags, Floats, Ints
 from gradwire.traces.trace import CHUNK_ELEMENTS, Trace
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.policy import Tagging
 
 SMALLEST_SAMPLE = 32  # packets: a quantile of fewer is unreliable; our choice
-
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
 
 def packet_statistics(
@@ -70,7 +66,7 @@ def packet_statistics(
     return totals / _lengths(packet_starts, end), np.maximum.reduceat(largest[chunk_of].astype(np.float64), first_piece)
 
 
-def _lengths(starts: NDArray[np.int64], end: int) -> NDArray[np.int64]:
+def _lengths(starts: Ints, end: int) -> Ints:
     """Return the distance from each start to the next one, from the last one to `end`."""
     lengths = np.empty_like(starts)
     np.subtract(starts[1:], starts[:-1], out=lengths[:-1])
@@ -78,7 +74,7 @@ def _lengths(starts: NDArray[np.int64], end: int) -> NDArray[np.int64]:
     return lengths
 
 
-def layer_priorities(trace: Trace, classes: Sequence[int]) -> NDArray[np.int64]:
+def layer_priorities(trace: Trace, classes: Sequence[int]) -> Ints:
     """Return a priority per tensor, int64 [T]; the front layers get classes[0]. Layers in forward order form groups of
     about equal bytes. A layer is not split: it joins the group that holds the middle of its bytes, so a layer larger
     than a group leaves some classes unused."""

@@ -56,14 +56,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.scenarios.advice import nearest
+from gradwire.scenarios.arrays import Float16s, Floats, Ints
 from gradwire.scenarios.errors import TraceError
 from gradwire.scenarios.json_data import Json, JsonView
 from gradwire.scenarios.validation.argument_checks import require_path
-from gradwire.traces.parts import CHUNK_ELEMENTS, Communication, Float16s, Floats, Iteration, TensorInfo
+from gradwire.traces.parts import CHUNK_ELEMENTS, Communication, Iteration, TensorInfo
 from gradwire.traces.rank_graphs import RankGraphs
 from gradwire.traces.storage.validation import check_communications, check_parts, magnitude_rows
 
-SCHEMA_VERSION = 3
 EXPECTED_TRACE = "a trace directory, or the name of a bundled trace"
 BUNDLED = Path(__file__).resolve().parent / "bundled"
 
@@ -243,7 +243,7 @@ def _read_only(values: Float16s) -> Float16s:
     return view
 
 
-def scale_exponents(largest: NDArray[np.float64]) -> NDArray[np.int64]:
+def scale_exponents(largest: Floats) -> Ints:
     """Return the power of two per tensor that brings `largest` (its largest |g|) into [2**14, 2**15); 0 for zeros."""
     _, exponent = np.frexp(largest)  # largest = m * 2**exponent with m in [0.5, 1)
     return np.where(largest > 0, 15 - exponent.astype(np.int64), 0)
@@ -272,15 +272,23 @@ def resolve_trace(given: Any, where: str) -> Trace | None:
 
 def load_trace(name: str | Path) -> Trace:
     """Load the bundled trace of that name, else the trace in that directory; TraceError if missing or damaged."""
-    from gradwire.traces.storage.reader import read
-
     path = require_path(name, "load_trace(name)", EXPECTED_TRACE, TraceError)
     if str(name) in bundled_traces():
-        return read(BUNDLED / str(name))
+        return _read(BUNDLED / str(name))
     if os.path.isdir(path):
-        return read(path)
+        return _read(path)
     known = bundled_traces()
     hint = nearest(str(name), known)
     if os.path.exists(path):
         raise TraceError("is a file", str(name), f"a trace directory with a manifest.json{hint}")
     raise TraceError("no such trace", str(name), f"a directory, or a bundled trace: {', '.join(known)}{hint}")
+
+
+def _read(directory: Path) -> Trace:
+    from gradwire.traces.storage.reader import read_parts
+
+    parts = read_parts(directory, {name: BUNDLED / name for name in bundled_traces()})
+    try:
+        return Trace(**parts)
+    except TraceError as error:
+        raise TraceError(error.what, f"{directory}: {error.where}", error.expected) from None

@@ -151,15 +151,17 @@ def refuse_unwritable(path: str | Path, file: bool = False) -> None:
 
 
 @contextmanager
-def new_folder(target: str | Path) -> Iterator[Path]:
+def new_folder(target: str | Path, kind: type[GradwireError] = ResultError) -> Iterator[Path]:
     """Yield a folder to fill, which then appears at `target`: complete, or not at all.
 
     Raises
     ------
     ResultError
-        Something exists there already, or it cannot be written.
+        Something exists there already.
+    `kind`
+        It cannot be written.
     """
-    where = require_path(target, "directory", NEW_FOLDER, ResultError)
+    where = require_path(target, "directory", NEW_FOLDER, kind)
     refuse_existing(where)
     try:
         where.parent.mkdir(parents=True, exist_ok=True)
@@ -174,7 +176,7 @@ def new_folder(target: str | Path) -> Iterator[Path]:
                 shutil.rmtree(folder, ignore_errors=True)
                 raise
     except OSError as error:
-        raise write_error(error, where) from None
+        raise write_error(error, where, kind) from None
 
 
 @contextmanager

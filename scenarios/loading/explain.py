@@ -32,6 +32,29 @@ RENAMED_TABLES: Mapping[str, str] = {
     "faults": "faults are written as [[fault]] tables",
     "reducer": "gradient compression is training.reducer",
 }
+PLAIN_KINDS: Mapping[str, tuple[str, str]] = {
+    "greater_than": ("is out of range", "a number above {gt}"),
+    "greater_than_equal": ("is out of range", "a number at least {ge}"),
+    "less_than": ("is out of range", "a number below {lt}"),
+    "less_than_equal": ("is out of range", "a number at most {le}"),
+    "literal_error": ("is unknown", "{expected}"),
+    "string_pattern_mismatch": ("has invalid characters", "letters, digits and . _ + - only"),
+    "too_short": ("is too short", "at least {min_length}"),
+    "too_long": ("is too long", "at most {max_length}"),
+    "string_too_short": ("is empty", "text"),
+    "finite_number": ("is not a finite number", "a number"),
+}
+"""Problem and expectation of pydantic's error types, with the keys of their context."""
+TYPE_WORDS: Mapping[str, str] = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "string": "text in quotes",
+    "tuple": "a list",
+    "list": "a list",
+    "dict": "a table",
+    "model": "a table",
+}
 
 
 def explain_validation_error(
@@ -127,35 +150,11 @@ def _mistakes(entry: ErrorDetails, tables: Mapping[str, Any], root: type[Scenari
 
 def _plain(kind: str, message: str, context: Mapping[str, Any]) -> tuple[str, str]:
     """Return the problem and the expectation for error types that need only their context."""
-    if kind in ("greater_than", "greater_than_equal", "less_than", "less_than_equal"):
-        name, limit = next(iter(context.items()))
-        words = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
-        return "is out of range", f"a number {words[name]} {limit}"
+    if kind in PLAIN_KINDS:
+        what, expected = PLAIN_KINDS[kind]
+        return what, expected.format(**context)
     if kind.endswith(("_type", "_parsing")) or kind in ("int_from_float", "is_instance_of"):
-        expected_type = kind.split("_")[0]
-        words = {
-            "int": "a whole number",
-            "float": "a number",
-            "bool": "true or false",
-            "string": "text in quotes",
-            "tuple": "a list",
-            "list": "a list",
-            "dict": "a table",
-            "model": "a table",
-        }
-        return "is of the wrong type", words.get(expected_type, message)
-    if kind == "literal_error":
-        return "is unknown", str(context["expected"])
-    if kind == "string_pattern_mismatch":
-        return "has invalid characters", "letters, digits and . _ + - only"
-    if kind == "too_short":
-        return "is too short", f"at least {context['min_length']}"
-    if kind == "too_long":
-        return "is too long", f"at most {context['max_length']}"
-    if kind == "string_too_short":
-        return "is empty", "text"
-    if kind == "finite_number":
-        return "is not a finite number", "a number"
+        return "is of the wrong type", TYPE_WORDS.get(kind.split("_")[0], message)
     return message[:1].lower() + message[1:], ""
 
 

@@ -40,7 +40,7 @@ from gradwire.scenarios.loading.overrides import (
 from gradwire.scenarios.loading.toml import inline_toml, read_toml
 from gradwire.scenarios.loading.trust import refuse_outside
 from gradwire.scenarios.schema.base import Mistakes
-from gradwire.scenarios.schema.policy import Policy, overlay
+from gradwire.scenarios.schema.policy import Policy, overlay, unknown_policy_error
 from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.scenarios.units import format_size
 from gradwire.scenarios.validation.argument_checks import require_instance, require_path, require_strings
@@ -153,22 +153,6 @@ def build_scenario(tables: dict[str, Any], where: str = "scenario") -> Scenario:
     raise ScenarioError(f"invalid scenario, {count}:", where, mistakes=mistakes)
 
 
-def pick_variant(scenario: Scenario, name: str | None) -> Scenario:
-    """Return the scenario under the policy `name`, or as written for None. Raises `ScenarioError`."""
-    if name is None:
-        return scenario
-    for policy in scenario.policy:
-        if policy.name == name:
-            return scenario.variant(policy)
-    raise unknown_policy_error(name, [policy.name for policy in scenario.policy], scenario.called)
-
-
-def unknown_policy_error(name: str, known: Sequence[str], where: str) -> ScenarioError:
-    """Return the error for an unknown policy `name`."""
-    listed = ", ".join(known) or "none: the scenario has no policies"
-    return ScenarioError(f'no policy "{name}"', where, listed)
-
-
 def _policy(tables: dict[str, Any], name: str, where: str) -> Policy:
     """Return the policy `name` from a scenario's tables. Raises `ScenarioError`."""
     primary_entries = tables.get("policy", [])
@@ -257,15 +241,10 @@ def _behind(error: ValidationError, tables: dict[str, Any]) -> list[Mistake]:
                 mistake
                 for mistake in explain_validation_error(error, repaired, Scenario)
                 if not any(_echoes(mistake, gone) for gone in dropped)
-                and not any(_is_inside(mistake, table) for table in unreliable)
+                and not any(path_steps(mistake.path)[: len(table)] == table for table in unreliable)
             ]
         else:
             return hidden
-
-
-def _is_inside(mistake: Mistake, table: Location) -> bool:
-    """Return True if the mistake concerns a table or something in it."""
-    return path_steps(mistake.path)[: len(table)] == table
 
 
 def _drop(tables: Any, location: Location) -> None:

@@ -16,10 +16,9 @@ import functools
 import importlib
 import importlib.util
 import inspect
-import pkgutil
 import re
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -88,16 +87,13 @@ def component(place: str, kind: str) -> type[Any] | None:
 def _modules(place: str) -> Mapping[str, Path]:
     """Return the files of all modules below a package of `COMPONENT_PACKAGES` by name; none is imported or read."""
     package = importlib.import_module(COMPONENT_PACKAGES[place])
-    return MappingProxyType(dict(_below(package.__path__, f"{package.__name__}.")))
-
-
-def _below(folders: Iterable[str], prefix: str) -> Iterator[tuple[str, Path]]:
-    for module in pkgutil.iter_modules(folders, prefix):
-        path = Path(getattr(module.module_finder, "path", "")) / module.name.removeprefix(prefix)
-        if module.ispkg:
-            yield from _below([str(path)], f"{module.name}.")
-        else:
-            yield module.name, path.with_suffix(".py")
+    files = {
+        ".".join([package.__name__, *path.relative_to(folder).with_suffix("").parts]): path
+        for folder in map(Path, package.__path__)
+        for path in sorted(folder.rglob("*.py"))
+        if path.name != "__init__.py"
+    }
+    return MappingProxyType(files)
 
 
 def is_known_kind(place: str, name: str) -> bool:

@@ -1,10 +1,8 @@
-"""TOML reader with limits, and TOML writer, for scenarios.
+"""TOML reader with limits, and TOML writer without nulls, for scenarios.
 
 `tomllib` takes quadratic time in the parts of a dotted key, and validation takes time for every table: `read_toml`
-rejects excessive input before parsing. Python has no TOML writer; this one covers the values of scenarios.
-
-Tables become [sections], lists of tables [[sections]], everything else one line each. TOML has no null: None is left
-out, which in a scenario means the default.
+rejects excessive input before parsing. TOML has no null: `write_toml` leaves None out, which in a scenario means the
+default. `tomli_w` writes no single values; `inline_toml` does, for overrides.
 """
 
 from __future__ import annotations
@@ -12,8 +10,10 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
+
+import tomli_w
 
 TABLE_LIST_KEYS = ("job", "traffic", "fault", "policy", "link_override")
 """Keys of a scenario that are lists of tables ([[key]])."""
@@ -63,27 +63,13 @@ def read_toml(text: str) -> dict[str, Any]:
 def write_toml(tables: Mapping[str, Any]) -> str:
     """Return the text that `tomllib.loads` turns into `tables` again, without None values. Values are texts, integers,
     floats, booleans, lists and tables of these. TypeError for anything else."""
-    return "\n".join(_section((), tables)).lstrip("\n") + "\n"
+    return tomli_w.dumps(_without_none(tables))
 
 
-def _section(path: tuple[str, ...], table: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of one table: plain values first, since lines after a header belong to that header."""
-    inner = {key: value for key, value in table.items() if value is not None}
-    for key, value in inner.items():
-        if not isinstance(value, Mapping) and not _are_tables(value):
-            yield f"{_key(key)} = {inline_toml(value)}"
-    for key, value in inner.items():
-        deeper = (*path, _key(key))
-        if isinstance(value, Mapping):
-            yield from ("", f"[{'.'.join(deeper)}]", *_section(deeper, value))
-        elif _are_tables(value):
-            for each in value:
-                yield from ("", f"[[{'.'.join(deeper)}]]", *_section(deeper, each))
-
-
-def _are_tables(value: Any) -> bool:
-    is_list = isinstance(value, (list, tuple)) and len(value) > 0
-    return is_list and all(isinstance(each, Mapping) for each in value)
+def _without_none(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_none(each) for key, each in value.items() if each is not None}
+    return [_without_none(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 def _key(key: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -24,6 +24,19 @@ class ScenarioTable(BaseModel):
 
     union_tag: ClassVar[str] = ""
     """Pydantic's tag of this table in a union whose members have no literal `kind`."""
+
+
+class FileNamingTable(ScenarioTable):
+    """Table that may name a file, by its key `file`."""
+
+    @property
+    def path(self) -> str | None:
+        """File that is read for the table; None if there is none."""
+        return getattr(self, "file", None)
+
+    def at(self, file: str) -> Self:
+        """Return the same table with another file."""
+        return self.model_copy(update={"file": file}) if self.path else self
 
 
 class Mistakes(ValueError):

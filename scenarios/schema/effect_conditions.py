@@ -65,18 +65,22 @@ class TableContext:
         for sender, transport in self.carried():
             if ":" in transport.kind:
                 return None
-            tagging = getattr(sender, "tagging", None)
-            priorities = (getattr(sender, "priority", 0),)
-            if tagging is not None and tagging.layer_priority:
-                priorities = tagging.priorities
             queues.add(transport.control_priority)
-            for priority in priorities:
-                queues.update(transport.classes_from(priority))
+            queues |= data_classes(sender, transport)
         return queues
 
     def is_trained(self) -> bool:
         """Return True if the scenario is for a training run, in which some keys have another meaning."""
         return self.scenario.training is not None
+
+
+def data_classes(sender: Any, transport: Any) -> set[int]:
+    """Return the queues that data of a job or traffic is sent to, however many the switches have."""
+    tagging = getattr(sender, "tagging", None)
+    priorities = (getattr(sender, "priority", 0),)
+    if tagging is not None and tagging.layer_priority:
+        priorities = tagging.priorities
+    return {number for priority in priorities for number in transport.classes_from(priority)}
 
 
 def is_marked(at: TableContext) -> bool:

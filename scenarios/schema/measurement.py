@@ -43,9 +43,8 @@ class Measure(ScenarioTable):
     @model_validator(mode="after")
     def _ordered(self) -> Measure:
         if self.until is not None and self.until <= self.after:
-            raise single_mistake(
-                "until", "is not after the start of the window", format_time(self.until), "after < until"
-            )
+            what = "is not after the start of the window"
+            raise single_mistake("until", what, format_time(self.until), "after < until")
         return self
 
 

@@ -6,10 +6,12 @@ gradients makes it important or droppable. These tables declare the tagging; `gr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
+from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.schema.base import Flag, Natural, ScenarioTable, single_mistake
 from gradwire.scenarios.schema.effect_conditions import Precondition, TableContext, is_marked
 from gradwire.scenarios.units import Fraction
@@ -91,6 +93,11 @@ class Policy(ScenarioTable):
     set: dict[str, Any] = Field(default_factory=dict)
     """Changed values, in the shape of the file. A table is merged into the scenario's; any other value, or a table of
     another `kind`, replaces it. A table under `job` applies to every job."""
+
+
+def unknown_policy_error(name: str, known: Sequence[str], where: str) -> ScenarioError:
+    """Return the error for an unknown policy `name`."""
+    return ScenarioError(f'no policy "{name}"', where, ", ".join(known) or "none: the scenario has no policies")
 
 
 def overlay(base: Any, changes: Any) -> Any:

@@ -38,13 +38,14 @@ from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.loading.registry import components, is_known_kind
+from gradwire.scenarios.loading.toml import write_toml
 from gradwire.scenarios.schema.base import Flag, Mistakes, ScenarioTable, single_mistake
 from gradwire.scenarios.schema.effect_conditions import PACKETS, SEVERAL_PATHS, Precondition, TableContext
 from gradwire.scenarios.schema.emulation import Emulation
 from gradwire.scenarios.schema.exec import Exec
 from gradwire.scenarios.schema.fidelity import Fidelity
 from gradwire.scenarios.schema.field_docs import describe
-from gradwire.scenarios.schema.job.job import HostPlacement, Job
+from gradwire.scenarios.schema.job.job import Job
 from gradwire.scenarios.schema.job.loss_bound import largest_bound_of_sender
 from gradwire.scenarios.schema.job.training import Training
 from gradwire.scenarios.schema.kinds import ComponentByKind, examples
@@ -54,31 +55,12 @@ from gradwire.scenarios.schema.network.network import HostTable, Link, LinkOverr
 from gradwire.scenarios.schema.network.tcp_rules import with_kernel_rules
 from gradwire.scenarios.schema.network.topology import TopologyTable
 from gradwire.scenarios.schema.network.traffic import TrafficTable
-from gradwire.scenarios.schema.network.transport import AnyTransport, UserTransport, default_transport
-from gradwire.scenarios.schema.network.transport_base import Transport
-from gradwire.scenarios.schema.policy import Policy, Tagging, overlay
+from gradwire.scenarios.schema.network.transport import AnyTransport, default_transport
+from gradwire.scenarios.schema.policy import Policy, overlay, unknown_policy_error
 from gradwire.scenarios.schema.simulation import Simulation
 from gradwire.scenarios.units import PositiveTime, UnitError, format_time
 from gradwire.scenarios.validation import scenario as checks
 from gradwire.scenarios.validation.argument_checks import require_instance
-
-__all__ = [
-    "Fidelity",
-    "HostPlacement",
-    "HostTable",
-    "Job",
-    "Link",
-    "LinkOverride",
-    "Measure",
-    "Output",
-    "Policy",
-    "Scenario",
-    "Switch",
-    "Tagging",
-    "Transport",
-    "UserTransport",
-    "json_schema",
-]  # fmt: skip
 
 AnyTopology = Annotated[TopologyTable, ComponentByKind("topology")]
 AnyTraffic = Annotated[TrafficTable, ComponentByKind("traffic")]
@@ -87,9 +69,8 @@ AnyFault = Annotated[Fault, ComponentByKind("fault")]
 
 def _balancer(value: Any) -> str:
     if not isinstance(value, str) or not is_known_kind("load_balancing", value):
-        raise UnitError(
-            "is not a load balancer", ", ".join(components("load_balancing")) + ' or "my_module:MyBalancer"'
-        )
+        what = "is not a load balancer"
+        raise UnitError(what, ", ".join(components("load_balancing")) + ' or "my_module:MyBalancer"')
     return value
 
 
@@ -132,9 +113,8 @@ class Output(ScenarioTable):
     @model_validator(mode="after")
     def _samples(self) -> Output:
         if self.queue_samples is not None and self.queue_samples < SHORTEST_PERIOD:
-            raise single_mistake(
-                "queue_samples", "is shorter than any packet", format_time(self.queue_samples), "at least 1ns"
-            )
+            what = "is shorter than any packet"
+            raise single_mistake("queue_samples", what, format_time(self.queue_samples), "at least 1ns")
         if self.sample_ports is not None and self.queue_samples is None:
             raise single_mistake("sample_ports", "has no effect", list(self.sample_ports), "queue_samples as well")
         return self
@@ -213,11 +193,6 @@ class Scenario(ScenarioTable):
             for name in ("job", "traffic")
         }
         return self.model_copy(update={"transport": with_kernel_rules(self.transport, turns), **tables})
-
-    @property
-    def jobs(self) -> tuple[Job, ...]:
-        """The `[[job]]` tables."""
-        return self.job
 
     @property
     def senders(self) -> tuple[Job | TrafficTable, ...]:
@@ -329,10 +304,11 @@ class Scenario(ScenarioTable):
         """Return this scenario under one of its policies, by object or name. Raises `ScenarioError` for an unknown
         name; otherwise it cannot fail, as loading has checked every policy."""
         if not isinstance(policy, Policy):
-            from gradwire.scenarios.loading.load import pick_variant
-
             name = require_instance(policy, str, "variant(policy)", "a policy, or the name of one", ScenarioError)
-            return pick_variant(self, name)
+            by_name = {each.name: each for each in self.policy}
+            if name not in by_name:
+                raise unknown_policy_error(name, list(by_name), self.called)
+            policy = by_name[name]
         variant = Scenario.model_validate(self.variant_tables(policy))
         if self._folder is not None:
             variant = variant.at(self._folder)
@@ -353,8 +329,6 @@ class Scenario(ScenarioTable):
     def _repr_html_(self) -> str:
         """Return the HTML that notebooks show: a summary and the TOML text."""
         from html import escape
-
-        from gradwire.scenarios.loading.toml import write_toml
 
         text = f"<details><summary>TOML</summary><pre>{escape(write_toml(self.as_written()))}</pre></details>"
         return f"<p><b>Scenario</b>: {escape(self._what())}</p>{text}"

@@ -16,15 +16,14 @@ from pydantic import ValidationError
 from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.loading.explain import explain_validation_error
 from gradwire.scenarios.schema.job.job import HostPlacement, Job
-from gradwire.scenarios.schema.job.loss_bound import largest_bound
+from gradwire.scenarios.schema.job.loss_bound import largest_bound_of_sender
 from gradwire.scenarios.schema.job.training import PACKET_NETWORKS
 from gradwire.scenarios.schema.network.network import QueueCapacity, Switch
 from gradwire.scenarios.schema.network.per_queue import count_text, fits
 from gradwire.scenarios.schema.network.topology import MAX_CABLES, MAX_HOSTS, MAX_SWITCHES
 from gradwire.scenarios.units import Bps, Ps, format_size, format_time
-from gradwire.scenarios.validation import HOST_KEYS
+from gradwire.scenarios.validation.common import HOST_KEYS, beyond_queues, needless_bound, unknown_host
 from gradwire.scenarios.validation.effect import keys_without_effect
-from gradwire.scenarios.validation.exec import check_exec
 from gradwire.scenarios.validation.switch import check_switch, switch_remarks
 from gradwire.scenarios.validation.traffic import check_traffic
 from gradwire.scenarios.wire import MIN_FRAME, frame_bytes, serialisation_ps
@@ -39,7 +38,7 @@ def find_mistakes(scenario: Scenario) -> list[Mistake]:
     found: list[Mistake] = []
     for check in (
         _names, _topology, _hosts, _exchanges, _output, _overrides, _switch, _latency, _transport, _classes, _bounds,
-        _simulation, check_switch, check_traffic, check_exec,
+        _simulation, check_switch, check_traffic, _exec,
     ):  # fmt: skip
         found.extend(check(scenario))
     return found
@@ -79,7 +78,7 @@ def _probably_not_meant(scenario: Scenario) -> list[str]:
                 f'job[{index}].bound_per is "step" but stop_policy is "{policy}": each message spends its own share '
                 "and leaves little to the others"
             )
-        bound = max(largest_bound(job.push_bound), largest_bound(job.pull_bound))
+        bound = largest_bound_of_sender(job)
         if job.bound_per == "step" and "bound_most" in job.model_fields_set and job.bound_most <= bound:
             found.append(
                 f"job[{index}].bound_most is {job.bound_most:g} but the bound is {bound:g}: it acts as the bound, and "
@@ -158,9 +157,7 @@ def _hosts(scenario: Scenario) -> Iterator[Mistake]:
             for role in ("workers", "servers"):
                 for position, host in enumerate(getattr(job.placement, role)):
                     used.add(host)
-                    if not scenario.is_host(host):
-                        path = f"job[{index}].placement.{role}[{position}]"
-                        yield Mistake(path, "is not a host of the topology", host, scenario.host_names, HOST_KEYS)
+                    yield from unknown_host(scenario, f"job[{index}].placement.{role}[{position}]", host)
         else:
             yield from _fits(index, job, total, gpus)
             unnamed += job.exchange.hosts_needed(job, gpus)
@@ -180,13 +177,8 @@ def _fits(index: int, job: Job, total: int, gpus: int) -> Iterator[Mistake]:
         what = f"{roles} need {needed} {unit}, but the topology has {total}"
         if gpus > 1 and needed > job.workers:
             what += ": each server takes a whole machine"
-        yield Mistake(
-            f"job[{index}].workers",
-            what,
-            job.workers,
-            f"at most {total} {unit} in use",
-            (*HOST_KEYS, f"job[{index}].servers", f"job[{index}].exchange"),
-        )
+        concerns = (*HOST_KEYS, f"job[{index}].servers", f"job[{index}].exchange")
+        yield Mistake(f"job[{index}].workers", what, job.workers, f"at most {total} {unit} in use", concerns)
 
 
 def _simulation(scenario: Scenario) -> Iterator[Mistake]:
@@ -215,13 +207,8 @@ def _overrides(scenario: Scenario) -> Iterator[Mistake]:
         seen.add(ends)
         for end in override.between:
             if total is not None and re.fullmatch(r"h\d+", end) and int(end[1:]) >= total:
-                yield Mistake(
-                    path,
-                    f"{end} is not a host of the topology",
-                    list(override.between),
-                    f"h0 to h{total - 1}",
-                    ("topology",),
-                )
+                what = f"{end} is not a host of the topology"
+                yield Mistake(path, what, list(override.between), f"h0 to h{total - 1}", ("topology",))
 
 
 def _switch(scenario: Scenario) -> Iterator[Mistake]:
@@ -244,13 +231,8 @@ def _switch(scenario: Scenario) -> Iterator[Mistake]:
     if switch.ecn_threshold is not None and lists_fit:
         yield from _unreachable(switch)
     elif switch.ecn_threshold is None and switch.selective_drop:
-        yield Mistake(
-            "switch.selective_drop",
-            "needs a threshold above which to drop",
-            True,
-            "switch.ecn_threshold beside it",
-            ("switch.ecn_threshold",),
-        )
+        what = "needs a threshold above which to drop"
+        yield Mistake("switch.selective_drop", what, True, "switch.ecn_threshold beside it", ("switch.ecn_threshold",))
 
 
 def _too_small(switch: Switch, room: QueueCapacity, frame: int) -> Mistake:
@@ -308,25 +290,15 @@ def _latency(scenario: Scenario) -> Iterator[Mistake]:
         latencies.append(Ps(latency))
     lookahead = min(latencies) + serialisation_ps(MIN_FRAME, max(rates))
     if scenario.topology.host_count is not None and scenario.host.software_latency < lookahead:
-        yield Mistake(
-            "host.software_latency",
-            "is below the time of the smallest packet on the fastest link",
-            format_time(scenario.host.software_latency),
-            f"at least {format_time(lookahead)}",
-            ("link.rate", "link.latency", "link_override", "topology", "host"),
-        )
+        what = "is below the time of the smallest packet on the fastest link"
+        expected = f"at least {format_time(lookahead)}"
+        concerns = ("link.rate", "link.latency", "link_override", "topology", "host")
+        yield Mistake("host.software_latency", what, format_time(scenario.host.software_latency), expected, concerns)
 
 
 def _transport(scenario: Scenario) -> Iterator[Mistake]:
-    control, queues = scenario.transport.control_priority, scenario.switch.queues
-    if control >= queues:
-        yield Mistake(
-            "transport.control_priority",
-            f"is beyond the {queues} queues of a switch",
-            control,
-            f"0 to {queues - 1}",
-            ("switch.queues",),
-        )
+    path = "transport.control_priority"
+    yield from beyond_queues(path, scenario.transport.control_priority, scenario.switch.queues)
 
 
 def _classes(scenario: Scenario) -> Iterator[Mistake]:
@@ -337,35 +309,33 @@ def _classes(scenario: Scenario) -> Iterator[Mistake]:
         if matters and max(tagging.priorities) >= queues:
             usable = list(range(1, queues)) or [0]
             expected = f"classes below switch.queues, such as {usable}"
-            yield Mistake(
-                f"job[{index}].tagging.priorities",
-                f"goes beyond the {queues} queues of a switch",
-                list(tagging.priorities),
-                expected,
-                ("switch.queues",),
-            )
+            what = f"goes beyond the {queues} queues of a switch"
+            concerns = ("switch.queues",)
+            yield Mistake(f"job[{index}].tagging.priorities", what, list(tagging.priorities), expected, concerns)
 
 
 def _bounds(scenario: Scenario) -> Iterator[Mistake]:
     for index, job in enumerate(scenario.job):
         transport = job.transport or scenario.transport
         for field in ("push_bound", "pull_bound"):
-            bound = getattr(job, field)
-            if largest_bound(bound) > 0 and not transport.may_lose:
-                what = f"allows loss, but transport {transport.kind} delivers every byte"
-                value = bound if isinstance(bound, float) else bound.model_dump(exclude_unset=True)
-                yield Mistake(
-                    f"job[{index}].{field}",
-                    what,
-                    value,
-                    '0, or transport = "dlcp"',
-                    ("transport.kind", f"job[{index}].transport"),
-                )
+            yield from needless_bound(f"job[{index}]", field, getattr(job, field), transport)
         if job.bound_per == "step" and transport.may_lose and not transport.shares_bound:
-            yield Mistake(
-                f"job[{index}].bound_per",
-                f"shares a bound among messages, but {transport.kind} applies it per message",
-                "step",
-                '"message", or transport = "dlcp"',
-                ("transport.kind", f"job[{index}].transport"),
-            )
+            what = f"shares a bound among messages, but {transport.kind} applies it per message"
+            concerns = ("transport.kind", f"job[{index}].transport")
+            yield Mistake(f"job[{index}].bound_per", what, "step", '"message", or transport = "dlcp"', concerns)
+
+
+def _exec(scenario: Scenario) -> Iterator[Mistake]:
+    table = scenario.exec
+    if table is None:
+        return
+    if scenario.host_count is not None:  # else a graph file, whose names are checked when it is read
+        named = [(f"exec.hosts[{place}]", name) for place, name in enumerate(table.hosts or ())]
+        named += [(f"exec.host[{place}].name", each.name) for place, each in enumerate(table.host)]
+        for place, mark in enumerate(table.mark):
+            ends = (("host", mark.host), ("to", mark.to))
+            named += [(f"exec.mark[{place}].{key}", name) for key, name in ends if name is not None]
+        for path, name in named:
+            yield from unknown_host(scenario, path, name)
+    for place, mark in enumerate(table.mark):
+        yield from beyond_queues(f"exec.mark[{place}].priority", mark.priority, scenario.switch.queues)

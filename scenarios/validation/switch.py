@@ -11,16 +11,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.loading.registry import component, components
+from gradwire.scenarios.schema.effect_conditions import data_classes
 from gradwire.scenarios.schema.job.job import Job
+from gradwire.scenarios.schema.network.traffic import TrafficTable
 from gradwire.scenarios.schema.network.transport import UserTransport
 from gradwire.scenarios.schema.network.transport_base import Transport
 from gradwire.scenarios.units import format_size
+from gradwire.scenarios.validation.common import beyond_queues
 from gradwire.scenarios.wire import MIN_FRAME, frame_bytes
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
 
 NDP_PACKETS = 8  # full packets in NDP's queues
+SENDERS = ("transport", "job", "traffic")
+"""Keys that determine the sizes of packets: `concerns` of a mistake about them."""
 
 
 class UsedTransport(NamedTuple):
@@ -60,16 +65,12 @@ def _full(scenario: Scenario) -> list[int]:
 
 
 def _classes(scenario: Scenario) -> Iterator[Mistake]:
-    switch = scenario.switch
-    queues, expected = switch.queues, f"0 to {switch.queues - 1}"
-    beyond = f"is beyond the {queues} queues of a switch"
-    if switch.trim_priority >= queues:
-        yield Mistake("switch.trim_priority", beyond, switch.trim_priority, expected, ("switch.queues",))
-    for index, number in enumerate(switch.pfc_classes or ()):
+    switch, classes = scenario.switch, scenario.switch.pfc_classes or ()
+    yield from beyond_queues("switch.trim_priority", switch.trim_priority, switch.queues)
+    for index, number in enumerate(classes):
         path = f"switch.pfc_classes[{index}]"
-        if not 0 <= number < queues:
-            yield Mistake(path, beyond, number, expected, ("switch.queues",))
-        elif number in switch.pfc_classes[:index]:  # type: ignore[index]  # not None here
+        yield from beyond_queues(path, number, switch.queues)
+        if 0 <= number < switch.queues and number in classes[:index]:
             yield Mistake(path, "is named twice", number, "each class once")
 
 
@@ -90,43 +91,24 @@ def _trimming(scenario: Scenario, known: list[UsedTransport]) -> Iterator[Mistak
     value = format_size(threshold)
     for path, transport in known:
         if not transport.handles_trimming:
-            yield Mistake(
-                "switch.trim_threshold",
-                f"leaves headers without payload, which {transport.kind} cannot read",
-                value,
-                'no trim_threshold, or transport = "ndp" or "nscc"',
-                (path, "transport"),
-            )
+            what = f"leaves headers without payload, which {transport.kind} cannot read"
+            expected = 'no trim_threshold, or transport = "ndp" or "nscc"'
+            yield Mistake("switch.trim_threshold", what, value, expected, (path, "transport"))
     room = max(switch.rooms(), default=None)
     if room is not None and threshold >= room.size:
-        yield Mistake(
-            "switch.trim_threshold",
-            f"is not below {room.words}: no space would be left for a header",
-            value,
-            f"less than {format_size(room.size)}",
-            (f"switch.{room.key}",),
-        )
+        what = f"is not below {room.words}: no space would be left for a header"
+        concerns = (f"switch.{room.key}",)
+        yield Mistake("switch.trim_threshold", what, value, f"less than {format_size(room.size)}", concerns)
     if frames and threshold < max(frames):
-        yield Mistake(
-            "switch.trim_threshold",
-            f"trims every queued packet: a full one has {format_size(max(frames))}",
-            value,
-            f'several full packets, such as "{format_size(NDP_PACKETS * max(frames))}"',
-            ("transport", "job", "traffic"),
-        )
+        what = f"trims every queued packet: a full one has {format_size(max(frames))}"
+        expected = f'several full packets, such as "{format_size(NDP_PACKETS * max(frames))}"'
+        yield Mistake("switch.trim_threshold", what, value, expected, SENDERS)
     if switch.trim_size < MIN_FRAME or (frames and switch.trim_size >= min(frames)):
-        what = (
-            "is below the smallest frame"
-            if switch.trim_size < MIN_FRAME
-            else f"is no less than a full packet, {format_size(min(frames))}"
-        )
-        yield Mistake(
-            "switch.trim_size",
-            what,
-            format_size(switch.trim_size),
-            f'at least {format_size(MIN_FRAME)} and below a full packet, such as "64B"',
-            ("transport", "job", "traffic"),
-        )
+        what = "is below the smallest frame"
+        if switch.trim_size >= MIN_FRAME:
+            what = f"is no less than a full packet, {format_size(min(frames))}"
+        expected = f'at least {format_size(MIN_FRAME)} and below a full packet, such as "64B"'
+        yield Mistake("switch.trim_size", what, format_size(switch.trim_size), expected, SENDERS)
 
 
 def _ranks(scenario: Scenario, known: list[UsedTransport]) -> Iterator[Mistake]:
@@ -134,19 +116,14 @@ def _ranks(scenario: Scenario, known: list[UsedTransport]) -> Iterator[Mistake]:
     if not switch.shortest_first:
         for path, transport in known:
             if transport.wants_shortest_first:
-                what = "relies on switches that serve the shortest message first"
-                concerns = ("switch.shortest_first",)
-                yield Mistake(path, what, transport.kind, "switch.shortest_first = true", concerns)
+                what, key = "relies on switches that serve the shortest message first", "switch.shortest_first"
+                yield Mistake(path, what, transport.kind, f"{key} = true", (key,))
         return
     for path, transport in known:
         if not transport.wants_shortest_first:
-            yield Mistake(
-                "switch.shortest_first",
-                f"ranks packets by remaining bytes, which {transport.kind} does not send",
-                True,
-                'shortest_first = false, or transport = "pfabric"',
-                (path, "transport"),
-            )
+            what = f"ranks packets by remaining bytes, which {transport.kind} does not send"
+            expected = 'shortest_first = false, or transport = "pfabric"'
+            yield Mistake("switch.shortest_first", what, True, expected, (path, "transport"))
     for field, why in (
         ("pfc", "drops the longest message when the buffer is full, which pfc prevents"),
         ("trim_threshold", "drops the longest message where trim_threshold would trim the latest"),
@@ -165,50 +142,36 @@ def _pauses(scenario: Scenario, known: list[UsedTransport]) -> Iterator[Mistake]
         return
     for path, transport in known:
         if transport.needs_drops:
-            yield Mistake(
-                "switch.pfc",
-                f"prevents drops, by which {transport.kind} detects congestion",
-                True,
-                "pfc = false, or another transport",
-                (path, "transport"),
-            )
+            what = f"prevents drops, by which {transport.kind} detects congestion"
+            yield Mistake("switch.pfc", what, True, "pfc = false, or another transport", (path, "transport"))
     if switch.trim_threshold is not None:
-        yield Mistake(
-            "switch.pfc",
-            "reserves headroom for packets that trim_threshold trims before they need it",
-            True,
-            "one of pfc and trim_threshold",
-            ("switch.trim_threshold",),
-        )
+        what = "reserves headroom for packets that trim_threshold trims before they need it"
+        yield Mistake("switch.pfc", what, True, "one of pfc and trim_threshold", ("switch.trim_threshold",))
     if switch.selective_drop:
         paused = set(range(switch.queues) if switch.pfc_classes is None else switch.pfc_classes)
         lost = sorted(paused & _droppable_classes(scenario))
         if lost:
             names = "class " + str(lost[0]) if len(lost) == 1 else "classes " + ", ".join(map(str, lost))
-            yield Mistake(
-                "switch.selective_drop",
-                f"drops packets of {names}, whose drops pfc prevents",
-                True,
-                "switch.pfc_classes without them, or one of the two",
-                ("switch.pfc", "switch.pfc_classes", "switch.queues", "transport", "job", "traffic"),
+            what = f"drops packets of {names}, whose drops pfc prevents"
+            expected = "switch.pfc_classes without them, or one of the two"
+            concerns: tuple[str, ...] = (
+                "switch.pfc",
+                "switch.pfc_classes",
+                "switch.queues",
+                "transport",
+                "job",
+                "traffic",
             )
+            yield Mistake("switch.selective_drop", what, True, expected, concerns)
     frame = max(_full(scenario), default=0)
     if switch.pfc_threshold < frame:
-        yield Mistake(
-            "switch.pfc_threshold",
-            f"is below a full packet of {format_size(frame)}: each one would pause its link",
-            format_size(switch.pfc_threshold),
-            "several full packets",
-            ("transport", "job", "traffic"),
-        )
+        what = f"is below a full packet of {format_size(frame)}: each one would pause its link"
+        yield Mistake("switch.pfc_threshold", what, format_size(switch.pfc_threshold), "several full packets", SENDERS)
     if switch.pfc_hysteresis is not None and switch.pfc_hysteresis > switch.pfc_threshold:
-        yield Mistake(
-            "switch.pfc_hysteresis",
-            "is above pfc_threshold, from which it is subtracted",
-            format_size(switch.pfc_hysteresis),
-            f"at most {format_size(switch.pfc_threshold)}",
-            ("switch.pfc_threshold",),
-        )
+        what = "is above pfc_threshold, from which it is subtracted"
+        expected = f"at most {format_size(switch.pfc_threshold)}"
+        value = format_size(switch.pfc_hysteresis)
+        yield Mistake("switch.pfc_hysteresis", what, value, expected, ("switch.pfc_threshold",))
 
 
 def _droppable_classes(scenario: Scenario) -> set[int]:
@@ -216,39 +179,25 @@ def _droppable_classes(scenario: Scenario) -> set[int]:
     found: set[int] = set()
     for table in scenario.senders:
         transport = table.transport or scenario.transport
-        priorities: tuple[int, ...]
-        if isinstance(table, Job):
-            chosen = table.tagging.magnitude
-            priorities = table.tagging.priorities if table.tagging.layer_priority else (0,)
-        else:
-            chosen = table.droppable
-            priorities = (table.priority,)
-        for priority in priorities if chosen or not transport.ecn_capable else ():
-            found.update(transport.classes_from(priority))
+        chosen = table.tagging.magnitude if isinstance(table, Job) else table.droppable
+        if chosen or not transport.ecn_capable:
+            found |= _data_classes(scenario, table)
         if not transport.control_ecn_capable:
-            found.add(transport.control_priority)
-    return {min(c, scenario.switch.queues - 1) for c in found}
+            found.add(min(transport.control_priority, scenario.switch.queues - 1))
+    return found
 
 
-def _data_classes(scenario: Scenario) -> set[int]:
-    """Return the queues that may hold data."""
-    found: set[int] = set()
-    for table in scenario.senders:
-        transport = table.transport or scenario.transport
-        priorities: tuple[int, ...] = (0,)
-        if not isinstance(table, Job):
-            priorities = (table.priority,)
-        elif table.tagging.layer_priority:
-            priorities = table.tagging.priorities
-        for priority in priorities:
-            found.update(transport.classes_from(priority))
-    return {min(c, scenario.switch.queues - 1) for c in found}
+def _data_classes(scenario: Scenario, table: Job | TrafficTable) -> set[int]:
+    """Return the queues that may hold data of a job or traffic."""
+    return {
+        min(number, scenario.switch.queues - 1) for number in data_classes(table, table.transport or scenario.transport)
+    }
 
 
 def _crowded(scenario: Scenario) -> Iterator[str]:
     """Yield a remark if queues below their thresholds can fill the whole buffer, so that low classes crowd high ones
     out."""
-    switch, used = scenario.switch, sorted(_data_classes(scenario))
+    switch, used = scenario.switch, sorted({c for each in scenario.senders for c in _data_classes(scenario, each)})
     thresholds = switch.thresholds()
     if thresholds is None or len(thresholds) != switch.queues or not switch.selective_drop or switch.pfc:
         return
@@ -274,24 +223,15 @@ def _paths(scenario: Scenario, known: list[UsedTransport]) -> Iterator[Mistake]:
     for path, transport in known:
         if transport.switches_between is not None:
             if _sprayed(scenario):
-                yield Mistake(
-                    "load_balancing",
-                    f"sends each packet on its own path, but {transport.kind} compares switches along one path",
-                    balancing,
-                    "ecmp, ecmp_weighted, flowlet or flowlet_least_queue",
-                    (path, "transport", "topology"),
-                )
+                what = f"sends each packet on its own path, but {transport.kind} compares switches along one path"
+                expected = "ecmp, ecmp_weighted, flowlet or flowlet_least_queue"
+                yield Mistake("load_balancing", what, balancing, expected, (path, "transport", "topology"))
             if topology.longest_path > transport.switches_between:
                 yield Mistake(path, **path_too_long(transport, topology.longest_path), concerns=("topology",))
         balancer = component("load_balancing", balancing)
         if balancer is not None and balancer.learns() and not transport.acknowledges:
-            yield Mistake(
-                "load_balancing",
-                f"learns from acknowledgements, but {transport.kind} has none",
-                balancing,
-                "source_random, or another transport",
-                (path, "transport"),
-            )
+            what = f"learns from acknowledgements, but {transport.kind} has none"
+            yield Mistake("load_balancing", what, balancing, "source_random, or another transport", (path, "transport"))
 
 
 def _entropies(scenario: Scenario) -> Iterator[Mistake]:
@@ -301,13 +241,9 @@ def _entropies(scenario: Scenario) -> Iterator[Mistake]:
         return
     by_hosts = [kind for kind, each in components("load_balancing").items() if each.by_hosts()]
     if balancing not in by_hosts:
-        yield Mistake(
-            "switch.path_entropies",
-            f"has no effect with {balancing}: switches choose the paths",
-            entropies,
-            f"load_balancing one of {', '.join(by_hosts)}",
-            ("load_balancing",),
-        )
+        what = f"has no effect with {balancing}: switches choose the paths"
+        expected = f"load_balancing one of {', '.join(by_hosts)}"
+        yield Mistake("switch.path_entropies", what, entropies, expected, ("load_balancing",))
 
 
 def _sums(scenario: Scenario) -> Iterator[Mistake]:
@@ -323,13 +259,9 @@ def _sums(scenario: Scenario) -> Iterator[Mistake]:
         ("shortest_first", "drops and reorders by the remaining bytes of one message"),
     ):
         if getattr(switch, field):
-            yield Mistake(
-                "switch.aggregation_slots",
-                f"sums packets, and {field} {what}",
-                slots,
-                "one of the two",
-                (f"switch.{field}",),
-            )
+            expected = "one of the two"
+            concerns = (f"switch.{field}",)
+            yield Mistake("switch.aggregation_slots", f"sums packets, and {field} {what}", slots, expected, concerns)
     balancer = component("load_balancing", scenario.load_balancing)
     if balancer is not None and balancer.by_hosts():
         yield Mistake(
@@ -358,24 +290,16 @@ def _summed(scenario: Scenario, index: int) -> Iterator[Mistake]:
     settings, kind = transport.model_dump(), type(transport)
     classic = getattr(kind, "variant", lambda _: kind)(settings) is kind
     if settings["connections"] != "fresh" or not classic:
-        yield Mistake(
-            where,
-            "sums packets of single messages, each acknowledged at once",
-            job.exchange.kind,
-            f'{transport.kind} with connections = "fresh", preset = "classic", and none of the other rules',
-            concerns,
-        )
+        what = "sums packets of single messages, each acknowledged at once"
+        expected = f'{transport.kind} with connections = "fresh", preset = "classic", and none of the other rules'
+        yield Mistake(where, what, job.exchange.kind, expected, concerns)
     elif settings["delayed_acks"] is not None:
         what = "sums packets that must each be acknowledged at once"
         yield Mistake(where, what, job.exchange.kind, f"{transport.kind} without delayed_acks", concerns)
     if job.order == "layer" or (job.scheduler is not None and job.scheduler.holds_back):
-        yield Mistake(
-            where,
-            "sums the packets of all workers, and hosts that hold messages back would wait for each other",
-            job.exchange.kind,
-            'order = "fifo", and a scheduler that holds nothing back, if any',
-            (f"job[{index}]",),
-        )
+        what = "sums the packets of all workers, and hosts that hold messages back would wait for each other"
+        expected = 'order = "fifo", and a scheduler that holds nothing back, if any'
+        yield Mistake(where, what, job.exchange.kind, expected, (f"job[{index}]",))
 
 
 def path_too_long(transport: Any, between: int) -> dict[str, Any]:

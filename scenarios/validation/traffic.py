@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.schema.network.traffic import TrafficTable
 from gradwire.scenarios.units import format_size, format_time
-from gradwire.scenarios.validation import HOST_KEYS
+from gradwire.scenarios.validation.common import HOST_KEYS, after_the_run, beyond_queues, needless_bound
 from gradwire.scenarios.wire import frame_bytes
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ def check_traffic(scenario: Scenario) -> Iterator[Mistake]:
     for index, traffic in enumerate(scenario.traffic):
         path = f"traffic[{index}]"
         yield from _hosts(scenario, path, traffic)
-        yield from _carried(scenario, path, traffic)
+        yield from beyond_queues(f"{path}.priority", traffic.priority, scenario.switch.queues)
+        yield from needless_bound(path, "bound", traffic.bound, traffic.transport or scenario.transport)
         yield from _ends(scenario, path, traffic)
     yield from _measured(scenario)
 
@@ -38,32 +39,19 @@ def _names(scenario: Scenario) -> Iterator[Mistake]:
     taken = {job.name for job in scenario.job}
     for index, traffic in enumerate(scenario.traffic):
         if traffic.name in taken:
-            yield Mistake(
-                f"traffic[{index}].name", "is already in use by a job or other traffic", traffic.name, "a unique name"
-            )
+            what = "is already in use by a job or other traffic"
+            yield Mistake(f"traffic[{index}].name", what, traffic.name, "a unique name")
         taken.add(traffic.name)
 
 
 def _own_transport(scenario: Scenario, path: str, transport: Any) -> Iterator[Mistake]:
-    queues = scenario.switch.queues
-    if transport.control_priority >= queues:
-        yield Mistake(
-            f"{path}.control_priority",
-            f"is beyond the {queues} queues of a switch",
-            transport.control_priority,
-            f"0 to {queues - 1}",
-            ("switch.queues",),
-        )
+    yield from beyond_queues(f"{path}.control_priority", transport.control_priority, scenario.switch.queues)
     frame = frame_bytes(transport.payload, transport.overhead)
     room = min(scenario.switch.rooms(), default=None)
     if room is not None and room.size < frame:
-        yield Mistake(
-            f"{path}.payload",
-            "makes packets too large for the switches",
-            format_size(transport.payload),
-            f"packets below {room.words}, {format_size(room.size)}",
-            (f"switch.{room.key}",),
-        )
+        what = "makes packets too large for the switches"
+        expected = f"packets below {room.words}, {format_size(room.size)}"
+        yield Mistake(f"{path}.payload", what, format_size(transport.payload), expected, (f"switch.{room.key}",))
 
 
 def _hosts(scenario: Scenario, path: str, traffic: TrafficTable) -> Iterator[Mistake]:
@@ -86,39 +74,11 @@ def _hosts(scenario: Scenario, path: str, traffic: TrafficTable) -> Iterator[Mis
             yield Mistake(f"{path}.{key}", what, ", ".join(unknown[:8]), expected, HOST_KEYS)
 
 
-def _carried(scenario: Scenario, path: str, traffic: TrafficTable) -> Iterator[Mistake]:
-    queues = scenario.switch.queues
-    if traffic.priority >= queues:
-        yield Mistake(
-            f"{path}.priority",
-            f"is beyond the {queues} queues of a switch",
-            traffic.priority,
-            f"0 to {queues - 1}",
-            ("switch.queues",),
-        )
-    transport = traffic.transport or scenario.transport
-    if traffic.bound > 0 and not transport.may_lose:
-        yield Mistake(
-            f"{path}.bound",
-            f"allows loss, but transport {transport.kind} delivers every byte",
-            traffic.bound,
-            '0, or transport = "dlcp"',
-            ("transport.kind", f"{path}.transport"),
-        )
-
-
 def _ends(scenario: Scenario, path: str, traffic: TrafficTable) -> Iterator[Mistake]:
     if traffic.endless and not scenario.job and scenario.duration is None:
         limits = "duration" + (f", {path}.{traffic.limit}" if traffic.limit else "")
         yield Mistake(path, "never ends, and no job ends the run", None, f"{limits} or {path}.stop", ("duration",))
-    if scenario.duration is not None and traffic.start >= scenario.duration:
-        yield Mistake(
-            f"{path}.start",
-            "is not before the end of the run",
-            format_time(traffic.start),
-            f"below duration, {format_time(scenario.duration)}",
-            ("duration",),
-        )
+    yield from after_the_run(scenario, f"{path}.start", traffic.start)
 
 
 def _measured(scenario: Scenario) -> Iterator[Mistake]:
@@ -129,13 +89,7 @@ def _measured(scenario: Scenario) -> Iterator[Mistake]:
         what = "applies to traffic, but there is none: jobs are measured in their steady state"
         yield Mistake("measure", what, None, "no [measure], or [[traffic]]", ("traffic",))
     elif scenario.duration is not None and after >= scenario.duration:
-        yield Mistake(
-            "measure.after",
-            "is not before the end of the run",
-            format_time(after),
-            f"below duration, {format_time(scenario.duration)}",
-            ("duration",),
-        )
+        yield from after_the_run(scenario, "measure.after", after)
     else:
         last = max(each.stop or math.inf for each in scenario.traffic)
         if after >= last:

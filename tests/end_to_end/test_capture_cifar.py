@@ -17,7 +17,7 @@ pytest.importorskip("PIL", reason="pictures are decoded with pillow (extra: capt
 from torch import nn  # noqa: E402
 
 from gradwire.traces import models  # noqa: E402
-from gradwire.traces.capture.builtin_models import BuiltinRun, capture_builtin  # noqa: E402
+from gradwire.traces.capture.builtin_models import BuiltinRun  # noqa: E402
 from gradwire.traces.capture.session import capture  # noqa: E402
 from gradwire.traces.datasets.images import batches, load_images  # noqa: E402
 from gradwire.traces.trace import load_trace  # noqa: E402
@@ -85,7 +85,7 @@ def test_builtin_capture(tmp_path: Path) -> None:
         device="cpu", overhead_pairs=1,
     )  # fmt: skip
     before = torch.get_num_threads()
-    out = capture_builtin(run, tmp_path / "trace", progress=progress)
+    out = run.train(tmp_path / "trace", progress=progress)
     assert torch.get_num_threads() == before
     assert seen == [(step, 7) for step in range(1, 8)]
     trace = load_trace(out)
@@ -103,8 +103,8 @@ def test_same_seed_same_gradients(tmp_path: Path) -> None:
         data=str(CIFAR), model="resnet18", batch=2, image_size=32, iterations=1, early=1, late=2, threads=1,
         device="cpu", overhead_pairs=0,
     )  # fmt: skip
-    one = load_trace(capture_builtin(run, tmp_path / "one"))
-    two = load_trace(capture_builtin(run, tmp_path / "two"))
+    one = load_trace(run.train(tmp_path / "one"))
+    two = load_trace(run.train(tmp_path / "two"))
     assert [i.loss for i in one.iterations] == [i.loss for i in two.iterations]
     for tensor in range(len(one.tensors)):
         np.testing.assert_array_equal(one.chunk_mean(1, tensor), two.chunk_mean(1, tensor))
@@ -120,7 +120,7 @@ def test_a_text_is_learnt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         data=TEXT, model="small", tokens="word", batch=4, sequence=12, iterations=3, early=0, late=30, threads=1,
         device="cpu", overhead_pairs=0,
     )  # fmt: skip
-    trace = load_trace(capture_builtin(run, tmp_path / "out"))
+    trace = load_trace(run.train(tmp_path / "out"))
     losses = [iteration.loss for iteration in trace.iterations]
     assert losses[0] == pytest.approx(np.log(400), abs=0.1)
     assert np.mean(losses[3:]) < losses[0] - 1

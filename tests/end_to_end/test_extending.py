@@ -8,9 +8,9 @@ import pytest
 
 from gradwire.protocols.registry import resolve_component
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.scenarios.loading.load import load_scenario, pick_variant
+from gradwire.scenarios.loading.load import load_scenario
 from gradwire.scenarios.schema.network.network import Switch
-from gradwire.scenarios.schema.scenario import UserTransport
+from gradwire.scenarios.schema.network.transport import UserTransport
 from gradwire.sim.engine.specialization import _digest as digest_of
 from gradwire.sim.preparation import prepare_inputs
 from gradwire.sim.simulate import simulate
@@ -43,7 +43,7 @@ def test_a_module_beside_the_scenario_sends_at_its_own_rate():
 @pytest.fixture(scope="module")
 def results():
     scenario = load_scenario(EXAMPLES / "two_choices.toml")
-    return {name: simulate(pick_variant(scenario, name)) for name in ("two_choices", "spray_random")}
+    return {name: simulate(scenario.variant(name)) for name in ("two_choices", "spray_random")}
 
 
 def longest_queue(result):

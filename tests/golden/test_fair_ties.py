@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gradwire.protocols.transports.tcp.dctcp import Dctcp
 from gradwire.protocols.transports.tcp.tcp_newreno import TcpNewReno
-from gradwire.scenarios.loading.load import load_scenario, pick_variant
+from gradwire.scenarios.loading.load import load_scenario
 from gradwire.scenarios.schema.network.network import Switch
 from gradwire.sim.engine.fabric import Fabric
 from gradwire.sim.simulate import simulate
@@ -88,7 +88,7 @@ def rank_correlation(values: NDArray[Any]) -> float:
 @pytest.mark.parametrize("policy", ["dctcp", "deep"])
 def test_senders_of_an_incast_do_not_rank_by_number(policy):
     """Thirty-two of them: by chance the rank correlation is beyond 0.46 once in a hundred times."""
-    result = simulate(pick_variant(load_scenario("incast-32"), policy))
+    result = simulate(load_scenario("incast-32").variant(policy))
     ends = np.array(result.messages["end_ps"])[np.argsort(np.array(result.messages["message"]))]
     assert abs(rank_correlation(ends)) < 0.46
 

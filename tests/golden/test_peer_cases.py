@@ -9,7 +9,7 @@ import pytest
 from measured import MS, US
 
 from gradwire.result_store.result import Result
-from gradwire.scenarios.loading.load import load_scenario, pick_variant
+from gradwire.scenarios.loading.load import load_scenario
 from gradwire.sim.simulate import simulate
 
 PER_BYTE = 80  # ps at 100 Gbps
@@ -23,7 +23,7 @@ def wire(nbytes: int) -> int:
 
 @cache
 def outcome(scenario: str, policy: str, seed: int = 1) -> Result:
-    return simulate(pick_variant(load_scenario(scenario), policy).model_copy(update={"seed": seed}))
+    return simulate(load_scenario(scenario).variant(policy).model_copy(update={"seed": seed}))
 
 
 def times(result: Result) -> np.ndarray:

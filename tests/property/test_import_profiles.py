@@ -14,7 +14,7 @@ from profile_cases import DAMAGES, DATA_GROUPS, LAYOUTS, MODEL_GROUPS, VENDORS, 
 from gradwire.scenarios.errors import TraceError
 from gradwire.traces.formats.base import ReadOptions
 from gradwire.traces.formats.draft import Draft
-from gradwire.traces.formats.kineto import read
+from gradwire.traces.formats.kinds.kineto import Kineto
 
 US = 10**6
 lasting = st.integers(min_value=100, max_value=3000)
@@ -47,7 +47,7 @@ def jobs(draw: st.DrawFn) -> Job:
 
 def draft_of(events: list[dict[str, Any]], path: Path) -> Draft:
     path.write_text(json.dumps({"traceEvents": events}))
-    return read(path, ReadOptions())
+    return Kineto.read(path, ReadOptions())
 
 
 def times_of(draft: Draft) -> list[Times]:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from gradwire.jit.layout import A_KIND, B_SEQUENCE, DATA, MASK_SEQUENCE, PROBE
-from gradwire.scenarios.schema.scenario import Switch, Transport
+from gradwire.scenarios.schema.network.network import Switch
+from gradwire.scenarios.schema.network.transport_base import Transport
 from gradwire.sim.engine.fabric import Fabric
 from gradwire.topology import LinkSpec, Network, Override, star
 from gradwire.topology.routing import build_routing

@@ -22,7 +22,7 @@ from gradwire.analysis.fidelity.fidelity import agreement
 from gradwire.emu.testbed import Request
 from gradwire.result_store.loss_bound_check import check_loss_invariant
 from gradwire.result_store.result import Result
-from gradwire.scenarios.loading.load import load_scenario, pick_variant
+from gradwire.scenarios.loading.load import load_scenario
 from gradwire.sim.perturbation import perturbed
 from gradwire.sim.simulate import simulate
 from gradwire.studies.connect import emulate
@@ -50,7 +50,7 @@ _simulated: dict[str, list[Result]] = {}
 
 
 def variant(policy: str, name: str = "agreement", *changes: str):
-    return pick_variant(load_scenario(name, set=list(changes)), policy)
+    return load_scenario(name, set=list(changes)).variant(policy)
 
 
 def simulated(policy: str) -> list[Result]:

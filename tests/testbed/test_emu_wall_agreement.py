@@ -15,7 +15,7 @@ from emu_commands import SHORT, Place
 from gradwire.analysis.fidelity.fidelity import agreement
 from gradwire.emu.testbed import Request
 from gradwire.result_store.loss_bound_check import check_loss_invariant
-from gradwire.scenarios.loading.load import load_scenario, pick_variant
+from gradwire.scenarios.loading.load import load_scenario
 from gradwire.sim.simulate import simulate
 from gradwire.studies.connect import emulate
 
@@ -23,7 +23,7 @@ from gradwire.studies.connect import emulate
 @needs("namespaces")
 @pytest.mark.parametrize("policy", ["constant", "dlcp-random"])
 def test_the_simulation_holds_on_the_wall_clock(policy: str) -> None:
-    chosen = pick_variant(load_scenario("agreement-wall"), policy)
+    chosen = load_scenario("agreement-wall").variant(policy)
     emulated = emulate(chosen, request=Request(switch="userspace", answers_late=chosen.fidelity.answers))
     if not emulated.summary["engine"]["valid"]:
         pytest.skip(f"the machine is too busy: {emulated.summary['engine']['disturbed'][0]}")
@@ -36,8 +36,8 @@ def test_the_simulation_holds_on_the_wall_clock(policy: str) -> None:
 @needs("namespaces")
 def test_it_notices_another_network() -> None:
     """A link of 85 % of the rate is further away than is allowed."""
-    chosen = pick_variant(load_scenario("agreement-wall"), "constant")
-    slower = pick_variant(load_scenario("agreement-wall", set=["link.rate=42.5Mbps"]), "constant")
+    chosen = load_scenario("agreement-wall").variant("constant")
+    slower = load_scenario("agreement-wall", set=["link.rate=42.5Mbps"]).variant("constant")
     emulated = emulate(slower, request=Request(switch="userspace"))
     if not emulated.summary["engine"]["valid"]:
         pytest.skip(f"the machine is too busy: {emulated.summary['engine']['disturbed'][0]}")

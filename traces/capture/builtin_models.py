@@ -69,9 +69,8 @@ class BuiltinRun:
         for name in unused:
             if getattr(self, name) is not None:
                 material = "pictures" if kind.task == "images" else "text"
-                raise TraceError(
-                    f"{_words(name)} for {self.model}", "capture", f"none: the model learns from {material}"
-                )
+                what = f"{_words(name)} for {self.model}"
+                raise TraceError(what, "capture", f"none: the model learns from {material}")
         smallest, largest = kind.sizes
         if not smallest <= self.size <= largest:
             name = "image size" if kind.task == "images" else "sequence"
@@ -125,8 +124,15 @@ class BuiltinRun:
                 words += ["--" + name.replace("_", "-"), str(value)]
         return shlex.join([*words, "--out", out.name])
 
-    def train(self, out: Path, name: str | None = None, progress: Progress | None = None) -> Path:
-        """Train, record, and write the trace to `out`."""
+    def train(self, out: str | Path, name: str | None = None, progress: Progress | None = None) -> Path:
+        """Train the model on its task, record it and return the trace's directory `out`, which must be new.
+
+        `gradwire.traces.capture.tasks` defines the task, `gradwire.traces.models` the optimizer (SGD: momentum 0.9,
+        weight decay 1e-4; AdamW: betas 0.9 and 0.98, weight decay 0.01). There is no augmentation, and loading data is
+        outside the timed part of an iteration, as with a loader that prefetches. `progress(step, steps, loss)` is
+        called after every step.
+        """
+        out = Path(out)
         device = pick_device(self.device)
         batch = self.batch or self.kind.batch
         task = make_task(self.kind, self.data, self.size, self.tokens or "byte", self.seed)
@@ -187,19 +193,6 @@ class BuiltinRun:
             rate = self.learning_rate or self.kind.learning_rate
             for group in optimizer.param_groups:
                 group["lr"] = rate * (step + 1) / self.kind.warmup
-
-
-def capture_builtin(
-    run: BuiltinRun, out: str | Path, *, name: str | None = None, progress: Progress | None = None
-) -> Path:
-    """Train a built-in model on its task, record it and return the trace's directory `out`, which must be new.
-
-    `gradwire.traces.capture.tasks` defines the task, `gradwire.traces.models` the optimizer (SGD: momentum 0.9, weight
-    decay 1e-4; AdamW: betas 0.9 and 0.98, weight decay 0.01). There is no augmentation, and loading data is outside the
-    timed part of an iteration, as with a loader that prefetches. `progress(step, steps, loss)` is called after every
-    step.
-    """
-    return run.train(Path(out), name, progress)
 
 
 def _words(name: str) -> str:

@@ -12,7 +12,6 @@ from torch import nn
 
 from gradwire.scenarios.errors import TraceError
 from gradwire.traces.capture.clocks import Mark, Timeline
-from gradwire.traces.capture.statistics import zero_figures
 from gradwire.traces.trace import CHUNK_ELEMENTS
 
 
@@ -53,17 +52,12 @@ class StepMarks:
             expected = "an optimiser that calls its closure, or gradients before optimizer.step()"
             raise TraceError("the optimiser never called its closure", where, expected)
         if len(self.passes) > 1:
-            raise TraceError(
-                "optimisers step at different times, each after its own backward pass (as in a GAN)",
-                where,
-                "one capture per network and optimiser, in nested `with` blocks",
-            )
+            what = "optimisers step at different times, each after its own backward pass (as in a GAN)"
+            raise TraceError(what, where, "one capture per network and optimiser, in nested `with` blocks")
         if (times := max(self.passes.values(), default=1)) > 1:
-            raise TraceError(
-                f"the optimiser took gradients {times} times, each time from another backward pass",
-                where,
-                "cap.step() after each optimizer.step(), and a closure that is called once: LBFGS has max_iter=1",
-            )
+            what = f"the optimiser took gradients {times} times, each time from another backward pass"
+            expected = "cap.step() after each optimizer.step(), and a closure that is called once: LBFGS has max_iter=1"
+            raise TraceError(what, where, expected)
 
     @property
     def skipped(self) -> bool:
@@ -83,7 +77,7 @@ class StepMarks:
         if one is not finite."""
         numbers = sorted(self.figures)
         sizes = [-(-parameter.numel() // CHUNK_ELEMENTS) for _, parameter in parameters]
-        result = [zero_figures(parameter.numel()).numpy() for _, parameter in parameters]
+        result = [np.zeros((3, size), dtype=np.float32) for size in sizes]  # without a gradient
         if not numbers:
             return result
         together = torch.cat([self.figures[number].double() for number in numbers], dim=1)

@@ -100,7 +100,10 @@ def capture(
         raise TraceError("exists already", str(out), NEW_FOLDER)
     refuse_unwritable(out)
     with contextlib.ExitStack() as stack:
-        folder = _raw_folder(stack, out) if raw else None
+        folder = None
+        if raw:  # on the file system of `out`
+            temporary = tempfile.TemporaryDirectory(prefix=f".{out.name}-raw-", dir=out.parent)
+            folder = RawFolder(Path(stack.enter_context(temporary)))
         recorder = TraceRecorder(model, optimizer, steps, overhead_pairs, every=every, raw=folder)
         stack.callback(recorder.close)
         try:
@@ -112,12 +115,6 @@ def capture(
             raise
         with defer_interrupt():
             _save(recorder, model, out, name, manifest, folder)
-
-
-def _raw_folder(stack: contextlib.ExitStack, out: Path) -> RawFolder:
-    """Return a temporary folder for raw gradients on the file system of `out`."""
-    folder = tempfile.TemporaryDirectory(prefix=f".{out.name}-raw-", dir=out.parent)
-    return RawFolder(Path(stack.enter_context(folder)))
 
 
 def _save(

@@ -46,21 +46,6 @@ def _figures(rows: torch.Tensor) -> torch.Tensor:
     return torch.stack([mean, largest, root])
 
 
-def zero_figures(numel: int) -> torch.Tensor:
-    """Return the figures of a missing gradient: zeros."""
-    return torch.zeros((3, -(-numel // CHUNK_ELEMENTS)))
-
-
-def on_host(gradient: torch.Tensor) -> np.ndarray:
-    """Return the gradient as NumPy array; bfloat16, which NumPy does not have, as float32."""
-    if gradient.is_sparse:
-        gradient = gradient.to_dense()
-    gradient = gradient.detach()
-    if gradient.dtype == torch.bfloat16:
-        gradient = gradient.to(torch.float32)
-    return np.ascontiguousarray(gradient.cpu().numpy())
-
-
 class RawFolder:
     """Temporary files of raw gradients by step and parameter, until the trace numbers them. `folder` must exist; the
     caller removes its content."""
@@ -70,7 +55,10 @@ class RawFolder:
 
     def keep(self, step: int, parameter: int, gradient: torch.Tensor, scale: float = 1.0) -> None:
         """Write the gradient, divided by `scale`; a later one of the same step and parameter replaces it."""
-        values = on_host(gradient)
+        dense = (gradient.to_dense() if gradient.is_sparse else gradient).detach()
+        if dense.dtype == torch.bfloat16:  # NumPy has none
+            dense = dense.to(torch.float32)
+        values = np.ascontiguousarray(dense.cpu().numpy())
         if scale != 1.0:
             values = (values / scale).astype(values.dtype)
         np.save(self._file(step, parameter), values, allow_pickle=False)

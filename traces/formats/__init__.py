@@ -1,6 +1,6 @@
 """Import and export of traces in other tools' formats.
 
-`kinds` has a class per format, which names the module here that reads or writes it; `convert` has the entry points.
+`kinds` has a class per format, which reads or writes its files; `convert` has the entry points.
 """
 
 from __future__ import annotations

@@ -1,22 +1,18 @@
-"""Contract of a trace format: a class with its abilities and the name of the module that implements it.
-
-The module has
+"""Contract of a trace format: a class with static methods that read or write files, or both.
 
     recognise(path, head) -> bool       True if a file with this name and these first bytes may be of the format
     read(path, options) -> Draft        with `recognise`: the content (see `gradwire.traces.formats.draft`)
     write(trace, out, options) -> list[Path]    the new files
 
 Readers name and count what they leave out, and raise TraceError rather than guess. Writers state in their docstring
-what their format cannot hold.
+what their format cannot hold. Formats are listed without NumPy: their modules import it in the functions that need it.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import TYPE_CHECKING, ClassVar
 
 from gradwire.scenarios.loading.registry import components
@@ -32,21 +28,10 @@ class Format:
     """Name for users."""
     title: ClassVar[str]
     """Description for users."""
-    module: ClassVar[str]
-    """Module with `recognise`, `read` and `write`."""
-    reads: ClassVar[bool] = True
-    """True if the module has `recognise` and `read`."""
-    writes: ClassVar[bool] = False
-    """True if the module has `write`."""
     ranks: ClassVar[bool] = False
     """True if it gives the graphs of all ranks, from one file each or computed from one rank's."""
     offered: ClassVar[int] = 0
     """Order in which formats are tried, smaller numbers first: the more specific ones."""
-
-    @classmethod
-    def code(cls) -> ModuleType:
-        """Import and return the module."""
-        return importlib.import_module(cls.module)
 
 
 @dataclass(frozen=True)
@@ -72,9 +57,9 @@ class WriteOptions:
 
 def importers() -> list[str]:
     """Return the names of the formats that can be read."""
-    return [kind for kind, component in components("trace_format").items() if component.reads]
+    return [kind for kind, component in components("trace_format").items() if hasattr(component, "read")]
 
 
 def exporters() -> list[str]:
     """Return the names of the formats that can be written."""
-    return [kind for kind, component in components("trace_format").items() if component.writes]
+    return [kind for kind, component in components("trace_format").items() if hasattr(component, "write")]

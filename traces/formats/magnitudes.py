@@ -25,12 +25,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gradwire.scenarios.arrays import Floats, Ints
 from gradwire.scenarios.errors import TraceError
 from gradwire.traces.trace import CHUNK_ELEMENTS, Trace
-
-Floats = NDArray[np.float64]
 
 FITTED_TO = "resnet50"  # bundled trace that importers fit to by default
 SPREAD_CHUNKS = 8  # minimum for the spread within a tensor; our choice
@@ -57,12 +55,7 @@ class MagnitudeModel:
         return {"source": "model", "model": "lognormal", "fitted_to": self.fitted_to, "parameters": parameters}
 
     def draw(
-        self,
-        numel: NDArray[np.int64],
-        depth: Floats,
-        iterations: int,
-        seed: int,
-        given: Sequence[float | None] | None = None,
+        self, numel: Ints, depth: Floats, iterations: int, seed: int, given: Sequence[float | None] | None = None
     ) -> Iterator[tuple[Floats, Floats]]:
         """Yield (mean |g|, max |g|) of one tensor after the other, each float64 [iterations, chunks of the tensor].
         `numel` and `depth` are per tensor. `given` fixes the mean |g| of a tensor if known; the model then only spreads

@@ -38,17 +38,15 @@ def messages(source: Source) -> Iterator[bytes]:
 
 def _length(buffer: bytes, at: int, number: int, where: str) -> tuple[int, int]:
     """Return (length, start) of the message at `at`; the start is -1 if its length is incomplete."""
-    value, shift = 0, 0
-    for index in range(at, min(at + 10, len(buffer))):
-        value |= (buffer[index] & 0x7F) << shift
-        if buffer[index] < 0x80:
-            if value > MAX_MESSAGE_BYTES:
-                raise TraceError(f"message {number + 1} has {value} bytes", where, "at most 64 MiB")
-            return value, index + 1
-        shift += 7
-    if len(buffer) - at >= 10:
-        raise TraceError(f"message {number + 1} has no length", where, "a varint")
-    return 0, -1
+    try:
+        value, begin = varint(buffer, at)
+    except ValueError:
+        if len(buffer) - at >= 10:
+            raise TraceError(f"message {number + 1} has no length", where, "a varint") from None
+        return 0, -1
+    if value > MAX_MESSAGE_BYTES:
+        raise TraceError(f"message {number + 1} has {value} bytes", where, "at most 64 MiB")
+    return value, begin
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:

@@ -156,9 +156,8 @@ def _wide_encoding(begin: bytes) -> str:
 def not_utf8(where: str, data: bytes, error: UnicodeDecodeError) -> TraceError:
     """Return the error for invalid UTF-8, with the byte, counted from 1, and a conversion command."""
     at = error.start + (len(data) - len(error.object))  # the byte-order mark was not decoded
-    return TraceError(
-        f"byte {at + 1} (0x{data[at]:02x}) is not UTF-8", where, "text in UTF-8, as made by `iconv -t UTF-8`"
-    )
+    what = f"byte {at + 1} (0x{data[at]:02x}) is not UTF-8"
+    return TraceError(what, where, "text in UTF-8, as made by `iconv -t UTF-8`")
 
 
 def first_line(head: bytes) -> str:

@@ -16,6 +16,7 @@ All take images [N, 3, H, W] of any H and W (at least 32; 8 for the CIFAR ones) 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -77,6 +78,21 @@ def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
     return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), nn.BatchNorm2d(outputs))
 
 
+def _stages(
+    block: Callable[[int, int, int], nn.Module], widths: Sequence[int], counts: Sequence[int], expansion: int = 1
+) -> nn.Sequential:
+    """Return stages of `counts` blocks; all but the first begin by halving the resolution."""
+    stages: list[nn.Module] = []
+    inputs = widths[0]
+    for width, count in zip(widths, counts, strict=True):
+        layers: list[nn.Module] = []
+        for index in range(count):
+            layers.append(block(inputs, width, 2 if width > widths[0] and index == 0 else 1))
+            inputs = width * expansion
+        stages.append(nn.Sequential(*layers))
+    return nn.Sequential(*stages)
+
+
 class ResNet(nn.Module):
     """A residual network with the ImageNet stem (7x7 stride 2, 3x3 max pool stride 2) and four stages."""
 
@@ -85,18 +101,8 @@ class ResNet(nn.Module):
         self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
-        stages: list[nn.Module] = []
-        inputs = 64
-        for stage, count in enumerate(blocks):
-            width = 64 << stage
-            layers: list[nn.Module] = []
-            for index in range(count):
-                stride = 2 if stage > 0 and index == 0 else 1
-                layers.append(block(inputs, width, stride))
-                inputs = width * block.expansion
-            stages.append(nn.Sequential(*layers))
-        self.stages = nn.Sequential(*stages)
-        self.fc = nn.Linear(inputs, classes)
+        self.stages = _stages(block, (64, 128, 256, 512), blocks, block.expansion)
+        self.fc = nn.Linear(512 * block.expansion, classes)
         initialise(self)
         for module in self.modules():
             # Each block starts as its shortcut. Without this, momentum SGD at batch 32 overshoots in its
@@ -133,19 +139,6 @@ class CifarBlock(nn.Module):
         return torch.relu(y + shortcut)
 
 
-def _three_stages(block: type[CifarBlock] | type[PreactivatedBlock], blocks: int) -> nn.Sequential:
-    """Return stages of 16, 32 and 64 channels; the second and third begin by halving the resolution."""
-    stages: list[nn.Module] = []
-    inputs = 16
-    for width in (16, 32, 64):
-        layers: list[nn.Module] = []
-        for index in range(blocks):
-            layers.append(block(inputs, width, 2 if width > 16 and index == 0 else 1))
-            inputs = width
-        stages.append(nn.Sequential(*layers))
-    return nn.Sequential(*stages)
-
-
 class CifarResNet(nn.Module):
     """Residual network with a 3x3 stem and three stages of `blocks` blocks: 6 blocks + 2 weight layers."""
 
@@ -153,7 +146,7 @@ class CifarResNet(nn.Module):
         super().__init__()
         self.conv1 = _conv3(3, 16)
         self.bn1 = nn.BatchNorm2d(16)
-        self.stages = _three_stages(CifarBlock, blocks)
+        self.stages = _stages(CifarBlock, (16, 32, 64), [blocks] * 3)
         self.fc = nn.Linear(64, classes)
         initialise(self)
 
@@ -210,7 +203,7 @@ class PreactivatedResNet(nn.Module):
         super().__init__()
         self.conv1 = _conv3(3, 16)
         self.bn1 = nn.BatchNorm2d(16)
-        self.stages = _three_stages(PreactivatedBlock, blocks)
+        self.stages = _stages(PreactivatedBlock, (16, 32, 64), [blocks] * 3)
         self.bn2 = _shift_only_norm(64)
         self.fc = nn.Linear(64, classes)
         for module in self.modules():

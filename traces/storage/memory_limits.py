@@ -41,8 +41,5 @@ def refuse_beyond(wanted: int, what: str, where: str) -> None:
     """Raise TraceError if `wanted` bytes for `what` exceed half of the available memory."""
     limit = available_bytes() // AVAILABLE_FRACTION
     if wanted > limit:
-        raise TraceError(
-            f"{what} would take {wanted / 2**30:.1f} GiB of memory",
-            where,
-            f"at most {limit / 2**30:.1f} GiB, half of what is available here",
-        )
+        expected = f"at most {limit / 2**30:.1f} GiB, half of what is available here"
+        raise TraceError(f"{what} would take {wanted / 2**30:.1f} GiB of memory", where, expected)

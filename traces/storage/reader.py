@@ -5,31 +5,28 @@ Any deviation from `gradwire.traces.storage.tables` raises TraceError with the f
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gradwire.scenarios.arrays import AnyArray, AnyInts
+from gradwire.scenarios.arrays import AnyArray, AnyInts, Float16s, Ints
 from gradwire.scenarios.errors import TraceError
 from gradwire.scenarios.json_data import Json, parse_json
-from gradwire.traces import trace as traces
-from gradwire.traces.parts import Communication
+from gradwire.traces.parts import CHUNK_ELEMENTS, Communication, Iteration, TensorInfo
 from gradwire.traces.rank_graphs import ROLES, UNITS, RankCall, RankGraphs
 from gradwire.traces.storage.memory_limits import refuse_beyond
-from gradwire.traces.storage.tables import GRAPHS, READABLE, RMS, TIMES
-from gradwire.traces.trace import CHUNK_ELEMENTS, SCHEMA_VERSION, Float16s, Iteration, TensorInfo, Trace, bundled_traces
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from gradwire.traces.storage.tables import GRAPHS, READABLE, RMS, SCHEMA_VERSION, TIMES
 
 READ_ERRORS = (pa.ArrowException, OSError, ValueError, OverflowError)  # what reading a damaged table may raise
 
 
-def read(directory: Path) -> Trace:
-    """Return the trace in `directory`; TraceError if a part is missing, damaged or does not fit the others."""
+def read_parts(directory: Path, bundled: Mapping[str, Path]) -> dict[str, Any]:
+    """Return the arguments of `gradwire.traces.trace.Trace` for the trace in `directory`; TraceError if a part is
+    missing or damaged. `bundled`: folders of the bundled traces, by name, whose magnitudes it may share."""
     manifest, rows, version = _read_manifest(directory / "manifest.json")
     schemas = READABLE[version]
     layers, tensors, iterations = (
@@ -42,25 +39,24 @@ def read(directory: Path) -> Trace:
         TensorInfo(**{**row, "shape": tuple(row["shape"])}) for row in tensors.drop_columns(["tensor"]).to_pylist()
     ]
     captured = _iterations(iterations)
-    sampled = [number for number, row in enumerate(_sampled(iterations)) if row]
+    sampled = list(range(len(captured)))
+    if "sampled" in iterations.column_names:
+        sampled = np.flatnonzero(iterations["sampled"].to_pylist()).tolist()
     shape = (len(sampled), sum(info.chunks for info in infos))
-    owner, schema = _owner_of_chunks(directory, manifest, version)
+    owner, schema = _owner_of_chunks(directory, manifest, version, bundled)
     halves = _read_magnitudes(owner / "chunks.parquet", schema, rows["chunks"], shape, infos)
-    try:
-        return Trace(
-            manifest,
-            layers["name"].to_pylist(),
-            infos,
-            captured,
-            halves["mean"],
-            halves["max"],
-            halves.get("rms"),
-            sampled,
-            _communications(directory, schemas, rows),
-            _graphs(directory, rows) if "nodes" in rows and version == SCHEMA_VERSION else None,
-        )
-    except TraceError as error:
-        raise TraceError(error.what, f"{directory}: {error.where}", error.expected) from None
+    return {
+        "manifest": manifest,
+        "layers": layers["name"].to_pylist(),
+        "tensors": infos,
+        "iterations": captured,
+        "chunk_mean": halves["mean"],
+        "chunk_max": halves["max"],
+        "chunk_rms": halves.get("rms"),
+        "sampled": sampled,
+        "communications": _communications(directory, schemas, rows),
+        "graphs": _graphs(directory, rows) if "nodes" in rows and version == SCHEMA_VERSION else None,
+    }
 
 
 def _communications(directory: Path, schemas: dict[str, pa.Schema], rows: dict[str, int]) -> list[Communication]:
@@ -98,15 +94,17 @@ def _graphs(directory: Path, rows: dict[str, int]) -> RankGraphs:
     )
 
 
-def _owner_of_chunks(directory: Path, manifest: Json, version: int) -> tuple[Path, pa.Schema]:
+def _owner_of_chunks(
+    directory: Path, manifest: Json, version: int, bundled: Mapping[str, Path]
+) -> tuple[Path, pa.Schema]:
     """Return (the directory with the magnitudes, their columns), and remove `chunks_of` from the manifest."""
     name = manifest.pop("chunks_of", None)
     if name is None:
         return directory, READABLE[version]["chunks"]
-    if name not in bundled_traces():
-        known = ", ".join(bundled_traces())
+    if name not in bundled:
+        known = ", ".join(bundled)
         raise TraceError(f"chunks_of {name!r}", str(directory / "manifest.json"), f"a bundled trace: {known}")
-    owner = traces.BUNDLED / name  # looked up late: tests replace BUNDLED
+    owner = bundled[name]
     owned, _, written = _read_manifest(owner / "manifest.json")
     if "chunks_of" in owned:
         raise TraceError(f"chunks_of {name!r}", str(directory / "manifest.json"), "a trace with its own magnitudes")
@@ -227,11 +225,7 @@ def _numbers(column: pa.ChunkedArray) -> AnyArray:
     return np.from_dlpack(pa.concat_arrays(chunks)) if chunks else np.empty(0, column.type.to_pandas_dtype())
 
 
-def _sampled(table: pa.Table) -> list[bool]:
-    return table["sampled"].to_pylist() if "sampled" in table.column_names else [True] * table.num_rows
-
-
-def _lists(column: pa.ChunkedArray) -> list[NDArray[np.int64]]:
+def _lists(column: pa.ChunkedArray) -> list[Ints]:
     """Return the rows of a column of lists as int64 arrays; an empty one has length 0."""
     values = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], type=TIMES)
     ends = np.cumsum(np.from_dlpack(values.value_lengths()))

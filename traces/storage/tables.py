@@ -26,8 +26,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from gradwire.traces.trace import SCHEMA_VERSION
-
+SCHEMA_VERSION = 3
 TIMES = pa.list_(pa.int64())
 _TYPES = {
     "i32": pa.int32(),

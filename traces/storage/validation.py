@@ -7,19 +7,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from gradwire.scenarios.arrays import Float16s, Ints
 from gradwire.scenarios.errors import TraceError
 from gradwire.scenarios.json_data import JsonView
-from gradwire.traces.parts import (
-    COLLECTIVES,
-    DIMENSIONS,
-    ELEMENT_BYTES,
-    PASSES,
-    Communication,
-    Float16s,
-    Iteration,
-    TensorInfo,
-    Times,
-)
+from gradwire.traces.parts import COLLECTIVES, DIMENSIONS, ELEMENT_BYTES, PASSES, Communication, Iteration, TensorInfo
 
 
 def _require(holds: bool, what: str, where: str, expected: str) -> None:
@@ -120,7 +111,7 @@ def _check_manifest(manifest: JsonView, tensors: int) -> None:
         _require(fits, f"tensors {members!r}", where, f"a list of indices, 0 to {tensors - 1}")
 
 
-def _check_iteration(iteration: Iteration, position: int, layers: int, layer_of: Times) -> None:
+def _check_iteration(iteration: Iteration, position: int, layers: int, layer_of: Ints) -> None:
     where = f"iteration {position}"
     _require(iteration.index == position, f"index {iteration.index}", where, f"{position}, its position")
     _require(iteration.rank >= 0, f"rank {iteration.rank}", where, "0 or more")
@@ -141,7 +132,7 @@ def _check_iteration(iteration: Iteration, position: int, layers: int, layer_of:
     _require(sums, f"end_ps {iteration.end_ps}", where, f"{total}: end of backward plus optimiser")
 
 
-def _check_order(names: Sequence[str], tensors: Sequence[TensorInfo], iteration: Iteration, layer_of: Times) -> None:
+def _check_order(names: Sequence[str], tensors: Sequence[TensorInfo], iteration: Iteration, layer_of: Ints) -> None:
     """Raise TraceError unless every layer runs forward before its gradients are ready and the backward pass ends.
     Impossible times mean that something else was timed."""
     where = f"iteration {iteration.index}"
@@ -153,11 +144,8 @@ def _check_order(names: Sequence[str], tensors: Sequence[TensorInfo], iteration:
     if early.any():
         tensor = int(early.argmax())
         layer = int(layer_of[tensor])
-        raise TraceError(
-            f"the gradient of {tensors[tensor].name} is ready at {ready[tensor]} ps",
-            where,
-            f"not before its layer has run forward, until {end[layer]} ps",
-        )
+        what = f"the gradient of {tensors[tensor].name} is ready at {ready[tensor]} ps"
+        raise TraceError(what, where, f"not before its layer has run forward, until {end[layer]} ps")
 
 
 def magnitude_rows(iterations: Sequence[Iteration], sampled: Sequence[int]) -> list[int]:

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gradwire.result_store.folders.output_folder import NEW_FOLDER, is_taken, write_error
+from gradwire.result_store.folders.output_folder import NEW_FOLDER, is_taken, new_folder, write_error
 from gradwire.scenarios.arrays import AnyArray
 from gradwire.scenarios.errors import TraceError
 from gradwire.scenarios.interrupt import defer_interrupt
 from gradwire.scenarios.json_data import Json, JsonView
 from gradwire.scenarios.validation.argument_checks import require_path
 from gradwire.traces.rank_graphs import ROLES, UNITS, RankGraphs
-from gradwire.traces.storage.tables import GRAPHS, READABLE, RMS
-from gradwire.traces.trace import SCHEMA_VERSION, Trace, bundled_traces, load_trace
+from gradwire.traces.storage.tables import GRAPHS, READABLE, RMS, SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from gradwire.traces.trace import Trace
 
 RAW = "raw"
 SMALL_TABLE_ROWS = 2_000_000  # rows of chunks up to which strong compression takes only seconds
@@ -30,7 +31,7 @@ SMALL_TABLE_ROWS = 2_000_000  # rows of chunks up to which strong compression ta
 def write(trace: Trace, directory: str | Path, raw: Path | None = None, chunks_of: str | None = None) -> Path:
     """Write `trace` to the new `directory`: built beside it under another name, then renamed. `raw`, a folder of raw
     gradients on the same file system, is moved into it. `chunks_of` names a bundled trace with the same magnitudes,
-    which are then not written again; TraceError if they differ."""
+    which are then not written again (see `gradwire.traces.tools.retime.require_equal_magnitudes`)."""
     directory = require_path(directory, "directory", NEW_FOLDER, TraceError)
     if is_taken(directory):
         raise TraceError("exists already", str(directory), NEW_FOLDER)
@@ -43,35 +44,16 @@ def write(trace: Trace, directory: str | Path, raw: Path | None = None, chunks_o
         "rows": {name: table.num_rows for name, table in tables.items()},
     }
     if chunks_of is not None:
-        _require_equal_magnitudes(trace, chunks_of)
         manifest["chunks_of"] = chunks_of
         del tables["chunks"]
     text = manifest_text(manifest)
-    with new_directory(directory) as building:
+    with new_folder(directory, TraceError) as building:
         for name, table in tables.items():
             _write_table(table, building / f"{name}.parquet", trace)
         (building / "manifest.json").write_text(text)
         if raw is not None:
             raw.rename(building / RAW)
     return directory
-
-
-@contextmanager
-def new_directory(directory: Path) -> Iterator[Path]:
-    """Yield a folder beside the new `directory`, to which it is renamed at the end; TraceError if writing fails."""
-    with defer_interrupt():
-        building = None
-        try:
-            directory.parent.mkdir(parents=True, exist_ok=True)
-            building = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
-            yield building
-            building.chmod(0o755)  # mkdtemp makes it private
-            building.rename(directory)
-        except OSError as error:
-            raise write_error(error, directory, TraceError) from error
-        finally:
-            if building is not None:
-                shutil.rmtree(building, ignore_errors=True)
 
 
 def manifest_text(manifest: JsonView) -> str:
@@ -108,20 +90,6 @@ def raw_gradient(directory: str | Path, iteration: int, tensor: int) -> AnyArray
     except (OSError, ValueError, EOFError) as error:
         raise TraceError(f"cannot be read ({error})", str(path), "a NumPy array") from error
     return values
-
-
-def _require_equal_magnitudes(trace: Trace, name: str) -> None:
-    """Raise TraceError unless the bundled trace `name` has exactly the magnitudes of `trace`."""
-    if name not in bundled_traces():
-        known = ", ".join(bundled_traces())
-        raise TraceError(f"shares the magnitudes of {name}", trace.name, f"a bundled trace: {known}")
-    other = load_trace(name)
-    for values, other_values in ((trace._mean, other._mean), (trace._max, other._max), (trace._rms, other._rms)):
-        equal = values is other_values or (
-            values is not None and other_values is not None and np.array_equal(values, other_values)
-        )
-        if not equal or trace.sampled != other.sampled:
-            raise TraceError(f"magnitudes differ from those of {name}", trace.name, "equal magnitudes, to share them")
 
 
 def _write_table(table: pa.Table, path: Path, trace: Trace) -> None:

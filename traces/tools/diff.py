@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.readable import size_text
@@ -62,13 +62,7 @@ def diff(a: Trace, b: Trace) -> Json:
             "only_in_a": [name for name in a.phases if name not in b.phases],
             "only_in_b": [name for name in b.phases if name not in a.phases],
         },
-        "timing": {
-            name: {
-                key: {"a": time_a, "b": time_b, "ratio": _ratio(time_a, time_b)}
-                for key, time_a, time_b in _times(a, first, b, second)
-            }
-            for name, (first, second) in phases.items()
-        },
+        "timing": {name: _timing(a, first, b, second) for name, (first, second) in phases.items()},
         "magnitudes": {name: _magnitudes(a, first, b, second, pairs) for name, (first, second) in phases.items()},
     }
 
@@ -127,9 +121,9 @@ def _phases(a: Trace, b: Trace) -> dict[str, tuple[list[int], list[int]]]:
     return common or {"all": (list(range(len(a.iterations))), list(range(len(b.iterations))))}
 
 
-def _times(a: Trace, first: list[int], b: Trace, second: list[int]) -> list[tuple[str, int, int]]:
+def _timing(a: Trace, first: list[int], b: Trace, second: list[int]) -> Json:
     times_a, times_b = phase_times(a, first), phase_times(b, second)
-    return [(key, times_a[key], times_b[key]) for key in TIMES]
+    return {key: {"a": times_a[key], "b": times_b[key], "ratio": _ratio(times_a[key], times_b[key])} for key in TIMES}
 
 
 def _magnitudes(a: Trace, first: list[int], b: Trace, second: list[int], pairs: list[tuple[int, int]]) -> Json:
@@ -155,7 +149,7 @@ def _magnitudes(a: Trace, first: list[int], b: Trace, second: list[int], pairs: 
         if correlation is not None:
             correlations.append(correlation)
             weights.append(a.tensors[in_a].bytes)
-    rows.sort(key=lambda row: _shift(row), reverse=True)
+    rows.sort(key=_shift, reverse=True)
     return {
         "a": overall_a,
         "b": overall_b,
@@ -249,12 +243,10 @@ def _listed(names: list[str]) -> str:
 
 
 def _summary_table(a: Json, b: Json) -> Table:
-    table = Table(box=SIMPLE, pad_edge=False)
-    table.add_column("")
-    for side, summary in (("A", a), ("B", b)):
-        table.add_column(f"{side}: {escape(summary['name'])}", justify="right")
-    for label, key in (("layers", "layers"), ("tensors", "tensors"), ("iterations", "iterations")):
-        table.add_row(label, str(a[key]), str(b[key]))
+    names = (f"{side}: {escape(summary['name'])}" for side, summary in (("A", a), ("B", b)))
+    table = Table("", *(Column(name, justify="right") for name in names), box=SIMPLE, pad_edge=False)
+    for key in ("layers", "tensors", "iterations"):
+        table.add_row(key, str(a[key]), str(b[key]))
     table.add_row("gradients per iteration", size_text(a["total_bytes"]), size_text(b["total_bytes"]))
     table.add_row("workers recorded", str(len(a["ranks"])), str(len(b["ranks"])))
     for label in ("timing", "magnitudes"):
@@ -263,11 +255,8 @@ def _summary_table(a: Json, b: Json) -> Table:
 
 
 def _timing_table(data: Json) -> Table:
-    table = Table(title="times in ms, medians over a phase", box=SIMPLE, pad_edge=False)
-    for heading in ("phase", "time"):
-        table.add_column(heading)
-    for heading in ("A", "B", "B / A"):
-        table.add_column(heading, justify="right")
+    figures = (Column(heading, justify="right") for heading in ("A", "B", "B / A"))
+    table = Table("phase", "time", *figures, title="times in ms, medians over a phase", box=SIMPLE, pad_edge=False)
     for phase, times in data["timing"].items():
         for number, (key, label) in enumerate(TIMES.items()):
             time = times[key]
@@ -277,10 +266,10 @@ def _timing_table(data: Json) -> Table:
 
 
 def _magnitude_table(data: Json) -> Table:
-    table = Table(title="gradient magnitudes of the common tensors", box=SIMPLE, pad_edge=False)
-    table.add_column("phase")
-    for heading in ("mean |g| A", "B", "B / A", "rank correlation of chunks"):
-        table.add_column(heading, justify="right")
+    headings = ("mean |g| A", "B", "B / A", "rank correlation of chunks")
+    figures = (Column(heading, justify="right") for heading in headings)
+    title = "gradient magnitudes of the common tensors"
+    table = Table("phase", *figures, title=title, box=SIMPLE, pad_edge=False)
     for phase, comparison in data["magnitudes"].items():
         means = [f"{comparison[side]:.2e}" if comparison[side] is not None else "-" for side in "ab"]
         correlation = f"{comparison['rank_correlation']:.2f}" if comparison["rank_correlation"] is not None else "-"
@@ -290,10 +279,8 @@ def _magnitude_table(data: Json) -> Table:
 
 def _shift_table(phase: str, rows: list[Json]) -> Table:
     title = f"{escape(phase)}: tensors whose mean |g| shifted most"
-    table = Table(title=title, box=SIMPLE, pad_edge=False)
-    table.add_column("tensor", overflow="fold")
-    for heading in ("A", "B", "B / A"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    figures = (Column(heading, justify="right", no_wrap=True) for heading in ("A", "B", "B / A"))
+    table = Table(Column("tensor", overflow="fold"), *figures, title=title, box=SIMPLE, pad_edge=False)
     for row in rows[:MAX_LISTED]:
         ratio = _ratio(row["a"], row["b"])
         table.add_row(escape(row["name"]), f"{row['a']:.2e}", f"{row['b']:.2e}", _times_text(ratio))

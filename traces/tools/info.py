@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.readable import change_text, share_text, size_text
@@ -284,13 +284,15 @@ def _remarks(data: Json) -> list[str]:
     return lines
 
 
+def _figures(*headings: str) -> list[Column]:
+    return [Column(heading, justify="right", no_wrap=True) for heading in headings]
+
+
 def _communication_table(data: Json) -> Table:
     split = ", ".join(f"{name} {size}" for name, size in data["parallel"].items())
-    table = Table(title=f"collectives that passes wait for, per worker (model split: {split})", box=SIMPLE)
-    for name in ("pass", "collective", "dimension"):
-        table.add_column(name, no_wrap=True)
-    for name in ("count", "total buffer size"):
-        table.add_column(name, justify="right", no_wrap=True)
+    texts = (Column(name, no_wrap=True) for name in ("pass", "collective", "dimension"))
+    title = f"collectives that passes wait for, per worker (model split: {split})"
+    table = Table(*texts, *_figures("count", "total buffer size"), title=title, box=SIMPLE)
     for row in data["communications"]:
         kind, group = (row[key].replace("_", "-") for key in ("kind", "group"))
         table.add_row(row["pass"], kind, group, f"{row['count']:,}", size_text(row["bytes"]))
@@ -299,10 +301,7 @@ def _communication_table(data: Json) -> Table:
 
 def _phase_table(data: Json) -> Table:
     phases = data["phases"]
-    table = Table(title="medians over the iterations of a phase", box=SIMPLE)
-    table.add_column("")
-    for name in phases:
-        table.add_column(escape(name), justify="right", no_wrap=True)
+    table = Table("", *_figures(*map(escape, phases)), title="medians over the iterations of a phase", box=SIMPLE)
     table.add_row("training steps", *(f"{min(p['steps'])} to {max(p['steps'])}" for p in phases.values()))
     losses = [[loss for loss in p["loss"] if loss is not None] for p in phases.values()]
     table.add_row("loss (mean)", *(f"{np.mean(values):.3f}" if values else "-" for values in losses))
@@ -335,11 +334,10 @@ def _origin(manifest: Json) -> str:
 
 def _layer_table(data: Json) -> Table:
     names = list(data["phases"])
-    table = Table(title="layers in forward order; times in ms, ready = gradient complete", box=SIMPLE, pad_edge=False)
-    table.add_column("layer", justify="right")
-    table.add_column("name", overflow="fold")
-    for heading in ("size", "forward", *(f"ready {name}" for name in names)):
-        table.add_column(heading, justify="right", no_wrap=True)
+    texts = Column("layer", justify="right"), Column("name", overflow="fold")
+    figures = _figures("size", "forward", *(f"ready {name}" for name in names))
+    title = "layers in forward order; times in ms, ready = gradient complete"
+    table = Table(*texts, *figures, title=title, box=SIMPLE, pad_edge=False)
     for row in data["layer_table"]:
         ready = [_milliseconds(row["ready_ps"][name]) if name in row["ready_ps"] else "-" for name in names]
         forward = _milliseconds(row["forward_ps"])
@@ -382,11 +380,9 @@ def layer_blocks(names: list[str], limit: int = MAX_LAYER_ROWS) -> list[tuple[st
 def _block_table(data: Json) -> Table:
     rows, names = data["layer_table"], list(data["phases"])
     title = "blocks of layers in forward order (--layers: one row each); times in ms, ready = gradients complete"
-    table = Table(title=title, box=SIMPLE, pad_edge=False)
-    table.add_column("layers", justify="right", no_wrap=True)
-    table.add_column("name", overflow="fold")
-    for heading in ("size", "share", "forward", *(f"ready {name}" for name in names)):
-        table.add_column(heading, justify="right", no_wrap=True)
+    figures = _figures("size", "share", "forward", *(f"ready {name}" for name in names))
+    columns = (*_figures("layers"), Column("name", overflow="fold"), *figures)
+    table = Table(*columns, title=title, box=SIMPLE, pad_edge=False)
     for name, first, last in layer_blocks([row["name"] for row in rows]):
         inside = rows[first : last + 1]
         size = sum(row["bytes"] for row in inside)

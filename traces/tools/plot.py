@@ -25,11 +25,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from gradwire.result_store.folders.output_folder import NEW_FOLDER, is_taken
+from gradwire.result_store.folders.output_folder import NEW_FOLDER, is_taken, new_folder
 from gradwire.scenarios.errors import TraceError
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.readable import size_text, size_unit
-from gradwire.traces.storage.writer import new_directory
 from gradwire.traces.tools.info import layer_title
 from gradwire.traces.trace import Trace
 
@@ -56,7 +55,7 @@ def plot_trace(trace: Trace, out: Path, iteration: int = 0) -> list[Path]:
     if is_taken(out):
         raise TraceError("exists already", str(out), NEW_FOLDER)
     figures = {"timeline.png": timeline_figure(trace, iteration), "magnitudes.png": magnitude_figure(trace)}
-    with new_directory(out) as building:
+    with new_folder(out, TraceError) as building:
         for name, figure in figures.items():
             figure.savefig(building / name, dpi=DPI, metadata={"Software": "gradwire"})
     return [out / name for name in figures]

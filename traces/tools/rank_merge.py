@@ -19,11 +19,12 @@ from pathlib import Path
 import numpy as np
 
 from gradwire.result_store.folders.output_folder import NEW_FOLDER, is_taken
+from gradwire.scenarios.arrays import Float16s
 from gradwire.scenarios.errors import TraceError
 from gradwire.scenarios.interrupt import defer_interrupt
 from gradwire.scenarios.json_data import Json
 from gradwire.traces.storage.writer import RAW, raw_folder, write
-from gradwire.traces.trace import Float16s, Iteration, TensorInfo, Trace, load_trace, to_float16
+from gradwire.traces.trace import Iteration, TensorInfo, Trace, load_trace, to_float16
 
 PER_RANK = ("capture_overhead", "cpu_share", "exposed_communication_ps", "loss_history", "model_calls")
 

@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.errors import TraceError
 from gradwire.scenarios.json_data import Json, JsonView
 from gradwire.scenarios.readable import exact_percent_text
@@ -40,7 +40,6 @@ from gradwire.traces.trace import Trace, bundled_traces, load_trace
 if TYPE_CHECKING:
     from gradwire.traces.formats.source import Progress
 
-Times = NDArray[np.int64]
 
 MIN_MATCHED_SHARE = 0.75
 """Share of tensors (or layers) of a with a partner of the same size, below which b is another model (our choice)."""
@@ -212,7 +211,7 @@ def _without_tensors(trace: Trace) -> list[int]:
     return sorted(set(range(len(trace.layers))) - {tensor.layer for tensor in trace.tensors})
 
 
-def _forward(iteration_b: Iteration, layers: Sequence[Sequence[int]]) -> tuple[Times, Times]:
+def _forward(iteration_b: Iteration, layers: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
     """Return (start, end) of the forward pass of each layer of a."""
     start, end = (np.zeros(len(layers), dtype=np.int64) for _ in range(2))
     for layer, partner_layers in enumerate(layers):
@@ -224,7 +223,7 @@ def _forward(iteration_b: Iteration, layers: Sequence[Sequence[int]]) -> tuple[T
     return start, end
 
 
-def _ready(iteration_a: Iteration, iteration_b: Iteration, partners: dict[int, tuple[int, ...]]) -> Times:
+def _ready(iteration_a: Iteration, iteration_b: Iteration, partners: dict[int, tuple[int, ...]]) -> Ints:
     """Return the ready time of each gradient of a."""
     count = len(iteration_a.ready_ps)
     ready = np.zeros(count, dtype=np.int64)
@@ -241,19 +240,10 @@ def _ready(iteration_a: Iteration, iteration_b: Iteration, partners: dict[int, t
         elif after == len(order):
             ready[number] = iteration_b.backward_end_ps
         else:
-            ready[number] = _between(
-                moment,
-                int(times_in_a[after - 1]),
-                int(times_in_a[after]),
-                int(ready[order[after - 1]]),
-                int(ready[order[after]]),
-            )
+            low, high = times_in_a[after - 1 : after + 1].tolist()
+            first, last = ready[order[after - 1 : after + 1]].tolist()
+            ready[number] = first + (last - first) * (moment - low) // (high - low)
     return ready
-
-
-def _between(moment: int, low: int, high: int, first: int, last: int) -> int:
-    """Return the integer between `first` and `last` as `moment` is between `low` and `high`, rounded down."""
-    return first + (last - first) * (moment - low) // (high - low)
 
 
 def describe_retiming(manifest: JsonView) -> list[str]:
@@ -282,3 +272,17 @@ def describe_retiming(manifest: JsonView) -> list[str]:
         if len(names) > MAX_NAMES:
             lines.append(f"  {title}: {len(names) - MAX_NAMES} more, see manifest.json")
     return lines
+
+
+def require_equal_magnitudes(trace: Trace, name: str) -> None:
+    """Raise TraceError unless the bundled trace `name` has exactly the magnitudes of `trace`."""
+    if name not in bundled_traces():
+        known = ", ".join(bundled_traces())
+        raise TraceError(f"shares the magnitudes of {name}", trace.name, f"a bundled trace: {known}")
+    other = load_trace(name)
+    for values, other_values in ((trace._mean, other._mean), (trace._max, other._max), (trace._rms, other._rms)):
+        equal = values is other_values or (
+            values is not None and other_values is not None and np.array_equal(values, other_values)
+        )
+        if not equal or trace.sampled != other.sampled:
+            raise TraceError(f"magnitudes differ from those of {name}", trace.name, "equal magnitudes, to share them")

@@ -39,7 +39,7 @@ def cmd_capture(
     note: Annotated[str | None, typer.Option(help="A remark for the manifest.")] = None,
 ) -> None:
     """Train a built-in model on real data and record its gradients. Needs the extra "capture"."""
-    from gradwire.traces.capture.builtin_models import BuiltinRun, capture_builtin
+    from gradwire.traces.capture.builtin_models import BuiltinRun
 
     run = BuiltinRun(
         model=model, data=data, batch=batch, image_size=image_size, sequence=sequence, tokens=tokens,
@@ -47,7 +47,5 @@ def cmd_capture(
         learning_rate=learning_rate, overhead_pairs=overhead_pairs, note=note,
     )  # fmt: skip
     with progress(f"capture {model}") as show:
-        path = capture_builtin(
-            run, out, progress=lambda step, steps, loss: show(step / steps, f"step {step} loss {loss:.3f}")
-        )
+        path = run.train(out, progress=lambda step, steps, loss: show(step / steps, f"step {step} loss {loss:.3f}"))
     typer.echo(f"trace written to {path}")

@@ -154,7 +154,7 @@ def cmd_retime(
     """
     from gradwire.result_store.folders.output_folder import refuse_unwritable
     from gradwire.traces.storage.writer import write
-    from gradwire.traces.tools.retime import describe_retiming, load_times, retime
+    from gradwire.traces.tools.retime import describe_retiming, load_times, require_equal_magnitudes, retime
     from gradwire.traces.trace import load_trace
 
     refuse_unwritable(out)
@@ -164,6 +164,8 @@ def cmd_retime(
     command = ["gradwire", "trace", "retime", Path(trace).name, "--times", Path(times).name]
     command += [*(["--share"] if share else []), "--out", out.name]
     retimed = retime(sizes, timed, name or out.name, source, shlex.join(command))
+    if share:
+        require_equal_magnitudes(retimed, trace)
     write(retimed, out, chunks_of=trace if share else None)
     if as_json:
         typer.echo(json.dumps({"trace": str(out), **retimed.manifest["retimed"]}))

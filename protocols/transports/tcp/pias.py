@@ -12,7 +12,7 @@ well: a flow that sinks leaves the queue of its old class after that packet.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import model_validator
 
@@ -24,7 +24,7 @@ from gradwire.protocols.transports.common.recovery import pull as next_packet
 from gradwire.protocols.transports.common.window import on_probe, on_timer
 from gradwire.protocols.transports.tcp.dctcp import MarkBased, on_control, start
 from gradwire.scenarios.schema.base import single_mistake
-from gradwire.scenarios.schema.network.network import Thresholds
+from gradwire.scenarios.schema.network.network import Sizes
 from gradwire.scenarios.units import format_size
 
 LEVEL = S_USER + 21  # thresholds passed
@@ -65,9 +65,7 @@ class Pias(MarkBased):
 
     forgets = True
     kind: Literal["pias"]
-    thresholds: Annotated[tuple[int, ...], Thresholds()] = tuple(
-        packets * 1460 for packets in (1059, 1412, 1643, 1869, 2008, 2115, 2184)
-    )
+    thresholds: Sizes = tuple(packets * 1460 for packets in (1059, 1412, 1643, 1869, 2008, 2115, 2184))
     """Bytes sent from which on a flow is one priority lower, then two, and so on: at most seven, rising. The default is
     for eight queues at 10 Gbps: packets of 1460 bytes [code]."""
 

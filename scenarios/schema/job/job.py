@@ -9,7 +9,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from gradwire.scenarios.schema.base import Count, Flag, Mistakes, Natural, ScenarioTable, single_mistake
 from gradwire.scenarios.schema.effect_conditions import PACKETS, Precondition, TableContext
 from gradwire.scenarios.schema.job.exchange import ExchangeTable
-from gradwire.scenarios.schema.job.loss_bound import AnyBound, largest_bound
+from gradwire.scenarios.schema.job.loss_bound import AnyBound, largest_bound_of_sender
 from gradwire.scenarios.schema.job.parallel import ModelSplit
 from gradwire.scenarios.schema.job.scheduler import SchedulerTable
 from gradwire.scenarios.schema.kinds import NAME_ALONE, ComponentByKind
@@ -57,11 +57,6 @@ def _may_lose(at: TableContext, back: bool) -> bool:
     return bool(tagging.magnitude and not (back and at.table.pull_important))
 
 
-def _is_lossy(at: TableContext) -> bool:
-    """Return True if a bound of the job allows loss."""
-    return max(largest_bound(at.table.push_bound), largest_bound(at.table.pull_bound)) > 0
-
-
 def _most_differs(at: TableContext) -> bool:
     """Return True if bound_most changes the largest loss of a message, compared with its default."""
     most, default = at.table.bound_most, type(at.table).model_fields["bound_most"].default
@@ -73,7 +68,11 @@ def _most_differs(at: TableContext) -> bool:
 
 NOT_IMPORTANT = "all packets are important and must arrive, so nothing may be lost"
 TAGS = "job.tagging.magnitude = true, or important_must_arrive = false in the transport"
-BOUNDED = Precondition(_is_lossy, "no bound allows any loss", "job.push_bound or job.pull_bound above 0")
+BOUNDED = Precondition(
+    lambda at: largest_bound_of_sender(at.table) > 0,
+    "no bound allows any loss",
+    "job.push_bound or job.pull_bound above 0",
+)
 COMPUTES = Precondition(lambda at: at.table.compute_scale > 0, "computing takes no time", "job.compute_scale above 0")
 WORKERS_UPDATE = Precondition(
     lambda at: at.table.parallel is not None or at.table.exchange.workers_update,

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from gradwire.scenarios.schema.base import ScenarioTable, single_mistake
-from gradwire.scenarios.schema.effect_conditions import Precondition, TableContext
+from gradwire.scenarios.schema.effect_conditions import Precondition
 from gradwire.scenarios.units import Fraction
 
 
@@ -56,9 +56,8 @@ class Bound(ScenarioTable):
         keys = [name for name in ("share", "layers", "front", "back") if getattr(self, name) is not None]
         if keys not in (["share"], ["layers"], ["front", "back"]):
             expected = "one of share, layers, and front with back"
-            raise single_mistake(
-                "", f"has {' and '.join(keys)}" if keys else "has no bound of any layer", None, expected
-            )
+            what = f"has {' and '.join(keys)}" if keys else "has no bound of any layer"
+            raise single_mistake("", what, None, expected)
         if self.layers is not None and not self.layers:
             raise single_mistake("layers", "is an empty list", [], "one fraction per layer of the trace")
         return self
@@ -87,13 +86,10 @@ AnyBound = Annotated[Annotated[Fraction, Tag("share")] | Annotated[Bound, Tag("r
 """A plain number, the same for every message, or a rule."""
 
 
-def _allows_loss(at: TableContext) -> bool:
-    """Return True if a bound of any sender of the transport allows loss."""
-    return any(largest_bound_of_sender(sender) > 0 for sender in at.senders())
-
-
 LOSSY = Precondition(
-    _allows_loss, "no bound allows any loss", "job.push_bound, job.pull_bound or traffic.bound above 0"
+    lambda at: any(largest_bound_of_sender(sender) > 0 for sender in at.senders()),
+    "no bound allows any loss",
+    "job.push_bound, job.pull_bound or traffic.bound above 0",
 )
 """For keys of transports that control when a message may end incomplete."""
 

@@ -161,9 +161,8 @@ AnyNetwork = Annotated[
 def _encode_time(value: object) -> object:
     number = value if isinstance(value, int | float) and not isinstance(value, bool) else -1
     if value not in ("none", "measured") and not 0 <= number <= 1e9:
-        raise single_mistake(
-            "", "is not an encoding time", value, '"none", "measured", or nanoseconds per element, from 0'
-        )
+        what = "is not an encoding time"
+        raise single_mistake("", what, value, '"none", "measured", or nanoseconds per element, from 0')
     return value
 
 
@@ -264,12 +263,8 @@ class Training(ScenarioTable):
         if not DEVICE_PATTERN.fullmatch(self.device):
             raise single_mistake("device", "is not a compute device", self.device, '"cpu", "cuda", "cuda:1" or "auto"')
         if self.momentum_correction and self.optimizer.remembers:
-            raise single_mistake(
-                "momentum_correction",
-                "duplicates the optimiser's momentum",
-                self.momentum_correction,
-                self.optimizer.forgetful,
-            )
+            what = "duplicates the optimiser's momentum"
+            raise single_mistake("momentum_correction", what, self.momentum_correction, self.optimizer.forgetful)
         if self.spread and self.network not in PACKET_NETWORKS:
             raise single_mistake("spread", "needs the losses of a network", True, 'network = "simulated" or "emulated"')
         if self.feed_back and not self.error_feedback:
@@ -281,9 +276,8 @@ class Training(ScenarioTable):
         if isinstance(self.network, RandomLoss):
             most = self.network.burst / (self.network.burst + 1)
             if self.network.burst > 1 and self.network.loss >= most:
-                raise single_mistake(
-                    "network.loss", "leaves no gap between bursts", self.network.loss, f"less than {most:.3g}"
-                )
+                what = "leaves no gap between bursts"
+                raise single_mistake("network.loss", what, self.network.loss, f"less than {most:.3g}")
         return self
 
     def fits_reducer(self, reducer: Any) -> None:
@@ -301,16 +295,14 @@ class Training(ScenarioTable):
             if why and getattr(self, key):
                 raise single_mistake(key, f"{reducer.kind} {why}", getattr(self, key), f"no {around} around it")
         if reducer.has_momentum and reducer.momentum and self.optimizer.remembers:
-            raise single_mistake(
-                "reducer.momentum", "duplicates the optimiser's momentum", reducer.momentum, self.optimizer.forgetful
-            )
+            what = "duplicates the optimiser's momentum"
+            raise single_mistake("reducer.momentum", what, reducer.momentum, self.optimizer.forgetful)
 
     def _with_a_system(self, system: Any) -> None:
         """Check conflicts with a system, which decides what is sent and may not support packet-level networks."""
         if self.reducer is not None and not system.reduces:
-            raise single_mistake(
-                "reducer", f"conflicts with {system.kind}, which decides what is sent", None, "no reducer"
-            )
+            what = f"conflicts with {system.kind}, which decides what is sent"
+            raise single_mistake("reducer", what, None, "no reducer")
         for key in () if system.reduces else ("error_feedback", "momentum_correction"):
             if getattr(self, key):
                 what = f"conflicts with {system.kind}, which decides what is sent"

@@ -43,9 +43,8 @@ class Fault(ScenarioTable):
     @model_validator(mode="after")
     def _ends_later(self) -> Fault:
         if self.until is not None and self.until <= self.at:
-            raise single_mistake(
-                "until", "is not after at", format_time(self.until), f"later than {format_time(self.at)}"
-            )
+            what = "is not after at"
+            raise single_mistake("until", what, format_time(self.until), f"later than {format_time(self.at)}")
         return self
 
     @property

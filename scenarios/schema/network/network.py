@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -90,71 +92,66 @@ class LinkOverride(ScenarioTable):
         return self
 
 
-class Thresholds:
-    """Pydantic annotation: one size or a list of sizes in the file, a tuple of bytes inside, `OneForAll` for one."""
+@dataclass(frozen=True, eq=False)
+class PerQueue:
+    """Pydantic annotation: one value or a list of values in the file, a tuple inside, `OneForAll` for one.
 
-    def parse(self, value: Any) -> tuple[int, ...]:
-        count_text = value if isinstance(value, (list, tuple)) else [value]
+    parse_one, write_one : convert one value of the file; `parse_one` raises UnitError.
+    noun : name of a value in messages.
+    schema : JSON Schema of a value.
+    """
+
+    parse_one: Callable[[Any], Any]
+    write_one: Callable[[Any], Any]
+    noun: str
+    schema: dict[str, Any]
+
+    def parse(self, value: Any) -> tuple[Any, ...]:
+        entries = value if isinstance(value, (list, tuple)) else [value]
         mistakes: list[Mistake] = []
-        sizes: list[int] = []
+        values: list[Any] = []
         cause: UnitError | None = None
-        for index, entry in enumerate(count_text):
-            path = f"[{index}]" if count_text is value else ""
+        for index, entry in enumerate(entries):
             try:
-                sizes.append(Quantity("size", parse_size, format_size, "64KiB").validate(entry))
+                values.append(self.parse_one(entry))
             except UnitError as error:
                 cause = error
+                path = f"[{index}]" if entries is value else ""
                 mistakes.append(Mistake(path, error.what, entry, error.expected))
-        if not count_text:
-            mistakes.append(Mistake("", "is an empty list", value, "one size, or one size per queue"))
+        if not entries:
+            mistakes.append(Mistake("", "is an empty list", value, f"one {self.noun}, or one {self.noun} per queue"))
         if mistakes:
             raise Mistakes(mistakes) from cause
-        return tuple(sizes) if count_text is value else OneForAll(sizes)
+        return tuple(values) if entries is value else OneForAll(values)
 
-    def format(self, sizes: tuple[int, ...]) -> str | list[str]:
-        written = [format_size(size) for size in sizes]
-        return written[0] if isinstance(sizes, OneForAll) else written
+    def write(self, values: tuple[Any, ...]) -> Any:
+        written = [self.write_one(value) for value in values]
+        return written[0] if isinstance(values, OneForAll) else written
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
-        text = core_schema.plain_serializer_function_ser_schema(self.format, when_used="json")
+        text = core_schema.plain_serializer_function_ser_schema(self.write, when_used="json")
         return core_schema.no_info_plain_validator_function(self.parse, serialization=text)
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
-        one = {"type": "string", "examples": ["64KiB"]}
-        return {"anyOf": [one, {"type": "array", "items": one, "minItems": 1, "maxItems": MAX_QUEUES}]}
+        several = {"type": "array", "items": self.schema, "minItems": 1, "maxItems": MAX_QUEUES}
+        return {"anyOf": [self.schema, several]}
 
 
-class Shares:
-    """Pydantic annotation: one fraction or a list of fractions in the file, a tuple inside, `OneForAll` for one."""
+def _parse_share(value: object) -> float:
+    share = parse_fraction(value)
+    if share == 0.0:
+        raise UnitError("leaves no space", "a fraction above 0, such as 0.25")
+    return share
 
-    def parse(self, value: Any) -> tuple[float, ...]:
-        count_text = value if isinstance(value, (list, tuple)) else [value]
-        mistakes: list[Mistake] = []
-        shares: list[float] = []
-        for index, entry in enumerate(count_text):
-            path = f"[{index}]" if count_text is value else ""
-            try:
-                shares.append(parse_fraction(entry))
-                if shares[-1] == 0.0:
-                    raise UnitError("leaves no space", "a fraction above 0, such as 0.25")
-            except UnitError as error:
-                mistakes.append(Mistake(path, error.what, entry, error.expected))
-        if not count_text:
-            mistakes.append(Mistake("", "is an empty list", value, "one fraction, or one fraction per queue"))
-        if mistakes:
-            raise Mistakes(mistakes)
-        return tuple(shares) if count_text is value else OneForAll(shares)
 
-    def format(self, shares: tuple[float, ...]) -> float | list[float]:
-        return shares[0] if isinstance(shares, OneForAll) else list(shares)
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
-        text = core_schema.plain_serializer_function_ser_schema(self.format, when_used="json")
-        return core_schema.no_info_plain_validator_function(self.parse, serialization=text)
-
-    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
-        one = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
-        return {"anyOf": [one, {"type": "array", "items": one, "minItems": 1, "maxItems": MAX_QUEUES}]}
+_SIZE = Quantity("size", parse_size, format_size, "64KiB")
+Sizes = Annotated[
+    tuple[int, ...], PerQueue(_SIZE.validate, format_size, "size", {"type": "string", "examples": ["64KiB"]})
+]
+Shares = Annotated[
+    tuple[float, ...],
+    PerQueue(_parse_share, float, "fraction", {"type": "number", "exclusiveMinimum": 0, "maximum": 1}),
+]
 
 
 class QueueCapacity(NamedTuple):
@@ -175,7 +172,7 @@ class Switch(ScenarioTable):
 
     queues: Annotated[int, Field(ge=1, le=MAX_QUEUES, strict=True), MORE_QUEUES] = MAX_QUEUES
     drr_quantum: Annotated[
-        Annotated[tuple[int, ...], Thresholds()] | None,
+        Sizes | None,
         Precondition(lambda at: at.switch.queues > 1, "one queue takes no turns", "switch.queues above 1"),
         SEVERAL_CLASSES,
     ] = None
@@ -189,11 +186,11 @@ class Switch(ScenarioTable):
     """Bytes that all ports of a switch hold together, instead of `buffer` at each port."""
     buffer_alpha: Annotated[float, Field(gt=0, le=1024, strict=True), SHARED] = 1.0
     """A queue may hold this factor times the free part of the shared buffer (dynamic thresholds)."""
-    buffer_share: Annotated[Annotated[tuple[float, ...], Shares()] | None, ALL_PAUSED] = None
+    buffer_share: Annotated[Shares | None, ALL_PAUSED] = None
     """Maximum fraction of the buffer for packets of one queue, one for all queues or a list with one for each, so that
     low classes cannot crowd high ones out: of `buffer` at each port, or of `shared_buffer` over all ports of a switch.
     Excess packets are dropped as with a full buffer. No limit if absent. Ours."""
-    ecn_threshold: Annotated[Annotated[tuple[int, ...], Thresholds()] | None, MARKS] = None
+    ecn_threshold: Annotated[Sizes | None, MARKS] = None
     """K, in bytes waiting in a queue: one size for all or a list with one per queue; no marking if absent."""
     ecn_ceiling: Size | None = None
     """Kmax: with it, marking (or selective drop) is random from ecn_threshold (Kmin) on and certain from here on."""
@@ -252,16 +249,11 @@ class Switch(ScenarioTable):
         if self.ecn_ceiling is None:
             return self
         if self.ecn_threshold is None:
-            raise single_mistake(
-                "ecn_ceiling", "needs a threshold below it", format_size(self.ecn_ceiling), "ecn_threshold as well"
-            )
+            what = "needs a threshold below it"
+            raise single_mistake("ecn_ceiling", what, format_size(self.ecn_ceiling), "ecn_threshold as well")
         if self.ecn_ceiling <= max(self.ecn_threshold):
-            raise single_mistake(
-                "ecn_ceiling",
-                "is not above ecn_threshold",
-                format_size(self.ecn_ceiling),
-                f"more than {format_size(max(self.ecn_threshold))}",
-            )
+            expected = f"more than {format_size(max(self.ecn_threshold))}"
+            raise single_mistake("ecn_ceiling", "is not above ecn_threshold", format_size(self.ecn_ceiling), expected)
         return self
 
     @model_validator(mode="after")
@@ -272,23 +264,16 @@ class Switch(ScenarioTable):
             return self
         turns = self.queues - self.drr_after
         if turns < 1:
-            raise single_mistake(
-                "drr_after", f"leaves none of {self.queues} queues", self.drr_after, f"less than {self.queues}"
-            )
+            what = f"leaves none of {self.queues} queues"
+            raise single_mistake("drr_after", what, self.drr_after, f"less than {self.queues}")
         if not fits(self.drr_quantum, turns):
-            raise single_mistake(
-                "drr_quantum",
-                f"has {count_text(self.drr_quantum)} for {turns} queues that take turns",
-                [format_size(size) for size in self.drr_quantum],
-                f"one size without brackets, or a list of {turns}",
-            )
+            what = f"has {count_text(self.drr_quantum)} for {turns} queues that take turns"
+            expected = f"one size without brackets, or a list of {turns}"
+            raise single_mistake("drr_quantum", what, [format_size(size) for size in self.drr_quantum], expected)
         if min(self.drr_quantum) < 64:
-            raise single_mistake(
-                "drr_quantum",
-                "is less than a packet can be",
-                format_size(min(self.drr_quantum)),
-                "at least 64B; about a full packet, such as 4KiB",
-            )
+            what = "is less than a packet can be"
+            expected = "at least 64B; about a full packet, such as 4KiB"
+            raise single_mistake("drr_quantum", what, format_size(min(self.drr_quantum)), expected)
         return self
 
     @model_validator(mode="after")

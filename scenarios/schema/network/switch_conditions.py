@@ -6,15 +6,6 @@ from gradwire.scenarios.schema.effect_conditions import Precondition, TableConte
 from gradwire.scenarios.schema.network.per_queue import OneForAll
 
 
-def _is_limited(at: TableContext) -> bool:
-    """Return True if a buffer limits some queue."""
-    return bool(at.switch.rooms())
-
-
-def _sums(at: TableContext) -> bool:
-    return bool(at.switch.aggregation_slots) and any(job.exchange.aggregates for job in at.scenario.job)
-
-
 def _is_marking(at: TableContext) -> bool:
     """Return True if packets above an ECN threshold may be marked or selectively dropped."""
     if at.switch.selective_drop or not at.scenario.senders:  # programs are unknown
@@ -65,7 +56,9 @@ SEVERAL_SWITCHES = Precondition(
     "a topology with several switches",
 )
 ALL_PAUSED = Precondition(
-    _is_limited, "pfc replaces the buffer limit of every queue", "switch.pfc_classes without some queue"
+    lambda at: bool(at.switch.rooms()),
+    "pfc replaces the buffer limit of every queue",
+    "switch.pfc_classes without some queue",
 )
 SHARED = Precondition(lambda at: at.switch.shared_buffer is not None, "no buffer is shared", "switch.shared_buffer")
 OWN_BUFFER = Precondition(
@@ -76,7 +69,11 @@ TRIMS = Precondition(
     lambda at: at.switch.trim_threshold is not None, "switches trim no packets", "switch.trim_threshold"
 )
 PAUSES = Precondition(lambda at: at.switch.pfc, "switches send no pauses", "switch.pfc = true")
-SUMS = Precondition(_sums, "no switch sums packets", "switch.aggregation_slots, and an exchange with aggregation")
+SUMS = Precondition(
+    lambda at: bool(at.switch.aggregation_slots) and any(job.exchange.aggregates for job in at.scenario.job),
+    "no switch sums packets",
+    "switch.aggregation_slots, and an exchange with aggregation",
+)
 SEVERAL_GPUS = Precondition(lambda at: at.scenario.host.gpus > 1, "a host has one accelerator", "host.gpus above 1")
 FLOWLETS = Precondition(
     lambda at: at.scenario.load_balancing.startswith("flowlet") or ":" in at.scenario.load_balancing,

@@ -20,7 +20,6 @@ LONGEST_RTO = Ps(120_000_000_000_000)
 QUICK_ACKS = 16
 """Packets that Linux acknowledges at once before it delays acknowledgements [include/net/tcp.h: TCP_MAX_QUICKACKS]."""
 
-RULES = ("loss_detection", "tail_probes", "frto", "slow_start", "pacing", "timers", "small_queues")
 CLASSIC: Mapping[str, Any] = {
     "loss_detection": "duplicates",
     "tail_probes": False,
@@ -31,14 +30,14 @@ CLASSIC: Mapping[str, Any] = {
     "small_queues": False,
 }
 LINUX: Mapping[str, Any] = {
+    **CLASSIC,
     "loss_detection": "rack",
     "tail_probes": True,
     "frto": True,
-    "slow_start": "standard",
-    "pacing": False,
     "timers": "ticks",
     "small_queues": True,
 }
+RULES = tuple(CLASSIC)
 
 
 class TcpRulesTable(LossBasedTcp):
@@ -84,12 +83,9 @@ class TcpRulesTable(LossBasedTcp):
     @model_validator(mode="after")
     def _fitting(self) -> TcpRulesTable:
         if rules_of(self.model_dump())["timers"] == "ticks" and self.min_rto < 2 * TICK:
-            raise single_mistake(
-                "min_rto",
-                'is less than two ticks of timers = "ticks"',
-                format_time(self.min_rto),
-                f'at least {format_time(2 * TICK)}, or timers = "exact"',
-            )
+            what = 'is less than two ticks of timers = "ticks"'
+            expected = f'at least {format_time(2 * TICK)}, or timers = "exact"'
+            raise single_mistake("min_rto", what, format_time(self.min_rto), expected)
         return self
 
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from gradwire.scenarios.errors import Mistake
-from gradwire.scenarios.schema.base import ScenarioTable
+from gradwire.scenarios.schema.base import FileNamingTable
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
@@ -31,7 +31,7 @@ MAX_CABLES = 1_000_000
 """The simulator stores about 2 kB for each."""
 
 
-class TopologyTable(ScenarioTable, ABC):
+class TopologyTable(FileNamingTable, ABC):
     """Base of all kinds. A subclass with a `kind` is a complete topology."""
 
     circular: ClassVar[bool] = False
@@ -73,15 +73,6 @@ class TopologyTable(ScenarioTable, ABC):
         """Return rate and latency of the cables between switches, by tier, for the `rate` and `latency` of [link]."""
         return ()
 
-    @property
-    def path(self) -> str | None:
-        """File of the network, named by the key `file`; None if there is none."""
-        return None
-
-    def at(self, file: str) -> Self:
-        """Return the same table with another file."""
-        return self
-
     def mistakes(self, scenario: Scenario) -> Iterator[Mistake]:
         """Yield the scenario's conflicts with this kind of topology, with paths from the top of the scenario."""
         return iter(())
@@ -105,13 +96,6 @@ class GraphFile(TopologyTable):
     def host_count(self) -> int | None:
         """Unknown before the file has been read."""
         return None
-
-    @property
-    def path(self) -> str | None:
-        return self.file
-
-    def at(self, file: str) -> Self:
-        return self.model_copy(update={"file": file})
 
 
 def value_or(value: int | None, default: int) -> int:

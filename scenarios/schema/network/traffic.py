@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from gradwire.scenarios.errors import Mistake
-from gradwire.scenarios.schema.base import Count, Flag, ScenarioTable, single_mistake
+from gradwire.scenarios.schema.base import Count, FileNamingTable, Flag, single_mistake
 from gradwire.scenarios.schema.effect_conditions import Precondition, is_marked
 from gradwire.scenarios.schema.network.transport import AnyTransport
 from gradwire.scenarios.units import Fraction, PositiveTime, Ps, Size, Time, UnitError, format_time
@@ -80,7 +80,7 @@ NamedHosts = Annotated[
 """At least one host, by name."""
 
 
-class TrafficTable(ScenarioTable, ABC):
+class TrafficTable(FileNamingTable, ABC):
     """Common keys of all kinds of traffic."""
 
     # A subclass with a `kind` is a complete kind of traffic: its fields are the keys of its table, the rest states its
@@ -142,15 +142,6 @@ class TrafficTable(ScenarioTable, ABC):
     def endless(self) -> bool:
         """True if flows start until the run ends."""
         return False
-
-    @property
-    def path(self) -> str | None:
-        """File that the traffic is read from."""
-        return None
-
-    def at(self, file: str) -> Self:
-        """Return the same table with another file."""
-        return self
 
     @property
     def named(self) -> Mapping[str, tuple[str, ...]]:
@@ -222,10 +213,3 @@ class FileTraffic(TrafficTable):
     """Common keys of kinds whose flows are in a file."""
 
     file: Annotated[str, Field(min_length=1)]
-
-    @property
-    def path(self) -> str | None:
-        return self.file
-
-    def at(self, file: str) -> Self:
-        return self.model_copy(update={"file": file})

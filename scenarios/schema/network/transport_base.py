@@ -90,12 +90,9 @@ class Transport(ScenarioTable):
     @model_validator(mode="after")
     def _whole_values(self) -> Transport:
         if self.payload % 4 or not MIN_PAYLOAD <= self.payload <= MAX_PAYLOAD:
-            raise single_mistake(
-                "payload",
-                "is not a payload of whole float32 values",
-                format_size(self.payload),
-                f"a multiple of 4 bytes from {MIN_PAYLOAD}B to {MAX_PAYLOAD}B",
-            )
+            what = "is not a payload of whole float32 values"
+            expected = f"a multiple of 4 bytes from {MIN_PAYLOAD}B to {MAX_PAYLOAD}B"
+            raise single_mistake("payload", what, format_size(self.payload), expected)
         return self
 
     @property
@@ -177,12 +174,9 @@ class LossBasedTcp(Tcp):
     @model_validator(mode="after")
     def _soon_enough(self) -> LossBasedTcp:
         if self.delayed_acks is not None and self.delayed_acks >= self.min_rto:
-            raise single_mistake(
-                "delayed_acks",
-                "is not below min_rto: a single packet would be retransmitted before it is acknowledged",
-                format_time(self.delayed_acks),
-                f"less than {format_time(self.min_rto)}, or a larger min_rto",
-            )
+            what = "is not below min_rto: a single packet would be retransmitted before it is acknowledged"
+            expected = f"less than {format_time(self.min_rto)}, or a larger min_rto"
+            raise single_mistake("delayed_acks", what, format_time(self.delayed_acks), expected)
         return self
 
 

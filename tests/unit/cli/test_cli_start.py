@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -94,5 +93,5 @@ def test_a_run_imports_what_it_needs(tmp_path):
     modules = set(said(RUN.format(out=str(tmp_path / "out"))))
     assert (tmp_path / "out" / "flows.parquet").is_file()
     assert not modules & {
-        *(("llvmlite",) if platform.machine() == "x86_64" and sys.platform == "linux" else ()), "numba", "pandas", "pyarrow.compute", "networkx", "matplotlib", "torch", "gradwire.workload.jobs",
+        "numba", "pandas", "pyarrow.compute", "networkx", "matplotlib", "torch", "gradwire.workload.jobs",
     }  # fmt: skip

@@ -36,7 +36,7 @@ def test_toml_is_read_back_as_it_was(tables: dict[str, Any]):
 
 def test_toml_without_what_is_none():
     assert tomllib.loads(write_toml({"a": None, "b": {"c": None, "d": [{"e": None}]}})) == {"b": {"d": [{}]}}
-    with pytest.raises(TypeError, match="no object"):
+    with pytest.raises(TypeError, match="object"):
         write_toml({"a": object()})
 
 

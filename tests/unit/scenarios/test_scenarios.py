@@ -15,10 +15,12 @@ from gradwire.protocols.transports.dlcp.dlcp import Dlcp
 from gradwire.protocols.transports.tcp.dctcp import Dctcp
 from gradwire.result_store.provenance import scenario_text
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.scenarios.loading.load import build_scenario, list_library, load_scenario, pick_variant
+from gradwire.scenarios.loading.load import build_scenario, list_library, load_scenario
+from gradwire.scenarios.schema.job.job import HostPlacement
 from gradwire.scenarios.schema.job.loss_bound import Bound
+from gradwire.scenarios.schema.network.transport import UserTransport
 from gradwire.scenarios.schema.policy import overlay
-from gradwire.scenarios.schema.scenario import HostPlacement, Scenario, UserTransport, json_schema
+from gradwire.scenarios.schema.scenario import Scenario, json_schema
 from gradwire.scenarios.validation.scenario import notes, remarks
 from gradwire.topology.kinds.leaf_spine import LeafSpine
 
@@ -132,9 +134,9 @@ def test_variants():
     assert [variant.seed for variant in (plain, lossy)] == [3, 3]
     assert plain.policy == ()
     assert pickle.loads(pickle.dumps(lossy)).policy_name == "lossy"
-    assert pick_variant(scenario, "lossy") == lossy
+    assert scenario.variant("lossy") == lossy
     with pytest.raises(ScenarioError, match='no policy "x"; expected plain, lossy'):
-        pick_variant(scenario, "x")
+        scenario.variant("x")
 
 
 def test_a_scenario_without_policies_is_its_own_variant():

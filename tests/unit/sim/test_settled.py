@@ -9,7 +9,7 @@ from sim_cases import make_trace, ps_job, scenario
 from transport_bench import US, star_of
 
 from gradwire.scenarios.errors import StallError
-from gradwire.scenarios.schema.scenario import Switch
+from gradwire.scenarios.schema.network.network import Switch
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, TCP_OVERHEAD, UDP_OVERHEAD
 from gradwire.sim.engine.events import Settled
 from gradwire.sim.engine.fabric import Delivery as Delivered

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch", reason="capture records PyTorch training (e
 from gradwire import cli  # noqa: E402
 from gradwire.scenarios.errors import TraceError  # noqa: E402
 from gradwire.traces import models  # noqa: E402
-from gradwire.traces.capture.builtin_models import BuiltinRun, capture_builtin, pick_device  # noqa: E402
+from gradwire.traces.capture.builtin_models import BuiltinRun, pick_device  # noqa: E402
 from gradwire.traces.capture.clocks import clock_for  # noqa: E402
 from gradwire.traces.trace import load_trace  # noqa: E402
 
@@ -71,11 +71,9 @@ def test_the_place_is_tried_before_training(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     steps: list[int] = []
     with pytest.raises(TraceError, match="out: has a parent that is not a folder"):
-        capture_builtin(
-            BuiltinRun("synthetic", **QUICK), tmp_path / "file" / "out", progress=lambda s, *_: steps.append(s)
-        )
+        BuiltinRun("synthetic", **QUICK).train(tmp_path / "file" / "out", progress=lambda s, *_: steps.append(s))
     assert steps == []
-    capture_builtin(BuiltinRun("synthetic", **QUICK), tmp_path / "new" / "place")
+    BuiltinRun("synthetic", **QUICK).train(tmp_path / "new" / "place")
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["place"]
 
 
@@ -93,7 +91,7 @@ def test_the_command_repeats_the_run(run: BuiltinRun, monkeypatch: pytest.Monkey
 
     seen: list[BuiltinRun] = []
     monkeypatch.setattr(
-        "gradwire.traces.capture.builtin_models.capture_builtin", lambda run, out, progress: seen.append(run) or out
+        "gradwire.traces.capture.builtin_models.BuiltinRun.train", lambda run, out, progress: seen.append(run) or out
     )
     program, *arguments = shlex.split(run.command(Path("a/b/c")))
     result = CliRunner().invoke(cli.app, arguments)
@@ -109,7 +107,7 @@ def test_documented_commands_are_accepted(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(commands) >= 4
     seen: list[BuiltinRun] = []
     monkeypatch.setattr(
-        "gradwire.traces.capture.builtin_models.capture_builtin", lambda run, out, progress: seen.append(run) or out
+        "gradwire.traces.capture.builtin_models.BuiltinRun.train", lambda run, out, progress: seen.append(run) or out
     )
     for command in commands:
         result = CliRunner().invoke(cli.app, shlex.split(command)[1:])
@@ -125,7 +123,7 @@ def test_paths_stay_out_of_the_command() -> None:
 
 def test_synthetic_data_by_name_and_a_manifest_that_says_so(tmp_path: Path) -> None:
     run = BuiltinRun("synthetic", note="made by a test", **QUICK)
-    trace = load_trace(capture_builtin(run, tmp_path / "made-up"))
+    trace = load_trace(run.train(tmp_path / "made-up"))
     assert "made up" in trace.manifest["synthetic"]
     assert trace.manifest["note"] == "made by a test"
     assert trace.manifest["classes"] == 10
@@ -135,7 +133,7 @@ def test_synthetic_data_by_name_and_a_manifest_that_says_so(tmp_path: Path) -> N
 def test_moments_and_samples(tmp_path: Path) -> None:
     run = BuiltinRun("synthetic", **{**QUICK, "iterations": 3, "late": 5, "every": 2})
     seen: list[tuple[int, int]] = []
-    path = capture_builtin(run, tmp_path / "out", progress=lambda step, steps, _: seen.append((step, steps)))
+    path = run.train(tmp_path / "out", progress=lambda step, steps, _: seen.append((step, steps)))
     trace = load_trace(path)
     assert [iteration.step for iteration in trace.iterations] == [0, 1, 2, 5, 6, 7]
     assert trace.phases == {"early": [0, 1, 2], "late": [3, 4, 5]}
@@ -154,7 +152,7 @@ def little_text_model(monkeypatch: pytest.MonkeyPatch) -> str:
 def test_text(tmp_path: Path, little_text_model: str) -> None:
     (tmp_path / "count.txt").write_bytes(bytes(range(200)))
     run = BuiltinRun(tmp_path, **{**QUICK, "model": little_text_model, "sequence": 8})
-    trace = load_trace(capture_builtin(run, tmp_path / "out"))
+    trace = load_trace(run.train(tmp_path / "out"))
     assert trace.layers == ["embedding", "layers.0", "layers.1", "head"]
     wanted = {"tokens": "byte", "vocabulary": 300, "sequence": 8, "text_tokens": 200, "batch": 2}
     assert wanted.items() <= trace.manifest.items()
@@ -177,7 +175,7 @@ def test_the_learning_rate_rises_to_its_value(
 
     monkeypatch.setattr(torch.optim.AdamW, "step", noted)
     run = BuiltinRun("synthetic", **{**QUICK, "model": little_text_model, "sequence": 4, "late": 5})
-    capture_builtin(run, tmp_path / "out")
+    run.train(tmp_path / "out")
     assert rates == pytest.approx([0.125, 0.25, 0.375, 0.5, 0.5, 0.5])
 
 
@@ -186,7 +184,7 @@ def test_large_models_end_to_end(tmp_path: Path, name: str) -> None:
     """Every parameter of models with branches and several answers has its gradient, layers in forward order."""
     size = models.MODELS[name].sizes[0]
     run = BuiltinRun("synthetic", **{**QUICK, "model": name, "image_size": size})
-    trace = load_trace(capture_builtin(run, tmp_path / "out"))
+    trace = load_trace(run.train(tmp_path / "out"))
     assert sum(tensor.numel for tensor in trace.tensors) == models.MODELS[name].parameters
     assert trace.manifest["without_gradient"] == []
     for iteration in trace.iterations:

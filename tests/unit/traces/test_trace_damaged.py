@@ -15,7 +15,8 @@ from trace_cases import small_trace
 from written_traces import TABLES, edit_manifest
 
 from gradwire.scenarios.errors import TraceError
-from gradwire.traces.trace import SCHEMA_VERSION, load_trace
+from gradwire.traces.storage.tables import SCHEMA_VERSION
+from gradwire.traces.trace import load_trace
 
 
 @pytest.fixture

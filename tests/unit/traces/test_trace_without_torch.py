@@ -35,7 +35,8 @@ def in_fresh_interpreter(code: str) -> str:
 
 
 def test_what_only_reads_can_be_imported() -> None:
-    formats = [f"formats.{path.stem}" for path in sorted((ROOT / "traces" / "formats").glob("[a-z]*.py"))]
+    paths = sorted((ROOT / "traces" / "formats").rglob("[a-z]*.py"))
+    formats = [".".join(path.relative_to(ROOT / "traces").with_suffix("").parts) for path in paths]
     assert len(formats) >= 5
     in_fresh_interpreter(
         "import importlib, gradwire.cli.commands.trace\n"

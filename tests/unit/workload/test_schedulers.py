@@ -8,7 +8,7 @@ from part_cases import burst
 from sim_cases import MS, US, Ideal, make_trace, ps_job, rows, scenario
 from transport_bench import star_of
 
-from gradwire.scenarios.schema.scenario import Switch
+from gradwire.scenarios.schema.network.network import Switch
 from gradwire.sim.engine.fabric import Fabric
 from gradwire.sim.processes.coupling import Coupling
 from gradwire.sim.simulate import simulate

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.scenarios.schema.scenario import Link, LinkOverride, Scenario
+from gradwire.scenarios.schema.network.network import Link, LinkOverride
+from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.topology import (
     Cable,
     LinkSpec,

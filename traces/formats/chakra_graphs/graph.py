@@ -1,4 +1,4 @@
-"""Graph of a Chakra file, and its schedule on one rank, for `gradwire.traces.formats.chakra`."""
+"""Graph of a Chakra file, and its schedule on one rank, for `gradwire.traces.formats.kinds.chakra`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.errors import TraceError
+from gradwire.traces.formats.chakra_graphs import COMM_COLL, COMP
 from gradwire.traces.formats.draft import MAX_TIME_PS, PS_PER_US, Draft, Timing, estimate_forward, gradient_of_bytes
 from gradwire.traces.parts import ELEMENT_BYTES
 
-COMP, COMM_COLL = 4, 7  # of NodeType
 SENDS = (5, 6)  # a send and a receive
 COLLECTIVES = {
     0: "ALL_REDUCE",
@@ -154,9 +155,9 @@ def cyclic_nodes(graph: ChakraGraph, data_only: bool = False) -> list[int]:
     return [position for position, count in enumerate(pending) if count]
 
 
-def schedule(graph: ChakraGraph, where: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return (start, end) of each node in picoseconds, scheduled as in `gradwire.traces.formats.chakra`. TraceError if
-    nodes wait for each other in a cycle."""
+def schedule(graph: ChakraGraph, where: str) -> tuple[Ints, Ints]:
+    """Return (start, end) of each node in picoseconds, scheduled as in `gradwire.traces.formats.kinds.chakra`.
+    TraceError if nodes wait for each other in a cycle."""
     count = len(graph.ids)
     followers, pending = graph.followers()
     start, end = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
@@ -276,19 +277,12 @@ class _Passes(NamedTuple):
     """Compute nodes of one iteration, times in picoseconds since its start; all arrays are [nodes]."""
 
     role: NDArray[np.int8]
-    start: NDArray[np.int64]
-    end: NDArray[np.int64]
+    start: Ints
+    end: Ints
 
 
 def _timing(
-    graph: ChakraGraph,
-    draft: Draft,
-    ready: list[int],
-    passes: _Passes,
-    start: NDArray[np.int64],
-    end: NDArray[np.int64],
-    origin: int,
-    mark: int,
+    graph: ChakraGraph, draft: Draft, ready: list[int], passes: _Passes, start: Ints, end: Ints, origin: int, mark: int
 ) -> Timing:
     """Return the times of one iteration; work after the last gradient and not called backward is the optimizer's."""
     draft.how = "compute times as the graph says, run on one GPU with a network that takes no time"

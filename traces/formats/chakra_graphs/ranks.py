@@ -1,4 +1,4 @@
-"""Chakra graphs of all ranks of a job, scheduled together once: `gradwire.traces.formats.chakra` for several files.
+"""Chakra graphs of all ranks of a job, scheduled together once (one rank: `gradwire.traces.formats.kinds.chakra`).
 
 Files are NAME.RANK.et in one folder. A collective is among the ranks whose graphs have its process group, `pg_name`
 (all ranks if it has none); the k-th of a group at one rank is the k-th of it at the others. A send (`comm_src`,
@@ -20,20 +20,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gradwire.scenarios.errors import TraceError
-from gradwire.traces.formats import protobuf as pb
+from gradwire.traces.formats.chakra_graphs import COMM_COLL
 from gradwire.traces.formats.chakra_graphs.graph import (
     BACKWARD,
     COLLECTIVES,
-    COMM_COLL,
     FORWARD,
     INPUT,
     SENDS,
     ChakraGraph,
     ChakraNode,
 )
-from gradwire.traces.formats.chakra_graphs.repair import chain_streams, cut_cycles
+from gradwire.traces.formats.chakra_graphs.reader import read_graph
 from gradwire.traces.formats.draft import Draft
-from gradwire.traces.formats.source import open_source
 from gradwire.traces.rank_graphs import SEND, RankCall, RankGraphs
 
 if TYPE_CHECKING:
@@ -73,23 +71,12 @@ def rank_files(path: Path) -> list[Path]:
 
 def read_graphs(path: Path, options: ReadOptions, draft: Draft) -> RankGraphs:
     """Return the graphs of all ranks; TraceError for files that do not fit together."""
-    from gradwire.traces.formats.chakra import read_message
-
     graphs = []
     for file in rank_files(path):
-        graph, file_draft = ChakraGraph(), Draft("chakra")
-        graph.names = []
-        with open_source(file, options.progress, options.notes) as source:
-            for number, data in enumerate(pb.messages(source)):
-                read_message(data, number, source, graph, file_draft)
-        if not len(graph.ids):
-            raise TraceError("has no nodes", str(file), "a Chakra execution trace")
-        if options.repair:
-            cut_cycles(graph, str(file), file_draft.doubtful)
-        chain_streams(graph, file_draft.doubtful)
+        file_draft = Draft("chakra")
+        graphs.append(read_graph(file, options, file_draft, with_names=True))
         if file != path:
             draft.doubtful.update(file_draft.doubtful)
-        graphs.append(graph)
     draft.understood["graphs of ranks"] = len(graphs)
     for name in ("COMM_SEND_NODE", "COMM_RECV_NODE"):
         if count := draft.skipped.pop(name, 0):
@@ -117,9 +104,8 @@ def _calls(graphs: Sequence[ChakraGraph], where: str) -> tuple[list[RankCall], d
         members = tuple(by_rank)
         if len({len(entries) for entries in by_rank.values()}) > 1:
             counts = ", ".join(f"{len(entries)} by rank {rank}" for rank, entries in by_rank.items())
-            raise TraceError(
-                f"process group {group or 'of all ranks'} is called {counts}", where, "equally many calls by each rank"
-            )
+            what = f"process group {group or 'of all ranks'} is called {counts}"
+            raise TraceError(what, where, "equally many calls by each rank")
         if not group and len(members) != len(graphs):
             raise TraceError("collectives without pg_name that not all ranks call", where, "pg_name, or calls of all")
         for entries in zip(*by_rank.values(), strict=True):

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gradwire.scenarios.arrays import Flags, Floats, Ints
 from gradwire.traces.formats.draft import Draft
 from gradwire.traces.formats.profile.records import CpuSpan, Records
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -25,9 +23,9 @@ class Passes:
 
     begin: Floats
     end: Floats
-    row: NDArray[np.int64]
-    accumulates: NDArray[np.bool_]
-    is_cut: NDArray[np.bool_]
+    row: Ints
+    accumulates: Flags
+    is_cut: Flags
     forward: Floats
 
     def functions(self, low: float, high: float) -> slice:

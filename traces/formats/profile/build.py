@@ -23,9 +23,8 @@ def fill_draft(records: Records, draft: Draft, rank: int, where: str) -> None:
     """Fill in the draft. TraceError if the file holds several ranks, or launches of an accelerator without its work."""
     _refuse_several_ranks(records, where)
     if category := launches_nothing(records):
-        raise TraceError(
-            f"holds launches ({category}) but no work of the accelerator", where, "a profile with its kernels"
-        )
+        what = f"holds launches ({category}) but no work of the accelerator"
+        raise TraceError(what, where, "a profile with its kernels")
     drop_stray_records(records, draft)
     steps = checked_steps(records, where, draft)
     accelerator = timeline(records, draft)

@@ -11,11 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.scenarios.arrays import Flags, Floats, Ints
 from gradwire.traces.formats.draft import Draft
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 CLOCK_US = 2.0
 """Tolerance between the clocks of CPU and accelerator; old profiles have whole microseconds. Our choice."""
@@ -37,7 +34,7 @@ class Kernels:
     correlation: Floats
     row: Ints
     name: Ints
-    is_kernel: Bools
+    is_kernel: Flags
 
     def take(self, which: NDArray[np.generic]) -> Kernels:
         """Return the kernels at these indices, or where this mask is true."""
@@ -47,7 +44,7 @@ class Kernels:
         return len(self.start)
 
 
-def duplicates(kernels: Kernels) -> Bools:
+def duplicates(kernels: Kernels) -> Flags:
     """Return the kernels recorded more than once, except for their first record."""
     columns = (kernels.start, kernels.end, kernels.correlation, kernels.row)
     order = np.lexsort(columns)
@@ -56,28 +53,28 @@ def duplicates(kernels: Kernels) -> Bools:
     return is_repeated
 
 
-def on_wrong_stream(kernels: Kernels, main: int, steps: int) -> Bools:
+def on_wrong_stream(kernels: Kernels, main: int, steps: int) -> Flags:
     """Return the kernels on streams other than `main` that have fewer kernels than there are steps. Work on a side
     stream recurs in each step: fewer are kernels of `main` whose stream or process is damaged."""
     counts = np.bincount(kernels.row[kernels.is_kernel], minlength=int(kernels.row.max()) + 1)
-    is_moved: Bools = kernels.is_kernel & (kernels.row != main) & (counts[kernels.row] < steps)
+    is_moved: Flags = kernels.is_kernel & (kernels.row != main) & (counts[kernels.row] < steps)
     return is_moved
 
 
-def without_duration(kernels: Kernels) -> Bools:
+def without_duration(kernels: Kernels) -> Flags:
     """Return the kernels of zero duration whose name has longer ones, unless that is usual (whole microseconds)."""
     duration = kernels.end - kernels.start
     names, inverse = np.unique(kernels.name, return_inverse=True)
     longest = np.zeros(len(names))
     np.maximum.at(longest, inverse, duration)
     is_alone = np.bincount(inverse, minlength=len(names))[inverse] == 1
-    zero: Bools = (duration == 0) & kernels.is_kernel & ((longest[inverse] > 1) | is_alone)
+    zero: Flags = (duration == 0) & kernels.is_kernel & ((longest[inverse] > 1) | is_alone)
     if zero.sum() > MIN_KERNELS and zero.mean() > USUAL_SHARE / 5:
         return np.zeros(len(zero), dtype=bool)
     return zero
 
 
-def before_launch(kernels: Kernels, draft: Draft) -> Bools:
+def before_launch(kernels: Kernels, draft: Draft) -> Flags:
     """Return the kernels that begin before their launch; none if over a tenth do, as the clocks then differ."""
     is_early = kernels.launch - kernels.start > CLOCK_US
     if (
@@ -88,18 +85,18 @@ def before_launch(kernels: Kernels, draft: Draft) -> Bools:
     return is_early
 
 
-def long_after_launch(kernels: Kernels) -> Bools:
+def long_after_launch(kernels: Kernels) -> Flags:
     """Return the kernels that start later than others after their launch by twice the length of the recording."""
     delay = kernels.start - kernels.launch
     known = delay[np.isfinite(delay)]
     if not len(known):
         return np.zeros(len(delay), dtype=bool)
     low, high = np.quantile(kernels.start, (0.1, 0.9))
-    is_late: Bools = delay - np.median(known) > 2 * max(float(high - low), CLOCK_US)
+    is_late: Flags = delay - np.median(known) > 2 * max(float(high - low), CLOCK_US)
     return is_late
 
 
-def out_of_order(start: Floats, end: Floats) -> Bools:
+def out_of_order(start: Floats, end: Floats) -> Flags:
     """Return the kernels, ordered by launch, that are not in every longest non-decreasing run of starts."""
     if (np.diff(start) >= 0).all():
         return np.zeros(len(start), dtype=bool)
@@ -124,7 +121,7 @@ def _run_lengths(values: list[float]) -> Ints:
     return lengths
 
 
-def outlasting(start: Floats, end: Floats) -> Bools:
+def outlasting(start: Floats, end: Floats) -> Flags:
     """Return the kernels that last twice as long as the rest of the recording."""
     if len(start) < 3:
         return np.zeros(len(start), dtype=bool)
@@ -132,7 +129,7 @@ def outlasting(start: Floats, end: Floats) -> Bools:
     return duration > 2 * max(float(start[-1] - start[0]), CLOCK_US)
 
 
-def overlapping(start: Floats, end: Floats) -> Bools:
+def overlapping(start: Floats, end: Floats) -> Flags:
     """Return the kernels of each overlap, unless overlaps are usual on this stream (programmatic launches). A kernel
     that reaches beyond its successor is itself wrong; otherwise either of the two may be."""
     wrong = np.zeros(len(start), dtype=bool)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gradwire.scenarios.arrays import Flags
 from gradwire.traces.formats.draft import Draft
 from gradwire.traces.formats.profile.records import Records
 
@@ -18,7 +18,6 @@ MIN_RECORDS = 10
 """Minimum number of records to determine the length of a recording."""
 
 T = TypeVar("T")
-Bools = NDArray[np.bool_]
 
 
 def drop_stray_records(records: Records, draft: Draft) -> None:
@@ -65,11 +64,11 @@ def drop_stray_records(records: Records, draft: Draft) -> None:
     records.optimizers = _without(records.optimizers, stray["Optimizer.step annotations"])
 
 
-def _outside(times: Sequence[float] | array[float], least: float, most: float) -> Bools:
+def _outside(times: Sequence[float] | array[float], least: float, most: float) -> Flags:
     values = np.array(times, dtype=np.float64)
-    is_outside: Bools = (values < least) | (values > most)
+    is_outside: Flags = (values < least) | (values > most)
     return is_outside
 
 
-def _without(values: list[T], stray: Bools) -> list[T]:
+def _without(values: list[T], stray: Flags) -> list[T]:
     return [value for value, is_stray in zip(values, stray.tolist(), strict=True) if not is_stray]

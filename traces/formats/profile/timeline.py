@@ -12,13 +12,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from gradwire.scenarios.arrays import Flags, Floats, Ints
 from gradwire.traces.formats.draft import Draft
 from gradwire.traces.formats.profile.kernel_checks import (
     CLOCK_US,
     MAX_LOST_SHARE,
-    Bools,
-    Floats,
-    Ints,
     Kernels,
     before_launch,
     duplicates,
@@ -278,7 +276,7 @@ def _main_row(kernels: Kernels) -> int:
 
 
 def _checked(
-    kernels: Kernels, has_no_duration: Bools, is_moved: Bools, lost_launches: Floats, is_step_lost: bool, draft: Draft
+    kernels: Kernels, has_no_duration: Flags, is_moved: Flags, lost_launches: Floats, is_step_lost: bool, draft: Draft
 ) -> KernelStream:
     """Return a stream of the valid kernels; count the others by kind."""
     has_launch = np.isfinite(kernels.launch)
@@ -288,7 +286,7 @@ def _checked(
         first = np.argmin(np.where(has_launch & ~has_no_time, kernels.start, np.inf))
         is_before = ~has_launch & ~has_no_time & (kernels.start < kernels.end[first])
     draft.skipped[EARLIER_KERNELS] += int(is_before.sum())
-    kinds: list[tuple[str, Bools]] = [
+    kinds: list[tuple[str, Flags]] = [
         ("kernels with ts 0 and dur 0", has_no_time),
         ("kernels whose launch is not in the file", ~has_launch),
         ("kernels on a stream that has fewer kernels than there are steps", is_moved),
