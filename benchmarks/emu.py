@@ -121,7 +121,8 @@ def in_own_process(row: Mapping[str, Any]) -> dict[str, Any]:
     A row that the machine cannot run has "refused" with the reason. Raises BenchmarkError if it fails.
     """
     from gradwire.emu.switches.backend_kind import TestbedError
-    from gradwire.emu.system.namespaces import private_command, tied_to_parent
+    from gradwire.emu.system.namespaces import private_command
+    from gradwire.emu.system.processes import tied_to_parent
 
     is_private = row["case"] == "tun"
     try:

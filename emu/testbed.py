@@ -39,7 +39,7 @@ from gradwire.emu.planning.user_programs import (
     with_request,
 )
 from gradwire.emu.results.outcome import make_result
-from gradwire.emu.switches.backend_kind import BackendKind, TestbedError
+from gradwire.emu.switches.backend_kind import Backend, TestbedError
 from gradwire.emu.system.raw_outcome import RawResults
 from gradwire.emu.system.temporary_folders import temporary_folder
 from gradwire.emu.transports import owners_of
@@ -249,7 +249,7 @@ def unlike(scenario: Scenario, plan: TestbedPlan, programs: Programs | None) -> 
 
 
 def compiled_for(
-    plan: TestbedPlan, switches: BackendKind, heard: ProgressCallback | None = None
+    plan: TestbedPlan, switches: Backend, heard: ProgressCallback | None = None
 ) -> code_cache.CodeLocations:
     """Compile missing machine code of a plan's agents and switches; return its location."""
 

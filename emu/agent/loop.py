@@ -23,15 +23,13 @@ from heapq import heappop, heappush
 from gradwire.emu.agent import base, compiled_agent
 from gradwire.emu.agent.core import layout as at
 from gradwire.emu.agent.shared_words import WordBlock
+from gradwire.emu.native.calls import SHARE_NS
 from gradwire.emu.switches.backend_kind import TestbedError
-from gradwire.emu.system.rt_scheduling import SHARE_NS
-from gradwire.emu.system.sockets import LIBC
+from gradwire.emu.system.processes import new_timer
 
 Call = Callable[[], None]
 RequestHandler = Callable[[int, int, int, int], "int | None"]
 
-CLOCK_MONOTONIC = 1
-TIMER_FLAGS = 0o2000000 | 0o4000  # close on exec, non-blocking
 STALL_NS = 5_000_000
 NEVER = at.NEVER
 TIMERS, LATE = 256, 4096
@@ -80,9 +78,7 @@ class EpollLoop:
         self._readers: dict[int, Call] = {}
         self._writers: dict[int, Call] = {}
         self._epoll = select.epoll()
-        self._clock = LIBC.timerfd_create(CLOCK_MONOTONIC, TIMER_FLAGS)
-        if self._clock < 0:
-            raise OSError(ctypes.get_errno(), "timerfd_create")
+        self._clock = new_timer()
         self._lateness = array("q")
         self._idle: Callable[[], bool] | None = None
         self._error: BaseException | None = None

@@ -27,9 +27,6 @@ from gradwire.scenarios.inner_units import Bps
 from gradwire.scenarios.wire import ps_per_byte
 
 CLASSES = at.CLASSES
-AHEAD_NS = 1_200_000
-"""Lead of packets over the ideal schedule on the wall clock; our choice. More are sent when half of it is left. A port
-of the kernel may take two frames at once, and agents are late by a few tenths of a millisecond."""
 MAKE_UP_NS = 400_000
 """Maximum lateness that a paced flow makes up for; our choice."""
 TURNS = 64

@@ -28,14 +28,14 @@ from typing import Protocol
 
 from gradwire.emu.agent.report import Reports
 from gradwire.emu.control.controller import Controller
-from gradwire.emu.control.launchers import PR_SET_TIMERSLACK, ForkLauncher
+from gradwire.emu.control.launchers import ForkLauncher
 from gradwire.emu.planning.base_rtt import base_round_trip_ns
 from gradwire.emu.planning.plan import TestbedPlan
 from gradwire.emu.switches.backend_kind import PortCounts, SwitchBackend, TestbedError
 from gradwire.emu.system.capture import Capture, file_name
 from gradwire.emu.system.cpu_idle import awake
+from gradwire.emu.system.processes import set_timer_slack
 from gradwire.emu.system.raw_outcome import RawResults
-from gradwire.emu.system.sockets import LIBC
 from gradwire.emu.system.temporary_folders import FULL, full_disk
 from gradwire.emu.transports import warm
 from gradwire.emu.user_programs.player import Player
@@ -121,7 +121,7 @@ def network_of(plan: TestbedPlan, machine: bool) -> Iterator[SwitchBackend]:
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGINT, _interrupt)
     namespaces.set_up_private(private=not machine)
-    LIBC.prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)  # samples would be up to 50 us late
+    set_timer_slack()  # samples would be up to 50 us late
     with awake() if plan.clock == "wall" else nullcontext():
         backend = backend_kind_of(plan.switch).make(plan, plan.options["kernel"])
         report_progress(state="building", backend=plan.switch)

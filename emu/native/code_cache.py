@@ -80,13 +80,11 @@ def _compile(works: Iterable[CompileTask]) -> None:
 def files() -> set[Path]:
     """Return the source files of all machine code of the testbed."""
     import gradwire.emu.native
-    import gradwire.emu.system.rt_scheduling
     import gradwire.jit
     import gradwire.protocols
     import gradwire.scenarios.wire
 
     packages = (gradwire.emu.native, gradwire.jit, gradwire.protocols)
     native, jit, protocols = (Path(package.__path__[0]) for package in packages)
-    modules = gradwire.emu.system.rt_scheduling, gradwire.scenarios.wire
     files = {*(native / name for name in ("calls.py", "intrinsics.py")), *jit.glob("*.py"), *protocols.glob("*.py")}
-    return files | {Path(str(module.__file__)) for module in modules}
+    return files | {Path(str(gradwire.scenarios.wire.__file__))}

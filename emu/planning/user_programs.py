@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gradwire.emu.planning.kernel_features import KernelFeatures
 from gradwire.emu.planning.plan import TransportPlan, host_address
-from gradwire.emu.planning.probe import KernelFeatures
 from gradwire.emu.switches.backend_kind import TestbedError
 from gradwire.emu.user_programs.programs import Programs, Rule, ranks_of
 from gradwire.emu.user_programs.timetable import timetable

@@ -20,7 +20,6 @@ from gradwire.emu.agent.shared_words import WordBlock
 from gradwire.emu.switches.backend_kind import TestbedError
 from gradwire.emu.wire.header import HEADER
 
-LIBC = ctypes.CDLL(None, use_errno=True)
 IP_RECVTOS: Final = 13
 SO_RCVBUFFORCE: Final = 33
 SO_SNDBUFFORCE: Final = 32

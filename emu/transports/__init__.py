@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from gradwire.emu.agent.base import Carrier, MessageRow
 from gradwire.emu.planning.plan import TestbedPlan, TransportPlan
+from gradwire.emu.switches.backend_kind import AHEAD_NS
 
 if TYPE_CHECKING:
     from gradwire.emu.transports.datagrams import DatagramCarrier
@@ -32,7 +33,6 @@ def make_carriers(plan: TestbedPlan, host: CompiledLoopHost, rows: Iterable[Mess
     ScenarioError
         A user-defined transport is missing.
     """
-    from gradwire.emu.agent.nic import AHEAD_NS
     from gradwire.emu.transports.endpoint import Endpoint
     from gradwire.emu.transports.side_channel import SideChannel
 

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Protocol
 from gradwire.emu.agent.base import CarrierHost, MessageRow
 from gradwire.emu.agent.core import layout as at
 from gradwire.emu.agent.loop import EpollLoop
-from gradwire.emu.agent.nic import AHEAD_NS, Nic
+from gradwire.emu.agent.nic import Nic
 from gradwire.emu.agent.shared_words import WordTable
+from gradwire.emu.switches.backend_kind import AHEAD_NS
 from gradwire.emu.system.sockets import (
     ADDRESS,
     ADDRESS_AT,

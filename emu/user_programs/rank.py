@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import IO
 
 from gradwire.emu.switches.backend_kind import TestbedError
-from gradwire.emu.system.namespaces import CLONE_NEWNET, tied_to_parent
-from gradwire.emu.system.sockets import LIBC
+from gradwire.emu.system.namespaces import CLONE_NEWNET
+from gradwire.emu.system.processes import LIBC, tied_to_parent
 from gradwire.emu.user_programs.programs import Rank
 
 CLONE_NEWUTS, CLONE_NEWNS = 0x04000000, 0x00020000

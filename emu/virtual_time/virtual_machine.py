@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Protocol
 
 from gradwire.emu.switches.backend_kind import TestbedError
-from gradwire.emu.system.namespaces import find_tool, tied_to_parent
+from gradwire.emu.system.namespaces import find_tool
+from gradwire.emu.system.processes import tied_to_parent
 from gradwire.emu.system.temporary_folders import temporary_folder
 from gradwire.emu.virtual_time.kernel_build import find_kernel
 from gradwire.emu.virtual_time.machine_clock import ASLEEP_S, STILL_S, EndingMachine, MachinePause, MachineWatch

@@ -7,7 +7,7 @@ from typing import Any
 from emu_cases import star
 
 from gradwire.emu.planning.plan import TestbedPlan
-from gradwire.emu.switches.backends.bpf_backend import BpfSwitch
+from gradwire.emu.switches.linux_network.bpf_switch import BpfSwitch
 
 FAST = 10_000_000_000
 """bit/s of the senders' links: what they send is at the port at once."""

@@ -19,10 +19,11 @@ from typing import Any
 from emu_agents_cases import MBPS, MS, Contents, Script, hosts_around_a_switch, lossy, parts, plan_of, run, summary
 
 from gradwire.emu.control.controller import Controller
-from gradwire.emu.control.launchers import CLONE_NEWNET, CommandLauncher, ForkLauncher
+from gradwire.emu.control.launchers import CommandLauncher, ForkLauncher
 from gradwire.emu.planning.plan import TestbedPlan, host_address
 from gradwire.emu.switches.backend_kind import TestbedError
-from gradwire.emu.system.sockets import LIBC
+from gradwire.emu.system.namespaces import CLONE_NEWNET
+from gradwire.emu.system.processes import LIBC
 from gradwire.emu.wire.header import Header
 from gradwire.scenarios.wire import CONTROL_PORT, GRADWIRE_PORT
 

@@ -10,6 +10,7 @@ from gradwire.emu.agent.core.nic_schedule import has_left, serve, went_off
 from gradwire.emu.agent.core.receiving import read_answers, read_data
 from gradwire.emu.agent.core.timers import ask, clock, first_timer, note_late, pop
 from gradwire.emu.native.calls import (
+    AT_ONCE_NS,
     EVENT_BYTES,
     EVENT_FILE,
     INTERRUPTED,
@@ -21,7 +22,6 @@ from gradwire.emu.native.calls import (
     wait,
     words_at,
 )
-from gradwire.emu.system.rt_scheduling import AT_ONCE_NS
 from gradwire.jit.compiled import njit
 
 EPOLLOUT = 4

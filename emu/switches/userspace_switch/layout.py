@@ -12,13 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.emu.planning.plan import TestbedPlan, host_address
-from gradwire.emu.switches.backends.userspace import Userspace
+from gradwire.emu.switches.backend_kind import BALANCERS
 from gradwire.jit.counter_rng import LINK_DRAWS, NODE_DRAWS, TIE_DRAWS, key_of
 from gradwire.scenarios.wire import MIN_FRAME, serialisation_ps
 
 CLASSES = 8
 UNLIMITED = 1 << 62
-BALANCERS = Userspace.balancers
 CAUSES = ("tail", "selective", "link_loss", "no_route")
 TAIL, SELECTIVE, LOSS, NO_ROUTE = range(4)
 

@@ -17,7 +17,6 @@ from gradwire.emu.native.calls import bytes_at, words_at
 from gradwire.emu.switches.userspace_switch import answer_delay, rules
 from gradwire.emu.switches.userspace_switch import layout as at
 from gradwire.emu.switches.userspace_switch.frames import parse
-from gradwire.emu.system.rt_scheduling import AT_ONCE_NS
 from gradwire.jit.compiled import njit
 
 ASKED, FULL, INTERRUPTED, FAILED = range(4)
@@ -65,7 +64,7 @@ def serve(address):
         if ready < 0:
             return _failed(W)
         W[at.W_WOKEN_NS] = calls.monotonic_ns(W[at.A_SPEC])
-        if W[at.W_WOKEN_NS] - waiting > AT_ONCE_NS:
+        if W[at.W_WOKEN_NS] - waiting > calls.AT_ONCE_NS:
             W[at.W_TURN_NS] = W[at.W_WOKEN_NS]
         asked = False
         for i in range(ready):

@@ -9,7 +9,8 @@ import pytest
 from nic_bench import LINE, NS, Fake, FakeLoop, bench, slots, start
 
 from gradwire.emu.agent.loop import EpollLoop
-from gradwire.emu.agent.nic import AHEAD_NS, MAKE_UP_NS, Nic
+from gradwire.emu.agent.nic import MAKE_UP_NS, Nic
+from gradwire.emu.switches.backend_kind import AHEAD_NS
 from gradwire.emu.system.sockets import Sender
 
 

@@ -118,7 +118,7 @@ def test_a_ctrl_c_while_a_run_is_looked_through_is_not_lost(runs):
 def test_hosts_are_told_how_far_ahead_to_send(switch, monkeypatch):
     kernel = virtual_kernel()
     monkeypatch.setattr("gradwire.emu.planning.probe.probe", lambda: kernel)
-    monkeypatch.setattr("gradwire.emu.switches.backends.bpf_backend.object_file", lambda: "port.o")
+    monkeypatch.setattr("gradwire.emu.switches.linux_network.bpf_switch.object_file", lambda: "port.o")
     scenario = star_scenario(
         job=[], traffic=[{"kind": "all_to_all", "name": "all", "size": "1kB"}], transport={"kind": "dlcp"}
     )

@@ -10,7 +10,7 @@ from userspace_cases import MBPS, US, star
 from userspace_network import labelled, needs_devices, networks, udp
 
 from gradwire.emu.planning.base_rtt import base_round_trip_ns
-from gradwire.emu.switches.backends.userspace_backend import UserspaceSwitch
+from gradwire.emu.switches.userspace_switch.network import UserspaceSwitch
 from gradwire.emu.switches.userspace_switch.process import EARLY_PS, Lateness
 from gradwire.emu.wire.header import ACK
 from gradwire.scenarios.wire import GRADWIRE_PORT

@@ -1,4 +1,4 @@
-"""Switch backend `red`: features of most kernels (htb, red, netem, nftables), without BPF.
+"""Networks of the backend `red`: features of most kernels (htb, red, netem, nftables), without BPF.
 
 A queue with a threshold is a `red` whose average is the instantaneous queue
 (`gradwire.emu.switches.linux_network.netlink`), otherwise a bfifo. Not possible: a buffer shared by the queues of a
@@ -9,26 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gradwire.emu.planning.plan import Port, Queues, TestbedPlan
-from gradwire.emu.planning.probe import KernelFeatures
+from gradwire.emu.planning.plan import Port, TestbedPlan
 from gradwire.emu.switches.backend_kind import PortCounts, TestbedError
-from gradwire.emu.switches.linux_backend import (
-    AHEAD_NS,
-    KernelSwitch,
-    missing_everywhere,
-    netem_works,
-    substitutions_everywhere,
-)
 from gradwire.emu.switches.linux_network import queueing
 from gradwire.emu.switches.linux_network.devices import DEVICE, WIRE, WIRES, namespace_name, wire_device
+from gradwire.emu.switches.linux_network.kernel_switch import KernelSwitch
 from gradwire.emu.switches.linux_network.netlink import Wire, loss_word, make_instantaneous, put_wire, red_words
 from gradwire.emu.switches.linux_network.routes import KERNEL, NFT
 from gradwire.emu.system.namespaces import inside, query_json
-
-if TYPE_CHECKING:
-    from gradwire.jit.engine_cache import CompileTask
 
 
 class RedSwitch(KernelSwitch):
@@ -190,72 +180,3 @@ def _queue_counts(leaf: Any, selective: bool) -> Mapping[str, int]:
     else:
         counts["drops_tail"] = leaf["drops"]
     return counts
-
-
-class RedKind:
-    """See `gradwire.emu.switches.backend_kind.BackendKind`."""
-
-    name = "red"
-    ahead_ns = AHEAD_NS
-    keeps_time = False
-
-    def missing(self, kernel: KernelFeatures, plan: TestbedPlan) -> list[str]:
-        missing = missing_everywhere(kernel, plan)
-        required = [("classifier", "u32")]
-        if plan.queues.thresholds is not None:
-            required.append(("qdisc", "red"))
-        if _losses(plan):
-            required += [("qdisc", "netem"), ("qdisc", "clsact")]
-        if netem_works(kernel):
-            required.append(("action", "mirred"))
-        missing += [kernel.why_not(kind, name) for kind, name in required if not kernel.has(kind, name)]
-        if plan.balancing != "ecmp":
-            if not kernel.has("tool", "nft"):
-                missing.append(kernel.why_not("tool", "nft"))
-            elif kernel.nft_numgen:
-                missing.append(f"nftables cannot spray packets: {kernel.nft_numgen}")
-        return missing
-
-    def substitutions(self, kernel: KernelFeatures, plan: TestbedPlan) -> list[str]:
-        departures = substitutions_everywhere(kernel, plan)
-        if plan.queues.count > 1:
-            departures.append(
-                f"red: every queue of a port has a buffer of {_limits(plan.queues)} bytes, which the scenario's share"
-            )
-        if plan.queues.thresholds is not None and plan.queues.selective_drop:
-            departures.append(
-                "red: the threshold is tested before the buffer, so a droppable packet that exceeds both counts as a "
-                "selective drop"
-            )
-        elif plan.queues.thresholds is not None:
-            departures.append("red: a marked packet that is then dropped by the buffer also counts as marked")
-        if plan.balancing in ("ecmp", "spray_random") and any(len(ports) > 1 for ports in plan.routes.values()):
-            departures.append("red: next hops are drawn by the kernel, not from the scenario's seed")
-        if any(0 < loss < 1 for loss in _losses(plan)):
-            departures.append("red: losses on cables are drawn by netem, not from the scenario's seed")
-        departures.append("red: lost packets are counted but not listed; the peak queue length is unknown")
-        return departures
-
-    def ready(self) -> dict[str, str]:
-        return {}
-
-    def works(self) -> Mapping[str, CompileTask]:
-        return {}
-
-    def make(self, plan: TestbedPlan, kernel: KernelFeatures) -> RedSwitch:
-        return RedSwitch(plan, wired=netem_works(kernel))
-
-
-def _losses(plan: TestbedPlan) -> list[float]:
-    """Return the loss probabilities of cables, initial and later ones; empty if there are none."""
-    later = [loss for change in plan.changes for _, loss in change.loss]
-    return [loss for loss in (*(port.loss for port in plan.ports), *later) if loss]
-
-
-def _limits(queues: Queues) -> str:
-    """Return the range of the queues' limits as text."""
-    sizes = {queues.limit(queue) for queue in range(queues.count)}
-    return " to ".join(f"{size}" for size in sorted({min(sizes), max(sizes)}))
-
-
-KIND = RedKind()
