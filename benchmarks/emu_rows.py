@@ -32,16 +32,11 @@ here."""
 def run_row(case: str, what: str, size: int, payload: int = 0, transport: str = "") -> dict[str, Any]:
     """Run one row once, in this process, which for `tun` must be in private namespaces. Times in seconds.
 
-    Parameters
-    ----------
     what : the network (`core`), or the backend (`agents`, `virtual`); else a name only.
     size : packets per host (`core`), packets (`tun`), or bytes of a message.
     payload : payload bytes of UDP (`tun`).
 
-    Returns
-    -------
-    dict
-        The arguments; the figures or, if the machine cannot run it, "refused" with the reason; optionally a "note".
+    Returns the arguments; the figures or, if the machine cannot run it, "refused" with the reason; optionally a "note".
     """
     from gradwire.emu.switches.backend_kind import TestbedError
 

@@ -35,15 +35,8 @@ SEED = 1
 
 
 def bench_training(*, model: str, as_json: bool) -> None:
-    """Time steps of a model, one of `PIXELS`; print a table or one JSON object.
-
-    Raises
-    ------
-    GradwireError
-        The model is unknown.
-    MissingExtraError
-        torch is not installed.
-    """
+    """Time steps of a model, one of `PIXELS`; print a table or one JSON object. Raises GradwireError: the model is
+    unknown; MissingExtraError: torch is not installed."""
     if model not in PIXELS:
         raise GradwireError(f"no such model: {model}", "bench training", f"--model {', '.join(PIXELS)}")
     rows = measure_steps(make_steps(model), ROUNDS, STEPS)

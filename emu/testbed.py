@@ -73,8 +73,7 @@ class Request:
     answers_late : mean lateness of hosts' answers, as a share of the base round-trip time, above which a run counts as
         disturbed; None: no limit.
     programs : a command to run across the network instead of the scenario's jobs, once; `left_folder` for the files of
-        its
-        ranks.
+        its ranks.
     """
 
     clock: str | None = None
@@ -105,15 +104,13 @@ def emulate(
     heard : called with progress: {"state": "building" | "running", "delivered": ..., "messages": ...};
         {"state": "again", "why": ...} before a repetition, after a disturbance or a stopped virtual machine;
         {"state": "compiling"} before, if a transport is new; {"state": "ending"} when programs in virtual time have
-        been
-        asked to end, which may take a while.
+        been asked to end, which may take a while.
 
     Returns
     -------
     Result
         `summary["engine"]` has the backend, the substitutions, and `valid`: False for a run on the wall clock during
-        which
-        the machine stood still or whose switch could not keep up.
+        which the machine stood still or whose switch could not keep up.
 
     Raises
     ------

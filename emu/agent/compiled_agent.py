@@ -38,12 +38,8 @@ def core() -> code_cache.Natives:
 def rules(owner: type[Transport]) -> code_cache.Natives:
     """Return the functions (`RULES`) of a transport; missing ones do nothing.
 
-    Their arguments are the address of the memory, then those of `gradwire.protocols.registry.ARGUMENTS`.
-
-    Raises
-    ------
-    ScenarioError
-        A user-defined transport cannot be compiled.
+    Their arguments are the address of the memory, then those of `gradwire.protocols.registry.ARGUMENTS`. Raises
+    ScenarioError: a user-defined transport cannot be compiled.
     """
     return code_cache.load(_rules_name(owner), partial(_rules_work, owner))
 

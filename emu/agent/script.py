@@ -44,8 +44,6 @@ class IterationRow(NamedTuple):
 class Script:
     """A host's part of a program, running.
 
-    Attributes
-    ----------
     starts : message -> ticks of the loop when it became ready (traffic: when it entered the network).
     iterations : rows of finished iterations.
     """
@@ -61,16 +59,12 @@ class Script:
     ) -> None:
         """Make the script; nothing happens before `start`.
 
-        Parameters
-        ----------
         send : called with a message that may be sent now.
         latency_ps : time between a job's decision to send and `send`: the plan's software latency if the clock is
-            virtual;
-            0 on the wall clock, where it passes by itself.
+            virtual; 0 on the wall clock, where it passes by itself.
         tick_ps : picoseconds of a tick of the loop, by default a nanosecond.
         slowness : (start in picoseconds, factor of compute times, times `SLOW_UNIT`), ascending from 0; empty: never
-            slow.
-            The factor at the start of a computation applies.
+            slow. The factor at the start of a computation applies.
         """
         self.part, self._loop, self._send = part, loop, send
         self._latency, self._tick = latency_ps, tick_ps

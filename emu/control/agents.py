@@ -78,13 +78,8 @@ class Agents:
                 self._poll.unregister(child.writing)
 
     def hear(self, wait_s: float) -> None:
-        """Receive frames for up to `wait_s` seconds; return as soon as one has arrived.
-
-        Raises
-        ------
-        TestbedError
-            An agent has failed or died.
-        """
+        """Receive frames for up to `wait_s` seconds; return as soon as one has arrived. Raises TestbedError: an agent
+        has failed or died."""
         select.select([self._poll], [], [], max(0.0, wait_s))  # epoll itself waits in milliseconds
         for file, events in self._poll.poll(0):
             node = self._nodes[file]

@@ -47,8 +47,7 @@ class Controller:
     launcher : starts agents (`gradwire.emu.control.launchers`).
     progress : called with (delivered, messages) from time to time.
     check : returns problems elsewhere (`SwitchBackend.check`), which end the run; called at least every `pause()`
-        seconds,
-        or five times a second.
+        seconds, or five times a second.
     ready : called when all is connected. begin : called with the beginning in ns when it is known.
     over : called at the end of the run, however it ended, before hosts are asked for their reports.
     """
@@ -79,15 +78,9 @@ class Controller:
         return self._began
 
     def run(self) -> Reports:
-        """Run the plan from the start of the agents to their end; return the reports.
-
-        Raises
-        ------
-        TestbedError
-            An agent failed, or the run stalled; `self.reports` has the partial results.
-        KeyboardInterrupt
-            All agents have been stopped; `self.reports` has the partial results.
-        """
+        """Run the plan from the start of the agents to their end; return the reports. Raises TestbedError: an agent
+        failed, or the run stalled; `self.reports` has the partial results; KeyboardInterrupt: all agents have been
+        stopped; `self.reports` has the partial results."""
         try:
             self.prepare()
             self.go()

@@ -34,13 +34,8 @@ CLOCK_NOTE_NS = 100_000
 
 
 def plan_for(plan: TestbedPlan, hosts: Sequence[RealHost]) -> TestbedPlan:
-    """Return the plan with the machines' addresses and the files that they cannot read.
-
-    Raises
-    ------
-    TestbedError
-        An active host of the scenario has no machine, or a machine no host.
-    """
+    """Return the plan with the machines' addresses and the files that they cannot read. Raises TestbedError: an active
+    host of the scenario has no machine, or a machine no host."""
     machine_of = {host.name: host for host in hosts}
     unknown = [name for name in machine_of if name not in plan.names[: plan.host_count]]
     if unknown:

@@ -88,15 +88,9 @@ def _unforeseen(error: Exception) -> TestbedError:
 
 
 def run(plan: TestbedPlan, folder: Path, machine: bool) -> RawResults:
-    """Build the network, run the plan, and return the raw results, which are partial after a stop request.
-
-    Raises
-    ------
-    TestbedError
-        The network cannot be built, or something failed.
-    KeyboardInterrupt
-        A stop request came before the run began.
-    """
+    """Build the network, run the plan, and return the raw results, which are partial after a stop request. Raises
+    TestbedError: the network cannot be built, or something failed; KeyboardInterrupt: a stop request came before the
+    run began."""
     captures: list[ActiveCapture] = []
     raw = RawResults(Reports.empty(len(plan.program.messages)), kernel=platform.release())
     with network_of(plan, machine) as backend:

@@ -74,10 +74,7 @@ class LongLivedNetwork:
         folders : of the gradient values (`gradwire.emu.agent.payload.values`), one per trace of the program.
         limit_s : time limit in seconds on the wall clock.
 
-        Raises
-        ------
-        TestbedError
-            The step failed or exceeded the limit. The network cannot run another one.
+        Raises TestbedError: the step failed or exceeded the limit. The network cannot run another one.
         """
         plan = replace(self._plan, program=program, trace_folders=folders)
         number, self._number = self._number, self._number + 1

@@ -32,13 +32,8 @@ def use(told: CodeLocations | None) -> None:
 
 
 def make_ready(works: Mapping[str, CompileTask], begins: Callable[[], object] = lambda: None) -> CodeLocations:
-    """Compile missing code in parallel, after a call of `begins` if there is any; return the locations.
-
-    Raises
-    ------
-    ScenarioError
-        A user-defined component cannot be compiled.
-    """
+    """Compile missing code in parallel, after a call of `begins` if there is any; return the locations. Raises
+    ScenarioError: a user-defined component cannot be compiled."""
     from gradwire.jit import engine_cache
 
     if not all(engine_cache.is_cached(work.identity) for work in works.values()):

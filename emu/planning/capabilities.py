@@ -20,13 +20,8 @@ WIDEST_HEADER = UDP_OVERHEAD + MAX_FILL
 
 
 def missing_features(table: Transport, folder: str | None = None) -> list[str]:
-    """Return the features that a transport with this table needs and the testbed lacks; empty if it runs there.
-
-    Raises
-    ------
-    ScenarioError
-        A user-defined transport is not in `folder`.
-    """
+    """Return the features that a transport with this table needs and the testbed lacks; empty if it runs there. Raises
+    ScenarioError: a user-defined transport is not in `folder`."""
     if table.congestion():
         return []
     owner = transport_class(table.kind, folder)

@@ -155,13 +155,8 @@ def kernel_options(scenario: Scenario) -> Json:
 
 @with_scenario_location
 def fault_changes(scenario: Scenario, network: Network) -> tuple[Change, ...]:
-    """Return the changes that the faults of a scenario make.
-
-    Raises
-    ------
-    ScenarioError
-        A fault names a part that the network does not have.
-    """
+    """Return the changes that the faults of a scenario make. Raises ScenarioError: a fault names a part that the
+    network does not have."""
     mistakes: list[Mistake] = []
     changes = changes_of(scenario.fault, network, mistakes)
     if mistakes:
@@ -184,10 +179,7 @@ def make_plan(
 
     programs : user programs that run across the network as well.
 
-    Raises
-    ------
-    ScenarioError
-        Too many hosts, or a fault names a part that the network does not have.
+    Raises ScenarioError: too many hosts, or a fault names a part that the network does not have.
     """
     network, routing = resolved.network, resolved.routing
     if network.host_count > MAX_HOSTS:
@@ -303,8 +295,7 @@ def check_rates(plan: TestbedPlan, reachable: int) -> None:
     """Raise ScenarioError if a link is faster than this machine can emulate on the wall clock.
 
     reachable : `gradwire.emu.planning.probe.KernelFeatures.reachable_bps`. If no rate could be measured, none is
-        rejected: only
-        a backend without queueing disciplines runs there, and it records its own lateness.
+        rejected: only a backend without queueing disciplines runs there, and it records its own lateness.
     """
     fastest = max(plan.ports, key=lambda port: port.rate)
     if plan.clock != "wall" or reachable < 0 or fastest.rate <= reachable:

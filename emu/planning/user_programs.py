@@ -45,13 +45,8 @@ class ProgramRequest:
 
 @with_scenario_location
 def programs_of(scenario: Scenario, network: Network, asked: ProgramRequest) -> Programs:
-    """Return the ranks, their hosts and the rules for their packets.
-
-    Raises
-    ------
-    ScenarioError
-        With every name that the network does not have, and rules that cannot hold.
-    """
+    """Return the ranks, their hosts and the rules for their packets. Raises ScenarioError: with every name that the
+    network does not have, and rules that cannot hold."""
     _find_command(asked)
     table = scenario.exec or Exec()
     names = network.names

@@ -95,8 +95,6 @@ class Evidence:
 def verify(evidence: Evidence, complete: bool = True) -> list[str]:
     """Return all errors of a run as messages; empty if there are none.
 
-    Parameters
-    ----------
     complete : True if all messages must have arrived; False for an interrupted run.
     """
     errors: list[str] = []

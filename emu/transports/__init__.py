@@ -26,13 +26,8 @@ AGENTS = ("gradwire.emu.agent.agent", "gradwire.emu.agent.agent_parts", "numpy.r
 
 
 def make_carriers(plan: TestbedPlan, host: CompiledLoopHost, rows: Iterable[MessageRow]) -> dict[int, Carrier]:
-    """Return the carriers of the transports that a host's messages use, by number in the plan.
-
-    Raises
-    ------
-    ScenarioError
-        A user-defined transport is missing.
-    """
+    """Return the carriers of the transports that a host's messages use, by number in the plan. Raises ScenarioError: a
+    user-defined transport is missing."""
     from gradwire.emu.transports.endpoint import Endpoint
     from gradwire.emu.transports.side_channel import SideChannel
 

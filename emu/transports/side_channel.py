@@ -91,8 +91,7 @@ class Connection:
         """Return the cost of a connection: consecutive retransmissions, and segments in flight in steps of THIN.
 
         While nothing is in flight the kernel is not queried: many hosts may share a processor, and a system call per
-        connection
-        and Probe makes their timers late.
+        connection and Probe makes their timers late.
         """
         return FREE if self._idle else self.ask()
 
@@ -197,13 +196,11 @@ def configure(link: socket.socket) -> None:
     """Set the options of a socket before it connects or listens.
 
     The class of control also applies to the kernel's own packets: a connection that has written nothing would
-    acknowledge
-    in the lowest class, behind all data, and the other end would retransmit. DCTCP, if available, makes every packet of
-    both ends ECN-capable, whatever the sysctl, so no switch drops it selectively. If the kernel supports it per socket
-    (6.17), a lost segment is retransmitted after 5 ms instead of 200; otherwise the route's `rto_min` decides.
-    Time-outs do
-    not double for six attempts [Documentation/networking/tcp-thin]: losses here are a few bytes in a full buffer, and
-    growing time-outs would make a sender probe less often than DLCP does.
+    acknowledge in the lowest class, behind all data, and the other end would retransmit. DCTCP, if available, makes
+    every packet of both ends ECN-capable, whatever the sysctl, so no switch drops it selectively. If the kernel
+    supports it per socket (6.17), a lost segment is retransmitted after 5 ms instead of 200; otherwise the route's
+    `rto_min` decides. Time-outs do not double for six attempts [Documentation/networking/tcp-thin]: losses here are a
+    few bytes in a full buffer, and growing time-outs would make a sender probe less often than DLCP does.
     """
     link.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, CONTROL_TOS)
     for option, value in ((TCP_RTO_MIN_US, RTO_MIN_US), (TCP_THIN_LINEAR_TIMEOUTS, 1)):

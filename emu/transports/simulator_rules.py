@@ -50,13 +50,8 @@ ORIGIN = 0
 
 @cache
 def transport_class(kind: str, folder: str | None = None) -> type[Transport]:
-    """Return the class of a transport, by name or as "module:Class" of a file in `folder`.
-
-    Raises
-    ------
-    ScenarioError
-        There is none, or it is not a transport.
-    """
+    """Return the class of a transport, by name or as "module:Class" of a file in `folder`. Raises ScenarioError: there
+    is none, or it is not a transport."""
     return resolve_component("transport", kind, Path(folder) if folder else None)
 
 

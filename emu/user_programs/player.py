@@ -83,15 +83,9 @@ class Player:
         return self._began
 
     def run(self) -> Reports:
-        """Prepare, run and end all ranks; return the reports.
-
-        Raises
-        ------
-        TestbedError
-            Something cannot be started, or the network has failed.
-        KeyboardInterrupt
-            The run was interrupted; `reports` and `ends` have the partial results.
-        """
+        """Prepare, run and end all ranks; return the reports. Raises TestbedError: something cannot be started, or
+        the network has failed; KeyboardInterrupt: the run was interrupted; `reports` and `ends` have the partial
+        results."""
         try:
             self._prepare()
             self._begin()

@@ -146,30 +146,20 @@ def run_inside(
 ) -> int:
     """Run a command in a new virtual machine as its only program; return its exit status.
 
-    Parameters
-    ----------
     seed : of all random numbers of that kernel.
     limit_s : seconds on the wall clock after which everything is ended.
     environment : its variables besides a search path; nothing else of this process's environment is passed.
     heard : called from another thread with every line that it prints after `PREFIX`.
     ask : asks the command to end, because of "interrupt" (Ctrl-C) or "max_wall" (the limit); returns True if it is
-        worth
-        waiting. Then the command has `GRACE_S`, or longer while it computes (`EndingMachine`), and its exit status is
-        returned.
-        Otherwise, and at a second Ctrl-C, it is killed at once.
+        worth waiting. Then the command has `GRACE_S`, or longer while it computes (`EndingMachine`), and its exit
+        status is returned. Otherwise, and at a second Ctrl-C, it is killed at once.
     ctrl_c : source of deferred Ctrl-C requests.
     words : receives the last other lines of output.
     pause : stops the machine while it has nothing to do; it is not supervised then.
     still_s, asleep_s : see `gradwire.emu.virtual_time.machine_clock`.
 
-    Raises
-    ------
-    TestbedError
-        There is no kernel, it did not start, or the time limit was exceeded.
-    StoodStill
-        Its clock made no progress.
-    KeyboardInterrupt
-        Ctrl-C, and the command has not ended in order.
+    Raises TestbedError: there is no kernel, it did not start, or the time limit was exceeded; ClockStoppedError: its clock
+    made no progress; KeyboardInterrupt: Ctrl-C, and the command has not ended in order.
     """
     kernel = kernel_or_error()
     raise_limit()
@@ -244,8 +234,7 @@ def wait(
     """Wait for the end of a process; at Ctrl-C and at the limit ask it to end, if possible.
 
     Raises TestbedError at the limit and KeyboardInterrupt at Ctrl-C, if it does not end in time or cannot be asked;
-    then it
-    may still be running.
+    then it may still be running.
 
     over : called repeatedly; returns True if the run is over although the process exists, or raises.
     patient : called repeatedly after `grace_s`; returns True if it is worth waiting longer.

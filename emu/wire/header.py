@@ -92,7 +92,7 @@ class Opening:
         return len(self._left)
 
     def feed(self, data: bytes) -> bytes:
-        """Consume received bytes; return those after the opening, or raise NotOurs if it differs."""
+        """Consume received bytes; return those after the opening, or raise ForeignDataError if it differs."""
         count = min(len(data), len(self._left))
         if data[:count] != self._left[:count]:
             raise ForeignDataError(f"not an agent of this run: got {data[:40]!r}")

@@ -39,8 +39,7 @@ def add(U, file, name, tos, first, second, payload, length, fill):
     """Add a datagram: a header of two words, and `length` bytes from address `payload` or `fill` zeros.
 
     `name` is the address of a sockaddr_in that must stay valid until `flush`. A full arena is flushed first; returns 1
-    if
-    that fails.
+    if that fails.
     """
     if U[at.O_COUNT] == U[at.O_SLOTS] and flush(U):
         return 1

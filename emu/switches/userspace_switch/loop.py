@@ -29,8 +29,6 @@ EVENTS = 64
 class Files:
     """The files to wait for, entered into the words of a `State`; must live as long as the state is used.
 
-    Parameters
-    ----------
     epoll, timer, control : file numbers; the epoll has all others.
     devices : the TUN of every host.
     """
