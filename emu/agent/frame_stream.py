@@ -88,8 +88,8 @@ class Decoder:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Add received bytes; yield every complete frame, a tuple that begins with a name. Raises ForeignDataError: the bytes
-        are not a frame of this run."""
+        """Add received bytes; yield every complete frame, a tuple that begins with a name. Raises ForeignDataError:
+        the bytes are not a frame of this run."""
         self._data += data
         while self._data:
             magic = bytes(self._data[: len(MAGIC)])

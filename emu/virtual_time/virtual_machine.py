@@ -158,8 +158,8 @@ def run_inside(
     pause : stops the machine while it has nothing to do; it is not supervised then.
     still_s, asleep_s : see `gradwire.emu.virtual_time.machine_clock`.
 
-    Raises TestbedError: there is no kernel, it did not start, or the time limit was exceeded; ClockStoppedError: its clock
-    made no progress; KeyboardInterrupt: Ctrl-C, and the command has not ended in order.
+    Raises TestbedError: there is no kernel, it did not start, or the time limit was exceeded; ClockStoppedError: its
+    clock made no progress; KeyboardInterrupt: Ctrl-C, and the command has not ended in order.
     """
     kernel = kernel_or_error()
     raise_limit()
