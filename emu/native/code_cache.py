@@ -81,5 +81,9 @@ def files() -> set[Path]:
 
     packages = (gradwire.emu.native, gradwire.jit, gradwire.protocols)
     native, jit, protocols = (Path(package.__path__[0]) for package in packages)
-    files = {*(native / name for name in ("calls.py", "intrinsics.py")), *jit.glob("*.py"), *protocols.glob("*.py")}
+    files = {
+        *(native / name for name in ("calls.py", "heap.py", "intrinsics.py")),
+        *jit.glob("*.py"),
+        *protocols.glob("*.py"),
+    }
     return files | {Path(str(gradwire.scenarios.wire.__file__))}

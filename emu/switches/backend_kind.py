@@ -13,7 +13,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from gradwire.scenarios.errors import GradwireError
 
@@ -87,6 +88,15 @@ class TestbedError(GradwireError):
         self.exit_code = 2 if usage else 1
 
 
+class ActiveCapture(Protocol):
+    """A capture in progress; `path`: a file of it."""
+
+    path: Path
+
+    def stop(self) -> list[str]:
+        """End the capture; return messages about missed packets. Raises OSError if a file could not be written."""
+
+
 class SwitchBackend(ABC):
     """A running network."""
 
@@ -126,6 +136,15 @@ class SwitchBackend(ABC):
     @abstractmethod
     def check(self) -> list[str]:
         """Return problems inside (a dead process, a late clock); empty if none."""
+
+    def ended(self) -> str:
+        """Return why it has ended, without a request to its processes; "" if it is running."""
+        return ""
+
+    def capture(self, paths: Mapping[int, Path]) -> ActiveCapture | None:
+        """Begin to capture packets at the ports of switches, by node, in new files; None if its switches have devices,
+        at which packets are captured (`gradwire.emu.system.capture`)."""
+        return None
 
     def notes(self) -> list[str]:
         """Return remarks on the run at its end that do not make it invalid."""

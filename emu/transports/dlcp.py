@@ -14,11 +14,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gradwire.emu.agent.base import MessageRow
+from gradwire.emu.agent.base import CarrierHost, MessageRow
 from gradwire.emu.agent.core import layout as at
 from gradwire.emu.planning.plan import TransportPlan
 from gradwire.emu.transports.datagrams import DatagramCarrier, DatagramSender
-from gradwire.emu.transports.endpoint import CompiledLoopHost, Endpoint
+from gradwire.emu.transports.endpoint import Endpoint
 from gradwire.emu.transports.side_channel import SideChannel
 from gradwire.emu.transports.simulator_rules import KIND_MASK, ReceivingEnd, SendingEnd
 from gradwire.emu.wire.header import ACK, BITMAP, IMPORTANT, PROBE, STOP, Header
@@ -57,7 +57,7 @@ class Dlcp(DatagramCarrier):
 
     heard = (ACK, STOP)
 
-    def __init__(self, host: CompiledLoopHost, transport: TransportPlan, endpoint: Endpoint, side: SideChannel) -> None:
+    def __init__(self, host: CarrierHost, transport: TransportPlan, endpoint: Endpoint, side: SideChannel) -> None:
         super().__init__(host, transport, endpoint)
         self.side = side
 

@@ -13,11 +13,10 @@ from __future__ import annotations
 import ctypes
 import os
 import socket
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from gradwire.emu.agent.base import CarrierHost, MessageRow
 from gradwire.emu.agent.core import layout as at
-from gradwire.emu.agent.loop import EpollLoop
 from gradwire.emu.agent.nic import Nic
 from gradwire.emu.agent.shared_words import WordTable
 from gradwire.emu.switches.backend_kind import AHEAD_NS
@@ -45,12 +44,6 @@ FILL = MIN_FRAME - UDP_OVERHEAD
 """Zeros after a header that fill the minimum frame."""
 
 
-class CompiledLoopHost(CarrierHost, Protocol):
-    """A host with the compiled loop."""
-
-    loop: EpollLoop  # type: ignore[assignment]
-
-
 class Endpoint:
     """The UDP sockets of a host and its NIC, shared by all its transports.
 
@@ -60,7 +53,7 @@ class Endpoint:
     """
 
     def __init__(
-        self, host: CompiledLoopHost, payload: int, *, classes: int = 8, ahead_ns: int = AHEAD_NS, shared: bool = False
+        self, host: CarrierHost, payload: int, *, classes: int = 8, ahead_ns: int = AHEAD_NS, shared: bool = False
     ) -> None:
         """Make the endpoint, without sockets.
 

@@ -27,9 +27,8 @@ from functools import partial
 from gradwire.emu.agent.base import CarrierHost, MessageRow
 from gradwire.emu.agent.nic import Nic
 from gradwire.emu.switches.backend_kind import TestbedError
-from gradwire.emu.transports.listening_sockets import allow_files
-from gradwire.emu.transports.tcp_listener import OpeningListener
-from gradwire.emu.wire.header import PROBE, ForeignDataError, Frames, Header, Opening
+from gradwire.emu.transports.tcp_listener import OpeningListener, acknowledge_now, allow_files, take_opening
+from gradwire.emu.wire.header import PROBE, Frames, Header, Opening
 from gradwire.scenarios.wire import CONTROL_PORT, TCP_OVERHEAD, dscp
 
 CONTROL_TOS = dscp(0) << 2
@@ -81,11 +80,7 @@ class Connection:
         if self._opening is not None:
             self._put(self._opening.words)
         else:
-            self.established()
-
-    def established(self) -> None:
-        """Acknowledge the opening now, not with the first packets of the run."""
-        self.link.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+            acknowledge_now(self.link)
 
     def look(self) -> tuple[int, int]:
         """Return the cost of a connection: consecutive retransmissions, and segments in flight in steps of THIN.
@@ -162,7 +157,10 @@ class Connection:
                 return
             read = len(data)
             if self._opening is not None:
-                data = self._take_opening(data)
+                data = take_opening(self._opening, self.link, data, self._peer)
+                if not self._opening.lacking:
+                    self._opening = None
+                    self.opened(self)
             for header, content in self._frames.feed(data):
                 self.take(self, header, content)
             if read < READ_BYTES:
@@ -171,18 +169,8 @@ class Connection:
         if owed := self.owed():
             self.nic.took(owed)
 
-    def _take_opening(self, data: bytes) -> bytes:
-        assert self._opening is not None
-        try:
-            data = self._opening.feed(data)
-        except ForeignDataError as error:
-            address = ":".join(map(str, self.link.getpeername()))
-            raise TestbedError(f"{error}", address, "a port reserved for gradwire's agent", usage=False) from None
-        if not self._opening.lacking:
-            self._opening = None
-            self.established()
-            self.opened(self)
-        return data
+    def _peer(self) -> str:
+        return ":".join(map(str, self.link.getpeername()))
 
     def close(self) -> None:
         """Close the connection."""

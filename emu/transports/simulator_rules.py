@@ -182,7 +182,7 @@ class SendingEnd(Flow):
 class ReceivingEnd:
     """The receiving end of one message. Sizes in bytes; `pairs` as at the sending end."""
 
-    __slots__ = ("block", "nbytes", "packets", "payload", "place", "row", "rules", "words")
+    __slots__ = ("block", "index", "nbytes", "packets", "payload", "place", "row", "rules", "words")
 
     def __init__(self, rules: Rules, row: MessageRow, pairs: Pairs | None = None) -> None:
         payload, owner = rules.context.payload, rules.owner
@@ -192,7 +192,8 @@ class ReceivingEnd:
         tags = tag_words(row, self.packets)
         tagged = core.RECEIVER_BEYOND + owner.receiver_bitmaps * words
         self.block = WordBlock(tagged + len(tags))
-        index, state = self.index, self.block.words
+        self.index = index = self.block.index
+        state = self.block.words
         state[core.E_NUMBER], state[core.E_NBYTES], state[core.E_FILL] = row.number, row.nbytes, rules.fill
         state[core.E_RULES], state[core.E_PARAMETERS] = rules.table.index, rules.parameters.index
         state[core.E_PACKETS], state[core.E_PAYLOAD] = self.packets, payload
@@ -211,11 +212,6 @@ class ReceivingEnd:
         """its receive buffer; empty before and after"""
 
     @property
-    def index(self) -> int:
-        """Return the index of its words."""
-        return self.block.index
-
-    @property
     def done(self) -> bool:
         """Return True if the message is delivered."""
         return self.word(at.R_DONE) != 0
@@ -229,10 +225,6 @@ class ReceivingEnd:
     def marked(self) -> int:
         """Return the number of data packets with a mark."""
         return self.block.words[core.E_MARKED]
-
-    def size(self, sequence: int) -> int:
-        """Return the payload bytes of a packet."""
-        return min(self.payload, self.nbytes - sequence * self.payload)
 
     def arrived(self) -> Flags | None:
         """Return bool[packets] of received packets; None if all have been received."""

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from gradwire.emu.agent.report import Reports
-from gradwire.emu.control.controller import SALVAGE_S, Controller
+from gradwire.emu.control.controller import SALVAGE_S, Controller, RunObserver
 from gradwire.emu.control.launchers import ForkLauncher
 from gradwire.emu.planning.plan import TestbedPlan
 from gradwire.emu.switches.backend_kind import TestbedError
@@ -108,9 +108,12 @@ class BackgroundTraffic:
         parent_end.close()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        controller = Controller(
-            self._plan, ForkLauncher(self._namespace), begin=lambda time_ns: _send(channel, ("began", time_ns))
-        )
+
+        class Observer(RunObserver):
+            def begin(self, time_ns: int) -> None:
+                _send(channel, ("began", time_ns))
+
+        controller = Controller(self._plan, ForkLauncher(self._namespace), Observer())
         try:
             with suppress(KeyboardInterrupt):
                 controller.run()

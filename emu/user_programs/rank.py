@@ -18,6 +18,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -106,7 +107,7 @@ class RankProcess:
 
     def reap(self, time_ns: int) -> RankEnd | None:
         """Return the end of the rank, or None while it is running."""
-        if self.end is None and (status := self._process.poll()) is not None:
+        if (status := self._process.poll()) is not None:
             self.end = RankEnd(self.rank.number, status, time_ns, self.told_to_end)
         return self.end
 
@@ -173,12 +174,8 @@ def start(
         raise TestbedError(f"cannot start {words[0]}: {reason}", f"rank {rank.number} at {rank.host}") from None
     pipes = (process.stdout, process.stderr)
     streams = [
-        Stream(pipe, folder / f"rank{rank.number}.{name}", _passing(line, rank, name))
+        Stream(pipe, folder / f"rank{rank.number}.{name}", partial(line, rank, name))
         for pipe, name in zip(pipes, STREAMS, strict=True)
         if pipe is not None
     ]
     return RankProcess(rank, process, streams)
-
-
-def _passing(line: LineCallback, rank: Rank, name: str) -> Callable[[str], None]:
-    return lambda text: line(rank, name, text)

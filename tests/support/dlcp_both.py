@@ -90,7 +90,9 @@ class Both:
 
     def data(self, sequence, ce, now):
         theirs = self.ends.data(sequence, ce, now)
-        word = self.receiver.take(sequence, self.receiver.size(sequence), ce, now)
+        word = self.receiver.take(
+            sequence, min(self.receiver.payload, self.receiver.nbytes - sequence * self.receiver.payload), ce, now
+        )
         ours = self.kind(word, theirs)
         self.same()
         return ours, word >> 40

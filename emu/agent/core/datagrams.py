@@ -76,19 +76,13 @@ def flush(U):
             continue
         code = error()
         if code == AGAIN or code == NO_BUFFERS:
-            if not becomes_writable(U, file):
+            if not has_room(U, file, U[at.O_WAIT_MS]):
                 U[at.O_ERRNO] = AGAIN
                 return 1
         elif code != INTERRUPTED:
             U[at.O_ERRNO] = code
             return 1
     return 0
-
-
-@njit
-def becomes_writable(U, file):
-    """Return True if a socket becomes writable within O_WAIT_MS."""
-    return has_room(U, file, U[at.O_WAIT_MS])
 
 
 @njit

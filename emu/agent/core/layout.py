@@ -85,6 +85,10 @@ the receiver of a message; handle a packet other than data (message, slot, now);
 acknowledgement (message, answer, slot, sequence << 1); deliver a message; handle a special answer (message, slot, now);
 settle a message; send a Probe (message, question) and return its bytes."""
 
+RUN, DUE, BEGIN, HEARD, SERVE, TOOK = range(6)
+"""Commands of `gradwire.emu.agent.core.entry.enter`: run the loop; fire due timers; start a flow; update a flow; send
+what is due; account for control packets of `argument` bytes."""
+
 # a timer: time, number << 1 | 1 if set in advance, index of a flow or 0 for the NIC
 TIMER_WORDS = 3
 # an entry set aside: time, number of the message, index of the flow or group

@@ -8,7 +8,7 @@ from __future__ import annotations
 from gradwire.emu.agent.core import layout as at
 from gradwire.emu.agent.core.nic_schedule import has_left, serve, went_off
 from gradwire.emu.agent.core.receiving import read_answers, read_data
-from gradwire.emu.agent.core.timers import ask, clock, first_timer, note_late, pop
+from gradwire.emu.agent.core.timers import ask, clock, first_timer, note_late
 from gradwire.emu.native.calls import (
     AT_ONCE_NS,
     EVENT_BYTES,
@@ -22,6 +22,7 @@ from gradwire.emu.native.calls import (
     wait,
     words_at,
 )
+from gradwire.emu.native.heap import pop
 from gradwire.jit.compiled import njit
 
 EPOLLOUT = 4

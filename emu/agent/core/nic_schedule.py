@@ -9,8 +9,9 @@ from __future__ import annotations
 from gradwire.emu.agent.core import layout as at
 from gradwire.emu.agent.core.datagrams import flush, has_room
 from gradwire.emu.agent.core.sending import transmit
-from gradwire.emu.agent.core.timers import clock, memory, pop, push, raised, scheduled, set_timer_of
+from gradwire.emu.agent.core.timers import clock, memory, raised, scheduled, set_timer_of
 from gradwire.emu.native.calls import invoke, words_at
+from gradwire.emu.native.heap import pop, push
 from gradwire.jit import layout as words_of
 from gradwire.jit.compiled import njit
 
@@ -332,6 +333,3 @@ def oldest(A, M, group, slot):
         M[flow + at.F_LISTED] = at.UNLISTED
         M[group + at.G_FIRST] = M[flow + at.F_BEHIND]
     return 0
-
-
-assert at.PACED_WORDS == 3

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from gradwire.emu.agent.core import layout as at
 from gradwire.emu.native.calls import invoke, monotonic_ns, words_at
+from gradwire.emu.native.heap import pop, push
 from gradwire.jit.compiled import njit
 
 
@@ -46,54 +47,6 @@ def clock(A):
 def scheduled(A):
     """Return the due time of the current call; the present if it is not a timer."""
     return min(A[at.W_CALLED], clock(A))
-
-
-@njit
-def before(H, i, j):
-    """Return True if the heap entry at i precedes that at j, by its first word, then by its second."""
-    return H[i] < H[j] or (H[i] == H[j] and H[i + 1] < H[j + 1])
-
-
-@njit
-def swap(H, i, j):
-    """Swap two entries of a heap."""
-    for word in range(at.TIMER_WORDS):
-        kept = H[i + word]
-        H[i + word] = H[j + word]
-        H[j + word] = kept
-
-
-@njit
-def push(H, count, first, second, third):
-    """Push an entry onto a heap of `count` entries."""
-    i = count
-    H[i * at.TIMER_WORDS] = first
-    H[i * at.TIMER_WORDS + 1] = second
-    H[i * at.TIMER_WORDS + 2] = third
-    while i > 0:
-        above = (i - 1) >> 1
-        if not before(H, i * at.TIMER_WORDS, above * at.TIMER_WORDS):
-            return
-        swap(H, i * at.TIMER_WORDS, above * at.TIMER_WORDS)
-        i = above
-
-
-@njit
-def pop(H, count):
-    """Remove the first entry of a heap of `count` entries."""
-    last = count - 1
-    swap(H, 0, last * at.TIMER_WORDS)
-    i = 0
-    while True:
-        below = 2 * i + 1
-        if below >= last:
-            return
-        if below + 1 < last and before(H, (below + 1) * at.TIMER_WORDS, below * at.TIMER_WORDS):
-            below += 1
-        if not before(H, below * at.TIMER_WORDS, i * at.TIMER_WORDS):
-            return
-        swap(H, i * at.TIMER_WORDS, below * at.TIMER_WORDS)
-        i = below
 
 
 @njit

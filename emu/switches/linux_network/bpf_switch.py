@@ -244,14 +244,6 @@ class BpfSwitch(KernelSwitch):
         unlisted = int(sum(max(0, int(entry["listed"]) - int(entry["list_size"])) for entry in ports))
         return [f"bpf: {unlisted} lost packets are counted but not listed"] if unlisted else []
 
-    def leaks(self) -> list[str]:
-        """Return ports with packets that entered and never left; call it only when no packet is in flight."""
-        return [
-            f"{port.name}: {int(entry['in_packets']) - int(entry['out_packets'])} packets entered and never left"
-            for port, entry in zip(self.plan.ports, self._maps["ports"].entries.copy(), strict=True)
-            if entry["in_packets"] != entry["out_packets"]
-        ]
-
     def close(self) -> None:
         for array in self._maps.values():
             array.close()

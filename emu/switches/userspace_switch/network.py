@@ -123,7 +123,6 @@ class UserspaceSwitch(SwitchBackend):
         return self._drops
 
     def capture(self, paths: Mapping[int, Path]) -> SwitchCapture:
-        """Begin to capture packets at the ports of switches, by node, in new files."""
         self._set_captures({node: str(path) for node, path in paths.items()})
         return SwitchCapture(self, next(iter(paths.values())))
 
@@ -148,7 +147,6 @@ class UserspaceSwitch(SwitchBackend):
         return lateness
 
     def ended(self) -> str:
-        """Return why its process has ended, without a request to it; "" if it is running."""
         if self._control is None:
             return ""
         if stopped_for := self._stopped_for():

@@ -63,15 +63,6 @@ class Lateness:
         """Return the number of deliveries."""
         return sum(self.buckets)
 
-    def below(self, share: float) -> int:
-        """Return the nanoseconds that a `share` of deliveries did not exceed, to a factor of two."""
-        threshold, total = share * self.count, 0
-        for i, bucket_count in enumerate(self.buckets):
-            total += bucket_count
-            if total >= threshold:
-                return 1 << i
-        return 0
-
     def later_than(self, time_ns: int) -> int:
         """Return the number of deliveries that were certainly later than `time_ns`."""
         return sum(bucket_count for i, bucket_count in enumerate(self.buckets) if i and 1 << (i - 1) >= time_ns)

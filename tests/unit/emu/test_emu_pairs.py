@@ -86,8 +86,13 @@ class Both:
 
     def data(self, which, sequence, ce, now):
         receiver = self.receivers[which]
-        word = receiver.take(sequence, receiver.size(sequence), ce, now)
-        assert word == self.theirs[which].arrive(sequence, receiver.size(sequence), ce, now)[0]
+        word = receiver.take(sequence, min(receiver.payload, receiver.nbytes - sequence * receiver.payload), ce, now)
+        assert (
+            word
+            == self.theirs[which].arrive(
+                sequence, min(receiver.payload, receiver.nbytes - sequence * receiver.payload), ce, now
+            )[0]
+        )
         self.same()
         return word
 
