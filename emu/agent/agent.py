@@ -121,7 +121,7 @@ class Agent:
     def __init__(self, incoming: int, outgoing: int, parts: Parts | None = None) -> None:
         self.loop = EpollLoop()
         self._stream, self._out = incoming, outgoing
-        self._parts = parts or make_parts
+        self._parts: Parts = parts or make_parts
         self._decoder = Decoder(None, PLAN_RECORDS)
         self.token = b""
         self._waiting = bytearray()

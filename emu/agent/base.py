@@ -41,9 +41,6 @@ class Loop(Protocol):
     def now(self) -> int:
         """Return nanoseconds since the beginning; negative before it."""
 
-    def scheduled(self) -> int:
-        """Return the due time of the current call, which is earlier than now if a timer is late."""
-
     def at(self, time_ns: int, call: Callable[[], None]) -> Timer:
         """Schedule a call, at once if the time is past; return a timer for `cancel`."""
 

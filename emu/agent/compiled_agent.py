@@ -59,12 +59,10 @@ def _core_work() -> CompileTask:
     from gradwire.jit.fingerprint import digest_of
 
     about = {"features": ["agents of the testbed"]}
-    return CompileTask(digest_of("agents", [], _files([])), _core_functions, about, str)
-
-
-def _core_functions() -> Mapping[str, Compiled]:
-    functions: Mapping[str, Compiled] = importlib.import_module("gradwire.emu.agent.core.entry").FUNCTIONS
-    return functions
+    entry = "gradwire.emu.agent.core.entry"
+    return CompileTask(
+        digest_of("agents", [], _files([])), lambda: importlib.import_module(entry).FUNCTIONS, about, str
+    )
 
 
 @cache

@@ -100,7 +100,7 @@ class Script:
     def delivered(self, message: int) -> None:
         """Record the delivery of a message to this host; at equal times call its sender's `settled` first."""
         self._missing.remove(message)
-        self._count(message, by_process=False)
+        self._settle([message], by_process=False)
 
     def settled(self, message: int) -> None:
         """Record that the sender of a message from this host has finished it."""
@@ -138,12 +138,9 @@ class Script:
 
     # --- events
 
-    def _count(self, event: int, by_process: bool) -> None:
-        """Count one prerequisite of an event; `by_process`: caused by a process."""
-        self._settle([event], by_process)
-
     def _settle(self, counted: list[int], by_process: bool) -> None:
-        """Count events, the last of the list first, and all consequences of each before the next."""
+        """Count events, the last of the list first, and all consequences of each before the next; `by_process`: caused
+        by a process."""
         while counted:
             event = counted.pop()
             remaining = self._left.get(event, 1) - 1
@@ -209,7 +206,7 @@ class Script:
                 course.place += 1
             elif operation == FIRE:
                 course.place += 1
-                self._count(value, by_process=True)
+                self._settle([value], by_process=True)
             elif operation == NOTE:
                 course.place += 1
                 self._note(course, value, iteration)

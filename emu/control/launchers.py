@@ -1,6 +1,7 @@
 """Launchers of agents: a fork of this process in another network namespace, or any command.
 
-A launcher's `start(plan, node)` returns a `Child`: two ends of a stream and a process, for the `Controller`.
+A launcher's `start(plan, node, others)` returns a `Child`: two ends of a stream and a process, for the `Controller`.
+It raises TestbedError if that fails. `others`: agents started before.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from gradwire.emu.agent.base import Parts
 from gradwire.emu.planning.plan import TestbedPlan
@@ -85,13 +85,6 @@ class Child:
         self.read_errors()
         with contextlib.suppress(OSError):
             os.close(self.errors)
-
-
-class Launcher(Protocol):
-    """Interface of launchers."""
-
-    def start(self, plan: TestbedPlan, node: int, others: Sequence[Child]) -> Child:
-        """Start the agent of a host; raise TestbedError if that fails. `others`: agents started before."""
 
 
 class ForkLauncher:
@@ -172,3 +165,6 @@ class CommandLauncher:
             os.set_blocking(file, False)
             os.set_inheritable(file, False)
         return Child(node, process.pid, files[0], files[1], files[2], told=False, process=process)
+
+
+Launcher = ForkLauncher | CommandLauncher

@@ -40,8 +40,8 @@ from gradwire.emu.transports import warm
 from gradwire.emu.user_programs.player import Player
 
 PREFIX = "gradwire: "
-RAW_FILE = "raw.pickle"
-"""The file with the raw results, written last."""
+PLAN_FILE, RAW_FILE = "plan.pickle", "raw.pickle"
+"""The plan, and the raw results, which are written last."""
 STOP = "stop"
 """The file that ends a run: the only signal that reaches a virtual machine whose time stands still."""
 STALL_NS = 10_000_000
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
 def run_guarded(folder: Path, does: Callable[[TestbedPlan], None]) -> int:
     """Call `does` with the plan in a folder; report errors and return the exit status."""
     try:
-        with (folder / "plan.pickle").open("rb") as file:
+        with (folder / PLAN_FILE).open("rb") as file:
             plan: TestbedPlan = pickle.load(file)
         does(plan)
         return 0

@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from gradwire.emu.planning.capabilities import available_transports, missing_features
-from gradwire.emu.planning.fault_changes import Change
-from gradwire.emu.planning.faults import changes_of, unsupported_reason
+from gradwire.emu.planning.faults import fault_changes, unsupported_reason
 from gradwire.emu.planning.plan import Port, Queues, TestbedPlan, TransportPlan
 from gradwire.emu.planning.user_programs import transport_of_programs
 from gradwire.emu.transports.simulator_rules import transport_class
@@ -42,28 +41,23 @@ def check_scenario(scenario: Scenario, programs: bool = False) -> None:
     def reject(where: str, what: str, value: object, expected: str) -> None:
         mistakes.append(Mistake(where, what, value, expected))
 
-    alternative = "the simulator (gradwire run)"
+    alternative, unsupported = "the simulator (gradwire run)", "not supported by the testbed's switches"
     switch = scenario.switch
     for field in ("drr_quantum", "shared_buffer", "ecn_ceiling", "trim_threshold"):
-        value = getattr(switch, field)
-        if value is not None:
-            reject(f"switch.{field}", "not supported by the testbed's switches", value, f"none, or {alternative}")
+        if (value := getattr(switch, field)) is not None:
+            reject(f"switch.{field}", unsupported, value, f"none, or {alternative}")
     for field in ("shortest_first", "pfc"):
         if getattr(switch, field):
-            reject(f"switch.{field}", "not supported by the testbed's switches", True, f"false, or {alternative}")
+            reject(f"switch.{field}", unsupported, True, f"false, or {alternative}")
     if switch.aggregation_slots and any(job.exchange.aggregates for job in scenario.job):
-        what = "not supported by the testbed's switches, which do not aggregate packets"
+        what = f"{unsupported}, which do not aggregate packets"
         reject("switch.aggregation_slots", what, switch.aggregation_slots, f"0, or {alternative}")
     if switch.queue_policy not in ("threshold", "red"):
         what = "exists only in the simulator; queues of the testbed mark and drop at a threshold"
         reject("switch.policy", what, switch.queue_policy, f'"threshold", or {alternative}')
     if scenario.load_balancing not in BALANCERS:
-        reject(
-            "load_balancing",
-            "not available on the testbed",
-            scenario.load_balancing,
-            f"{', '.join(BALANCERS)}, or {alternative}",
-        )
+        expected = f"{', '.join(BALANCERS)}, or {alternative}"
+        reject("load_balancing", "not available on the testbed", scenario.load_balancing, expected)
     for number, transport in enumerate(scenario.transports):
         if missing := missing_features(transport, _folder(scenario)):
             users = [
@@ -72,21 +66,13 @@ def check_scenario(scenario: Scenario, programs: bool = False) -> None:
                 for index, table in enumerate(getattr(scenario, name))
                 if scenario.transport_of(table) == number and table.transport is not None
             ]
-            reject(
-                users[0] if users else "transport",
-                f"needs what the testbed lacks: {'; '.join(missing)}",
-                transport.kind,
-                f"{', '.join(available_transports())}, or {alternative}",
-            )
+            what, expected = f"needs what the testbed lacks: {'; '.join(missing)}", ", ".join(available_transports())
+            reject(users[0] if users else "transport", what, transport.kind, f"{expected}, or {alternative}")
     for number, fault in enumerate(scenario.fault):
         if reason := unsupported_reason(fault, programs):
-            expected = "faults that cut cables, lose packets or pause hosts"
-            reject(
-                f"fault[{number}]",
-                reason,
-                fault.kind,
-                expected if programs else f"another kind of fault, or {alternative}",
-            )
+            expected = f"another kind of fault, or {alternative}"
+            expected = "faults that cut cables, lose packets or pause hosts" if programs else expected
+            reject(f"fault[{number}]", reason, fault.kind, expected)
     if programs:
         for number, job in enumerate(scenario.job):
             what = "is replayed by gradwire's hosts, but here the hosts run the command"
@@ -105,12 +91,8 @@ def check_scenario(scenario: Scenario, programs: bool = False) -> None:
         reject("output.delays", "counted by the simulator only", True, "false")
     for field, values in kernel_settings(scenario).items():
         if len(values) > 1:
-            reject(
-                f"transport.{field}",
-                f"differs between {' and '.join(values.values())}, which share the kernels of their hosts",
-                None,
-                "one value",
-            )
+            what = f"differs between {' and '.join(values.values())}, which share the kernels of their hosts"
+            reject(f"transport.{field}", what, None, "one value")
     if mistakes:
         raise ScenarioError("the testbed cannot run this scenario", mistakes=mistakes)
 
@@ -151,17 +133,6 @@ def kernel_options(scenario: Scenario) -> Json:
     if True in settings["ecn"] or (dlcp and not settings["ecn"]):
         options["tcp_ecn"] = 1
     return options
-
-
-@with_scenario_location
-def fault_changes(scenario: Scenario, network: Network) -> tuple[Change, ...]:
-    """Return the changes that the faults of a scenario make. Raises ScenarioError: a fault names a part that the
-    network does not have."""
-    mistakes: list[Mistake] = []
-    changes = changes_of(scenario.fault, network, mistakes)
-    if mistakes:
-        raise ScenarioError("the testbed cannot run this scenario", mistakes=mistakes)
-    return changes
 
 
 @with_scenario_location

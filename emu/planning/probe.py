@@ -94,13 +94,14 @@ def virtual_kernel() -> KernelFeatures:
 
 def _probe_private(rates: bool) -> Json:
     """Return the results of the part that another process runs inside private namespaces."""
+    root = str(Path(gradwire.__file__).parents[1])
     try:
         process = start_private(
             python_command("gradwire.emu.planning.probe", "--inside", *(["--rates"] if rates else [])),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [_root(), *sys.path]))},
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [root, *sys.path]))},
         )
     except (TestbedError, OSError) as error:
         return {"namespaces": getattr(error, "what", str(error))}
@@ -115,10 +116,6 @@ def _probe_private(rates: bool) -> Json:
     except ValueError:
         lines = errors.strip().splitlines()
         return {"namespaces": lines[-1] if lines else "no answer"}
-
-
-def _root() -> str:
-    return str(Path(gradwire.__file__).parents[1])
 
 
 def _versions() -> dict[str, str]:

@@ -25,6 +25,7 @@ MB = 1 << 20
 MEMORY_MB, RANK_MB = 1024, 1024
 """Memory of a virtual machine, plus that of each rank; our choice: a rank with torch takes some 300 MB."""
 MAX_RANKS = 256
+CANNOT_RUN = "the command cannot run across this network"
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def programs_of(scenario: Scenario, network: Network, asked: ProgramRequest) -> 
         what = 'compute = "measured" or "trace" as well; on the command line --compute or --trace'
         mistakes.append(Mistake("exec.compute_scale", "has no effect", table.compute_scale, what))
     if mistakes:
-        raise ScenarioError("the command cannot run across this network", mistakes=mistakes)
+        raise ScenarioError(CANNOT_RUN, mistakes=mistakes)
     addresses = [host_address(node) for node in range(len(hosts))]
     congestion = {} if table.congestion is None else dict.fromkeys(range(len(hosts)), table.congestion)
     congestion |= {number[host.name]: host.congestion for host in table.host}
@@ -116,13 +117,11 @@ def _trace_of(compute: str, request: ProgramRequest, table: Exec) -> Trace | Non
         if name is None:
             expected = f'{EXPECTED_TRACE}, with compute = "trace"; on the command line --trace'
             mistake = Mistake("exec.trace", "missing", None, expected)
-            raise ScenarioError("the command cannot run across this network", mistakes=[mistake])
+            raise ScenarioError(CANNOT_RUN, mistakes=[mistake])
         return load_trace(name)
     if request.trace is not None:
-        raise ScenarioError(
-            "the command cannot run across this network",
-            mistakes=[Mistake("--trace", "has no effect", request.trace, 'compute = "trace" as well')],
-        )
+        mistake = Mistake("--trace", "has no effect", request.trace, 'compute = "trace" as well')
+        raise ScenarioError(CANNOT_RUN, mistakes=[mistake])
     return None
 
 
@@ -200,13 +199,9 @@ def check_kernel(programs: Programs, kernel: KernelFeatures) -> None:
         raise TestbedError(what, "exec.mark", "no rules, or --clock virtual")
     for name in sorted(set(programs.congestion.values())):
         if not kernel.has("congestion", name):
-            available = ", ".join(kernel.congestion)
-            alternative = "" if kernel.virtual else ", or --clock virtual"
-            raise TestbedError(
-                f"congestion control not available on this kernel: {name!r}",
-                "exec.congestion",
-                f"{available}{alternative}",
-            )
+            expected = ", ".join(kernel.congestion) + ("" if kernel.virtual else ", or --clock virtual")
+            what = f"congestion control not available on this kernel: {name!r}"
+            raise TestbedError(what, "exec.congestion", expected)
 
 
 def check_clock(asked: ProgramRequest, clock: str) -> None:

@@ -272,20 +272,16 @@ class SideChannel:
         connection.begin()
 
     def _take(self, connection: Connection, header: Header, content: bytes) -> None:
-        if header.kind != PROBE:
-            call = self._calls.get(header.message)
-        elif self._receives(header.message):
-            call = self.probed
-        else:
-            call, self.unknown = None, self.unknown + 1
+        call = self._calls.get(header.message)
+        if header.kind == PROBE:
+            try:
+                is_known = self.host.row(header.message).dst == self.host.node
+            except KeyError:
+                is_known = False
+            call = self.probed if is_known else None
+            self.unknown += not is_known
         if call is not None:
             call(header, content)
-
-    def _receives(self, message: int) -> bool:
-        try:
-            return self.host.row(message).dst == self.host.node
-        except KeyError:
-            return False
 
     def listen_for(self, message: int, call: Callable[[Header, bytes], None]) -> None:
         """Set the handler of answers about a message sent from here."""

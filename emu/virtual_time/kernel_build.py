@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -46,6 +47,7 @@ ALWAYS_ON = {"RANDOM_TRUST_CPU": "drivers/char/Kconfig"}
 FRAGMENT = Path(__file__).with_name("kernel.config")
 MINUTES = 40
 """Time limit of a build step; our choice."""
+_say = partial(print, flush=True)
 
 
 def recipe() -> str:
@@ -124,11 +126,9 @@ def find_source(given: Path | None = None) -> Path:
     return min(tarballs, key=preference)
 
 
-def _print(text: str) -> None:
-    print(text, flush=True)
-
-
-def build(say: Callable[[str], None] = _print, jobs: int | None = None, tarball: Path | None = None) -> Path:
+def build(
+    say: Callable[[str], None] = partial(print, flush=True), jobs: int | None = None, tarball: Path | None = None
+) -> Path:
     """Build the kernel, unless it exists, and return it; `tarball`: see `find_source`.
 
     A given tarball is built even if there is a kernel of another version, and is used from then on. Raises

@@ -170,11 +170,15 @@ def run_inside(
         log: list[str] = []
         output = os.memfd_create("gradwire-said")  # in memory: a full disk must be reported too
         try:
-            process = _start(
+            process = subprocess.Popen(
                 _machine(kernel, script, memory_mb, processor),
-                output,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
                 # UML needs TMPDIR for its memory and HOME for a socket
-                {"PATH": SEARCH, "GRADWIRE_SEED": str(seed), "TMPDIR": str(memory), "HOME": str(folder)},
+                env={"PATH": SEARCH, "GRADWIRE_SEED": str(seed), "TMPDIR": str(memory), "HOME": str(folder)},
+                start_new_session=True,
+                preexec_fn=tied_to_parent(),
             )
         except OSError as error:
             os.close(output)
@@ -326,18 +330,6 @@ def _namespace_command() -> list[str]:
     except (OSError, subprocess.TimeoutExpired):
         return []
     return words if completed.returncode == 0 else []
-
-
-def _start(command: Sequence[str], output: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        env=environment,
-        start_new_session=True,
-        preexec_fn=tied_to_parent(),
-    )
 
 
 def _listen(

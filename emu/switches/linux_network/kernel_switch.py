@@ -64,7 +64,10 @@ class KernelSwitch(SwitchBackend):
     def build(self) -> None:
         plan = self.plan
         devices.make_devices(plan, self.spaces, self.wired, lambda node: routes.route_lines(plan, node, self.chooser))
-        routes.make_rules(plan, self.spaces, self.chooser)
+        for node in range(plan.host_count, plan.node_count):
+            if self.chooser == routes.NFT and (text := routes.nft_text(plan, node)):
+                with inside(self.spaces[namespace_name(node)]):
+                    run_tool(["nft", "-f", "-"], text)
         self.prepare()
         arrivals: dict[str, list[str]] = {}
         for port in plan.ports:

@@ -36,19 +36,8 @@ AT_SOURCE, AT_END = 1, 2
 """Bits of P_TAPS: packets are recorded when their transmission begins, or when they have arrived."""
 
 # of a class of a port: parameters; queue: bytes, first and last packet; counters as in `PortCounts`
-(
-    C_THRESHOLD,
-    C_LIMIT,
-    C_HELD,
-    C_FIRST,
-    C_FINAL,
-    C_PACKETS,
-    C_BYTES,
-    C_DROPS_TAIL,
-    C_DROPS_SELECTIVE,
-    C_MARKS,
-    CLASS_WORDS,
-) = range(11)
+C_THRESHOLD, C_LIMIT, C_HELD, C_FIRST, C_FINAL = range(5)
+C_PACKETS, C_BYTES, C_DROPS_TAIL, C_DROPS_SELECTIVE, C_MARKS, CLASS_WORDS = range(5, 11)
 COUNTED = ("packets", "bytes", "drops_tail", "drops_selective", "marks")
 
 # of a packet: bytes in memory and on the link; NEXT: the next one in its queue or in the free list

@@ -282,7 +282,7 @@ def test_wrong_contents_are_a_failure(monkeypatch):
     monkeypatch.setattr(testbed, "replace", lambda plan, **changes: plan)
     monkeypatch.setattr(testbed, "run", lambda plan, folder, limit_s, heard, ctrl_c: RawResults(Reports.empty(0)))
     monkeypatch.setattr(testbed, "content_errors", lambda *arguments: ["message 3 differs", "b", "c", "d"])
-    chosen = testbed.ChosenPlan(plan, (), "")  # type: ignore[arg-type]
+    chosen = testbed.ChosenPlan(plan, ())  # type: ignore[arg-type]
     with pytest.raises(TestbedError, match=r"contents are wrong: message 3 differs; b; c$") as caught:
         testbed._once(scenario, resolved, Request(), chosen, None, None, 1, DeferredInterrupt())
     assert caught.value.exit_code == 1
