@@ -126,9 +126,7 @@ def find_source(given: Path | None = None) -> Path:
     return min(tarballs, key=preference)
 
 
-def build(
-    say: Callable[[str], None] = partial(print, flush=True), jobs: int | None = None, tarball: Path | None = None
-) -> Path:
+def build(say: Callable[[str], None] = _say, jobs: int | None = None, tarball: Path | None = None) -> Path:
     """Build the kernel, unless it exists, and return it; `tarball`: see `find_source`.
 
     A given tarball is built even if there is a kernel of another version, and is used from then on. Raises
