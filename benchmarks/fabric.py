@@ -51,6 +51,7 @@ ENGINE_OPTIONS = ("delays", "faults")  # options of `Fabric`: waiting times, fai
 RATE, LATENCY = 100_000_000_000, 1_000_000
 SWITCH = {"queues": 1, "buffer": "512KiB", "ecn_threshold": "100KiB"}
 SEED = 1
+ORACLE_HOSTS, ORACLE_BYTES = 16, 500_000
 REPEATS = 5
 RUN_STEP_PS = Ps(1_000_000_000_000)  # ps: no job waits for deliveries here, so the engine need not stop
 ROW_TIMEOUT_S = 900
@@ -103,8 +104,6 @@ def bench_fabric(
                 raise
             failed.append(str(error))
     if case is hosts is transport is feature is None:
-        from gradwire.benchmarks.oracle import run_row as oracle_row
-
         rows.append(oracle_row())
     (print_json if as_json else _print)(rows)
     if failed:
@@ -249,6 +248,38 @@ def time_messages(fabric: Any, pairs: list[tuple[int, int]], nbytes: int, title:
         "hops_per_s": round(hops / wall),
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "compile_s": round(fabric.compile_s, 3),
+    }
+
+
+def oracle_row() -> dict[str, Any]:
+    """Run sixteen hosts on a leaf-spine in the oracle, which each send half a megabyte to the fifth next host."""
+    import resource
+
+    from gradwire.protocols.transports.tcp.dctcp import Dctcp
+    from gradwire.scenarios.schema.network.network import Switch
+    from gradwire.testing.oracle import Case, MessageSpec, run_oracle
+    from gradwire.topology import LinkSpec, leaf_spine
+
+    case = Case(
+        leaf_spine(4, 4, 2, LinkSpec(10**11, 10**6)),
+        [Dctcp.model_validate({"kind": "dctcp"})],
+        [MessageSpec(0, host, (host + 5) % ORACLE_HOSTS, ORACLE_BYTES) for host in range(ORACLE_HOSTS)],
+        Switch.model_validate({"ecn_threshold": "100KiB"}),
+    )
+    wall, cpu = time.perf_counter(), time.process_time()
+    hops = len(run_oracle(case).transmissions)
+    wall = time.perf_counter() - wall
+    return {
+        "case": "oracle",
+        "hosts": ORACLE_HOSTS,
+        "transport": "dctcp",
+        "threads": 1,
+        "packet_hops": hops,
+        "wall_s": wall,
+        "cpu_s": time.process_time() - cpu,
+        "hops_per_s": hops / wall,
+        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "compile_s": 0.0,
     }
 
 

@@ -15,16 +15,8 @@ import argparse
 import os
 import time
 
+from gradwire.benchmarks import rows as tables
 from gradwire.benchmarks.fabric import LATENCY, RATE, make_fabric, medians, permutation, time_messages
-from gradwire.benchmarks.rows import (
-    Columns,
-    Row,
-    machine_title,
-    markdown_header,
-    markdown_line,
-    print_json,
-    run_command,
-)
 
 ARITY = {128: 8, 432: 12, 1024: 16, 2000: 20, 8192: 32, 65536: 64}
 TWO_TIERS = {262144: (1024, 256, 256)}
@@ -37,7 +29,7 @@ REPEATS = 3
 LARGEST = 8192
 BUILD_S, PEAK_BYTES, HOPS_PER_S = 20.0, 6e9, 8e6
 """Limits at 8192 hosts: maximum build time, maximum memory, and minimum speed with two threads."""
-COLUMNS: Columns = {
+COLUMNS: tables.Columns = {
     "hosts": lambda row: str(row["hosts"]),
     "links": lambda row: str(row["links"]),
     "transport": lambda row: row["transport"],
@@ -52,7 +44,7 @@ COLUMNS: Columns = {
 }
 
 
-def run_row(hosts: int, transport: str, threads: int, nbytes: int) -> Row:
+def run_row(hosts: int, transport: str, threads: int, nbytes: int) -> tables.Row:
     """Run one row once, in this process: `nbytes` bytes from every host. Times in seconds, memory in bytes."""
     from gradwire.topology import LinkSpec, fat_tree, leaf_spine
 
@@ -71,7 +63,7 @@ def run_row(hosts: int, transport: str, threads: int, nbytes: int) -> Row:
     }
 
 
-def check_limits(rows: list[Row]) -> list[str]:
+def check_limits(rows: list[tables.Row]) -> list[str]:
     """Return a description of the met and missed limits; [] if the largest network was not measured."""
     lines = []
     for row in rows:
@@ -98,12 +90,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--repeats", type=int, default=REPEATS)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
-    rows: list[Row] = []
+    rows: list[tables.Row] = []
     smallest = min(options.hosts)
     for transport in options.transport:  # compiles the engine if it is new
         medians([_row(smallest, transport, options.threads[0], 1_000)], "gradwire.benchmarks.scale", 1)
     if not options.json:
-        print(machine_title(), markdown_header(COLUMNS), sep="\n", flush=True)
+        print(tables.machine_title(), tables.markdown_header(COLUMNS), sep="\n", flush=True)
     for hosts in options.hosts:
         for transport in options.transport:
             group = [
@@ -111,17 +103,17 @@ def main(arguments: list[str]) -> int:
             ]
             rows += medians(group, "gradwire.benchmarks.scale", options.repeats)
             if not options.json:
-                print(*(markdown_line(row, COLUMNS) for row in rows[-len(group) :]), sep="\n", flush=True)
+                print(*(tables.markdown_line(row, COLUMNS) for row in rows[-len(group) :]), sep="\n", flush=True)
     if options.json:
-        print_json(rows)
+        tables.print_json(rows)
     else:
         print("", *check_limits(rows), sep="\n")
     return int(any("MISSED" in text for text in check_limits(rows)))
 
 
-def _row(hosts: int, transport: str, threads: int, nbytes: int) -> Row:
+def _row(hosts: int, transport: str, threads: int, nbytes: int) -> tables.Row:
     return {"hosts": hosts, "transport": transport, "threads": threads, "nbytes": nbytes}
 
 
 if __name__ == "__main__":
-    run_command(run_row, main)
+    tables.run_command(run_row, main)

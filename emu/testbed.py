@@ -24,11 +24,10 @@ from gradwire.emu.agent import compiled_agent
 from gradwire.emu.control import machines
 from gradwire.emu.control.supervisor import EmulationInterrupted, ProgressCallback, run
 from gradwire.emu.native import code_cache
-from gradwire.emu.planning.background_traffic_checks import traffic_side_effects
 from gradwire.emu.planning.capabilities import untagged_job_notes
 from gradwire.emu.planning.faults import fault_changes, fault_departures
 from gradwire.emu.planning.plan import TestbedPlan
-from gradwire.emu.planning.planner import check_rates, check_scenario, kernel_options, make_plan
+from gradwire.emu.planning.planner import check_rates, check_scenario, kernel_options, make_plan, traffic_side_effects
 from gradwire.emu.planning.user_programs import (
     ProgramRequest,
     check_clock,
@@ -361,8 +360,8 @@ def content_errors(plan: TestbedPlan, raw: RawResults, resolved: Resolved) -> li
     ended = np.flatnonzero(reports.end_ns >= 0)
     columns = zip(*(column[ended].tolist() for column in (reports.end_ns, reports.received, reports.lost)), strict=True)
     arrivals = {
-        message: Arrival(message, *row, reports.have.get(message))
-        for message, row in zip(ended.tolist(), columns, strict=True)
+        message: Arrival(message, end_ns, received, lost, reports.have.get(message))
+        for message, (end_ns, received, lost) in zip(ended.tolist(), columns, strict=True)
     }
     evidence = Evidence(
         plan.program,

@@ -42,8 +42,7 @@ from gradwire.emu.agent.payload.values import values_of
 from gradwire.emu.agent.report import HostReport, Received, SentCounts
 from gradwire.emu.agent.script import Script
 from gradwire.emu.planning.base_rtt import RoundTrips
-from gradwire.emu.planning.fault_changes import pauses_of, slowness_of
-from gradwire.emu.planning.plan import TestbedPlan, host_address
+from gradwire.emu.planning.plan import TestbedPlan, host_address, pauses_of, slowness_of
 from gradwire.emu.switches.backend_kind import TestbedError
 from gradwire.emu.transports import make_carriers
 from gradwire.scenarios.inner_units import Ps, PsPerByte

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gradwire.emu.planning.fault_changes import PS_PER_NS, Change
+from gradwire.emu.planning.plan import PS_PER_NS, Change
 from gradwire.scenarios.errors import Mistake, ScenarioError, with_scenario_location
 from gradwire.scenarios.schema.network.fault import Fault, HostFault, LinkFault, SwitchFault
 from gradwire.scenarios.schema.scenario import Scenario

@@ -19,9 +19,11 @@ from gradwire.scenarios.inner_units import Bps, Bytes, Ps
 from gradwire.scenarios.json_data import Json, JsonView
 from gradwire.scenarios.loading.registry import components
 from gradwire.scenarios.loading.user_classes import validate_user_table
+from gradwire.scenarios.schema.exec import Exec
 from gradwire.scenarios.schema.network.transport_base import Tcp, Transport
 from gradwire.scenarios.schema.scenario import Scenario
-from gradwire.scenarios.units import format_rate
+from gradwire.scenarios.units import format_rate, format_time
+from gradwire.scenarios.wire import ETHERNET
 from gradwire.topology import Network
 from gradwire.topology.routing import Routing
 from gradwire.workload.resolved import Resolved
@@ -133,6 +135,30 @@ def kernel_options(scenario: Scenario) -> Json:
     if True in settings["ecn"] or (dlcp and not settings["ecn"]):
         options["tcp_ecn"] = 1
     return options
+
+
+def traffic_side_effects(scenario: Scenario, plan: TestbedPlan) -> list[str]:
+    """Return messages about IP packets and TCP settings of user programs that differ from [exec] because of the
+    traffic, which shares their devices and kernels."""
+    table = scenario.exec or Exec()
+    if not scenario.traffic:
+        return []
+    messages = []
+    if (size := plan.largest_frame() - ETHERNET) > table.mtu:
+        messages.append(
+            f"IP packets of programs have up to {size} bytes instead of {table.mtu} (exec.mtu), the size of the "
+            "traffic's packets: lower the payload of its transport"
+        )
+    options, tcp_settings = kernel_options(scenario), []
+    if "min_rto_ns" in options and table.min_rto is None:
+        tcp_settings.append(f"a minimum RTO of {format_time(Ps(options['min_rto_ns'] * 1000))}")
+    if "initcwnd" in options:
+        tcp_settings.append(f"an initial window of {options['initcwnd']} packets")
+    if "tcp_ecn" in options and not table.ecn:
+        tcp_settings.append("ECN")
+    if tcp_settings:
+        messages.append(f"TCP of programs shares settings of the traffic at their hosts: {', '.join(tcp_settings)}")
+    return messages
 
 
 @with_scenario_location

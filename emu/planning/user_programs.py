@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,6 @@ from gradwire.emu.planning.kernel_features import KernelFeatures
 from gradwire.emu.planning.plan import TransportPlan, host_address
 from gradwire.emu.switches.backend_kind import TestbedError
 from gradwire.emu.user_programs.programs import Programs, Rule, ranks_of
-from gradwire.emu.user_programs.timetable import timetable
 from gradwire.scenarios.errors import Mistake, ScenarioError, with_scenario_location
 from gradwire.scenarios.inner_units import Bytes
 from gradwire.scenarios.schema.exec import Exec, ExecMark
@@ -123,6 +123,37 @@ def _trace_of(compute: str, request: ProgramRequest, table: Exec) -> Trace | Non
         mistake = Mistake("--trace", "has no effect", request.trace, 'compute = "trace" as well')
         raise ScenarioError(CANNOT_RUN, mistakes=[mistake])
     return None
+
+
+def timetable(trace: Trace, scale: float) -> str:
+    """Return a trace's compute times, multiplied by `scale`, as JSON text, which a rank reads with the standard library
+    (`gradwire.studies.compute_replay`).
+
+        {"tensors": [[name, elements], ...], "layers": [name, ...],
+         "iterations": [[{"forward_end": [ns, ...], "ready": [ns, ...], "backward_end": ns, "optimizer": ns}, ...]]}
+
+    `iterations` has a list for each recorded rank; `forward_end` is by layer, `ready` by tensor, all since the
+    iteration's start.
+    """
+
+    def ns(ps: int) -> int:
+        return round(int(ps) * scale / 1000)
+
+    ranks = [
+        [
+            {
+                "forward_end": [ns(time) for time in iteration.forward_end_ps],
+                "ready": [ns(time) for time in iteration.ready_ps],
+                "backward_end": ns(iteration.backward_end_ps),
+                "optimizer": ns(iteration.optimizer_ps),
+            }
+            for iteration in trace.iterations
+            if iteration.rank == rank
+        ]
+        for rank in trace.ranks
+    ]
+    tensors = [[tensor.name, tensor.numel] for tensor in trace.tensors]
+    return json.dumps({"tensors": tensors, "layers": trace.layers, "iterations": ranks})
 
 
 def _find_command(request: ProgramRequest) -> None:

@@ -15,8 +15,7 @@ from gradwire.emu.agent.core import layout as at
 from gradwire.emu.planning.plan import TransportPlan
 from gradwire.emu.system.sockets import address_of, address_word
 from gradwire.emu.transports.endpoint import Endpoint
-from gradwire.emu.transports.pairs import Pairs
-from gradwire.emu.transports.simulator_rules import ReceivingEnd, Rules, SendingEnd, transport_class
+from gradwire.emu.transports.simulator_rules import Pairs, ReceivingEnd, Rules, SendingEnd, transport_class
 from gradwire.emu.wire.header import ACK, BITMAP, IMPORTANT, NACK, STOP
 from gradwire.jit.counter_rng import entropy_of
 from gradwire.protocols.transports.base import Context, control_important, shares_pair_state

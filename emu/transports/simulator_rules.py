@@ -25,10 +25,9 @@ from gradwire.emu.agent import compiled_agent
 from gradwire.emu.agent.base import MessageRow
 from gradwire.emu.agent.core import layout as core
 from gradwire.emu.agent.loop import ERROR_TEXTS
-from gradwire.emu.agent.nic import TIMER, Flow
+from gradwire.emu.agent.nic import TIMER, Flow, FlowGroup
 from gradwire.emu.agent.shared_words import WordBlock
 from gradwire.emu.switches.backend_kind import TestbedError
-from gradwire.emu.transports.pairs import Pairs
 from gradwire.jit import layout as at
 from gradwire.protocols.registry import resolve_component, transport_parameters
 from gradwire.protocols.transports.base import Context
@@ -83,6 +82,37 @@ class Rules:
         """Return (kind, zeros after the header) of a receiver's answer."""
         size = (word >> SIZE_AT & SIZE_MASK) or int(self.owner.control_bytes)
         return word & KIND_MASK, max(size, MIN_FRAME) - UDP_OVERHEAD
+
+
+class Pairs:
+    """State that messages of transport `owner` share at one host, and their groups at its NIC.
+
+    As in the simulator (`gradwire.sim.engine.memory.pairs`), there are words shared by messages to one host, by
+    messages from one host, and by all incoming messages, `host` (see `gradwire.protocols.transports.base`). They are
+    made with the first message that needs them, start at zero and exist for the run.
+    """
+
+    def __init__(self, owner: type[Transport]) -> None:
+        self._owner = owner
+        self._senders: dict[int, WordBlock] = {}
+        self._peers: dict[int, WordBlock] = {}
+        self._groups: dict[tuple[int, int], FlowGroup] = {}
+        self.host = WordBlock(owner.host_words)
+
+    def group(self, row: MessageRow) -> FlowGroup:
+        """Return the group of a message sent from here; it has the words of its pair."""
+        key = row.dst, row.priority
+        if key not in self._groups:
+            pair = self._senders.get(row.dst) or WordBlock(at.PAIR_USER + self._owner.pair_words)
+            self._senders[row.dst] = pair
+            self._groups[key] = FlowGroup(pair, row.priority)
+        return self._groups[key]
+
+    def peer(self, row: MessageRow) -> WordBlock:
+        """Return the words of the pair of an incoming message."""
+        if row.src not in self._peers:
+            self._peers[row.src] = WordBlock(self._owner.peer_words)
+        return self._peers[row.src]
 
 
 def tag_words(row: MessageRow, packets: int) -> list[int]:

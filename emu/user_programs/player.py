@@ -20,8 +20,7 @@ from pathlib import Path
 
 from gradwire.emu.agent.report import Reports
 from gradwire.emu.control.controller import RunObserver
-from gradwire.emu.planning.fault_changes import Change
-from gradwire.emu.planning.plan import TestbedPlan
+from gradwire.emu.planning.plan import Change, TestbedPlan
 from gradwire.emu.switches.backend_kind import SwitchBackend, TestbedError
 from gradwire.emu.system import namespaces
 from gradwire.emu.system.namespaces import inside, run_tool

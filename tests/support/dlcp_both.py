@@ -9,8 +9,7 @@ from gradwire.emu.agent.base import MessageRow
 from gradwire.emu.agent.core.layout import RECEIVER_RECORD
 from gradwire.emu.agent.nic import RECORD
 from gradwire.emu.transports import dlcp
-from gradwire.emu.transports.pairs import Pairs
-from gradwire.emu.transports.simulator_rules import ReceivingEnd, Rules, SendingEnd
+from gradwire.emu.transports.simulator_rules import Pairs, ReceivingEnd, Rules, SendingEnd
 from gradwire.emu.wire.header import ACK, BITMAP, STOP
 from gradwire.jit import layout as at
 from gradwire.protocols.transports.base import Context

@@ -9,19 +9,7 @@ from gradwire.emu.agent.core import layout as at
 from gradwire.emu.agent.core.nic_schedule import has_left, serve, went_off
 from gradwire.emu.agent.core.receiving import read_answers, read_data
 from gradwire.emu.agent.core.timers import ask, clock, first_timer, note_late
-from gradwire.emu.native.calls import (
-    AT_ONCE_NS,
-    EVENT_BYTES,
-    EVENT_FILE,
-    INTERRUPTED,
-    error,
-    give_way,
-    half,
-    monotonic_ns,
-    set_timer,
-    wait,
-    words_at,
-)
+from gradwire.emu.native import calls
 from gradwire.emu.native.heap import pop
 from gradwire.jit.compiled import njit
 
@@ -39,15 +27,15 @@ def run(A):
             return
         ready = look(A) if waiting else wait_for_more(A)
         if ready < 0:
-            if error() != INTERRUPTED:
-                A[at.W_ERRNO] = error()
+            if calls.error() != calls.INTERRUPTED:
+                A[at.W_ERRNO] = calls.error()
                 A[at.W_BROKEN] = at.BROKEN_CALL
             return
         if A[at.W_STILL]:
-            A[at.W_SEEN] = monotonic_ns(A[at.W_SPEC])
+            A[at.W_SEEN] = calls.monotonic_ns(A[at.W_SPEC])
         for i in range(ready):
-            event = A[at.W_EVENTS] + i * EVENT_BYTES
-            happened(A, half(event + EVENT_FILE), half(event))
+            event = A[at.W_EVENTS] + i * calls.EVENT_BYTES
+            happened(A, calls.half(event + calls.EVENT_FILE), calls.half(event))
             if A[at.W_RUNNING] == 0 or A[at.W_BROKEN]:
                 return
             share(A)
@@ -59,10 +47,10 @@ def share(A):
     they would be late by as long as this one has work, such as the messages of an iteration that begins."""
     if A[at.W_SHARE] == 0:
         return 0
-    now = monotonic_ns(A[at.W_SPEC])
+    now = calls.monotonic_ns(A[at.W_SPEC])
     if now - A[at.W_TURN] > A[at.W_SHARE]:
-        give_way()
-        A[at.W_TURN] = now = monotonic_ns(A[at.W_SPEC])
+        calls.give_way()
+        A[at.W_TURN] = now = calls.monotonic_ns(A[at.W_SPEC])
     return now
 
 
@@ -70,10 +58,10 @@ def share(A):
 def sleep(A):
     """Wait until a file is ready or a timer fires; return the number of events."""
     began = share(A)
-    ready = wait(A[at.W_EPOLL], A[at.W_EVENTS], at.EVENTS, -1)
+    ready = calls.wait(A[at.W_EPOLL], A[at.W_EVENTS], at.EVENTS, -1)
     if began:
-        now = monotonic_ns(A[at.W_SPEC])
-        if now - began > AT_ONCE_NS:
+        now = calls.monotonic_ns(A[at.W_SPEC])
+        if now - began > calls.AT_ONCE_NS:
             A[at.W_TURN] = now
     return ready
 
@@ -83,14 +71,14 @@ def look(A):
     """Poll the files while more timers are due; return the number of events. In virtual time reading the clock takes a
     nanosecond, so that an endless loop, which is possible here, makes progress."""
     if A[at.W_STILL]:
-        monotonic_ns(A[at.W_SPEC])
-    return wait(A[at.W_EPOLL], A[at.W_EVENTS], at.EVENTS, 0)
+        calls.monotonic_ns(A[at.W_SPEC])
+    return calls.wait(A[at.W_EPOLL], A[at.W_EVENTS], at.EVENTS, 0)
 
 
 @njit
 def happened(A, file, events):
     """Serve a file that is ready."""
-    kind = words_at(A[at.W_FILES])[file] if file < A[at.W_FILES_ROOM] else 0
+    kind = calls.words_at(A[at.W_FILES])[file] if file < A[at.W_FILES_ROOM] else 0
     if kind == at.FILE_TIMER:
         return
     if kind == at.FILE_DATA:
@@ -109,7 +97,7 @@ def happened(A, file, events):
 def wait_for_more(A):
     """Wait until a file is ready or a timer is due, doing deferred work; return the number of events."""
     while A[at.W_IDLE] and earliest(A) >= clock(A) + IDLE_NS:
-        ready = wait(A[at.W_EPOLL], A[at.W_EVENTS], at.EVENTS, 0)
+        ready = calls.wait(A[at.W_EPOLL], A[at.W_EVENTS], at.EVENTS, 0)
         if ready:
             return ready
         ask(A, at.ASK_IDLE, 0, 0, 0, 0)
@@ -130,7 +118,7 @@ def due(A):
     last, now = A[at.W_SET], clock(A)
     while True:
         time = first_timer(A)
-        number = words_at(A[at.W_HEAP])[1] >> 1
+        number = calls.words_at(A[at.W_HEAP])[1] >> 1
         theirs = time > A[at.W_PYTHON_TIME] or (time == A[at.W_PYTHON_TIME] and number > A[at.W_PYTHON_NUMBER])
         if theirs:
             time, number = A[at.W_PYTHON_TIME], A[at.W_PYTHON_NUMBER]
@@ -152,8 +140,8 @@ def due(A):
     when = time + A[at.W_BEGINNING] if time != at.NEVER else 0
     if when != A[at.W_ARMED]:
         A[at.W_ARMED] = when
-        if set_timer(A[at.W_TIMER], when, A[at.W_SPEC]) < 0:
-            A[at.W_ERRNO] = error()
+        if calls.set_timer(A[at.W_TIMER], when, A[at.W_SPEC]) < 0:
+            A[at.W_ERRNO] = calls.error()
             A[at.W_BROKEN] = at.BROKEN_CALL
     return False
 
@@ -161,7 +149,7 @@ def due(A):
 @njit
 def go_off(A, time):
     """Fire the first timer of the heap."""
-    H = words_at(A[at.W_HEAP])
+    H = calls.words_at(A[at.W_HEAP])
     ahead, what = H[1] & 1, H[2]
     pop(H, A[at.W_HEAP_COUNT])
     A[at.W_HEAP_COUNT] -= 1

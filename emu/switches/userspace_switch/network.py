@@ -20,17 +20,6 @@ from gradwire.emu.switches.backend_kind import Drop, PortCounts, SwitchBackend, 
 from gradwire.emu.switches.linux_network import queueing
 from gradwire.emu.switches.userspace_switch import host_nic, process, tun
 from gradwire.emu.switches.userspace_switch.fabric import port_counts
-from gradwire.emu.switches.userspace_switch.process import (
-    CAPTURE,
-    CHANGE,
-    COUNTS,
-    DROPS,
-    LENGTH,
-    LOSS,
-    STATE,
-    WATCH,
-    Lateness,
-)
 from gradwire.emu.system import kernel_tcp
 from gradwire.emu.system.namespaces import inside, new_namespace
 from gradwire.emu.system.processes import fork
@@ -111,12 +100,12 @@ class UserspaceSwitch(SwitchBackend):
 
     def counts(self) -> list[PortCounts]:
         counters = array("q")
-        counters.frombytes(self._request(COUNTS))
+        counters.frombytes(self._request(process.COUNTS))
         return port_counts(self.plan, counters)
 
     def drops(self) -> Sequence[Drop]:
         """Return all packets lost so far, in order of detection."""
-        origin, fresh = self._request(DROPS + LENGTH.pack(len(self._drops)))
+        origin, fresh = self._request(process.DROPS + process.LENGTH.pack(len(self._drops)))
         for time_ps, port, cause, important, priority, message, packet in fresh:
             name = self.plan.ports[port].name
             self._drops.append(Drop(message, packet, name, origin + time_ps // 1000, cause, important, priority))
@@ -128,22 +117,22 @@ class UserspaceSwitch(SwitchBackend):
 
     def _set_captures(self, paths: Mapping[int, str]) -> None:
         data = pickle.dumps(dict(paths))
-        error = self._request(CAPTURE + LENGTH.pack(len(data)) + data)
+        error = self._request(process.CAPTURE + process.LENGTH.pack(len(data)) + data)
         if error is not None:
             raise OSError(*error)
 
     def begin(self, time_ns: int) -> None:
-        self._request(WATCH + LENGTH.pack(time_ns))
+        self._request(process.WATCH + process.LENGTH.pack(time_ns))
 
     def over(self) -> None:
         self.begin(0)
 
     def set_loss(self, port: int, probability: float) -> None:
-        self._request(LOSS + CHANGE.pack(port, round(probability * (1 << 32))))
+        self._request(process.LOSS + process.CHANGE.pack(port, round(probability * (1 << 32))))
 
-    def lateness(self) -> Lateness:
+    def lateness(self) -> process.Lateness:
         """Return the lateness of deliveries so far."""
-        lateness: Lateness = self._request(STATE)
+        lateness: process.Lateness = self._request(process.STATE)
         return lateness
 
     def ended(self) -> str:
@@ -180,11 +169,11 @@ class UserspaceSwitch(SwitchBackend):
             return []
         return [f"{self._answers(lateness)}: rates that depend on round trips rise more slowly here"]
 
-    def _slower(self, lateness: Lateness, share: float) -> bool:
+    def _slower(self, lateness: process.Lateness, share: float) -> bool:
         """Return True if hosts answered later than that share of the base round trip."""
         return lateness.answers >= ANSWERS and lateness.answered_ns > share * base_round_trip_ns(self.plan)
 
-    def _answers(self, lateness: Lateness) -> str:
+    def _answers(self, lateness: process.Lateness) -> str:
         return (
             f"mean delay of hosts' answers {lateness.answered_ns / 1000:.0f} us, base round-trip time "
             f"{base_round_trip_ns(self.plan) / 1000:.0f} us"
@@ -203,7 +192,7 @@ class UserspaceSwitch(SwitchBackend):
                 problems.append(f"the kernel dropped {lost:,} packets between {self.plan.names[host]} and the switch")
         return problems
 
-    def _complaints(self, lateness: Lateness) -> list[str]:
+    def _complaints(self, lateness: process.Lateness) -> list[str]:
         problems = []
         if lateness.refused:
             problems.append(f"the kernel did not accept {lateness.refused:,} packets of the switch")
@@ -251,7 +240,7 @@ class UserspaceSwitch(SwitchBackend):
             raise TestbedError("not running", "userspace switch", usage=False)
         try:
             self._control.sendall(question)
-            length = LENGTH.unpack(self._exactly(LENGTH.size))[0]
+            length = process.LENGTH.unpack(self._exactly(process.LENGTH.size))[0]
             answer = pickle.loads(self._exactly(length))
         except TimeoutError:
             raise self._failed(f"did not answer within {ANSWER_S:g} s") from None

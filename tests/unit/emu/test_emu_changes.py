@@ -10,8 +10,8 @@ import pytest
 from gradwire.emu.agent.host_part import part_of
 from gradwire.emu.agent.loop import EpollLoop
 from gradwire.emu.agent.script import Script
-from gradwire.emu.planning.fault_changes import Change, pauses_of, slowness_of
 from gradwire.emu.planning.faults import fault_changes, fault_departures
+from gradwire.emu.planning.plan import Change, pauses_of, slowness_of
 from gradwire.emu.planning.planner import check_scenario, make_plan
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.loading.load import build_scenario

@@ -19,8 +19,7 @@ from gradwire.emu.agent.loop import EpollLoop
 from gradwire.emu.planning.planner import transport_plan
 from gradwire.emu.transports.datagrams import DatagramCarrier
 from gradwire.emu.transports.endpoint import Endpoint
-from gradwire.emu.transports.pairs import Pairs
-from gradwire.emu.transports.simulator_rules import ReceivingEnd, Rules, SendingEnd
+from gradwire.emu.transports.simulator_rules import Pairs, ReceivingEnd, Rules, SendingEnd
 from gradwire.emu.wire.header import ACK, STOP
 from gradwire.jit import layout as at
 from gradwire.jit.counter_rng import entropy_of
