@@ -20,6 +20,8 @@ from gradwire.emu.switches.linux_network.netlink import Wire, loss_word, make_in
 from gradwire.emu.switches.linux_network.routes import KERNEL, NFT
 from gradwire.emu.system.namespaces import inside, query_json
 
+COUNTED = ("packets", "bytes", "drops_tail", "drops_selective", "marks")
+
 
 class RedSwitch(KernelSwitch):
     """A network whose ports mark and drop by red."""
@@ -101,9 +103,7 @@ class RedSwitch(KernelSwitch):
             disciplines, answers = queueing.check_htb(
                 plan, node, namespace_name(node), reds, self.leaf_bytes, questions
             )
-            options = {
-                (discipline["dev"], discipline.get("parent")): discipline["options"] for discipline in disciplines
-            }
+            options = {(each["dev"], each.get("parent")): each["options"] for each in disciplines}
             for (number, queue), threshold in reds.items():
                 port = plan.ports[number]
                 expected = {
@@ -115,9 +115,8 @@ class RedSwitch(KernelSwitch):
                     "nodrop": not plan.queues.selective_drop,
                 }
                 actual = options[port.device, queueing.class_of(queue)]
-                differing = {
-                    key: actual.get(key, False) for key, value in expected.items() if actual.get(key, False) != value
-                }
+                actual = {key: actual.get(key, False) for key in expected}
+                differing = {key: value for key, value in actual.items() if value != expected[key]}
                 if differing:
                     raise TestbedError(
                         f"{port.name}, queue {queue}: red in the kernel has {differing}",
@@ -130,44 +129,32 @@ class RedSwitch(KernelSwitch):
         plan = self.plan
         lost: dict[str, int] = {}
         if self.wired:
-            lost = {
-                discipline["dev"]: discipline["drops"]
-                for discipline in query_json("tc", WIRES, ["qdisc show"], counters=True)[0]
-                if discipline["kind"] == "netem"
-            }
+            (disciplines,) = query_json("tc", WIRES, ["qdisc show"], counters=True)
+            lost = {each["dev"]: each["drops"] for each in disciplines if each["kind"] == "netem"}
         counts_by_port: dict[int, PortCounts] = {}
         for node in range(plan.node_count):
             (disciplines,) = query_json("tc", namespace_name(node), ["qdisc show"], counters=True)
-            leaves = {(discipline["dev"], discipline.get("parent")): discipline for discipline in disciplines}
+            leaves = {(each["dev"], each.get("parent")): each for each in disciplines}
             for port in plan.of_node(node):
                 queues = [leaves[port.device, queueing.class_of(queue)] for queue in range(plan.queues.count)]
-                counts_by_port[port.number] = _sum(
-                    port, queues, lost.get(wire_device(port.number ^ 1), 0), plan.queues.selective_drop
-                )
+                lost_on_cable = lost.get(wire_device(port.number ^ 1), 0)
+                counts_by_port[port.number] = _sum(port, queues, lost_on_cable, plan.queues.selective_drop)
         return [counts_by_port[port.number] for port in plan.ports]
 
 
 def _sum(port: Port, leaves: list[Any], lost: int, selective: bool) -> PortCounts:
     by_queue = [_queue_counts(leaf, selective) for leaf in leaves]
-
-    def total(key: str) -> int:
-        return sum(counts[key] for counts in by_queue)
-
     return PortCounts(
         port.name,
-        packets=total("packets"),
-        bytes=total("bytes"),
-        drops_tail=total("drops_tail"),
-        drops_selective=total("drops_selective"),
+        **{key: sum(counts[key] for counts in by_queue) for key in COUNTED},
         drops_loss=lost,
-        marks=total("marks"),
         queue_bytes=sum(leaf.get("backlog", 0) for leaf in leaves),
-        by_queue=list(by_queue),
+        by_queue=by_queue,
     )
 
 
 def _queue_counts(leaf: Any, selective: bool) -> Mapping[str, int]:
-    counts = {"packets": leaf["packets"], "bytes": leaf["bytes"], "drops_tail": 0, "drops_selective": 0, "marks": 0}
+    counts = dict.fromkeys(COUNTED, 0) | {"packets": leaf["packets"], "bytes": leaf["bytes"]}
     if leaf["kind"] == "red":
         # red marks before it tests the limit, so marked packets that are then dropped must not count. With selective
         # drop only marked packets reach the limit; otherwise others do too and cannot be distinguished.
