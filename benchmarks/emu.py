@@ -23,10 +23,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from gradwire.benchmarks.fabric import BenchmarkError, machine_info, run_module
+from gradwire.benchmarks.rows import BenchmarkError, Columns, Row, print_json, print_table, run_module
 from gradwire.scenarios.errors import GradwireError
 
 CASES = ("core", "tun", "agents", "virtual")
@@ -38,15 +38,24 @@ TUN_PACKETS, TUN_PAYLOADS = 100_000, (100, 1400)
 """Payload bytes of UDP."""
 MESSAGE, INCAST_MESSAGE = 40_000_000, 1_000_000
 WALL_BACKENDS, VIRTUAL_BACKENDS = ("bpf", "userspace"), ("red", "bpf", "userspace")
-COLUMNS = {
-    "packets": ("packets", "{:,}"),
-    "hops": ("hops", "{:,}"),
-    "wall s": ("wall_s", "{:.2f}"),
-    "packets/s": ("packets_per_s", "{:,}"),
-    "hops/s": ("hops_per_s", "{:,}"),
-    "Mbit/s": ("mbps", "{:,.0f}"),
-    "virtual ms per s": ("virtual_ms_per_s", "{:.3g}"),
-    "boot s": ("boot_s", "{:.2f}"),
+
+
+def _figure(name: str, form: str) -> Callable[[Row], str]:
+    return lambda row: form.format(row[name]) if name in row else "-"
+
+
+COLUMNS: Columns = {
+    "case": lambda row: row["case"],
+    "what": lambda row: row["what"],
+    "transport": lambda row: row.get("transport", ""),
+    "packets": _figure("packets", "{:,}"),
+    "hops": _figure("hops", "{:,}"),
+    "wall s": _figure("wall_s", "{:.2f}"),
+    "packets/s": _figure("packets_per_s", "{:,}"),
+    "hops/s": _figure("hops_per_s", "{:,}"),
+    "Mbit/s": _figure("mbps", "{:,.0f}"),
+    "virtual ms per s": _figure("virtual_ms_per_s", "{:.3g}"),
+    "boot s": _figure("boot_s", "{:.2f}"),
 }
 
 
@@ -58,7 +67,7 @@ def bench_emu(*, case: str | None, as_json: bool) -> None:
     """
     if case is not None and case not in CASES:
         raise GradwireError("no such benchmark", "bench emu", f"--case {', '.join(CASES)}")
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     for name in CASES if case is None else (case,):
         rows += _medians(list(rows_of(name)))
     failed = [f"{_title(row)}: {row['failed']}" for row in rows if "failed" in row]
@@ -67,14 +76,14 @@ def bench_emu(*, case: str | None, as_json: bool) -> None:
         reasons = "; ".join(dict.fromkeys(row["refused"] for row in rows))
         raise GradwireError(f"nothing can run here: {reasons}", "bench emu")
     if as_json:
-        print(json.dumps({"machine": machine_info(), "rows": shown}))
+        print_json(shown)
     elif shown:
         _print(shown)
     if failed:
         raise BenchmarkError("\n".join(failed), f"{len(failed)} of {len(rows)} rows", "runs that end")
 
 
-def rows_of(case: str) -> Iterator[dict[str, Any]]:
+def rows_of(case: str) -> Iterator[Row]:
     """Yield the rows of a case: keyword arguments of `gradwire.benchmarks.emu_rows.run_row`."""
     if case == "core":
         for what in ("star", "leaf-spine"):
@@ -95,10 +104,10 @@ def _title(row: Mapping[str, Any]) -> str:
     return " ".join(filter(None, (row["case"], row["what"], row.get("transport"))))
 
 
-def _medians(group: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _medians(group: list[Row]) -> list[Row]:
     """Run rows alternately, several times, and return each row's run of median wall time; failed rows are not
     repeated."""
-    runs: list[list[dict[str, Any]]] = [[] for _ in group]
+    runs: list[list[Row]] = [[] for _ in group]
     for turn in range(1, REPEATS + 1):
         for row, done in zip(group, runs, strict=True):
             if done and "wall_s" not in done[-1]:
@@ -115,13 +124,14 @@ def _medians(group: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [done[-1] for done in runs]
 
 
-def in_own_process(row: Mapping[str, Any]) -> dict[str, Any]:
+def in_own_process(row: Mapping[str, Any]) -> Row:
     """Return the result of `emu_rows.run_row` in a separate process, for `tun` in private namespaces.
 
     A row that the machine cannot run has "refused" with the reason. Raises BenchmarkError if it fails.
     """
     from gradwire.emu.switches.backend_kind import TestbedError
-    from gradwire.emu.system.namespaces import private_command, tied_to_parent
+    from gradwire.emu.system.namespaces import private_command
+    from gradwire.emu.system.processes import tied_to_parent
 
     is_private = row["case"] == "tun"
     try:
@@ -139,19 +149,8 @@ def in_own_process(row: Mapping[str, Any]) -> dict[str, Any]:
         raise BenchmarkError("timeout of private namespaces", _title(row), "a faster machine") from error
 
 
-def _print(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title="{processor}, {cores} cores, Python {python}".format(**machine_info()))
-    for head in ("case", "what", "transport"):
-        table.add_column(head)
-    for head in COLUMNS:
-        table.add_column(head, justify="right")
-    for row in rows:
-        cells = [form.format(row[name]) if name in row else "-" for name, form in COLUMNS.values()]
-        table.add_row(row["case"], row["what"], row.get("transport", ""), *cells)
-    Console(width=None if sys.stdout.isatty() else 130).print(table)
+def _print(rows: list[Row]) -> None:
+    print_table(rows, COLUMNS, ("case", "what", "transport"), width=130)
     for row in rows:
         if text := f"not run: {row['refused']}" if "refused" in row else row.get("note", ""):
             print(f"{_title(row)}: {text}")

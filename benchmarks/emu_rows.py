@@ -14,7 +14,7 @@ from gradwire.scenarios.inner_units import Bps, Bytes
 
 if TYPE_CHECKING:
     from gradwire.emu.planning.plan import TestbedPlan
-    from gradwire.emu.switches.backends.userspace_backend import UserspaceSwitch
+    from gradwire.emu.switches.userspace_switch.network import UserspaceSwitch
     from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.workload.resolve import Resolved
 
@@ -32,16 +32,11 @@ here."""
 def run_row(case: str, what: str, size: int, payload: int = 0, transport: str = "") -> dict[str, Any]:
     """Run one row once, in this process, which for `tun` must be in private namespaces. Times in seconds.
 
-    Parameters
-    ----------
     what : the network (`core`), or the backend (`agents`, `virtual`); else a name only.
     size : packets per host (`core`), packets (`tun`), or bytes of a message.
     payload : payload bytes of UDP (`tun`).
 
-    Returns
-    -------
-    dict
-        The arguments; the figures or, if the machine cannot run it, "refused" with the reason; optionally a "note".
+    Returns the arguments; the figures or, if the machine cannot run it, "refused" with the reason; optionally a "note".
     """
     from gradwire.emu.switches.backend_kind import TestbedError
 
@@ -126,14 +121,14 @@ def _tun(count: int, payload: int) -> dict[str, Any]:
     import resource
 
     from gradwire.emu.switches.backend_kind import TestbedError
-    from gradwire.emu.switches.backends.userspace_backend import UserspaceKind
+    from gradwire.emu.switches.backends.userspace import Userspace
     from gradwire.emu.system.namespaces import set_up_private
 
     plan = _switch_plan({"kind": "star", "hosts": 2}, "ecmp")
-    if missing := UserspaceKind().missing(None, plan):
+    if missing := Userspace().missing(None, plan):
         raise TestbedError("; ".join(missing), "userspace switch")
     set_up_private()
-    network = UserspaceKind().make(plan)
+    network = Userspace().make(plan)
     try:
         network.build()
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -165,11 +160,11 @@ def _through(network: UserspaceSwitch, count: int, payload: int) -> tuple[int, f
     import socket
 
     from gradwire.emu.planning.plan import host_address
-    from gradwire.emu.switches.userspace_switch import tun
+    from gradwire.emu.system.namespaces import inside
 
     ends = []
     for host in (0, 1):
-        with tun.inside(network.namespace(host)):
+        with inside(network.namespace(host)):
             ends.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         ends[-1].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
         ends[-1].bind((host_address(host), 9000))

@@ -22,14 +22,12 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
-import gradwire
+from gradwire.benchmarks.rows import BenchmarkError, Columns, Row, print_json, print_table, run_module
 from gradwire.scenarios.errors import GradwireError
 from gradwire.scenarios.loading.registry import components
 from gradwire.scenarios.units import Ps
@@ -53,15 +51,26 @@ ENGINE_OPTIONS = ("delays", "faults")  # options of `Fabric`: waiting times, fai
 RATE, LATENCY = 100_000_000_000, 1_000_000
 SWITCH = {"queues": 1, "buffer": "512KiB", "ecn_threshold": "100KiB"}
 SEED = 1
+ORACLE_HOSTS, ORACLE_BYTES = 16, 500_000
 REPEATS = 5
 RUN_STEP_PS = Ps(1_000_000_000_000)  # ps: no job waits for deliveries here, so the engine need not stop
 ROW_TIMEOUT_S = 900
-
-
-class BenchmarkError(GradwireError):
-    """A row that did not finish, or failed."""
-
-    exit_code = 1
+COLUMNS: Columns = {
+    "case": lambda row: row["case"],
+    "hosts": lambda row: str(row["hosts"]),
+    "transport": lambda row: row["transport"],
+    "threads": lambda row: str(row["threads"]),
+    "M hops": lambda row: f"{row['packet_hops'] / 1e6:.2f}",
+    "wall s": lambda row: f"{row['wall_s']:.2f}",
+    "cpu s": lambda row: f"{row['cpu_s']:.2f}",
+    "M hops/s": lambda row: f"{row['hops_per_s'] / 1e6:.3g}",
+    "peak MB": lambda row: f"{row['peak_rss_bytes'] / 1e6:.0f}",
+}
+COMPILED: Columns = {"compile s": lambda row: f"{row['compile_s']:.2f}"}
+COMPARED: Columns = {
+    "feature": lambda row: row.get("feature", ""),
+    "of plain": lambda row: f"{row.get('of_plain', 1):.2f}",
+}
 
 
 def bench_fabric(
@@ -84,7 +93,7 @@ def bench_fabric(
             "bench fabric",
             f"--case permutation or incast (128 hosts), --hosts {', '.join(map(str, ARITY))}",
         )
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     failed: list[str] = []
     for number, group in enumerate(groups, 1):
         print(f"{number}/{len(groups)}: {_title(group)}", file=sys.stderr, flush=True)
@@ -94,21 +103,16 @@ def bench_fabric(
             if len(groups) == 1:
                 raise
             failed.append(str(error))
-    if case is None and hosts is None and transport is None and feature is None:
-        from gradwire.benchmarks.oracle import run_row as oracle_row
-
+    if case is hosts is transport is feature is None:
         rows.append(oracle_row())
-    if as_json:
-        print(json.dumps({"machine": machine_info(), "rows": rows}))
-    else:
-        _print(rows)
+    (print_json if as_json else _print)(rows)
     if failed:
         raise BenchmarkError("\n".join(failed), f"{len(failed)} of {len(groups)} rows", "runs that end")
 
 
 def _groups(
     case: str | None, hosts: int | None, transport: str | None, threads: int | None, feature: str | None
-) -> Iterator[list[dict[str, Any]]]:
+) -> Iterator[list[Row]]:
     """Yield groups of rows that alternate. Raise GradwireError for an unknown transport or feature."""
     counts = [threads] if threads is not None else [n for n in (1, 2) if n <= (os.cpu_count() or 1)]
     kinds = [*TRANSPORTS] if transport is None else [transport]
@@ -135,19 +139,19 @@ def _groups(
                 ]
 
 
-def _title(group: list[dict[str, Any]]) -> str:
+def _title(group: list[Row]) -> str:
     row = group[-1]
     words = (row.get("case", "permutation"), str(row["hosts"]), "hosts", row["transport"], row.get("feature"))
     return " ".join(filter(None, words))
 
 
-def medians(group: list[dict[str, Any]], module: str, repeats: int) -> list[dict[str, Any]]:
+def medians(group: list[Row], module: str, repeats: int) -> list[Row]:
     """Run rows of a module alternately, several times; return each row's run of median wall time."""
     rounds = [[_in_own_process(row, module) for row in group] for _ in range(repeats)]
     return [sorted(runs, key=lambda run: float(run["wall_s"]))[repeats // 2] for runs in zip(*rounds, strict=True)]
 
 
-def _against_plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _against_plain(rows: list[Row]) -> list[Row]:
     """Return the requested rows, with their speed relative to the plain one if that is among them."""
     plain = {row["threads"]: row for row in rows if (row["transport"], row["feature"]) == PLAIN}
     others = [row for row in rows if (row["transport"], row["feature"]) != PLAIN]
@@ -158,50 +162,22 @@ def _against_plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return others
 
 
-def _in_own_process(row: dict[str, Any], module: str) -> dict[str, Any]:
+def _in_own_process(row: Row, module: str) -> Row:
     return run_module([module, json.dumps(row)], _title([row]), ROW_TIMEOUT_S)
 
 
-def run_module(
-    arguments: Sequence[str],
-    title: str,
-    timeout_s: int,
-    wrap: Callable[[list[str]], list[str]] = list,
-    preexec: Callable[[], object] | None = None,
-) -> dict[str, Any]:
-    """Run a module with arguments in a separate process; return the JSON object in its last line of output.
-
-    `wrap`: returns the command to run, such as one in private namespaces. Raises BenchmarkError if it fails.
-    """
-    root = str(Path(gradwire.__file__).parents[1])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
-    command = wrap([sys.executable, "-m", *arguments])
-    try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=timeout_s, preexec_fn=preexec
-        )
-    except subprocess.TimeoutExpired as error:
-        raise BenchmarkError(f"timeout after {timeout_s} s", title, "a faster machine") from error
-    if done.returncode:
-        raise BenchmarkError(done.stderr.strip()[-2000:], title, "a run that ends")
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return answer
-
-
-def run_row(case: str, hosts: int, transport: str, threads: int, feature: str = "") -> dict[str, Any]:
+def run_row(case: str, hosts: int, transport: str, threads: int, feature: str = "") -> Row:
     """Run one row once, in this process. Times in seconds, memory in bytes."""
     import numpy as np
 
     from gradwire.topology import LinkSpec, fat_tree
 
     fabric = make_fabric(fat_tree(ARITY[hosts], LinkSpec(RATE, LATENCY)), transport, threads, feature)
-    random = np.random.default_rng(SEED)
     if case == "permutation":
-        pairs = permutation(hosts)
-        size = PERMUTATIONS[hosts]
+        pairs, size = permutation(hosts), PERMUTATIONS[hosts]
     else:
-        pairs = [(int(source), 0) for source in 1 + random.permutation(hosts - 1)[:INCAST_SENDERS]]
-        size = INCAST_BYTES
+        senders = 1 + np.random.default_rng(SEED).permutation(hosts - 1)[:INCAST_SENDERS]
+        pairs, size = [(int(source), 0) for source in senders], INCAST_BYTES
     return {
         "case": case,
         "hosts": hosts,
@@ -250,7 +226,7 @@ def make_fabric(network: Any, transport: str, threads: int, feature: str = "") -
     )
 
 
-def time_messages(fabric: Any, pairs: list[tuple[int, int]], nbytes: int, title: str) -> dict[str, Any]:
+def time_messages(fabric: Any, pairs: list[tuple[int, int]], nbytes: int, title: str) -> Row:
     """Send a message for every pair (source, destination), all at time 0, until all are delivered."""
     import resource
 
@@ -275,65 +251,51 @@ def time_messages(fabric: Any, pairs: list[tuple[int, int]], nbytes: int, title:
     }
 
 
+def oracle_row() -> dict[str, Any]:
+    """Run sixteen hosts on a leaf-spine in the oracle, which each send half a megabyte to the fifth next host."""
+    import resource
+
+    from gradwire.protocols.transports.tcp.dctcp import Dctcp
+    from gradwire.scenarios.schema.network.network import Switch
+    from gradwire.testing.oracle import Case, MessageSpec, run_oracle
+    from gradwire.topology import LinkSpec, leaf_spine
+
+    case = Case(
+        leaf_spine(4, 4, 2, LinkSpec(10**11, 10**6)),
+        [Dctcp.model_validate({"kind": "dctcp"})],
+        [MessageSpec(0, host, (host + 5) % ORACLE_HOSTS, ORACLE_BYTES) for host in range(ORACLE_HOSTS)],
+        Switch.model_validate({"ecn_threshold": "100KiB"}),
+    )
+    wall, cpu = time.perf_counter(), time.process_time()
+    hops = len(run_oracle(case).transmissions)
+    wall = time.perf_counter() - wall
+    return {
+        "case": "oracle",
+        "hosts": ORACLE_HOSTS,
+        "transport": "dctcp",
+        "threads": 1,
+        "packet_hops": hops,
+        "wall_s": wall,
+        "cpu_s": time.process_time() - cpu,
+        "hops_per_s": hops / wall,
+        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "compile_s": 0.0,
+    }
+
+
 def permutation(hosts: int) -> list[tuple[int, int]]:
     """Return pairs (source, destination) of a random permutation without fixed points."""
     import numpy as np
 
-    return list(enumerate(_derangement(hosts, np.random.default_rng(SEED)).tolist()))
+    random = np.random.default_rng(SEED)
+    while ((order := random.permutation(hosts)) == range(hosts)).any():
+        pass
+    return list(enumerate(order.tolist()))
 
 
-def _derangement(n: int, random: Any) -> Any:
-    """Return a random permutation without fixed points."""
-    while True:
-        order = random.permutation(n)
-        if not (order == range(n)).any():
-            return order
-
-
-def machine_info() -> dict[str, Any]:
-    """Return the description of the machine."""
-    import platform
-
-    from gradwire.traces.devices import processor_name
-
-    return {"processor": processor_name(), "cores": os.cpu_count(), "python": platform.python_version()}
-
-
-def _print(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title="{processor}, {cores} cores, Python {python}".format(**machine_info()))
+def _print(rows: list[Row]) -> None:
     compared = any("of_plain" in row for row in rows)
-    heads = (
-        "case",
-        "hosts",
-        "transport",
-        "threads",
-        "M hops",
-        "wall s",
-        "cpu s",
-        "M hops/s",
-        "peak MB",
-        *(("feature", "of plain") if compared else ("compile s",)),
-    )
-    for head in heads:
-        table.add_column(head, justify="left" if head in ("case", "transport", "feature") else "right")
-    for row in rows:
-        last = [row.get("feature", ""), f"{row.get('of_plain', 1):.2f}"] if compared else [f"{row['compile_s']:.2f}"]
-        table.add_row(
-            row["case"],
-            str(row["hosts"]),
-            row["transport"],
-            str(row["threads"]),
-            f"{row['packet_hops'] / 1e6:.2f}",
-            f"{row['wall_s']:.2f}",
-            f"{row['cpu_s']:.2f}",
-            f"{row['hops_per_s'] / 1e6:.3g}",
-            f"{row['peak_rss_bytes'] / 1e6:.0f}",
-            *last,
-        )
-    Console(width=None if sys.stdout.isatty() else 110).print(table)
+    print_table(rows, {**COLUMNS, **(COMPARED if compared else COMPILED)}, ("case", "transport", "feature"))
 
 
 if __name__ == "__main__":

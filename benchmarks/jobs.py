@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gradwire.benchmarks.fabric import machine_info
+from gradwire.benchmarks.rows import Columns, Row, machine_info, markdown_header, markdown_line, run_command, run_module
 
 LAYERS, LAYER_BYTES = 25, 10_000_000
 SPRAY: dict[str, Any] = {
@@ -47,10 +47,21 @@ FLOWS: dict[str, Any] = {
 }
 FLOW_HOSTS = 128
 CASES = ("spray", "ranks", "flows")
-HEADER = (
-    "| case | hosts or ranks | threads | iterations simulated | M messages | M packet-hops | set-up s | wall s | "
-    "CPU s | M hops/s of CPU | peak MB | MB written |\n|---|" + "---:|" * 11
-)
+COLUMNS: Columns = {
+    "case": lambda row: row["case"],
+    "hosts or ranks": lambda row: str(row["ranks"]),
+    "threads": lambda row: str(row["threads"]),
+    "iterations simulated": lambda row: str(row["fast_forward"] or "all"),
+    "M messages": lambda row: f"{row['messages'] / 1e6:.2f}",
+    "M packet-hops": lambda row: f"{row['packet_hops'] / 1e6:.0f}",
+    "set-up s": lambda row: f"{row['setup_s']:.1f}",
+    "wall s": lambda row: f"{row['wall_s']:.0f}",
+    "CPU s": lambda row: f"{row['cpu_s']:.0f}",
+    "M hops/s of CPU": lambda row: f"{row['packet_hops'] / 1e6 / row['cpu_s']:.1f}",
+    "peak MB": lambda row: f"{row['peak_rss_bytes'] / 1e6:.0f}",
+    "MB written": lambda row: f"{row['written_bytes'] / 1e6:.0f}",
+}
+ROW_TIMEOUT_S = 86_400
 
 
 def scenario_of(case: str, folder: Path, hosts: int, count: int) -> Any:
@@ -81,7 +92,7 @@ def scenario_of(case: str, folder: Path, hosts: int, count: int) -> Any:
     return Scenario.model_validate({**RANKS, "topology": topology, "job": [{"name": "job", **job}]})
 
 
-def run_row(case: str, hosts: int, count: int, threads: int, fast: bool) -> dict[str, Any]:
+def run_row(case: str, hosts: int, count: int, threads: int, fast: bool) -> Row:
     """Run one row once, in this process. Times in seconds, memory in bytes."""
     from gradwire.sim.simulate import simulate
 
@@ -106,17 +117,8 @@ def run_row(case: str, hosts: int, count: int, threads: int, fast: bool) -> dict
     }
 
 
-def format_row(row: dict[str, Any]) -> str:
-    """Return a row of the table."""
-    return (
-        f"| {row['case']} | {row['ranks']} | {row['threads']} | {row['fast_forward'] or 'all'} | "
-        f"{row['messages'] / 1e6:.2f} | {row['packet_hops'] / 1e6:.0f} | {row['setup_s']:.1f} | {row['wall_s']:.0f} | "
-        f"{row['cpu_s']:.0f} | {row['packet_hops'] / 1e6 / row['cpu_s']:.1f} | {row['peak_rss_bytes'] / 1e6:.0f} | "
-        f"{row['written_bytes'] / 1e6:.0f} |"
-    )
-
-
-def main() -> int:
+def main(arguments: list[str]) -> int:
+    """Print the table; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m gradwire.benchmarks.jobs", description=__doc__)
     parser.add_argument("case", nargs="*", help=f"{', '.join(CASES)}; default: all")
     parser.add_argument("--hosts", type=int, default=2048, help="machines of eight ranks (`ranks`)")
@@ -124,29 +126,19 @@ def main() -> int:
     parser.add_argument("--millions", type=float, default=10.0, help="millions of flows (`flows`)")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--no-fast-forward", action="store_true")
-    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if unknown := set(options.case) - set(CASES):
         parser.error(f"unknown case: got {', '.join(sorted(unknown))}; expected {', '.join(CASES)}")
-    if options.one:
-        count = round(1e6 * options.millions) if options.case == ["flows"] else options.iterations
-        row = run_row(options.case[0], options.hosts, count, options.threads, not options.no_fast_forward)
-        print(json.dumps(row))
-        return 0
     print(", ".join(f"{name} {value}" for name, value in machine_info().items()))
-    print(HEADER)
+    print(markdown_header(COLUMNS))
     for case in options.case or CASES:
-        command = [sys.executable, "-m", "gradwire.benchmarks.jobs", case, "--one", f"--hosts={options.hosts}"]
-        command += [
-            f"--iterations={options.iterations}",
-            f"--threads={options.threads}",
-            f"--millions={options.millions}",
-        ]
-        command += ["--no-fast-forward"] if options.no_fast_forward else []
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-        print(format_row(json.loads(done.stdout)), flush=True)
+        count = round(1e6 * options.millions) if case == "flows" else options.iterations
+        row = {"case": case, "hosts": options.hosts, "count": count, "threads": options.threads}
+        row["fast"] = not options.no_fast_forward
+        done = run_module(["gradwire.benchmarks.jobs", json.dumps(row)], case, ROW_TIMEOUT_S)
+        print(markdown_line(done, COLUMNS), flush=True)
     return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_command(run_row, main)

@@ -12,13 +12,11 @@ including waits for each other.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import sys
 import time
-from typing import Any
 
-from gradwire.benchmarks.fabric import LATENCY, RATE, machine_info, make_fabric, medians, permutation, time_messages
+from gradwire.benchmarks import rows as tables
+from gradwire.benchmarks.fabric import LATENCY, RATE, make_fabric, medians, permutation, time_messages
 
 ARITY = {128: 8, 432: 12, 1024: 16, 2000: 20, 8192: 32, 65536: 64}
 TWO_TIERS = {262144: (1024, 256, 256)}
@@ -31,14 +29,22 @@ REPEATS = 3
 LARGEST = 8192
 BUILD_S, PEAK_BYTES, HOPS_PER_S = 20.0, 6e9, 8e6
 """Limits at 8192 hosts: maximum build time, maximum memory, and minimum speed with two threads."""
-HEADER = (
-    "| hosts | links | transport | threads | build s | M packet-hops | wall s | CPU s | **M hops/s** | ns per hop | "
-    "peak MB |\n"
-    "|---:|---:|---|" + "---:|" * 8
-)
+COLUMNS: tables.Columns = {
+    "hosts": lambda row: str(row["hosts"]),
+    "links": lambda row: str(row["links"]),
+    "transport": lambda row: row["transport"],
+    "threads": lambda row: str(row["threads"]),
+    "build s": lambda row: f"{row['build_s']:.2f}",
+    "M packet-hops": lambda row: f"{row['packet_hops'] / 1e6:.1f}",
+    "wall s": lambda row: f"{row['wall_s']:.2f}",
+    "CPU s": lambda row: f"{row['cpu_s']:.2f}",
+    "**M hops/s**": lambda row: f"{row['hops_per_s'] / 1e6:.1f}",
+    "ns per hop": lambda row: f"{1e9 * row['cpu_s'] / row['packet_hops']:.0f}",
+    "peak MB": lambda row: f"{row['peak_rss_bytes'] / 1e6:.0f}",
+}
 
 
-def run_row(hosts: int, transport: str, threads: int, nbytes: int) -> dict[str, Any]:
+def run_row(hosts: int, transport: str, threads: int, nbytes: int) -> tables.Row:
     """Run one row once, in this process: `nbytes` bytes from every host. Times in seconds, memory in bytes."""
     from gradwire.topology import LinkSpec, fat_tree, leaf_spine
 
@@ -57,17 +63,7 @@ def run_row(hosts: int, transport: str, threads: int, nbytes: int) -> dict[str, 
     }
 
 
-def line(row: dict[str, Any]) -> str:
-    """Return a row of the table."""
-    return (
-        f"| {row['hosts']} | {row['links']} | {row['transport']} | {row['threads']} | {row['build_s']:.2f} | "
-        f"{row['packet_hops'] / 1e6:.1f} | {row['wall_s']:.2f} | {row['cpu_s']:.2f} | "
-        f"{row['hops_per_s'] / 1e6:.1f} | {1e9 * row['cpu_s'] / row['packet_hops']:.0f} | "
-        f"{row['peak_rss_bytes'] / 1e6:.0f} |"
-    )
-
-
-def check_limits(rows: list[dict[str, Any]]) -> list[str]:
+def check_limits(rows: list[tables.Row]) -> list[str]:
     """Return a description of the met and missed limits; [] if the largest network was not measured."""
     lines = []
     for row in rows:
@@ -94,12 +90,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--repeats", type=int, default=REPEATS)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
-    rows: list[dict[str, Any]] = []
+    rows: list[tables.Row] = []
     smallest = min(options.hosts)
     for transport in options.transport:  # compiles the engine if it is new
         medians([_row(smallest, transport, options.threads[0], 1_000)], "gradwire.benchmarks.scale", 1)
     if not options.json:
-        print("{processor}, {cores} cores, Python {python}".format(**machine_info()), HEADER, sep="\n", flush=True)
+        print(tables.machine_title(), tables.markdown_header(COLUMNS), sep="\n", flush=True)
     for hosts in options.hosts:
         for transport in options.transport:
             group = [
@@ -107,20 +103,17 @@ def main(arguments: list[str]) -> int:
             ]
             rows += medians(group, "gradwire.benchmarks.scale", options.repeats)
             if not options.json:
-                print("\n".join(map(line, rows[-len(group) :])), flush=True)
+                print(*(tables.markdown_line(row, COLUMNS) for row in rows[-len(group) :]), sep="\n", flush=True)
     if options.json:
-        print(json.dumps({"machine": machine_info(), "rows": rows}))
+        tables.print_json(rows)
     else:
         print("", *check_limits(rows), sep="\n")
     return int(any("MISSED" in text for text in check_limits(rows)))
 
 
-def _row(hosts: int, transport: str, threads: int, nbytes: int) -> dict[str, Any]:
+def _row(hosts: int, transport: str, threads: int, nbytes: int) -> tables.Row:
     return {"hosts": hosts, "transport": transport, "threads": threads, "nbytes": nbytes}
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] and sys.argv[1].startswith("{"):
-        print(json.dumps(run_row(**json.loads(sys.argv[1]))))
-    else:
-        sys.exit(main(sys.argv[1:]))
+    tables.run_command(run_row, main)

@@ -10,7 +10,6 @@ not depend on the machine; seconds do.
 from __future__ import annotations
 
 import argparse
-import json
 import resource
 import sys
 import tempfile
@@ -18,14 +17,20 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gradwire.benchmarks.fabric import machine_info
+from gradwire.benchmarks.rows import Columns, Row, machine_title, markdown_header, markdown_line, print_json
 from gradwire.studies.sweep.runner import sweep
 
 POINTS, JOBS, FLOWS = (8, 32, 128), (1, 2), 400
-HEADER = (
-    "| engine | jobs | points | wall s | share of the workers' time in runs | CPU s a point | again, all done: s | MB, "
-    "largest worker |\n|---|" + "---:|" * 7
-)
+COLUMNS: Columns = {
+    "engine": lambda row: row["engine"],
+    "jobs": lambda row: str(row["jobs"]),
+    "points": lambda row: str(row["points"]),
+    "wall s": lambda row: f"{row['wall_s']:.1f}",
+    "share of the workers' time in runs": lambda row: f"{row['share']:.1%}",
+    "CPU s a point": lambda row: f"{row['cpu_s'] / row['points']:.3f}",
+    "again, all done: s": lambda row: f"{row['again_s']:.2f}",
+    "MB, largest worker": lambda row: f"{row['peak_rss_bytes'] / 1e6:.0f}",
+}
 
 
 def sweep_tables(points: int, flows: int) -> dict[str, Any]:
@@ -52,7 +57,7 @@ def cpu_s() -> float:
     return sum(item.ru_utime + item.ru_stime for item in usage)
 
 
-def measure_sweep(engine: str, jobs: int, points: int, flows: int = FLOWS) -> dict[str, Any]:
+def measure_sweep(engine: str, jobs: int, points: int, flows: int = FLOWS) -> Row:
     """Return one row. Seconds, bytes."""
     with tempfile.TemporaryDirectory(prefix="gradwire-") as folder:
         output_dir, declared = Path(folder) / "sweep", sweep_tables(points, flows)
@@ -76,14 +81,6 @@ def measure_sweep(engine: str, jobs: int, points: int, flows: int = FLOWS) -> di
     }
 
 
-def line(row: dict[str, Any]) -> str:
-    """Return a row of the table."""
-    return (
-        f"| {row['engine']} | {row['jobs']} | {row['points']} | {row['wall_s']:.1f} | {row['share']:.1%} | "
-        f"{row['cpu_s'] / row['points']:.3f} | {row['again_s']:.2f} | {row['peak_rss_bytes'] / 1e6:.0f} |"
-    )
-
-
 def main(arguments: list[str]) -> None:
     """Print the table, or one JSON object."""
     parser = argparse.ArgumentParser(prog="python -m gradwire.benchmarks.sweeps", description=__doc__.split("\n", 1)[0])
@@ -95,16 +92,16 @@ def main(arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
     measure_sweep("local", 1, 4, 50)  # compiles the engine if it is new
     if not options.json:
-        print("{processor}, {cores} cores, Python {python}".format(**machine_info()), HEADER, sep="\n", flush=True)
+        print(machine_title(), markdown_header(COLUMNS), sep="\n", flush=True)
     rows = []
     for points in options.points:
         for engine in options.engine:
             for jobs in options.jobs:
                 rows.append(measure_sweep(engine, jobs, points, options.flows))
                 if not options.json:
-                    print(line(rows[-1]), flush=True)
+                    print(markdown_line(rows[-1], COLUMNS), flush=True)
     if options.json:
-        print(json.dumps({"machine": machine_info(), "rows": rows}))
+        print_json(rows)
 
 
 if __name__ == "__main__":

@@ -7,13 +7,14 @@ including interpreter and libraries.
 
 from __future__ import annotations
 
+import json
 import resource
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from itertools import pairwise
 
+from gradwire.benchmarks.rows import Columns, Row, markdown_header, markdown_line, run_command, run_module
 from gradwire.topology import LinkSpec, Network, dragonfly, fat_tree, from_networkx, leaf_spine, torus
 
 LINK = LinkSpec(100 * 10**9, 10**6)
@@ -39,11 +40,22 @@ CASES: dict[str, Callable[[], Network]] = {
     "torus 16 x 16 x 32": lambda: torus((16, 16, 32), LINK),
 }
 
-HEADER = "| network | hosts | switches | cables | network s | routes s | engine s | all s | peak MB, routes | peak MB |"
+COLUMNS: Columns = {
+    "network": lambda row: row["case"],
+    "hosts": lambda row: str(row["hosts"]),
+    "switches": lambda row: str(row["switches"]),
+    "cables": lambda row: str(row["cables"]),
+    "network s": lambda row: f"{row['seconds'][0]:.2f}",
+    "routes s": lambda row: f"{row['seconds'][1]:.2f}",
+    "engine s": lambda row: f"{row['seconds'][2]:.2f}",
+    "all s": lambda row: f"{sum(row['seconds']):.2f}",
+    "peak MB, routes": lambda row: f"{row['routes_mb']:.0f}",
+    "peak MB": lambda row: f"{row['peak_mb']:.0f}",
+}
 
 
-def build_row(case: str) -> str:
-    """Build one network in this process; return a line of the table."""
+def run_row(case: str) -> Row:
+    """Build one network in this process. Times in seconds, memory in MB."""
     from gradwire.protocols.transports.tcp.dctcp import Dctcp
     from gradwire.scenarios.schema.network.network import Switch
     from gradwire.sim.engine.fabric import Fabric
@@ -58,12 +70,15 @@ def build_row(case: str) -> str:
     fabric = Fabric(network, routing, switch=Switch(), transports=[Dctcp(kind="dctcp")], threads=2)
     clock.append(time.perf_counter())
     fabric.close()
-    times = [b - a for a, b in pairwise(clock)]
-    return (
-        f"| {case} | {network.host_count} | {network.switch_count} | {network.link_count // 2} | "
-        + " | ".join(f"{seconds:.2f}" for seconds in (*times, sum(times)))
-        + f" | {routes_mb:.0f} | {peak_mb():.0f} |"
-    )
+    return {
+        "case": case,
+        "hosts": network.host_count,
+        "switches": network.switch_count,
+        "cables": network.link_count // 2,
+        "seconds": [b - a for a, b in pairwise(clock)],
+        "routes_mb": routes_mb,
+        "peak_mb": peak_mb(),
+    }
 
 
 def peak_mb() -> float:
@@ -73,25 +88,21 @@ def peak_mb() -> float:
 
 def main(names: list[str]) -> int:
     """Print the rows of the cases called `names`, by default of all; return 2 if a case is unknown."""
-    if names[:1] == ["--row"]:
-        print(build_row(names[1]))
-        return 0
     unknown = [name for name in names if name not in CASES]
     if unknown:
         print(f"unknown case: got {unknown[0]}; expected one of: {'; '.join(CASES)}", file=sys.stderr)
         return 2
     row_in_process(next(iter(CASES)))  # compiles the engine if it is new
-    print(HEADER, "|---|" + "---:|" * 9, sep="\n")
+    print(markdown_header(COLUMNS))
     for name in names or CASES:
-        print(row_in_process(name), end="", flush=True)
+        print(markdown_line(row_in_process(name), COLUMNS), flush=True)
     return 0
 
 
-def row_in_process(case: str) -> str:
-    """Return the result of `build_row` in a separate process, whose peak memory is that of the case."""
-    command = [sys.executable, "-m", "gradwire.benchmarks.topologies", "--row", case]
-    return subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=ROW_TIMEOUT_S, check=True).stdout
+def row_in_process(case: str) -> Row:
+    """Return the result of `run_row` in a separate process, whose peak memory is that of the case."""
+    return run_module(["gradwire.benchmarks.topologies", json.dumps({"case": case})], case, ROW_TIMEOUT_S)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_command(run_row, main)

@@ -15,9 +15,9 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gradwire.benchmarks.fabric import machine_info, run_module
+from gradwire.benchmarks.rows import Columns, Row, print_json, print_table, run_module
 from gradwire.scenarios.errors import GradwireError
 
 if TYPE_CHECKING:
@@ -31,6 +31,16 @@ CONNECTED = ((4096, 25088), (4096, 4096), (1000, 4096))
 REPEATS = 5
 ROW_TIMEOUT_S = 600
 SEED = 1
+COLUMNS: Columns = {
+    "trace": lambda row: row["trace"],
+    "M parameters": lambda row: f"{row['parameters'] / 1e6:.1f}",
+    "sampled": lambda row: str(row["sampled"]),
+    "disk MB": lambda row: f"{row['disk_bytes'] / 1e6:.1f}",
+    "import s": lambda row: f"{row['import_s']:.2f}",
+    "read s": lambda row: f"{row['read_s']:.3f}",
+    "peak MB": lambda row: f"{row['peak_rss_bytes'] / 1e6:.0f}",
+    "write s": lambda row: f"{row['write_s']:.1f}" if "write_s" in row else "",
+}
 
 
 def bench_traces(*, case: str | None, as_json: bool) -> None:
@@ -53,21 +63,21 @@ def bench_traces(*, case: str | None, as_json: bool) -> None:
         else:
             rows.append(_median(BUNDLED / name))
     if as_json:
-        print(json.dumps({"machine": machine_info(), "rows": rows}))
+        print_json(rows)
     else:
-        _print(rows)
+        print_table(rows, COLUMNS, ("trace",))
 
 
-def _median(directory: Path) -> dict[str, Any]:
+def _median(directory: Path) -> Row:
     runs = [_in_own_process("read", str(directory)) for _ in range(REPEATS)]
     return sorted(runs, key=lambda run: float(run["read_s"]))[REPEATS // 2]
 
 
-def _in_own_process(*arguments: str) -> dict[str, Any]:
+def _in_own_process(*arguments: str) -> Row:
     return run_module(["gradwire.benchmarks.traces", *arguments], " ".join(arguments), ROW_TIMEOUT_S)
 
 
-def read_row(directory: str) -> dict[str, Any]:
+def read_row(directory: str) -> Row:
     """Read the trace in `directory` once, in this process. Times in seconds, sizes and memory in bytes."""
     begin = time.perf_counter()
     import gradwire.traces.storage.writer  # noqa: F401 - load_trace imports it at its first use
@@ -88,7 +98,7 @@ def read_row(directory: str) -> dict[str, Any]:
     }
 
 
-def make_row(directory: str) -> dict[str, Any]:
+def make_row(directory: str) -> Row:
     """Create and save the large trace, in this process. Times in seconds."""
     trace = large_trace()
     begin = time.perf_counter()
@@ -146,28 +156,6 @@ def _peak_memory() -> int:
 
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def _print(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title="{processor}, {cores} cores, Python {python}".format(**machine_info()))
-    heads = ("trace", "M parameters", "sampled", "disk MB", "import s", "read s", "peak MB", "write s")
-    for head in heads:
-        table.add_column(head, justify="left" if head == "trace" else "right")
-    for row in rows:
-        table.add_row(
-            row["trace"],
-            f"{row['parameters'] / 1e6:.1f}",
-            str(row["sampled"]),
-            f"{row['disk_bytes'] / 1e6:.1f}",
-            f"{row['import_s']:.2f}",
-            f"{row['read_s']:.3f}",
-            f"{row['peak_rss_bytes'] / 1e6:.0f}",
-            f"{row['write_s']:.1f}" if "write_s" in row else "",
-        )
-    Console(width=None if sys.stdout.isatty() else 110).print(table)
 
 
 if __name__ == "__main__":

@@ -16,14 +16,13 @@ within a round, so that a drifting machine does not favour one row.
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-from gradwire.benchmarks.fabric import machine_info
+from gradwire.benchmarks.rows import Columns, Row, machine_title, print_json, print_table
 from gradwire.scenarios.errors import GradwireError, MissingExtraError
 
 WORKERS, BATCH = 8, 16
@@ -34,23 +33,29 @@ PLAIN, CHANNELS_LAST, WORKERS_STEP = "plain", "channels last", "workers"
 SEED = 1
 
 
-def bench_training(*, model: str, as_json: bool) -> None:
-    """Time steps of a model, one of `PIXELS`; print a table or one JSON object.
+def _added(row: Row) -> str:
+    return "" if row["row"] in (PLAIN, CHANNELS_LAST, WORKERS_STEP) else f"{100 * row['added']:+.1f} %"
 
-    Raises
-    ------
-    GradwireError
-        The model is unknown.
-    MissingExtraError
-        torch is not installed.
-    """
+
+COLUMNS: Columns = {
+    "steps": lambda row: row["row"],
+    "ms": lambda row: f"{row['step_ms']:.1f}",
+    "images/s": lambda row: f"{row['images_per_s']:.0f}",
+    "of plain": lambda row: f"{100 * row['of_plain']:.1f} %",
+    "over workers": _added,
+}
+
+
+def bench_training(*, model: str, as_json: bool) -> None:
+    """Time steps of a model, one of `PIXELS`; print a table or one JSON object. Raises GradwireError: the model is
+    unknown; MissingExtraError: torch is not installed."""
     if model not in PIXELS:
         raise GradwireError(f"no such model: {model}", "bench training", f"--model {', '.join(PIXELS)}")
     rows = measure_steps(make_steps(model), ROUNDS, STEPS)
     if as_json:
-        print(json.dumps({"machine": machine_info(), "model": model, "rows": rows}))
+        print_json(rows, model=model)
     else:
-        _print(model, rows)
+        print_table(rows, COLUMNS, ("steps",), f"{model}, {WORKERS} x {BATCH}; {machine_title()}")
 
 
 def make_steps(model: str) -> dict[str, Callable[[], object]]:
@@ -119,7 +124,7 @@ def _scenario(payload: int) -> Any:
     return load_scenario("train-tiny", set=settings, policy="dlcp")
 
 
-def measure_steps(steps: dict[str, Callable[[], object]], rounds: int, each: int) -> list[dict[str, Any]]:
+def measure_steps(steps: dict[str, Callable[[], object]], rounds: int, each: int) -> list[Row]:
     """Return a row for each entry, from `rounds` rounds of `each` steps.
 
     step_ms : CPU time of a step. images_per_s : of all workers, per second of CPU time.
@@ -130,10 +135,11 @@ def measure_steps(steps: dict[str, Callable[[], object]], rounds: int, each: int
     seconds_by_name: dict[str, list[float]] = {name: [] for name in steps}
     for number in range(rounds):
         print(f"{number + 1}/{rounds}", file=sys.stderr, flush=True)
-        for name, step in _turned(steps, number):
+        names = [*steps]
+        for name in names[number % len(names) :] + names[: number % len(names)]:  # in rotation
             begin = time.process_time()
             for _ in range(each):
-                step()
+                steps[name]()
             seconds_by_name[name].append((time.process_time() - begin) / each)
     return [
         {
@@ -147,30 +153,5 @@ def measure_steps(steps: dict[str, Callable[[], object]], rounds: int, each: int
     ]
 
 
-def _turned(steps: dict[str, Callable[[], object]], number: int) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yield the entries in an order rotated by the round."""
-    names = list(steps)
-    for index in range(len(names)):
-        name = names[(index + number) % len(names)]
-        yield name, steps[name]
-
-
 def _ratio(above: list[float], below: list[float]) -> float:
     return statistics.median(a / b for a, b in zip(above, below, strict=True))
-
-
-def _print(model: str, rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(
-        title=f"{model}, {WORKERS} x {BATCH}; " + "{processor}, {cores} cores, Python {python}".format(**machine_info())
-    )
-    for head in ("steps", "ms", "images/s", "of plain", "over workers"):
-        table.add_column(head, justify="left" if head == "steps" else "right")
-    for row in rows:
-        added = "" if row["row"] in (PLAIN, CHANNELS_LAST, WORKERS_STEP) else f"{100 * row['added']:+.1f} %"
-        table.add_row(
-            row["row"], f"{row['step_ms']:.1f}", f"{row['images_per_s']:.0f}", f"{100 * row['of_plain']:.1f} %", added
-        )
-    Console(width=None if sys.stdout.isatty() else 110).print(table)

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -24,11 +24,10 @@ from gradwire.emu.agent import compiled_agent
 from gradwire.emu.control import machines
 from gradwire.emu.control.supervisor import EmulationInterrupted, ProgressCallback, run
 from gradwire.emu.native import code_cache
-from gradwire.emu.planning.background_traffic_checks import traffic_side_effects
 from gradwire.emu.planning.capabilities import untagged_job_notes
-from gradwire.emu.planning.faults import fault_departures as faulty
+from gradwire.emu.planning.faults import fault_changes, fault_departures
 from gradwire.emu.planning.plan import TestbedPlan
-from gradwire.emu.planning.planner import check_rates, check_scenario, fault_changes, kernel_options, make_plan
+from gradwire.emu.planning.planner import check_rates, check_scenario, kernel_options, make_plan, traffic_side_effects
 from gradwire.emu.planning.user_programs import (
     ProgramRequest,
     check_clock,
@@ -39,7 +38,7 @@ from gradwire.emu.planning.user_programs import (
     with_request,
 )
 from gradwire.emu.results.outcome import make_result
-from gradwire.emu.switches.backend_kind import BackendKind, TestbedError
+from gradwire.emu.switches.backend_kind import TestbedError
 from gradwire.emu.system.raw_outcome import RawResults
 from gradwire.emu.system.temporary_folders import temporary_folder
 from gradwire.emu.transports import owners_of
@@ -48,7 +47,6 @@ from gradwire.emu.user_programs.player import RANK_FILES
 from gradwire.emu.user_programs.programs import Programs
 from gradwire.emu.virtual_time.machine_clock import ClockStoppedError
 from gradwire.emu.virtual_time.virtual_machine import kernel_or_error
-from gradwire.scenarios.inner_units import Bytes, Ns
 from gradwire.scenarios.interrupt import DeferredInterrupt
 from gradwire.workload.resolve import Resolved
 
@@ -73,8 +71,7 @@ class Request:
     answers_late : mean lateness of hosts' answers, as a share of the base round-trip time, above which a run counts as
         disturbed; None: no limit.
     programs : a command to run across the network instead of the scenario's jobs, once; `left_folder` for the files of
-        its
-        ranks.
+        its ranks.
     """
 
     clock: str | None = None
@@ -105,15 +102,13 @@ def emulate(
     heard : called with progress: {"state": "building" | "running", "delivered": ..., "messages": ...};
         {"state": "again", "why": ...} before a repetition, after a disturbance or a stopped virtual machine;
         {"state": "compiling"} before, if a transport is new; {"state": "ending"} when programs in virtual time have
-        been
-        asked to end, which may take a while.
+        been asked to end, which may take a while.
 
     Returns
     -------
     Result
         `summary["engine"]` has the backend, the substitutions, and `valid`: False for a run on the wall clock during
-        which
-        the machine stood still or whose switch could not keep up.
+        which the machine stood still or whose switch could not keep up.
 
     Raises
     ------
@@ -173,33 +168,25 @@ def _emulate(
         try:
             result = _once(scenario, resolved, request, chosen, ideal, heard, attempt, ctrl_c)
         except ClockStoppedError as error:  # the machine's fault: a repetition gives the same run
-            if heard is not None:
-                heard({"state": "again", "why": str(error)})
+            _say(heard, state="again", why=str(error))
             result = _once(scenario, resolved, request, chosen, ideal, heard, attempt + 1, ctrl_c)
         if ctrl_c.asked:  # during verification
             raise EmulationInterrupted(result)
-        if (
-            result.summary["engine"]["valid"]
-            or request.programs is not None
-            or result.summary["totals"]["ended_by"] != "done"
-            or clock == "virtual"
-        ):
+        is_valid, ended_by = result.summary["engine"]["valid"], result.summary["totals"]["ended_by"]
+        if is_valid or request.programs is not None or ended_by != "done" or clock == "virtual":
             break
         once = (time.perf_counter() - begin) / attempt
         if attempt == request.rounds or once * (attempt + 1) > (request.max_wall_s or LIMIT_S):
             break
-        if heard is not None:
-            heard({"state": "again", "why": "; ".join(result.summary["engine"]["disturbed"][:2])})
+        _say(heard, state="again", why="; ".join(result.summary["engine"]["disturbed"][:2]))
     return result
 
 
-@dataclass(frozen=True)
-class ChosenPlan:
+class ChosenPlan(NamedTuple):
     """A plan with its backend and that backend's departures from the plan."""
 
     plan: TestbedPlan
     substitutions: tuple[str, ...]
-    release: str
 
 
 def choose_backend(
@@ -232,32 +219,25 @@ def choose_backend(
     choice = select_backend(plan, kernel, switch)
     check_rates(plan, kernel.reachable_bps)
     kind = backend_kind_of(choice.name)
-    options |= {"ahead_ns": kind.ahead_ns, **kind.ready(), "compiled": compiled_for(plan, kind, heard)}
+    works = {**compiled_agent.works(owners_of(plan)), **kind.works()}
+    compiled = code_cache.make_ready(works, partial(_say, heard, state="compiling"))
+    options |= {"ahead_ns": kind.ahead_ns, **kind.ready(), "compiled": compiled}
     plan = make(switch=choice.name, options=options)
     departures = [*choice.substitutions, *unlike(scenario, plan, programs)]
-    return ChosenPlan(plan, tuple(departures), kernel.release)
+    return ChosenPlan(plan, tuple(departures))
 
 
 def unlike(scenario: Scenario, plan: TestbedPlan, programs: Programs | None) -> list[str]:
     """Return messages about departures from the scenario that do not depend on the switches."""
-    messages = [*faulty(plan.changes, plan.routes, programs is not None), *untagged_job_notes(scenario)]
-    return (
-        messages
-        if programs is None
-        else [*messages, *program_departures(programs, plan.clock), *traffic_side_effects(scenario, plan)]
-    )
+    messages = [*fault_departures(plan.changes, plan.routes, programs is not None), *untagged_job_notes(scenario)]
+    if programs is not None:
+        messages += [*program_departures(programs, plan.clock), *traffic_side_effects(scenario, plan)]
+    return messages
 
 
-def compiled_for(
-    plan: TestbedPlan, switches: BackendKind, heard: ProgressCallback | None = None
-) -> code_cache.CodeLocations:
-    """Compile missing machine code of a plan's agents and switches; return its location."""
-
-    def begins() -> None:
-        if heard is not None:
-            heard({"state": "compiling"})
-
-    return code_cache.make_ready({**compiled_agent.works(owners_of(plan)), **switches.works()}, begins)
+def _say(heard: ProgressCallback | None, **news: object) -> None:
+    if heard is not None:
+        heard(news)
 
 
 def for_machines(
@@ -272,7 +252,7 @@ def for_machines(
         if is_given:
             raise TestbedError(what, where, "a run without this option")
     plan = make_plan(scenario, resolved, clock="wall", switch="none", options=kernel_options(scenario))
-    return ChosenPlan(plan, (), "")
+    return ChosenPlan(plan, ())
 
 
 def _once(
@@ -294,7 +274,7 @@ def _once(
         if scenario.emulation.hosts:
             plan = machines.plan_for(plan, scenario.emulation.hosts)
             raw = machines.run_on_machines(plan, scenario.emulation.hosts, heard, limit)
-            chosen = replace(chosen, substitutions=tuple(machines.machine_notes(raw)))
+            chosen = chosen._replace(substitutions=tuple(machines.machine_notes(raw)))
         else:
             raw = run(plan, folder, limit, heard, ctrl_c)
         errors = content_errors(plan, raw, resolved)
@@ -317,32 +297,28 @@ def _once(
             "disturbed": raw.complaints,
             "lost_captures": raw.lost_captures,
         }
-        lateness = [host_lateness for host_lateness in raw.reports.punctuality.values() if host_lateness]
+        digests = [trace.digest() for trace in resolved.traces]
+        if plan.programs is not None and plan.programs.trace_hash:  # of the compute times
+            digests.append(plan.programs.trace_hash)
+        lateness = raw.reports.punctuality.values()
         result = make_result(
             scenario,
             plan,
             raw,
-            trace_hash=",".join(
-                dict.fromkeys([*(trace.digest() for trace in resolved.traces), *compute_trace_digests(plan)])
-            ),
+            trace_hash=",".join(dict.fromkeys(digests)),
             engine=engine,
             ideal=ideal,
             timing={
                 "wall_s": time.perf_counter() - begin,
                 "attempt": attempt,
-                "late_max_ns": max((int(host_lateness.get("max_ns", 0)) for host_lateness in lateness), default=0),
-                "late_p99_ns": max((int(host_lateness.get("p99_ns", 0)) for host_lateness in lateness), default=0),
+                "late_max_ns": max((int(host.get("max_ns", 0)) for host in lateness), default=0),
+                "late_p99_ns": max((int(host.get("p99_ns", 0)) for host in lateness), default=0),
             },
         )
         if raw.reports.ended_by == "interrupt":
             has_results = plan.programs is not None or result.messages.num_rows or result.iterations.num_rows
             raise EmulationInterrupted(result if has_results else None)
         return result
-
-
-def compute_trace_digests(plan: TestbedPlan) -> list[str]:
-    """Return the digest of the trace that determines compute times of programs, if any."""
-    return [plan.programs.trace_hash] if plan.programs is not None and plan.programs.trace_hash else []
 
 
 def sampling_notes(plan: TestbedPlan, raw: RawResults) -> list[str]:
@@ -381,15 +357,11 @@ def content_errors(plan: TestbedPlan, raw: RawResults, resolved: Resolved) -> li
     for host_sums in reports.contents.values():
         if isinstance(host_sums, CheckSums):
             sums.update(host_sums)
+    ended = np.flatnonzero(reports.end_ns >= 0)
+    columns = zip(*(column[ended].tolist() for column in (reports.end_ns, reports.received, reports.lost)), strict=True)
     arrivals = {
-        message: Arrival(
-            message,
-            Ns(int(reports.end_ns[message])),
-            Bytes(int(reports.received[message])),
-            Bytes(int(reports.lost[message])),
-            reports.have.get(message),
-        )
-        for message in np.flatnonzero(reports.end_ns >= 0).tolist()
+        message: Arrival(message, end_ns, received, lost, reports.have.get(message))
+        for message, (end_ns, received, lost) in zip(ended.tolist(), columns, strict=True)
     }
     evidence = Evidence(
         plan.program,
@@ -399,7 +371,7 @@ def content_errors(plan: TestbedPlan, raw: RawResults, resolved: Resolved) -> li
         plan.seed,
         arrivals,
         sums,
-        [bool(host_sums.parameters.get("important_must_arrive", False)) for host_sums in plan.transports],
+        [bool(transport.parameters.get("important_must_arrive", False)) for transport in plan.transports],
     )
     # jobs end a run, and traffic may be in flight then
     is_complete = reports.ended_by == "done" and not any(not table.is_job for table in plan.program.tables)

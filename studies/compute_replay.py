@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Model = TypeVar("Model", bound=torch.nn.Module)
 
 TIMETABLE_VARIABLE = "GRADWIRE_TIMES"
-"""Environment variable with the path of the timetable, if there is one (`gradwire.emu.user_programs.timetable`)."""
+"""Environment variable with the path of a timetable, if any (`timetable` in `gradwire.emu.planning.user_programs`)."""
 WRAPPERS = ("module.", "_orig_mod.")
 """Prefixes that DistributedDataParallel and torch.compile add to names."""
 

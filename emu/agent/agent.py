@@ -28,27 +28,27 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gradwire.emu.agent.base import Arrival, Carrier, MessageRow, Parts, Timer
+from gradwire.emu.agent.base import Arrival, Carrier, Loop, MessageRow, Parts, Timer
 from gradwire.emu.agent.frame_stream import PLAN_RECORDS, TOKEN_BYTES, Decoder, encode, token_of
+from gradwire.emu.agent.host_part import part_of
 from gradwire.emu.agent.loop import EpollLoop
+from gradwire.emu.agent.payload.contents import Contents
+from gradwire.emu.agent.payload.values import values_of
 from gradwire.emu.agent.report import HostReport, Received, SentCounts
+from gradwire.emu.agent.script import Script
 from gradwire.emu.planning.base_rtt import RoundTrips
-from gradwire.emu.planning.fault_changes import pauses_of
-from gradwire.emu.planning.plan import TestbedPlan, host_address
+from gradwire.emu.planning.plan import TestbedPlan, host_address, pauses_of, slowness_of
 from gradwire.emu.switches.backend_kind import TestbedError
 from gradwire.emu.transports import make_carriers
 from gradwire.scenarios.inner_units import Ps, PsPerByte
 
 SECOND = 1_000_000_000
 STATUS_NS = SECOND // 5
-PARTS = "gradwire.emu.agent.agent_parts:make_parts"
-"""Function that makes (script, contents) of a host: see `Agent`."""
 READ_BYTES = 1 << 20
 AHEAD_BYTES = 64 << 20
 """Bytes of contents made in advance on the wall clock; our choice."""
@@ -72,6 +72,17 @@ def with_files(plan: TestbedPlan) -> TestbedPlan:
             (folder / name).write_bytes(data)
         folders.append(str(folder))
     return replace(plan, trace_folders=tuple(folders))
+
+
+def make_parts(plan: TestbedPlan, node: int, loop: Loop, send: Callable[[int], None]) -> tuple[Script, Contents]:
+    """Return (script, contents) of a host."""
+    part = part_of(plan.program, node, [transport.important for transport in plan.transports])
+    # on the wall clock the software's latency passes by itself
+    latency = plan.software_latency_ps if plan.clock == "virtual" else 0
+    values = [values_of(folder) for folder in plan.options.get("contents", plan.trace_folders)]
+    payloads = [transport.payload for transport in plan.transports]
+    script = Script(part, loop, send, latency, slowness=slowness_of(plan.changes, node))
+    return script, Contents(part, values, payloads, plan.seed)
 
 
 class WatchedLoop:
@@ -109,7 +120,7 @@ class Agent:
     def __init__(self, incoming: int, outgoing: int, parts: Parts | None = None) -> None:
         self.loop = EpollLoop()
         self._stream, self._out = incoming, outgoing
-        self._parts = parts
+        self._parts: Parts = parts or make_parts
         self._decoder = Decoder(None, PLAN_RECORDS)
         self.token = b""
         self._waiting = bytearray()
@@ -130,17 +141,15 @@ class Agent:
         return self._addresses.get(node) or host_address(node)
 
     def row(self, message: int) -> MessageRow:
-        row: MessageRow = self._script.part.rows[message]
-        return row
+        return self._script.part.rows[message]
 
     def outgoing(self, message: int) -> memoryview:
-        data: memoryview = self._contents.outgoing(message)
+        data = self._contents.outgoing(message)
         self.loop.idle = self._ahead  # there may be room for more contents now
         return data
 
     def incoming(self, message: int) -> memoryview:
-        data: memoryview = self._contents.incoming(message)
-        return data
+        return self._contents.incoming(message)
 
     def arrived(self, arrival: Arrival) -> None:
         self._arrivals[arrival.message] = arrival
@@ -174,11 +183,7 @@ class Agent:
         self.rate = min(port.rate for port in plan.of_node(node))
         self._trips = RoundTrips(plan)
         self._watched = WatchedLoop(self.loop)
-        make = self._parts
-        if make is None:
-            module, name = PARTS.split(":")
-            make = getattr(import_module(module), name)
-        self._script, self._contents = make(plan, node, self._watched, self._send)
+        self._script, self._contents = self._parts(plan, node, self._watched, self._send)
         self._carriers = make_carriers(plan, self, self._script.part.rows.values())
 
     def run(self) -> int:
@@ -252,7 +257,7 @@ class Agent:
         self._reply("opened")
 
     def _make_ahead(self) -> bool:
-        return bool(self._contents.make_ahead(AHEAD_BYTES))
+        return self._contents.make_ahead(AHEAD_BYTES)
 
     def _do_connect(self) -> None:
         for number, carrier in self._carriers.items():
@@ -288,10 +293,8 @@ class Agent:
 
     def _do_state(self) -> None:
         lines = list(self._script.waiting())
-        under_way = []
-        for number, row in self._script.part.rows.items():
-            if row.src == self.node and number in self._script.starts and number not in self._settled:
-                under_way.append(number)
+        rows, starts = self._script.part.rows, self._script.starts
+        under_way = [n for n, row in rows.items() if row.src == self.node and n in starts and n not in self._settled]
         self._reply("state", lines, under_way, sorted(self._arrivals))
 
     def _do_report(self) -> None:
@@ -329,17 +332,12 @@ class Agent:
     def report(self) -> HostReport:
         """Return the report of this host."""
         rows = self._script.part.rows
-        counts: dict[int, tuple[int, int]] = {}
-        marks: dict[int, int] = {}
-        marks_sent: dict[int, int] = {}
-        received_bytes: dict[int, int] = {}
-        notes: list[str] = []
-        for carrier in self._carriers.values():
-            counts |= carrier.counts()
-            marks |= getattr(carrier, "marks", dict)()
-            marks_sent |= getattr(carrier, "marked_sent", dict)()
-            received_bytes |= getattr(carrier, "received", dict)()
-            notes += getattr(carrier, "notes", list)()
+        carriers = self._carriers.values()
+        counts = dict(item for carrier in carriers for item in carrier.counts().items())
+        marks = dict(item for carrier in carriers for item in carrier.marks().items())
+        marks_sent = dict(item for carrier in carriers for item in carrier.marked_sent().items())
+        received_bytes = dict(item for carrier in carriers for item in carrier.received().items())
+        notes = [note for carrier in carriers for note in carrier.notes()]
         starts = self._script.starts
         sent_numbers = [n for n, row in rows.items() if row.src == self.node]
         received_numbers = [n for n, row in rows.items() if row.dst == self.node]
@@ -362,9 +360,8 @@ class Agent:
             _column(marks.get(n, a.marked if a else 0) for n, a in zip(received_numbers, arrivals, strict=True)),
             {a.message: a.have for a in arrivals if a is not None and a.have is not None},
         )
-        endpoint = next((c.endpoint for c in self._carriers.values() if hasattr(c, "endpoint")), None)
-        strays = sum(getattr(c, "strays", int)() for c in self._carriers.values())
-        strays += endpoint.unasked() if endpoint else 0
+        endpoint = next((c.endpoint for c in carriers if hasattr(c, "endpoint")), None)
+        strays = sum(carrier.strays() for carrier in carriers) + (endpoint.unasked() if endpoint else 0)
         if strays and self._addresses:  # other processes can reach a real machine, which does not invalidate the run
             notes.append(f"{self.plan.names[self.node]}: {strays} packets or connections of other programs rejected")
             strays = 0
@@ -385,13 +382,8 @@ def _column(values: Any) -> Any:
     return np.array(list(values), dtype=np.int64)
 
 
-def serve(incoming: int, outgoing: int, parts: Parts | None = None) -> int:
-    """Run an agent over a pair of file descriptors; return an exit status."""
-    return Agent(incoming, outgoing, parts).run()
-
-
 def main(parts: Parts | None = None) -> None:
     """Run an agent over stdin and stdout (`python -m gradwire.emu.agent`)."""
     outgoing = os.dup(1)
     os.dup2(2, 1)  # printed text must not mix with the frames
-    sys.exit(serve(0, outgoing, parts))
+    sys.exit(Agent(0, outgoing, parts).run())

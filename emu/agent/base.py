@@ -10,21 +10,29 @@ An agent (`gradwire.emu.agent.agent`) is one process per host. Times are integer
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gradwire.scenarios.arrays import Flags
 from gradwire.scenarios.inner_units import Bps, Bytes, Ns, Ps, PsPerByte
 
+if TYPE_CHECKING:
+    from gradwire.emu.agent.loop import EpollLoop
 
-class Timer(Protocol):
-    """A call scheduled by a loop."""
 
-    time: int
-    """nanoseconds"""
-    call: Callable[[], None] | None
-    """None after it has fired or was cancelled"""
+class Timer:
+    """A call scheduled by a loop; `call` is None after it has fired or was cancelled. `ahead`: its lateness counts."""
+
+    __slots__ = ("ahead", "call", "number", "time")
+
+    def __init__(self, time_ns: int, number: int, call: Callable[[], None], ahead: bool) -> None:
+        self.time, self.number, self.ahead = time_ns, number, ahead
+        self.call: Callable[[], None] | None = call
+
+    def __lt__(self, other: Timer) -> bool:
+        return (self.time, self.number) < (other.time, other.number)
 
 
 class Loop(Protocol):
@@ -32,9 +40,6 @@ class Loop(Protocol):
 
     def now(self) -> int:
         """Return nanoseconds since the beginning; negative before it."""
-
-    def scheduled(self) -> int:
-        """Return the due time of the current call, which is earlier than now if a timer is late."""
 
     def at(self, time_ns: int, call: Callable[[], None]) -> Timer:
         """Schedule a call, at once if the time is past; return a timer for `cancel`."""
@@ -88,10 +93,7 @@ class Arrival:
 class CarrierHost(Protocol):
     """A carrier's interface to its host."""
 
-    @property
-    def loop(self) -> Loop:
-        """Return the host's loop."""
-
+    loop: EpollLoop
     node: int
     seed: int
     """of the run"""
@@ -130,12 +132,13 @@ class CarrierHost(Protocol):
 
 Parts = Callable[..., tuple[Any, Any]]
 """(plan, node, loop, send) -> (script, contents), with the interfaces that `gradwire.emu.agent.agent.Agent` uses. Tests
-replace `gradwire.emu.agent.agent_parts.make_parts`."""
+replace `gradwire.emu.agent.agent.make_parts`."""
 
 
-class Carrier(Protocol):
+class Carrier(ABC):
     """One transport at one host, made before the beginning; `open` and `connect` do the slow setup."""
 
+    @abstractmethod
     def open(self) -> None:
         """Bind sockets and listen. All hosts open before any connects."""
 
@@ -144,6 +147,7 @@ class Carrier(Protocol):
 
     def connected(self) -> bool:
         """Return True if all connections begun by `connect` are established."""
+        return True
 
     def begin(self) -> None:
         """Begin the run; from now on the loop has the run's time."""
@@ -151,11 +155,34 @@ class Carrier(Protocol):
     def prepare(self, rows: Iterable[MessageRow]) -> None:
         """Prepare the messages `rows` of this transport before the beginning, on the wall clock."""
 
+    @abstractmethod
     def send(self, message: int) -> None:
         """Begin to send a message, which is ready and released."""
 
+    @abstractmethod
     def counts(self) -> dict[int, tuple[int, int]]:
         """Return (sent packets, retransmissions) of the messages sent from here, by message."""
 
+    def marks(self) -> dict[int, int]:
+        """Return data packets with a mark by message received here, including late ones."""
+        return {}
+
+    def marked_sent(self) -> dict[int, int]:
+        """Return packets acknowledged with marks by message sent from here, if the sender can tell."""
+        return {}
+
+    @abstractmethod
+    def received(self) -> dict[int, int]:
+        """Return the payload bytes received so far by message, at least of incomplete ones."""
+
+    def strays(self) -> int:
+        """Return the number of invalid connections and headers, besides those of the host's UDP sockets."""
+        return 0
+
+    def notes(self) -> list[str]:
+        """Return notes for the user."""
+        return []
+
+    @abstractmethod
     def close(self) -> None:
         """Close all sockets."""

@@ -38,12 +38,8 @@ def core() -> code_cache.Natives:
 def rules(owner: type[Transport]) -> code_cache.Natives:
     """Return the functions (`RULES`) of a transport; missing ones do nothing.
 
-    Their arguments are the address of the memory, then those of `gradwire.protocols.registry.ARGUMENTS`.
-
-    Raises
-    ------
-    ScenarioError
-        A user-defined transport cannot be compiled.
+    Their arguments are the address of the memory, then those of `gradwire.protocols.registry.ARGUMENTS`. Raises
+    ScenarioError: a user-defined transport cannot be compiled.
     """
     return code_cache.load(_rules_name(owner), partial(_rules_work, owner))
 
@@ -63,12 +59,10 @@ def _core_work() -> CompileTask:
     from gradwire.jit.fingerprint import digest_of
 
     about = {"features": ["agents of the testbed"]}
-    return CompileTask(digest_of("agents", [], _files([])), _core_functions, about, str)
-
-
-def _core_functions() -> Mapping[str, Compiled]:
-    functions: Mapping[str, Compiled] = importlib.import_module("gradwire.emu.agent.core.entry").FUNCTIONS
-    return functions
+    entry = "gradwire.emu.agent.core.entry"
+    return CompileTask(
+        digest_of("agents", [], _files([])), lambda: importlib.import_module(entry).FUNCTIONS, about, str
+    )
 
 
 @cache

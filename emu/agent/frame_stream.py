@@ -79,8 +79,6 @@ def encode(frame: Frame, token: bytes = bytes(TOKEN_BYTES)) -> bytes:
 class Decoder:
     """Decoder of a stream of frames.
 
-    Parameters
-    ----------
     token : of the run; None: that of the first frame, from then on (`self.token`).
     records : the accepted classes.
     """
@@ -90,13 +88,8 @@ class Decoder:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Add received bytes; yield every complete frame, a tuple that begins with a name.
-
-        Raises
-        ------
-        NotOurs
-            The bytes are not a frame of this run.
-        """
+        """Add received bytes; yield every complete frame, a tuple that begins with a name. Raises ForeignDataError:
+        the bytes are not a frame of this run."""
         self._data += data
         while self._data:
             magic = bytes(self._data[: len(MAGIC)])

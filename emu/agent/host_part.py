@@ -71,21 +71,8 @@ def part_of(program: Program, node: int, untagged: Sequence[bool] = ()) -> HostP
     messages = program.messages
     host_events = np.flatnonzero(program.host == node)
     ends = np.flatnonzero((messages.src == node) | (messages.dst == node))
-    columns = [
-        column[ends].tolist()
-        for column in (
-            messages.table,
-            messages.src,
-            messages.dst,
-            messages.nbytes,
-            messages.priority,
-            messages.bound,
-            messages.rank,
-            messages.share,
-            messages.pool,
-            messages.turn,
-        )
-    ]
+    names = ("table", "src", "dst", "nbytes", "priority", "bound", "rank", "share", "pool", "turn")
+    columns = [getattr(messages, name)[ends].tolist() for name in names]
     rows, rank = {}, {}
     for number, table, src, dst, nbytes, priority, bound, position, share, pool, turn in zip(
         ends.tolist(), *columns, strict=True

@@ -20,45 +20,28 @@ from array import array
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-from gradwire.emu.agent import base, compiled_agent
+from gradwire.emu.agent import compiled_agent
+from gradwire.emu.agent.base import Timer
 from gradwire.emu.agent.core import layout as at
 from gradwire.emu.agent.shared_words import WordBlock
+from gradwire.emu.native.calls import SHARE_NS
 from gradwire.emu.switches.backend_kind import TestbedError
-from gradwire.emu.system.rt_scheduling import SHARE_NS
-from gradwire.emu.system.sockets import LIBC
+from gradwire.emu.system.processes import new_timer
 
 Call = Callable[[], None]
 RequestHandler = Callable[[int, int, int, int], "int | None"]
 
-CLOCK_MONOTONIC = 1
-TIMER_FLAGS = 0o2000000 | 0o4000  # close on exec, non-blocking
 STALL_NS = 5_000_000
 NEVER = at.NEVER
 TIMERS, LATE = 256, 4096
 """Initial capacities; our choice."""
 EVENT_ROOM = at.EVENTS * 16
-RUN, DUE, BEGIN, HEARD, SERVE, TOOK = range(6)
-"""Commands of `enter` (`gradwire.emu.agent.core.entry`)."""
 ERROR_TEXTS = {
     at.BROKEN_RULES: "the function {name} of a transport raised an exception",
     at.BROKEN_PULLED: "a transport tried to send packet {number}, beyond the end of its message",
 }
 _CALLED = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 5)
 """A function of five integers with the calling convention of compiled code (`gradwire.jit.machine_code`)."""
-
-
-class Timer:
-    """A scheduled call; `call` is None after it has fired or was cancelled."""
-
-    __slots__ = ("ahead", "call", "number", "time")
-
-    def __init__(self, time_ns: int, number: int, call: Call, ahead: bool) -> None:
-        self.time, self.number, self.call, self.ahead = time_ns, number, call, ahead
-
-    call: Call | None
-
-    def __lt__(self, other: Timer) -> bool:
-        return (self.time, self.number) < (other.time, other.number)
 
 
 class EpollLoop:
@@ -80,9 +63,7 @@ class EpollLoop:
         self._readers: dict[int, Call] = {}
         self._writers: dict[int, Call] = {}
         self._epoll = select.epoll()
-        self._clock = LIBC.timerfd_create(CLOCK_MONOTONIC, TIMER_FLAGS)
-        if self._clock < 0:
-            raise OSError(ctypes.get_errno(), "timerfd_create")
+        self._clock = new_timer()
         self._lateness = array("q")
         self._idle: Callable[[], bool] | None = None
         self._error: BaseException | None = None
@@ -106,18 +87,9 @@ class EpollLoop:
 
     # --- the clock
 
-    @property
-    def beginning(self) -> int:
-        """Return the beginning of the run on the machine's clock."""
-        return self.words[at.W_BEGINNING]
-
-    @beginning.setter
-    def beginning(self, value: int) -> None:
-        self.words[at.W_BEGINNING] = value
-
     def begin(self, beginning_ns: int) -> None:
         """Set the beginning of the run; earlier lateness does not count."""
-        self.beginning = beginning_ns
+        self.words[at.W_BEGINNING] = beginning_ns
         self.words[at.W_LATE_COUNT] = 0
         del self._lateness[:]
 
@@ -128,7 +100,7 @@ class EpollLoop:
 
     def stand(self, until_ns: int) -> None:
         """Pause until a time: no timer fires, nothing is read, and the resulting lateness does not count."""
-        while (remaining := until_ns + self.beginning - time.monotonic_ns()) > 0:
+        while (remaining := until_ns + self.words[at.W_BEGINNING] - time.monotonic_ns()) > 0:
             time.sleep(remaining / 1e9)
         self.words[at.W_SEEN] = time.monotonic_ns()
         self.words[at.W_STOOD_UNTIL] = until_ns
@@ -151,7 +123,7 @@ class EpollLoop:
             self._update_first()
         return timer
 
-    def cancel(self, timer: base.Timer | None) -> None:
+    def cancel(self, timer: Timer | None) -> None:
         if timer is not None:
             timer.call = None
             if self._timers and self._timers[0] is timer:
@@ -226,14 +198,11 @@ class EpollLoop:
             self._epoll.register(file, events)
 
     def _serve_file(self, file: int, events: int, *_: int) -> None:
-        if events & ~select.EPOLLOUT:
-            call = self._readers.get(file)
-            if call is not None:
-                call()
-        if events & select.EPOLLOUT or (events & select.EPOLLERR and file not in self._readers):
-            call = self._writers.get(file)
-            if call is not None:
-                call()
+        if events & ~select.EPOLLOUT and (read := self._readers.get(file)) is not None:
+            read()
+        is_writable = events & select.EPOLLOUT or (events & select.EPOLLERR and file not in self._readers)
+        if is_writable and (write := self._writers.get(file)) is not None:
+            write()
 
     # --- running
 
@@ -259,7 +228,7 @@ class EpollLoop:
         """Call timers and files until `stop`."""
         self.words[at.W_RUNNING] = 1
         while self.words[at.W_RUNNING]:
-            self.enter(RUN)
+            self.enter(at.RUN)
 
     def enter(self, what: int, argument: int = 0) -> None:
         """Run a command (RUN etc.) in compiled code; raise errors of it or of its calls to Python."""
@@ -302,10 +271,6 @@ class EpollLoop:
             "p99_ns": late[min(len(late) * 99 // 100, len(late) - 1)] if late else 0,
             "stalls": sum(1 for lateness in reversed(late) if lateness > STALL_NS),
         }
-
-    def pending(self) -> list[Timer]:
-        """Return the pending timers of Python, earliest first."""
-        return sorted(timer for timer in self._timers if timer.call is not None)
 
     def close(self) -> None:
         """Close its files."""

@@ -28,7 +28,7 @@ LONGEST_NS: Final = 1 << 62
 
 
 def check_frame(frame: Frame) -> None:
-    """Raise NotOurs if a frame is not one that agents send."""
+    """Raise ForeignDataError if a frame is not one that agents send."""
     types = REPLIES.get(frame[0])
     if types is None or tuple(type(each) for each in frame[1:]) != types:
         raise ForeignDataError(f"invalid frame of an agent: {frame[0][:20]!r}")
@@ -43,7 +43,7 @@ def _all(values: Iterable[object], kind: type) -> bool:
 
 
 def check_report(report: HostReport, node: int, program: Program) -> None:
-    """Raise NotOurs if a report cannot be that of a host of this program."""
+    """Raise ForeignDataError if a report cannot be that of a host of this program."""
     rows, sent, received = program.messages, report.sent, report.received
     if report.node != node or not isinstance(sent, SentCounts) or not isinstance(received, Received):
         raise ForeignDataError("a report of another host, or an empty one")

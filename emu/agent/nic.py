@@ -19,7 +19,7 @@ All of that is compiled (`gradwire.emu.agent.core.nic_schedule`). This module ha
 from __future__ import annotations
 
 from gradwire.emu.agent.core import layout as at
-from gradwire.emu.agent.loop import BEGIN, HEARD, SERVE, TOOK, EpollLoop
+from gradwire.emu.agent.loop import EpollLoop
 from gradwire.emu.agent.shared_words import WordBlock
 from gradwire.emu.system.sockets import Sender
 from gradwire.jit import layout as words_of
@@ -27,9 +27,6 @@ from gradwire.scenarios.inner_units import Bps
 from gradwire.scenarios.wire import ps_per_byte
 
 CLASSES = at.CLASSES
-AHEAD_NS = 1_200_000
-"""Lead of packets over the ideal schedule on the wall clock; our choice. More are sent when half of it is left. A port
-of the kernel may take two frames at once, and agents are late by a few tenths of a millisecond."""
 MAKE_UP_NS = 400_000
 """Maximum lateness that a paced flow makes up for; our choice."""
 TURNS = 64
@@ -49,22 +46,13 @@ class FlowGroup:
         groups of other classes.
     """
 
-    __slots__ = ("block", "pair")
+    __slots__ = ("block", "index", "pair")
 
     def __init__(self, pair: WordBlock, priority: int) -> None:
         self.pair, self.block = pair, WordBlock(at.GROUP_WORDS)
+        self.index = self.block.index
         words = self.block.words
         words[at.F_IS_GROUP], words[at.F_PRIORITY], words[at.G_PAIR] = 1, priority, pair.index
-
-    @property
-    def index(self) -> int:
-        """Return the index of its record."""
-        return self.block.index
-
-    @property
-    def empty(self) -> bool:
-        """Return True if no member may have data to send."""
-        return self.block.words[at.G_FIRST] == 0
 
 
 class Flow:
@@ -72,23 +60,18 @@ class Flow:
 
     Its words are followed by the record of the message's transport and `more` words.
 
-    number, priority : of the message.
+    number, priority : of the message. index : of its words.
     group : shares its turns; None: it has turns of its own.
     """
 
-    __slots__ = ("block", "group", "number", "priority")
+    __slots__ = ("block", "group", "index", "number", "priority")
 
     def __init__(self, number: int, priority: int, group: FlowGroup | None = None, more: int = 0) -> None:
         self.number, self.priority, self.group = number, priority, group
         self.block = WordBlock(at.SENDER_BEYOND + more)
-        words = self.block.words
+        self.index, words = self.block.index, self.block.words
         words[at.F_NUMBER], words[at.F_PRIORITY] = number, priority
         words[at.F_GROUP] = 0 if group is None else group.index
-
-    @property
-    def index(self) -> int:
-        """Return the index of its words."""
-        return self.block.index
 
     def word(self, offset: int) -> int:
         """Return a word of its transport's record."""
@@ -145,12 +128,12 @@ class Nic:
     def begin(self, flow: Flow) -> None:
         """Start a flow that has, or may have, data to send."""
         self._register(flow)
-        self._loop.enter(BEGIN, flow.index)
+        self._loop.enter(at.BEGIN, flow.index)
 
     def heard(self, flow: Flow) -> None:
         """Update a flow after a change of its timer or its data to send."""
         self._register(flow)
-        self._loop.enter(HEARD, flow.index)
+        self._loop.enter(at.HEARD, flow.index)
 
     def _register(self, flow: Flow) -> None:
         """Keep the flow's words alive, and reserve space to set it aside."""
@@ -161,12 +144,8 @@ class Nic:
 
     def took(self, nbytes: int) -> None:
         """Account for control packets, sent now or as soon as the line is free."""
-        self._loop.enter(TOOK, nbytes)
-
-    def time(self, nbytes: int) -> int:
-        """Return the picoseconds that `nbytes` take on the line."""
-        return (nbytes * self.line + 0xFFFF) >> 16
+        self._loop.enter(at.TOOK, nbytes)
 
     def serve(self) -> None:
         """Send all packets that are due, and schedule the rest."""
-        self._loop.enter(SERVE)
+        self._loop.enter(at.SERVE)

@@ -102,18 +102,15 @@ class Reports:
     @classmethod
     def empty(cls, count: int) -> Reports:
         """Return reports of `count` messages without data."""
-        a, b, c, d, e, f, g = np.full((7, count), -1, dtype=np.int64)
-        return cls(a, b, c, d, e, f, g)
+        return cls(*np.full((7, count), -1, dtype=np.int64))
 
     def add(self, report: HostReport) -> None:
         """Merge the report of one host."""
         sent, received = report.sent, report.received
-        self.start_ns[sent.message] = sent.start_ns
-        self.sent_packets[sent.message] = sent.sent_packets
-        self.retransmitted[sent.message] = sent.retransmitted
-        self.end_ns[received.message] = received.end_ns
-        self.received[received.message] = received.received
-        self.lost[received.message] = received.lost
+        for name in ("start_ns", "sent_packets", "retransmitted"):
+            getattr(self, name)[sent.message] = getattr(sent, name)
+        for name in ("end_ns", "received", "lost"):
+            getattr(self, name)[received.message] = getattr(received, name)
         # if both ends know the number of marks, either may come last
         for columns in (sent, received):
             is_known = columns.marked >= 0

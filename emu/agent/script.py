@@ -44,8 +44,6 @@ class IterationRow(NamedTuple):
 class Script:
     """A host's part of a program, running.
 
-    Attributes
-    ----------
     starts : message -> ticks of the loop when it became ready (traffic: when it entered the network).
     iterations : rows of finished iterations.
     """
@@ -61,16 +59,12 @@ class Script:
     ) -> None:
         """Make the script; nothing happens before `start`.
 
-        Parameters
-        ----------
         send : called with a message that may be sent now.
         latency_ps : time between a job's decision to send and `send`: the plan's software latency if the clock is
-            virtual;
-            0 on the wall clock, where it passes by itself.
+            virtual; 0 on the wall clock, where it passes by itself.
         tick_ps : picoseconds of a tick of the loop, by default a nanosecond.
         slowness : (start in picoseconds, factor of compute times, times `SLOW_UNIT`), ascending from 0; empty: never
-            slow.
-            The factor at the start of a computation applies.
+            slow. The factor at the start of a computation applies.
         """
         self.part, self._loop, self._send = part, loop, send
         self._latency, self._tick = latency_ps, tick_ps
@@ -106,7 +100,7 @@ class Script:
     def delivered(self, message: int) -> None:
         """Record the delivery of a message to this host; at equal times call its sender's `settled` first."""
         self._missing.remove(message)
-        self._count(message, by_process=False)
+        self._settle([message], by_process=False)
 
     def settled(self, message: int) -> None:
         """Record that the sender of a message from this host has finished it."""
@@ -144,12 +138,9 @@ class Script:
 
     # --- events
 
-    def _count(self, event: int, by_process: bool) -> None:
-        """Count one prerequisite of an event; `by_process`: caused by a process."""
-        self._settle([event], by_process)
-
     def _settle(self, counted: list[int], by_process: bool) -> None:
-        """Count events, the last of the list first, and all consequences of each before the next."""
+        """Count events, the last of the list first, and all consequences of each before the next; `by_process`: caused
+        by a process."""
         while counted:
             event = counted.pop()
             remaining = self._left.get(event, 1) - 1
@@ -215,7 +206,7 @@ class Script:
                 course.place += 1
             elif operation == FIRE:
                 course.place += 1
-                self._count(value, by_process=True)
+                self._settle([value], by_process=True)
             elif operation == NOTE:
                 course.place += 1
                 self._note(course, value, iteration)

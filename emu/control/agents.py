@@ -78,13 +78,8 @@ class Agents:
                 self._poll.unregister(child.writing)
 
     def hear(self, wait_s: float) -> None:
-        """Receive frames for up to `wait_s` seconds; return as soon as one has arrived.
-
-        Raises
-        ------
-        TestbedError
-            An agent has failed or died.
-        """
+        """Receive frames for up to `wait_s` seconds; return as soon as one has arrived. Raises TestbedError: an agent
+        has failed or died."""
         select.select([self._poll], [], [], max(0.0, wait_s))  # epoll itself waits in milliseconds
         for file, events in self._poll.poll(0):
             node = self._nodes[file]
@@ -105,7 +100,10 @@ class Agents:
         try:
             for frame in self._decoders[node].feed(data):
                 check_frame(frame)
-                self._take(node, frame)
+                if frame[0] == "error":
+                    _, what, where, expected, usage = frame
+                    raise TestbedError(what, where or f"agent of {self.name(node)}", expected, usage=usage)
+                self.heard[node][frame[0]] = frame[1:]
         except ForeignDataError as error:
             raise TestbedError(
                 f"{error}",
@@ -116,12 +114,6 @@ class Agents:
         if not data:
             self._poll.unregister(child.reading)
             raise TestbedError(self._obituary(child), f"agent of {self.name(child.node)}", usage=False)
-
-    def _take(self, node: int, frame: Frame) -> None:
-        if frame[0] == "error":
-            _, what, where, expected, usage = frame
-            raise TestbedError(what, where or f"agent of {self.name(node)}", expected, usage=usage)
-        self.heard[node][frame[0]] = frame[1:]
 
     def _obituary(self, child: Child) -> str:
         deadline = time.monotonic() + 1

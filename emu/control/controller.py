@@ -9,8 +9,9 @@ computing for the plan's `wait_s` plus the time of the largest message.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from gradwire.emu.agent.message_validation import check_report
@@ -21,7 +22,6 @@ from gradwire.emu.planning.plan import TestbedPlan
 from gradwire.emu.switches.backend_kind import TestbedError
 from gradwire.emu.wire.header import ForeignDataError
 
-Progress = Callable[[int, int], None]
 SECOND = 1_000_000_000
 LEAD_NS = 50_000_000
 """From the end of the preparations to the common beginning; more if agents answer slowly."""
@@ -35,59 +35,47 @@ SALVAGE_S = 5.0
 """Time limit for collecting reports of an interrupted or failed run."""
 
 
-def longest_message_s(plan: TestbedPlan) -> float:
-    """Return the seconds that the largest message takes if `SHARES` messages share the slowest link."""
-    largest = int(plan.program.messages.nbytes.max(initial=0))
-    return SHARES * largest * 8 / min(port.rate for port in plan.ports)
+class RunObserver:
+    """Observer of a run, for derived classes: by itself it does nothing."""
+
+    def ready(self) -> None:
+        """Handle that all is connected."""
+
+    def begin(self, time_ns: int) -> None:
+        """Handle the beginning at a time of this process's monotonic clock, as soon as it is known."""
+
+    def progress(self, delivered: int, messages: int) -> None:
+        """Handle a change of the number of delivered messages."""
+
+    def check(self) -> Sequence[str]:
+        """Return problems elsewhere, which end the run; called at least every `pause()` seconds, or five times
+        a second. May raise KeyboardInterrupt."""
+        return ()
+
+    def pause(self) -> float:
+        """Return the seconds until the next call of `check` is due."""
+        return math.inf
+
+    def over(self) -> None:
+        """Handle the end of the run, however it ended, before hosts are asked for their reports."""
 
 
 class Controller:
-    """One run of a plan.
+    """One run of a plan, whose agents are started by `launcher` (`gradwire.emu.control.launchers`)."""
 
-    launcher : starts agents (`gradwire.emu.control.launchers`).
-    progress : called with (delivered, messages) from time to time.
-    check : returns problems elsewhere (`SwitchBackend.check`), which end the run; called at least every `pause()`
-        seconds,
-        or five times a second.
-    ready : called when all is connected. begin : called with the beginning in ns when it is known.
-    over : called at the end of the run, however it ended, before hosts are asked for their reports.
-    """
-
-    def __init__(
-        self,
-        plan: TestbedPlan,
-        launcher: Launcher,
-        progress: Progress | None = None,
-        check: Callable[[], Sequence[str]] | None = None,
-        pause: Callable[[], float] | None = None,
-        begin: Callable[[int], None] | None = None,
-        over: Callable[[], None] | None = None,
-        ready: Callable[[], None] | None = None,
-    ) -> None:
-        self.plan, self._launcher = plan, launcher
-        self._progress, self._check, self._pause = progress, check, pause
-        self._begin, self._over, self._ready = begin, over, ready
+    def __init__(self, plan: TestbedPlan, launcher: Launcher, observer: RunObserver | None = None) -> None:
+        self.plan, self._launcher, self._observer = plan, launcher, observer or RunObserver()
         self.nodes = plan.program.hosts
         self.reports = Reports.empty(len(plan.program.messages))
         self._has_workers = any(process.worker >= 0 for process in plan.program.processes)
         self._agents: Agents | None = None
-        self._began = 0
-
-    @property
-    def began_ns(self) -> int:
-        """Return the common beginning on this process's monotonic clock; 0 before it is set."""
-        return self._began
+        self.began_ns = 0
+        """the common beginning on this process's monotonic clock; 0 before it is set"""
 
     def run(self) -> Reports:
-        """Run the plan from the start of the agents to their end; return the reports.
-
-        Raises
-        ------
-        TestbedError
-            An agent failed, or the run stalled; `self.reports` has the partial results.
-        KeyboardInterrupt
-            All agents have been stopped; `self.reports` has the partial results.
-        """
+        """Run the plan from the start of the agents to their end; return the reports. Raises TestbedError: an agent
+        failed, or the run stalled; `self.reports` has the partial results; KeyboardInterrupt: all agents have been
+        stopped; `self.reports` has the partial results."""
         try:
             self.prepare()
             self.go()
@@ -102,8 +90,7 @@ class Controller:
             raise
         else:
             self.collect(self.plan.wait_s)
-            if self._progress is not None:
-                self._progress(int((self.reports.end_ns >= 0).sum()), len(self.reports.end_ns))
+            self._observer.progress(int((self.reports.end_ns >= 0).sum()), len(self.reports.end_ns))
         finally:
             self.close()
         return self.reports
@@ -155,23 +142,21 @@ class Controller:
         """Begin; return the common beginning on this process's monotonic clock in ns."""
         agents = self._all()
         slowest = max(self.reports.round_trips.values(), default=0)
-        if self._ready is not None:
-            self._ready()
-        self._began = time.monotonic_ns() + max(LEAD_NS, 4 * slowest) + LEAD_PER_HOST_NS * len(self.nodes)
+        self._observer.ready()
+        self.began_ns = time.monotonic_ns() + max(LEAD_NS, 4 * slowest) + LEAD_PER_HOST_NS * len(self.nodes)
         for node in self.nodes:
-            agents.tell(node, "go", self._began + self.reports.offsets[node])
-        if self._begin is not None:
-            self._begin(self._began)
-        return self._began
+            agents.tell(node, "go", self.began_ns + self.reports.offsets[node])
+        self._observer.begin(self.began_ns)
+        return self.began_ns
 
     def wait(self) -> None:
         """Wait until the run is over."""
         agents, limit = self._all(), self.plan.duration_ps
-        patience = self.plan.wait_s + longest_message_s(self.plan)
-        end = None if limit is None else self._began + limit // 1000
+        largest = int(self.plan.program.messages.nbytes.max(initial=0))
+        patience = self.plan.wait_s + SHARES * largest * 8 / min(port.rate for port in self.plan.ports)
+        end = None if limit is None else self.began_ns + limit // 1000
         messages = len(self.plan.program.messages)
-        delivered, last_progress = 0, time.monotonic()
-        last_progress = max(last_progress, self._began / SECOND)
+        delivered, last_progress = 0, max(time.monotonic(), self.began_ns / SECOND)
         while True:
             statuses = [agents.heard[node].get("status") for node in self.nodes]
             if all(status is not None and status[2 if self._has_workers else 3] for status in statuses):
@@ -185,31 +170,30 @@ class Controller:
             count = sum(status[0] for status in received)
             if count != delivered or any(status[1] for status in received):
                 last_progress = max(last_progress, now / SECOND)
-            if count != delivered and self._progress is not None:
-                self._progress(count, messages)
+            if count != delivered:
+                self._observer.progress(count, messages)
             delivered = count
             if now / SECOND - last_progress > patience:
                 raise TestbedError(self._stuck(patience), "run", usage=False)
             quietest = min(agents.when, key=agents.when.__getitem__)
-            if time.monotonic() - max(agents.when[quietest], self._began / SECOND) > self.plan.wait_s:
+            if time.monotonic() - max(agents.when[quietest], self.began_ns / SECOND) > self.plan.wait_s:
                 raise TestbedError(
                     f"no status for {self.plan.wait_s:g} s, but its process is alive",
                     f"agent of {agents.name(quietest)}",
                     usage=False,
                 )
-            if self._check is not None and (problems := list(self._check())):
+            if problems := self._observer.check():
                 raise TestbedError("; ".join(problems), "network", usage=False)
             wait = PAUSE_S if end is None else min(PAUSE_S, (end - now) / SECOND)
-            agents.hear(wait if self._pause is None else min(wait, self._pause()))
+            agents.hear(min(wait, self._observer.pause()))
         self._mark_over()
 
     def _mark_over(self) -> None:
         """Record the end of the run, if it has begun."""
-        if not self._began or self.reports.over_ns:
+        if not self.began_ns or self.reports.over_ns:
             return
-        self.reports.over_ns = time.monotonic_ns() - self._began
-        if self._over is not None:
-            self._over()
+        self.reports.over_ns = time.monotonic_ns() - self.began_ns
+        self._observer.over()
 
     def _stuck(self, patience: float) -> str:
         """Return the message of a stall: what the agents wait for."""

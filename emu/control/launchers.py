@@ -1,31 +1,26 @@
 """Launchers of agents: a fork of this process in another network namespace, or any command.
 
-A launcher's `start(plan, node)` returns a `Child`: two ends of a stream and a process, for the `Controller`.
+A launcher's `start(plan, node, others)` returns a `Child`: two ends of a stream and a process, for the `Controller`.
+It raises TestbedError if that fails. `others`: agents started before.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import socket
 import subprocess
-import sys
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from gradwire.emu.agent.base import Parts
 from gradwire.emu.planning.plan import TestbedPlan
 from gradwire.emu.switches.backend_kind import TestbedError
-from gradwire.emu.system.sockets import LIBC
+from gradwire.emu.system.namespaces import setns
+from gradwire.emu.system.processes import fork, set_timer_slack
 
-CLONE_NEWNET = 0x40000000
-PR_SET_PDEATHSIG = 1
-PR_SET_TIMERSLACK = 29
 ERROR_BYTES = 4096
 
 
@@ -92,13 +87,6 @@ class Child:
             os.close(self.errors)
 
 
-class Launcher(Protocol):
-    """Interface of launchers."""
-
-    def start(self, plan: TestbedPlan, node: int, others: Sequence[Child]) -> Child:
-        """Start the agent of a host; raise TestbedError if that fails. `others`: agents started before."""
-
-
 class ForkLauncher:
     """Launcher of forks of this process, each in the network namespace of its host."""
 
@@ -113,25 +101,18 @@ class ForkLauncher:
     def start(self, plan: TestbedPlan, node: int, others: Sequence[Child]) -> Child:
         parent_end, child_end = socket.socketpair()
         reading, writing = os.pipe()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        parent = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                parent_end.close()
-                os.close(reading)
-                for child in others:  # otherwise their streams stay open after the controller ends
-                    for file in {child.reading, child.writing, child.errors}:
-                        os.close(file)
-                os.dup2(writing, 2)
-                os.close(writing)
-                status = self._run_agent(plan, node, child_end.detach(), parent)
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(status)
+
+        def run() -> int:
+            parent_end.close()
+            os.close(reading)
+            for child in others:  # otherwise their streams stay open after the controller ends
+                for file in {child.reading, child.writing, child.errors}:
+                    os.close(file)
+            os.dup2(writing, 2)
+            os.close(writing)
+            return self._run_agent(plan, node, child_end.detach())
+
+        pid = fork(run)
         child_end.close()
         os.close(writing)
         os.set_blocking(reading, False)
@@ -139,17 +120,13 @@ class ForkLauncher:
         os.set_blocking(file, False)
         return Child(node, pid, file, file, reading, told=True)
 
-    def _run_agent(self, plan: TestbedPlan, node: int, stream: int, parent: int) -> int:
+    def _run_agent(self, plan: TestbedPlan, node: int, stream: int) -> int:
         from gradwire.emu.agent.agent import Agent
 
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
-        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        LIBC.prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
-        if os.getppid() != parent:
-            return 1
-        if LIBC.setns(self._namespace(node), CLONE_NEWNET) < 0:
-            raise OSError(ctypes.get_errno(), f"setns: {os.strerror(ctypes.get_errno())}")
+        set_timer_slack()
+        setns(self._namespace(node))
         if plan.clock == "wall" and plan.options.get("realtime", True):
             # otherwise other processes delay every packet; needs a privilege that may be missing
             with contextlib.suppress(OSError):
@@ -188,3 +165,6 @@ class CommandLauncher:
             os.set_blocking(file, False)
             os.set_inheritable(file, False)
         return Child(node, process.pid, files[0], files[1], files[2], told=False, process=process)
+
+
+Launcher = ForkLauncher | CommandLauncher

@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gradwire.emu.agent.frame_stream import TOKEN_BYTES
-from gradwire.emu.control.controller import Controller
+from gradwire.emu.control.controller import Controller, RunObserver
 from gradwire.emu.control.launchers import CommandLauncher
 from gradwire.emu.planning.plan import TestbedPlan
 from gradwire.emu.switches.backend_kind import TestbedError
@@ -34,13 +34,8 @@ CLOCK_NOTE_NS = 100_000
 
 
 def plan_for(plan: TestbedPlan, hosts: Sequence[RealHost]) -> TestbedPlan:
-    """Return the plan with the machines' addresses and the files that they cannot read.
-
-    Raises
-    ------
-    TestbedError
-        An active host of the scenario has no machine, or a machine no host.
-    """
+    """Return the plan with the machines' addresses and the files that they cannot read. Raises TestbedError: an active
+    host of the scenario has no machine, or a machine no host."""
     machine_of = {host.name: host for host in hosts}
     unknown = [name for name in machine_of if name not in plan.names[: plan.host_count]]
     if unknown:
@@ -80,16 +75,19 @@ def run_on_machines(
     `Controller.run` does."""
     end = time.monotonic() + limit_s
 
-    def check() -> list[str]:
-        if time.monotonic() > end:
-            raise KeyboardInterrupt
-        return []
+    class Observer(RunObserver):
+        def check(self) -> Sequence[str]:
+            if time.monotonic() > end:
+                raise KeyboardInterrupt
+            return ()
+
+        def progress(self, delivered: int, messages: int) -> None:
+            if heard is not None:
+                heard({"state": "running", "delivered": delivered, "messages": messages})
 
     machine_of = {host.name: host for host in hosts}
-    progress = None if heard is None else lambda d, m: heard({"state": "running", "delivered": d, "messages": m})
-    controller = Controller(
-        plan, CommandLauncher(lambda node: command_of(machine_of[plan.names[node]])), progress, check
-    )
+    launcher = CommandLauncher(lambda node: command_of(machine_of[plan.names[node]]))
+    controller = Controller(plan, launcher, Observer())
     raw = RawResults(controller.reports, kernel=platform.release())
     try:
         raw.reports = controller.run()

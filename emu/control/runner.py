@@ -24,25 +24,24 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from gradwire.emu.agent.report import Reports
-from gradwire.emu.control.controller import Controller
-from gradwire.emu.control.launchers import PR_SET_TIMERSLACK, ForkLauncher
+from gradwire.emu.control.controller import Controller, RunObserver
+from gradwire.emu.control.launchers import ForkLauncher
 from gradwire.emu.planning.base_rtt import base_round_trip_ns
 from gradwire.emu.planning.plan import TestbedPlan
-from gradwire.emu.switches.backend_kind import PortCounts, SwitchBackend, TestbedError
+from gradwire.emu.switches.backend_kind import ActiveCapture, PortCounts, SwitchBackend, TestbedError
 from gradwire.emu.system.capture import Capture, file_name
 from gradwire.emu.system.cpu_idle import awake
+from gradwire.emu.system.processes import set_timer_slack
 from gradwire.emu.system.raw_outcome import RawResults
-from gradwire.emu.system.sockets import LIBC
 from gradwire.emu.system.temporary_folders import FULL, full_disk
 from gradwire.emu.transports import warm
 from gradwire.emu.user_programs.player import Player
 
 PREFIX = "gradwire: "
-RAW_FILE = "raw.pickle"
-"""The file with the raw results, written last."""
+PLAN_FILE, RAW_FILE = "plan.pickle", "raw.pickle"
+"""The plan, and the raw results, which are written last."""
 STOP = "stop"
 """The file that ends a run: the only signal that reaches a virtual machine whose time stands still."""
 STALL_NS = 10_000_000
@@ -65,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
 def run_guarded(folder: Path, does: Callable[[TestbedPlan], None]) -> int:
     """Call `does` with the plan in a folder; report errors and return the exit status."""
     try:
-        with (folder / "plan.pickle").open("rb") as file:
+        with (folder / PLAN_FILE).open("rb") as file:
             plan: TestbedPlan = pickle.load(file)
         does(plan)
         return 0
@@ -88,15 +87,9 @@ def _unforeseen(error: Exception) -> TestbedError:
 
 
 def run(plan: TestbedPlan, folder: Path, machine: bool) -> RawResults:
-    """Build the network, run the plan, and return the raw results, which are partial after a stop request.
-
-    Raises
-    ------
-    TestbedError
-        The network cannot be built, or something failed.
-    KeyboardInterrupt
-        A stop request came before the run began.
-    """
+    """Build the network, run the plan, and return the raw results, which are partial after a stop request. Raises
+    TestbedError: the network cannot be built, or something failed; KeyboardInterrupt: a stop request came before the
+    run began."""
     captures: list[ActiveCapture] = []
     raw = RawResults(Reports.empty(len(plan.program.messages)), kernel=platform.release())
     with network_of(plan, machine) as backend:
@@ -121,7 +114,7 @@ def network_of(plan: TestbedPlan, machine: bool) -> Iterator[SwitchBackend]:
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGINT, _interrupt)
     namespaces.set_up_private(private=not machine)
-    LIBC.prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)  # samples would be up to 50 us late
+    set_timer_slack()  # samples would be up to 50 us late
     with awake() if plan.clock == "wall" else nullcontext():
         backend = backend_kind_of(plan.switch).make(plan, plan.options["kernel"])
         report_progress(state="building", backend=plan.switch)
@@ -143,7 +136,7 @@ def network_of(plan: TestbedPlan, machine: bool) -> Iterator[SwitchBackend]:
 def play(plan: TestbedPlan, backend: SwitchBackend, folder: Path, raw: RawResults) -> None:
     """Carry out a plan on a running network; store the results, partial or not, in `raw`."""
     watch = NetworkWatch(plan, backend, raw, folder / STOP)
-    watch.controller = player = _player(plan, backend, watch, folder)
+    player = _player(plan, backend, watch, folder)
     with suppress(KeyboardInterrupt):
         player.run()
     raw.reports = player.reports
@@ -163,19 +156,10 @@ def _player(plan: TestbedPlan, backend: SwitchBackend, watch: NetworkWatch, fold
     """Return the player of the plan: a `Player` for user programs, otherwise a `Controller`."""
     if plan.programs is not None:
         return Player(plan, plan.programs, backend, watch, folder, report_progress)
-    return Controller(
-        plan,
-        ForkLauncher(backend.namespace),
-        watch.progress,
-        watch.check,
-        watch.pause,
-        backend.begin,
-        watch.over,
-        watch.ready,
-    )
+    return Controller(plan, ForkLauncher(backend.namespace), watch)
 
 
-class NetworkWatch:
+class NetworkWatch(RunObserver):
     """Observer of the network during a run: progress, samples, failures, and loss changes of faults.
 
     It counts from the beginning of the run to its end: connections are made before and closed after it.
@@ -183,7 +167,7 @@ class NetworkWatch:
 
     def __init__(self, plan: TestbedPlan, backend: SwitchBackend, raw: RawResults, stop: Path) -> None:
         self._plan, self._backend, self._raw, self._stop = plan, backend, raw, stop
-        self.controller: Controller | Player | None = None
+        self._began = 0
         self._every_ns = None if plan.sample_ps is None else max(1, plan.sample_ps // 1000)
         self._due_ns: int | None = None
         self._begun = False
@@ -192,15 +176,16 @@ class NetworkWatch:
         raw.counts = [PortCounts(port.name) for port in plan.ports]
 
     def ready(self) -> None:
-        """Store the counts at the beginning of the run; everything is connected."""
         self._before = self._backend.counts()
 
+    def begin(self, time_ns: int) -> None:
+        self._began = time_ns
+        self._backend.begin(time_ns)
+
     def over(self) -> None:
-        """Store the counts at the end of the run, before hosts send their reports."""
         self._raw.counts = self._counts()
         self._backend.over()
-        began = self.controller.began_ns if self.controller is not None else 0
-        drops = ((drop, drop.time_ns - began) for drop in self._backend.drops())
+        drops = ((drop, drop.time_ns - self._began) for drop in self._backend.drops())
         self._raw.drops = [replace(drop, time_ns=time) for drop, time in drops if time >= 0]
 
     def _counts(self) -> list[PortCounts]:
@@ -208,17 +193,14 @@ class NetworkWatch:
         return [now.since(then) for now, then in zip(self._backend.counts(), self._before, strict=True)]
 
     def progress(self, delivered: int, messages: int) -> None:
-        """Report the progress of the run."""
         report_progress(state="running", delivered=delivered, messages=messages)
 
-    def check(self) -> list[str]:
-        """Take a sample when it is due; return fatal problems. Raises KeyboardInterrupt if the run must end."""
+    def check(self) -> Sequence[str]:
         if self._stop.exists():
             raise KeyboardInterrupt
-        ended = getattr(self._backend, "ended", None)
-        if ended is not None and (reason := ended()):
+        if reason := self._backend.ended():
             return [reason]
-        began = self.controller.began_ns if self.controller is not None else 0
+        began = self._began
         if not self._begun:
             self._begun = True
             self.progress(0, len(self._plan.program.messages))
@@ -237,12 +219,11 @@ class NetworkWatch:
         return []
 
     def pause(self) -> float:
-        """Return the seconds until the next sample or change is due; infinite if none is."""
         due = [] if self._due_ns is None else [self._due_ns]
         due += [time_ns for time_ns, _ in self._losses[:1]]
-        if not due or self.controller is None or not self.controller.began_ns:
+        if not due or not self._began:
             return math.inf
-        return (self.controller.began_ns + min(due) - time.monotonic_ns()) / 1e9
+        return (self._began + min(due) - time.monotonic_ns()) / 1e9
 
 
 def stalls(plan: TestbedPlan, reports: Reports) -> list[str]:
@@ -261,29 +242,18 @@ def stalls(plan: TestbedPlan, reports: Reports) -> list[str]:
     return messages
 
 
-class ActiveCapture(Protocol):
-    """A capture in progress."""
-
-    path: Path
-
-    def stop(self) -> list[str]:
-        """End the capture; return messages about missed packets."""
-
-
 def start_captures(plan: TestbedPlan, backend: SwitchBackend, folder: Path, raw: RawResults) -> list[ActiveCapture]:
     """Start captures at the nodes named by the plan; their files are in `folder`."""
     nodes = [plan.names.index(name) for name in plan.captures]
     paths = {node: folder / file_name(plan, node) for node in nodes}
     switch_paths = {node: path for node, path in paths.items() if node >= plan.host_count}
-    started: list[ActiveCapture] = []
-    capture = getattr(backend, "capture", None)  # set by backends whose switches have no devices
-    if switch_paths and capture is not None:
-        started.append(capture(switch_paths))
+    by_backend = backend.capture(switch_paths) if switch_paths else None
+    started: list[ActiveCapture] = [] if by_backend is None else [by_backend]
     for node, path in paths.items():
-        if capture is None or node not in switch_paths:
-            host_capture = Capture(plan, node, path)
-            started.append(host_capture)
-            host_capture.start(backend.namespace(node))
+        if by_backend is None or node not in switch_paths:
+            capture = Capture(plan, node, path)
+            started.append(capture)
+            capture.start(backend.namespace(node))
     raw.captures = {plan.names[node]: str(path) for node, path in paths.items()}
     return started
 

@@ -25,15 +25,7 @@ from itertools import count
 from pathlib import Path
 
 from gradwire.emu.agent.report import Reports
-from gradwire.emu.control.runner import (
-    STOP,
-    add_problems,
-    network_of,
-    play,
-    report_progress,
-    run_guarded,
-    write_atomically,
-)
+from gradwire.emu.control import runner
 from gradwire.emu.planning.plan import TestbedPlan
 from gradwire.emu.switches.backend_kind import SwitchBackend
 from gradwire.emu.system.raw_outcome import RawResults
@@ -63,23 +55,23 @@ def main(arguments: Sequence[str]) -> int:
     folder, machine = Path(arguments[0]), "--machine" in arguments[1:]
 
     def steps(plan: TestbedPlan) -> None:
-        with network_of(plan, machine) as backend:
+        with runner.network_of(plan, machine) as backend:
             for number in count():
                 if not wait_for(folder / STEPS_DIR, step_name(number), plan.clock == "virtual"):
                     return
                 with (folder / STEPS_DIR / step_name(number)).open("rb") as file:
                     step: TestbedPlan = pickle.load(file)
-                write_atomically(folder / results_name(number), run_step(step, backend, folder / STEPS_DIR))
-                report_progress(state="carried", step=number)
+                runner.write_atomically(folder / results_name(number), run_step(step, backend, folder / STEPS_DIR))
+                runner.report_progress(state="carried", step=number)
 
-    return run_guarded(folder, steps)
+    return runner.run_guarded(folder, steps)
 
 
 def wait_for(folder: Path, name: str, virtual: bool) -> bool:
     """Wait until a file is in a folder; return False if the session must end instead."""
     while True:
         names = os.listdir(folder)
-        if STOP in names:
+        if runner.STOP in names:
             return False
         if name in names:
             return True
@@ -91,8 +83,8 @@ def run_step(plan: TestbedPlan, backend: SwitchBackend, folder: Path) -> RawResu
     """Run a step on the idle network and return its results."""
     settle(plan, backend)
     raw = RawResults(Reports.empty(len(plan.program.messages)), kernel=platform.release())
-    play(plan, backend, folder, raw)
-    add_problems(plan, backend, raw)
+    runner.play(plan, backend, folder, raw)
+    runner.add_problems(plan, backend, raw)
     return raw
 
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
-from gradwire.emu.control.runner import STOP
+from gradwire.emu.control.runner import PLAN_FILE, STOP, write_atomically
 from gradwire.emu.control.session_runner import STEPS_DIR, results_name, step_name
 from gradwire.emu.control.supervisor import ProgressCallback, Runner, run_private, run_virtual
 from gradwire.emu.planning.plan import TestbedPlan
@@ -74,17 +74,12 @@ class LongLivedNetwork:
         folders : of the gradient values (`gradwire.emu.agent.payload.values`), one per trace of the program.
         limit_s : time limit in seconds on the wall clock.
 
-        Raises
-        ------
-        TestbedError
-            The step failed or exceeded the limit. The network cannot run another one.
+        Raises TestbedError: the step failed or exceeded the limit. The network cannot run another one.
         """
         plan = replace(self._plan, program=program, trace_folders=folders)
         number, self._number = self._number, self._number + 1
-        partial = self.folder / "step.partial"
-        with partial.open("wb") as file:
-            pickle.dump(plan, file, protocol=pickle.HIGHEST_PROTOCOL)
-        os.replace(partial, self.folder / STEPS_DIR / step_name(number))
+        write_atomically(self.folder / step_name(number), plan)  # the folder of steps has no other files
+        os.replace(self.folder / step_name(number), self.folder / STEPS_DIR / step_name(number))
         self._pause.end()
         results, end = self.folder / results_name(number), time.monotonic() + limit_s
         while not results.exists():
@@ -114,8 +109,7 @@ class LongLivedNetwork:
         try:
             with temporary_folder("gradwire-emu-") as folder:
                 (folder / STEPS_DIR).mkdir()
-                with (folder / "plan.pickle").open("wb") as file:
-                    pickle.dump(self._plan, file, protocol=pickle.HIGHEST_PROTOCOL)
+                write_atomically(folder / PLAN_FILE, self._plan)
                 self.folder = folder
                 self._is_set_up.set()
                 runner = Runner(folder / STEPS_DIR, self._heard)

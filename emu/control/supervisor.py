@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import gradwire
-from gradwire.emu.control.runner import PREFIX, RAW_FILE, STOP
+from gradwire.emu.control.runner import PLAN_FILE, PREFIX, RAW_FILE, STOP, write_atomically
 from gradwire.emu.planning.plan import TestbedPlan
 from gradwire.emu.switches.backend_kind import TestbedError
 from gradwire.emu.system.namespaces import python_command, python_path, start_private
@@ -32,7 +32,6 @@ from gradwire.scenarios.json_data import JsonView
 from gradwire.scenarios.readable import killed_text
 
 if TYPE_CHECKING:
-    from gradwire.emu.user_programs.programs import Programs
     from gradwire.result_store.result import Result
 
 ROOT = Path(gradwire.__file__).parents[1]
@@ -115,8 +114,7 @@ def run(
 ) -> RawResults:
     """Run a plan in a folder by a runner; Ctrl-C and the limit end it in order with partial results. Raises
     TestbedError, and EmulationInterrupted if there are no results."""
-    with (folder / "plan.pickle").open("wb") as file:
-        pickle.dump(plan, file, protocol=pickle.HIGHEST_PROTOCOL)
+    write_atomically(folder / PLAN_FILE, plan)
     runner = Runner(folder, heard)
     if plan.clock == "virtual":
         measured = plan.programs is not None and plan.programs.compute == "measured"
@@ -142,6 +140,9 @@ def run_virtual(
             runner.tell({"state": "ending"})
         return begun
 
+    options: dict[str, Any] = {}
+    if plan.programs is not None:  # memory, and time for all ranks to start
+        options = {"memory_mb": plan.programs.memory_mb, "still_s": STILL_S + RANK_S * len(plan.programs.ranks)}
     try:
         return run_inside(
             [*python_command(module, str(folder)), "--machine"],
@@ -153,15 +154,10 @@ def run_virtual(
             ctrl_c=ctrl_c,
             words=runner.words,
             pause=pause,
-            **({} if plan.programs is None else _machine_of(plan.programs)),
+            **options,
         )
     except KeyboardInterrupt:  # it did not end in order, but may have left results
         return INTERRUPTED
-
-
-def _machine_of(programs: Programs) -> dict[str, Any]:
-    """Return the options of a virtual machine for programs: memory, and time for all ranks to start."""
-    return {"memory_mb": programs.memory_mb, "still_s": STILL_S + RANK_S * len(programs.ranks)}
 
 
 def run_private(module: str, folder: Path, limit_s: float, runner: Runner, ctrl_c: EndRequests) -> int:

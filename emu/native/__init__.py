@@ -2,5 +2,6 @@
 
 calls         memory by address, and system calls
 intrinsics    their Numba definitions
+heap          heaps of events and timers
 code_cache    compiled once, stored with the simulator's engines, loaded without Numba
 """

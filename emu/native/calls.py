@@ -32,6 +32,11 @@ POLLOUT: Final = 4
 EVENT_BYTES, EVENT_FILE = (12, 4) if platform.machine() == "x86_64" else (16, 8)
 """Size of struct epoll_event and offset of its file number; packed only on x86-64 [epoll_wait(2)]."""
 SECOND: Final = 1_000_000_000
+SHARE_NS: Final = 100_000
+"""Time after which an agent or the switch yields to processes of the same real-time priority, which otherwise run until
+they wait, or for 100 ms (our choice)."""
+AT_ONCE_NS: Final = 3_000
+"""Waits shorter than this count as no wait: an event was ready. Our choice; sleeping and waking up takes longer."""
 
 
 @njit

@@ -32,13 +32,8 @@ def use(told: CodeLocations | None) -> None:
 
 
 def make_ready(works: Mapping[str, CompileTask], begins: Callable[[], object] = lambda: None) -> CodeLocations:
-    """Compile missing code in parallel, after a call of `begins` if there is any; return the locations.
-
-    Raises
-    ------
-    ScenarioError
-        A user-defined component cannot be compiled.
-    """
+    """Compile missing code in parallel, after a call of `begins` if there is any; return the locations. Raises
+    ScenarioError: a user-defined component cannot be compiled."""
     from gradwire.jit import engine_cache
 
     if not all(engine_cache.is_cached(work.identity) for work in works.values()):
@@ -80,13 +75,15 @@ def _compile(works: Iterable[CompileTask]) -> None:
 def files() -> set[Path]:
     """Return the source files of all machine code of the testbed."""
     import gradwire.emu.native
-    import gradwire.emu.system.rt_scheduling
     import gradwire.jit
     import gradwire.protocols
     import gradwire.scenarios.wire
 
     packages = (gradwire.emu.native, gradwire.jit, gradwire.protocols)
     native, jit, protocols = (Path(package.__path__[0]) for package in packages)
-    modules = gradwire.emu.system.rt_scheduling, gradwire.scenarios.wire
-    files = {*(native / name for name in ("calls.py", "intrinsics.py")), *jit.glob("*.py"), *protocols.glob("*.py")}
-    return files | {Path(str(module.__file__)) for module in modules}
+    files = {
+        *(native / name for name in ("calls.py", "heap.py", "intrinsics.py")),
+        *jit.glob("*.py"),
+        *protocols.glob("*.py"),
+    }
+    return files | {Path(str(gradwire.scenarios.wire.__file__))}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass, field
 
+from gradwire.emu.planning.kernel_features import KernelFeatures
 from gradwire.emu.planning.plan import TestbedPlan
-from gradwire.emu.planning.probe import KernelFeatures
-from gradwire.emu.switches.backend_kind import BackendKind, TestbedError
+from gradwire.emu.switches.backend_kind import Backend, TestbedError
 from gradwire.scenarios.advice import build_kernel
 from gradwire.scenarios.loading.registry import component, components
 
@@ -29,12 +28,12 @@ class BackendChoice:
     substitutions: list[str] = field(default_factory=list)
 
 
-def backend_kind_of(name: str) -> BackendKind:
-    """Return the `BackendKind` of a name; raise TestbedError if there is none."""
+def backend_kind_of(name: str) -> Backend:
+    """Return the `Backend` of a name; raise TestbedError if there is none."""
     backend = component("switch", name)
     if backend is None:
         raise TestbedError(f"unknown switch backend {name!r}", "switch", f"auto, {', '.join(BACKENDS)}")
-    kind: BackendKind = importlib.import_module(backend.module).KIND
+    kind: Backend = backend()
     return kind
 
 

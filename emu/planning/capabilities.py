@@ -20,13 +20,8 @@ WIDEST_HEADER = UDP_OVERHEAD + MAX_FILL
 
 
 def missing_features(table: Transport, folder: str | None = None) -> list[str]:
-    """Return the features that a transport with this table needs and the testbed lacks; empty if it runs there.
-
-    Raises
-    ------
-    ScenarioError
-        A user-defined transport is not in `folder`.
-    """
+    """Return the features that a transport with this table needs and the testbed lacks; empty if it runs there. Raises
+    ScenarioError: a user-defined transport is not in `folder`."""
     if table.congestion():
         return []
     owner = transport_class(table.kind, folder)
@@ -54,29 +49,25 @@ def available_transports() -> list[str]:
 
 
 def _lacking(owner: type[Transport], table: Transport) -> Iterator[str]:
-    if hasattr(owner, "stamp_slots"):
-        yield "switches that write their queue lengths into packets (INT)"
-    elif rides(owner, table):
-        yield "packets that carry state of the sender and back (piggyback)"
-    if getattr(table, "wants_trimming", False):
-        yield "switches that trim packets to their headers"
-    if pulls(owner, table):
-        yield "hosts whose receivers pull packets in turn"
-    if getattr(table, "wants_pfc", False):
-        yield "links that can be paused (PFC)"
-    if getattr(table, "wants_shortest_first", False):
-        yield "switches that serve the shortest message first"
-    if len(table.classes_from(0)) > 1:
-        yield "packets of one message in several queues"
-    if is_persistent(table):
-        yield "persistent connections, which only the kernel's TCP has here"
-    if delays_acks(table):
-        yield "receivers that delay their acknowledgements"
-    if queues_at_nic(owner):
-        yield "hosts whose NIC queues packets first in, first out"
-    if owner.probe_word and table.kind != "dlcp":
-        yield "Probes, which only dlcp sends here"
-    if not UDP_OVERHEAD <= owner.data_overhead <= WIDEST_HEADER:
-        yield f"headers of {owner.data_overhead} B; those of the testbed have {UDP_OVERHEAD} to {WIDEST_HEADER} B"
-    elif owner.control_bytes > max(WIDEST_HEADER, ACK_BYTES):
-        yield f"control packets of {owner.control_bytes} B; those of the testbed have at most {WIDEST_HEADER} B"
+    stamps, overhead, widest = hasattr(owner, "stamp_slots"), owner.data_overhead, WIDEST_HEADER
+    is_wide = not UDP_OVERHEAD <= overhead <= widest
+    for is_needed, what in (
+        (stamps, "switches that write their queue lengths into packets (INT)"),
+        (not stamps and rides(owner, table), "packets that carry state of the sender and back (piggyback)"),
+        (getattr(table, "wants_trimming", False), "switches that trim packets to their headers"),
+        (pulls(owner, table), "hosts whose receivers pull packets in turn"),
+        (getattr(table, "wants_pfc", False), "links that can be paused (PFC)"),
+        (getattr(table, "wants_shortest_first", False), "switches that serve the shortest message first"),
+        (len(table.classes_from(0)) > 1, "packets of one message in several queues"),
+        (is_persistent(table), "persistent connections, which only the kernel's TCP has here"),
+        (delays_acks(table), "receivers that delay their acknowledgements"),
+        (queues_at_nic(owner), "hosts whose NIC queues packets first in, first out"),
+        (owner.probe_word and table.kind != "dlcp", "Probes, which only dlcp sends here"),
+        (is_wide, f"headers of {overhead} B; those of the testbed have {UDP_OVERHEAD} to {widest} B"),
+        (
+            not is_wide and owner.control_bytes > max(widest, ACK_BYTES),
+            f"control packets of {owner.control_bytes} B; those of the testbed have at most {widest} B",
+        ),
+    ):
+        if is_needed:
+            yield what

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gradwire.emu.planning.fault_changes import PS_PER_NS, Change
-from gradwire.scenarios.errors import Mistake
+from gradwire.emu.planning.plan import PS_PER_NS, Change
+from gradwire.scenarios.errors import Mistake, ScenarioError, with_scenario_location
 from gradwire.scenarios.schema.network.fault import Fault, HostFault, LinkFault, SwitchFault
+from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.topology import Network
 
 
@@ -19,11 +20,15 @@ def unsupported_reason(fault: Fault, programs: bool) -> str:
     return ""
 
 
-def changes_of(faults: Sequence[Fault], network: Network, mistakes: list[Mistake]) -> tuple[Change, ...]:
-    """Return the changes that faults make, in order of time. Of several faults at once the worst loss counts, and
-    slowness multiplies. Unknown names become mistakes."""
+@with_scenario_location
+def fault_changes(scenario: Scenario, network: Network) -> tuple[Change, ...]:
+    """Return the changes that the faults of a scenario make, in order of time. Of several faults at once the worst loss
+    counts, and slowness multiplies. Raises ScenarioError: a fault names a part that the network does not have."""
+    faults, mistakes = scenario.fault, list[Mistake]()
     ports = [_ports(index, fault, network, mistakes) for index, fault in enumerate(faults)]
     hosts = [_hosts(index, fault, network, mistakes) for index, fault in enumerate(faults)]
+    if mistakes:
+        raise ScenarioError("the testbed cannot run this scenario", mistakes=mistakes)
     times = sorted({time for fault in faults for time in (fault.at, fault.until) if time is not None})
     base_loss = {port: float(network.link_loss[port]) for fault_ports in ports for port in fault_ports}
     loss, still, slow = dict(base_loss), set[int](), dict[int, float]()

@@ -6,14 +6,36 @@ on other machines - no module of scenarios, traces or simulators is imported.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gradwire.emu.planning.fault_changes import Change
 from gradwire.emu.user_programs.programs import Programs
+from gradwire.jit.layout import SLOW_UNIT
 from gradwire.scenarios.inner_units import Bps, Bytes, Ps
 from gradwire.scenarios.json_data import JsonView
 from gradwire.workload.program import Program
+
+PS_PER_NS = 1000
+
+
+@dataclass(frozen=True)
+class Change:
+    """The changes that faults make at `time_ns` since the beginning of the run; routes never change.
+
+    Cables change in the switches (`SwitchBackend.set_loss`). Hosts change in their player: an agent pauses itself
+    (`gradwire.emu.agent.loop`) and slows its computing (`gradwire.emu.agent.script`); a user program is stopped by a
+    signal (`gradwire.emu.user_programs.player`).
+
+    loss : (port, loss probability from now on).
+    stop, go : hosts that pause and that resume.
+    slow : (host, factor by which computing takes longer).
+    """
+
+    time_ns: int
+    loss: tuple[tuple[int, float], ...] = ()
+    stop: tuple[int, ...] = ()
+    go: tuple[int, ...] = ()
+    slow: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -152,3 +174,20 @@ def port_address(port: int) -> str:
 def port_mac(port: int) -> str:
     """Return the MAC address of a port's device."""
     return f"02:00:{port >> 24 & 255:02x}:{port >> 16 & 255:02x}:{port >> 8 & 255:02x}:{port & 255:02x}"
+
+
+def pauses_of(changes: Sequence[Change], node: int) -> list[tuple[int, int]]:
+    """Return a host's pauses as (from, to) in ns."""
+    stops = [change.time_ns for change in changes if node in change.stop]
+    return list(zip(stops, [change.time_ns for change in changes if node in change.go], strict=True))
+
+
+def slowness_of(changes: Sequence[Change], node: int) -> list[tuple[Ps, int]]:
+    """Return a host's compute slowness as (start, factor times `SLOW_UNIT`), ascending; empty if it is never slow."""
+    slow_periods = [
+        (Ps(change.time_ns * PS_PER_NS), round(factor * SLOW_UNIT))
+        for change in changes
+        for host, factor in change.slow
+        if host == node
+    ]
+    return [(Ps(0), SLOW_UNIT), *slow_periods] if slow_periods else []

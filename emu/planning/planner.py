@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from gradwire.emu.planning.capabilities import available_transports, missing_features
-from gradwire.emu.planning.fault_changes import Change
-from gradwire.emu.planning.faults import changes_of, unsupported_reason
+from gradwire.emu.planning.faults import fault_changes, unsupported_reason
 from gradwire.emu.planning.plan import Port, Queues, TestbedPlan, TransportPlan
 from gradwire.emu.planning.user_programs import transport_of_programs
 from gradwire.emu.transports.simulator_rules import transport_class
@@ -20,9 +19,11 @@ from gradwire.scenarios.inner_units import Bps, Bytes, Ps
 from gradwire.scenarios.json_data import Json, JsonView
 from gradwire.scenarios.loading.registry import components
 from gradwire.scenarios.loading.user_classes import validate_user_table
+from gradwire.scenarios.schema.exec import Exec
 from gradwire.scenarios.schema.network.transport_base import Tcp, Transport
 from gradwire.scenarios.schema.scenario import Scenario
-from gradwire.scenarios.units import format_rate
+from gradwire.scenarios.units import format_rate, format_time
+from gradwire.scenarios.wire import ETHERNET
 from gradwire.topology import Network
 from gradwire.topology.routing import Routing
 from gradwire.workload.resolve import Resolved
@@ -42,28 +43,23 @@ def check_scenario(scenario: Scenario, programs: bool = False) -> None:
     def reject(where: str, what: str, value: object, expected: str) -> None:
         mistakes.append(Mistake(where, what, value, expected))
 
-    alternative = "the simulator (gradwire run)"
+    alternative, unsupported = "the simulator (gradwire run)", "not supported by the testbed's switches"
     switch = scenario.switch
     for field in ("drr_quantum", "shared_buffer", "ecn_ceiling", "trim_threshold"):
-        value = getattr(switch, field)
-        if value is not None:
-            reject(f"switch.{field}", "not supported by the testbed's switches", value, f"none, or {alternative}")
+        if (value := getattr(switch, field)) is not None:
+            reject(f"switch.{field}", unsupported, value, f"none, or {alternative}")
     for field in ("shortest_first", "pfc"):
         if getattr(switch, field):
-            reject(f"switch.{field}", "not supported by the testbed's switches", True, f"false, or {alternative}")
+            reject(f"switch.{field}", unsupported, True, f"false, or {alternative}")
     if switch.aggregation_slots and any(job.exchange.aggregates for job in scenario.job):
-        what = "not supported by the testbed's switches, which do not aggregate packets"
+        what = f"{unsupported}, which do not aggregate packets"
         reject("switch.aggregation_slots", what, switch.aggregation_slots, f"0, or {alternative}")
     if switch.queue_policy not in ("threshold", "red"):
         what = "exists only in the simulator; queues of the testbed mark and drop at a threshold"
         reject("switch.policy", what, switch.queue_policy, f'"threshold", or {alternative}')
     if scenario.load_balancing not in BALANCERS:
-        reject(
-            "load_balancing",
-            "not available on the testbed",
-            scenario.load_balancing,
-            f"{', '.join(BALANCERS)}, or {alternative}",
-        )
+        expected = f"{', '.join(BALANCERS)}, or {alternative}"
+        reject("load_balancing", "not available on the testbed", scenario.load_balancing, expected)
     for number, transport in enumerate(scenario.transports):
         if missing := missing_features(transport, _folder(scenario)):
             users = [
@@ -72,21 +68,13 @@ def check_scenario(scenario: Scenario, programs: bool = False) -> None:
                 for index, table in enumerate(getattr(scenario, name))
                 if scenario.transport_of(table) == number and table.transport is not None
             ]
-            reject(
-                users[0] if users else "transport",
-                f"needs what the testbed lacks: {'; '.join(missing)}",
-                transport.kind,
-                f"{', '.join(available_transports())}, or {alternative}",
-            )
+            what, expected = f"needs what the testbed lacks: {'; '.join(missing)}", ", ".join(available_transports())
+            reject(users[0] if users else "transport", what, transport.kind, f"{expected}, or {alternative}")
     for number, fault in enumerate(scenario.fault):
         if reason := unsupported_reason(fault, programs):
-            expected = "faults that cut cables, lose packets or pause hosts"
-            reject(
-                f"fault[{number}]",
-                reason,
-                fault.kind,
-                expected if programs else f"another kind of fault, or {alternative}",
-            )
+            expected = f"another kind of fault, or {alternative}"
+            expected = "faults that cut cables, lose packets or pause hosts" if programs else expected
+            reject(f"fault[{number}]", reason, fault.kind, expected)
     if programs:
         for number, job in enumerate(scenario.job):
             what = "is replayed by gradwire's hosts, but here the hosts run the command"
@@ -105,12 +93,8 @@ def check_scenario(scenario: Scenario, programs: bool = False) -> None:
         reject("output.delays", "counted by the simulator only", True, "false")
     for field, values in kernel_settings(scenario).items():
         if len(values) > 1:
-            reject(
-                f"transport.{field}",
-                f"differs between {' and '.join(values.values())}, which share the kernels of their hosts",
-                None,
-                "one value",
-            )
+            what = f"differs between {' and '.join(values.values())}, which share the kernels of their hosts"
+            reject(f"transport.{field}", what, None, "one value")
     if mistakes:
         raise ScenarioError("the testbed cannot run this scenario", mistakes=mistakes)
 
@@ -153,20 +137,28 @@ def kernel_options(scenario: Scenario) -> Json:
     return options
 
 
-@with_scenario_location
-def fault_changes(scenario: Scenario, network: Network) -> tuple[Change, ...]:
-    """Return the changes that the faults of a scenario make.
-
-    Raises
-    ------
-    ScenarioError
-        A fault names a part that the network does not have.
-    """
-    mistakes: list[Mistake] = []
-    changes = changes_of(scenario.fault, network, mistakes)
-    if mistakes:
-        raise ScenarioError("the testbed cannot run this scenario", mistakes=mistakes)
-    return changes
+def traffic_side_effects(scenario: Scenario, plan: TestbedPlan) -> list[str]:
+    """Return messages about IP packets and TCP settings of user programs that differ from [exec] because of the
+    traffic, which shares their devices and kernels."""
+    table = scenario.exec or Exec()
+    if not scenario.traffic:
+        return []
+    messages = []
+    if (size := plan.largest_frame() - ETHERNET) > table.mtu:
+        messages.append(
+            f"IP packets of programs have up to {size} bytes instead of {table.mtu} (exec.mtu), the size of the "
+            "traffic's packets: lower the payload of its transport"
+        )
+    options, tcp_settings = kernel_options(scenario), []
+    if "min_rto_ns" in options and table.min_rto is None:
+        tcp_settings.append(f"a minimum RTO of {format_time(Ps(options['min_rto_ns'] * 1000))}")
+    if "initcwnd" in options:
+        tcp_settings.append(f"an initial window of {options['initcwnd']} packets")
+    if "tcp_ecn" in options and not table.ecn:
+        tcp_settings.append("ECN")
+    if tcp_settings:
+        messages.append(f"TCP of programs shares settings of the traffic at their hosts: {', '.join(tcp_settings)}")
+    return messages
 
 
 @with_scenario_location
@@ -184,10 +176,7 @@ def make_plan(
 
     programs : user programs that run across the network as well.
 
-    Raises
-    ------
-    ScenarioError
-        Too many hosts, or a fault names a part that the network does not have.
+    Raises ScenarioError: too many hosts, or a fault names a part that the network does not have.
     """
     network, routing = resolved.network, resolved.routing
     if network.host_count > MAX_HOSTS:
@@ -303,8 +292,7 @@ def check_rates(plan: TestbedPlan, reachable: int) -> None:
     """Raise ScenarioError if a link is faster than this machine can emulate on the wall clock.
 
     reachable : `gradwire.emu.planning.probe.KernelFeatures.reachable_bps`. If no rate could be measured, none is
-        rejected: only
-        a backend without queueing disciplines runs there, and it records its own lateness.
+        rejected: only a backend without queueing disciplines runs there, and it records its own lateness.
     """
     fastest = max(plan.ports, key=lambda port: port.rate)
     if plan.clock != "wall" or reachable < 0 or fastest.rate <= reachable:

@@ -17,11 +17,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import gradwire
+from gradwire.emu.planning.kernel_features import PACKAGES, KernelFeatures
 from gradwire.emu.switches.backend_kind import TestbedError
 from gradwire.emu.system.cpu_idle import awake
 from gradwire.emu.system.namespaces import find_tool, python_command, run_tool, set_up_private, start_private
@@ -52,89 +53,12 @@ CLASSIFIERS = {
 }
 ACTIONS = {"mirred": "action mirred egress redirect dev end1", "gact": "action drop"}
 CONGESTION = ("reno", "cubic", "dctcp", "bbr")
-PACKAGES = {
-    "ip": "iproute2",
-    "tc": "iproute2",
-    "nft": "nftables",
-    "unshare": "util-linux",
-    "clang": "clang",
-    "tcpdump": "tcpdump",
-    "ethtool": "ethtool",
-    "ping": "iputils-ping",
-}
-"""Commands and the Debian packages that contain them."""
-VERSIONS = {
-    "ip": ("-V",),
-    "tc": ("-V",),
-    "nft": ("-v",),
-    "unshare": ("-V",),
-    "clang": ("--version",),
-    "tcpdump": ("--version",),
-    "ethtool": ("--version",),
-    "ping": ("-V",),
-}
+VERSION_OPTIONS = {"ip": "-V", "tc": "-V", "nft": "-v", "unshare": "-V", "ping": "-V"}
+"""Options that print the version of a command, if not `--version`."""
 TRIES = 3
 """Attempts before a rate counts as out of reach; our choice."""
 RATES = (10, 20, 50, 100, 200, 400, 800)
 """Rates in Mbit/s at which a port is tried."""
-
-
-@dataclass(frozen=True)
-class KernelFeatures:
-    """The results of a probe. In mappings to text, "" means that the feature works; any other text is the error.
-
-    timer_late_us : lateness in microseconds of a sleep of one millisecond: median, 99 % and maximum; without processor
-        idle states, if they can be disabled.
-    awake : why idle states cannot be disabled (`gradwire.emu.system.cpu_idle`).
-    reachable_bps : the highest of `RATES` that one saturated htb port sustained; 0: none, -1: not tried.
-    uml : the path of the virtual-time kernel, or "".
-    virtual : True if this is that kernel.
-    """
-
-    release: str = ""
-    machine: str = ""
-    cores: int = 1
-    root: bool = False
-    virtual: bool = False
-    namespaces: str = "not tried"
-    qdiscs: Mapping[str, str] = field(default_factory=dict)
-    classifiers: Mapping[str, str] = field(default_factory=dict)
-    actions: Mapping[str, str] = field(default_factory=dict)
-    nft_numgen: str = "not tried"
-    nft_marks: str = "not tried"
-    """error of nftables when it writes DSCP and ECN"""
-    bpf: str = "not tried"
-    tun: str = "not tried"
-    congestion: tuple[str, ...] = ()
-    tools: Mapping[str, str] = field(default_factory=dict)
-    """commands and their versions; "" if missing"""
-    timer_late_us: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    awake: str = "not tried"
-    reachable_bps: int = -1
-    uml: str = ""
-
-    def has(self, kind: str, name: str) -> bool:
-        """Return True if a "qdisc", "classifier", "action", "tool" or "congestion" control of this name works."""
-        if kind == "tool":
-            return bool(self.tools.get(name))
-        if kind == "congestion":
-            return name in self.congestion
-        table = {"qdisc": self.qdiscs, "classifier": self.classifiers, "action": self.actions}[kind]
-        return table.get(name, "not tried") == ""
-
-    def why_not(self, kind: str, name: str) -> str:
-        """Return one line that explains why `has` returns False."""
-        if kind == "tool":
-            return f"command not found: {name} (package {PACKAGES.get(name, name)})"
-        table = {"qdisc": self.qdiscs, "classifier": self.classifiers, "action": self.actions}[kind]
-        return f"this kernel has no {kind} {name} ({table.get(name, 'not tried')})"
-
-    def missing_packages(self) -> list[str]:
-        """Return the Debian packages of missing commands."""
-        return sorted({PACKAGES[name] for name, version in self.tools.items() if not version})
-
-    def to_json(self) -> Json:
-        return asdict(self)
 
 
 def probe(*, rates: bool = True) -> KernelFeatures:
@@ -170,13 +94,14 @@ def virtual_kernel() -> KernelFeatures:
 
 def _probe_private(rates: bool) -> Json:
     """Return the results of the part that another process runs inside private namespaces."""
+    root = str(Path(gradwire.__file__).parents[1])
     try:
         process = start_private(
             python_command("gradwire.emu.planning.probe", "--inside", *(["--rates"] if rates else [])),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [_root(), *sys.path]))},
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [root, *sys.path]))},
         )
     except (TestbedError, OSError) as error:
         return {"namespaces": getattr(error, "what", str(error))}
@@ -193,20 +118,20 @@ def _probe_private(rates: bool) -> Json:
         return {"namespaces": lines[-1] if lines else "no answer"}
 
 
-def _root() -> str:
-    return str(Path(gradwire.__file__).parents[1])
-
-
 def _versions() -> dict[str, str]:
     versions = {}
-    for name, options in VERSIONS.items():
+    for name in PACKAGES:
         path = find_tool(name)
         versions[name] = ""
         if path is None:
             continue
         try:
             completed = subprocess.run(
-                [path, *options], capture_output=True, text=True, timeout=10, stdin=subprocess.DEVNULL
+                [path, VERSION_OPTIONS.get(name, "--version")],
+                capture_output=True,
+                text=True,
+                timeout=10,
+                stdin=subprocess.DEVNULL,
             )
         except (OSError, subprocess.TimeoutExpired):
             continue
@@ -301,15 +226,12 @@ def _error_of(command: Sequence[str], text: str | None = None) -> str:
 def _try_bpf() -> str:
     """Return the error of compiling, loading and attaching the programs of the backend `bpf`; "" if they work."""
     try:
-        from gradwire.emu.switches.backends.bpf_backend import ENTRIES, object_file
+        from gradwire.emu.switches.linux_network.bpf_switch import MAPS, make_maps, object_file, pin_programs
         from gradwire.emu.system import bpf
-        from gradwire.emu.system.namespaces import mount
 
         bpf.lift_memory_limit()
-        maps = {name: bpf.ArrayMap(name, bpf.entry_type(ENTRIES[name[:-1]]), 1) for name in _MAPS}
-        mount("bpf", "/run/probe-bpf")
-        for name, section in bpf.read_object(object_file()).items():
-            bpf.pin(bpf.load(section, {key: array.fd for key, array in maps.items()}, name), f"/run/probe-bpf/{name}")
+        maps = make_maps(dict.fromkeys(MAPS, 1))
+        pin_programs(object_file(), maps, "/run/probe-bpf")
         run_tool(
             "tc filter add dev end0 parent 1: bpf object-pinned /run/probe-bpf/enqueue classid 1: direct-action".split()
         )
@@ -318,9 +240,6 @@ def _try_bpf() -> str:
     except Exception as error:  # a probe reports errors and does not fail
         return f"{type(error).__name__}: {error}"
     return ""
-
-
-_MAPS = ("ports", "queues", "ways", "nodes", "drops")
 
 
 def _try_tun() -> str:

@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from gradwire.emu.planning.backend_choice import BackendChoice
-from gradwire.emu.planning.probe import PACKAGES, KernelFeatures
+from gradwire.emu.planning.kernel_features import PACKAGES, KernelFeatures
 from gradwire.scenarios.advice import build_kernel
 
 USES = {

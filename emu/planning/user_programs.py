@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gradwire.emu.planning.kernel_features import KernelFeatures
 from gradwire.emu.planning.plan import TransportPlan, host_address
-from gradwire.emu.planning.probe import KernelFeatures
 from gradwire.emu.switches.backend_kind import TestbedError
 from gradwire.emu.user_programs.programs import Programs, Rule, ranks_of
-from gradwire.emu.user_programs.timetable import timetable
 from gradwire.scenarios.errors import Mistake, ScenarioError, with_scenario_location
 from gradwire.scenarios.inner_units import Bytes
 from gradwire.scenarios.schema.exec import Exec, ExecMark
@@ -25,6 +25,7 @@ MB = 1 << 20
 MEMORY_MB, RANK_MB = 1024, 1024
 """Memory of a virtual machine, plus that of each rank; our choice: a rank with torch takes some 300 MB."""
 MAX_RANKS = 256
+CANNOT_RUN = "the command cannot run across this network"
 
 
 @dataclass(frozen=True)
@@ -45,13 +46,8 @@ class ProgramRequest:
 
 @with_scenario_location
 def programs_of(scenario: Scenario, network: Network, asked: ProgramRequest) -> Programs:
-    """Return the ranks, their hosts and the rules for their packets.
-
-    Raises
-    ------
-    ScenarioError
-        With every name that the network does not have, and rules that cannot hold.
-    """
+    """Return the ranks, their hosts and the rules for their packets. Raises ScenarioError: with every name that the
+    network does not have, and rules that cannot hold."""
     _find_command(asked)
     table = scenario.exec or Exec()
     names = network.names
@@ -74,7 +70,7 @@ def programs_of(scenario: Scenario, network: Network, asked: ProgramRequest) -> 
         what = 'compute = "measured" or "trace" as well; on the command line --compute or --trace'
         mistakes.append(Mistake("exec.compute_scale", "has no effect", table.compute_scale, what))
     if mistakes:
-        raise ScenarioError("the command cannot run across this network", mistakes=mistakes)
+        raise ScenarioError(CANNOT_RUN, mistakes=mistakes)
     addresses = [host_address(node) for node in range(len(hosts))]
     congestion = {} if table.congestion is None else dict.fromkeys(range(len(hosts)), table.congestion)
     congestion |= {number[host.name]: host.congestion for host in table.host}
@@ -121,14 +117,43 @@ def _trace_of(compute: str, request: ProgramRequest, table: Exec) -> Trace | Non
         if name is None:
             expected = f'{EXPECTED_TRACE}, with compute = "trace"; on the command line --trace'
             mistake = Mistake("exec.trace", "missing", None, expected)
-            raise ScenarioError("the command cannot run across this network", mistakes=[mistake])
+            raise ScenarioError(CANNOT_RUN, mistakes=[mistake])
         return load_trace(name)
     if request.trace is not None:
-        raise ScenarioError(
-            "the command cannot run across this network",
-            mistakes=[Mistake("--trace", "has no effect", request.trace, 'compute = "trace" as well')],
-        )
+        mistake = Mistake("--trace", "has no effect", request.trace, 'compute = "trace" as well')
+        raise ScenarioError(CANNOT_RUN, mistakes=[mistake])
     return None
+
+
+def timetable(trace: Trace, scale: float) -> str:
+    """Return a trace's compute times, multiplied by `scale`, as JSON text, which a rank reads with the standard library
+    (`gradwire.studies.compute_replay`).
+
+        {"tensors": [[name, elements], ...], "layers": [name, ...],
+         "iterations": [[{"forward_end": [ns, ...], "ready": [ns, ...], "backward_end": ns, "optimizer": ns}, ...]]}
+
+    `iterations` has a list for each recorded rank; `forward_end` is by layer, `ready` by tensor, all since the
+    iteration's start.
+    """
+
+    def ns(ps: int) -> int:
+        return round(int(ps) * scale / 1000)
+
+    ranks = [
+        [
+            {
+                "forward_end": [ns(time) for time in iteration.forward_end_ps],
+                "ready": [ns(time) for time in iteration.ready_ps],
+                "backward_end": ns(iteration.backward_end_ps),
+                "optimizer": ns(iteration.optimizer_ps),
+            }
+            for iteration in trace.iterations
+            if iteration.rank == rank
+        ]
+        for rank in trace.ranks
+    ]
+    tensors = [[tensor.name, tensor.numel] for tensor in trace.tensors]
+    return json.dumps({"tensors": tensors, "layers": trace.layers, "iterations": ranks})
 
 
 def _find_command(request: ProgramRequest) -> None:
@@ -205,13 +230,9 @@ def check_kernel(programs: Programs, kernel: KernelFeatures) -> None:
         raise TestbedError(what, "exec.mark", "no rules, or --clock virtual")
     for name in sorted(set(programs.congestion.values())):
         if not kernel.has("congestion", name):
-            available = ", ".join(kernel.congestion)
-            alternative = "" if kernel.virtual else ", or --clock virtual"
-            raise TestbedError(
-                f"congestion control not available on this kernel: {name!r}",
-                "exec.congestion",
-                f"{available}{alternative}",
-            )
+            expected = ", ".join(kernel.congestion) + ("" if kernel.virtual else ", or --clock virtual")
+            what = f"congestion control not available on this kernel: {name!r}"
+            raise TestbedError(what, "exec.congestion", expected)
 
 
 def check_clock(asked: ProgramRequest, clock: str) -> None:

@@ -26,6 +26,8 @@ from gradwire.scenarios.schema.scenario import Scenario
 
 PS = 1000
 """Picoseconds per nanosecond."""
+COPIED = ("iteration", "tensor", "layer", "part", "priority", "bound", "share")
+"""Columns of the program's messages that are columns of the Result."""
 
 
 def make_result(
@@ -87,28 +89,20 @@ def _messages(plan: TestbedPlan, reports: Reports, ready: Ints, payloads: Ints) 
     names = np.array(plan.names, dtype=object)
     size = rows.nbytes[ready]
     return {
+        **{name: getattr(rows, name)[ready] for name in COPIED},
+        **{name: getattr(reports, name)[ready] for name in ("retransmitted", "sent_packets", "marked")},
         "message": ready,
         "job": [program.tables[index].name for index in rows.table[ready].tolist()],
-        "iteration": rows.iteration[ready],
-        "tensor": rows.tensor[ready],
-        "layer": rows.layer[ready],
-        "part": rows.part[ready],
         "kind": [KINDS[index] for index in rows.kind[ready].tolist()],
         "src": names[rows.src[ready]].tolist(),
         "dst": names[rows.dst[ready]].tolist(),
         "bytes": size,
         "packets": -(-size // payloads),
-        "priority": rows.priority[ready],
         "start_ps": reports.start_ns[ready] * PS,
         "released_ps": np.full(len(ready), -1, dtype=np.int64),
         "end_ps": np.where(is_delivered, reports.end_ns[ready] * PS, -1),
         "received_bytes": reports.received[ready],
         "lost_bytes": np.where(is_delivered, reports.lost[ready], 0),
-        "bound": rows.bound[ready],
-        "share": rows.share[ready],
-        "retransmitted": reports.retransmitted[ready],
-        "sent_packets": reports.sent_packets[ready],
-        "marked": reports.marked[ready],
         "trimmed": np.zeros(len(ready), dtype=np.int64),
         "timeouts": np.full(len(ready), -1, dtype=np.int64),  # not reported by sockets
     }
@@ -146,15 +140,9 @@ def _iterations(plan: TestbedPlan, reports: Reports) -> Columns:
 
 def _drops(raw: RawResults) -> Columns:
     drops = sorted(raw.drops, key=lambda drop: (drop.time_ns, drop.port, drop.message, drop.packet))
-    return {
-        "message": [drop.message for drop in drops],
-        "packet": [drop.packet for drop in drops],
-        "port": [drop.port for drop in drops],
-        "time_ps": [drop.time_ns * PS for drop in drops],
-        "cause": [drop.cause for drop in drops],
-        "important": [drop.important for drop in drops],
-        "priority": [drop.priority for drop in drops],
-    }
+    names = ("message", "packet", "port", "cause", "important", "priority")
+    columns: Columns = {name: [getattr(drop, name) for drop in drops] for name in names}
+    return {**columns, "time_ps": [drop.time_ns * PS for drop in drops]}
 
 
 def _ports(counts: Sequence[PortCounts]) -> Columns:

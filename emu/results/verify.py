@@ -95,8 +95,6 @@ class Evidence:
 def verify(evidence: Evidence, complete: bool = True) -> list[str]:
     """Return all errors of a run as messages; empty if there are none.
 
-    Parameters
-    ----------
     complete : True if all messages must have arrived; False for an interrupted run.
     """
     errors: list[str] = []
@@ -180,9 +178,21 @@ def _transfers(evidence: Evidence) -> Iterator[str]:
 
 def _values(evidence: Evidence) -> Iterator[str]:
     """Compare every message with its expected contents."""
-    gradients = _Gradients(evidence)
-    yield from _servers(evidence, gradients)
-    yield from _collectives(evidence, gradients)
+    program, rows, gradients = evidence.program, evidence.program.messages, _Gradients(evidence)
+    tensors: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+    buckets: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+    columns = zip(*(column.tolist() for column in (rows.kind, rows.table, rows.iteration)), strict=True)
+    for message, (kind, job, iteration) in enumerate(columns):
+        if message not in evidence.sums.sent:  # an interrupted run lacks some
+            continue
+        if kind in (PUSH, PULL):
+            tensors[job, iteration, int(rows.tensor[message])].append(message)
+        elif kind in (REDUCE, GATHER):
+            buckets[job, iteration, int(rows.part[message]) // program.tables[job].segments].append(message)
+    for (job, _, tensor), messages in tensors.items():
+        yield from _tensor(evidence, gradients, job, tensor, messages)
+    for (job, _, bucket), messages in buckets.items():
+        yield from _bucket(evidence, gradients, job, bucket, messages)
     yield from gradients.complaints
 
 
@@ -220,16 +230,6 @@ class _Gradients:
 
     def worker(self, job: int, node: int) -> int:
         return self.workers.get((job, node), -1)
-
-
-def _servers(evidence: Evidence, gradients: _Gradients) -> Iterator[str]:
-    rows = evidence.program.messages
-    groups: dict[tuple[int, int, int], list[int]] = defaultdict(list)
-    for message in np.flatnonzero((rows.kind == PUSH) | (rows.kind == PULL)).tolist():
-        if message in evidence.sums.sent:
-            groups[int(rows.table[message]), int(rows.iteration[message]), int(rows.tensor[message])].append(message)
-    for (job, _, tensor), messages in groups.items():
-        yield from _tensor(evidence, gradients, job, tensor, messages)
 
 
 def _tensor(evidence: Evidence, gradients: _Gradients, job: int, tensor: int, messages: list[int]) -> Iterator[str]:
@@ -279,18 +279,6 @@ def _tensor(evidence: Evidence, gradients: _Gradients, job: int, tensor: int, me
             answer[:common] = total[:common]
             totals[part] = _sums(evidence, message, answer)
         yield from _compare(evidence, message, totals[part])
-
-
-def _collectives(evidence: Evidence, gradients: _Gradients) -> Iterator[str]:
-    rows = evidence.program.messages
-    groups: dict[tuple[int, int, int], list[int]] = defaultdict(list)
-    for message in np.flatnonzero((rows.kind == REDUCE) | (rows.kind == GATHER)).tolist():
-        if message in evidence.sums.sent:  # an interrupted run lacks some
-            job = int(rows.table[message])
-            bucket = int(rows.part[message]) // evidence.program.tables[job].segments
-            groups[job, int(rows.iteration[message]), bucket].append(message)
-    for (job, _, bucket), messages in groups.items():
-        yield from _bucket(evidence, gradients, job, bucket, messages)
 
 
 def _bucket(evidence: Evidence, gradients: _Gradients, job: int, bucket: int, messages: list[int]) -> Iterator[str]:

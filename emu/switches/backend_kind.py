@@ -10,15 +10,23 @@ the process. `substitutions` returns messages about departures from the plan; `m
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from gradwire.emu.planning.plan import TestbedPlan
 from gradwire.scenarios.errors import GradwireError
 
 if TYPE_CHECKING:
+    from gradwire.emu.planning.plan import TestbedPlan
     from gradwire.jit.engine_cache import CompileTask
+
+BALANCERS = ("ecmp", "spray_random", "spray_round_robin")
+"""Load balancers of the backends, in the order of their rules (`port.c`, `userspace_switch/rules.py`)."""
+AHEAD_NS = 1_200_000
+"""Lead of packets over the ideal schedule on the wall clock; our choice. More are sent when half of it is left. A port
+of the kernel may take two frames at once, and agents are late by a few tenths of a millisecond."""
 
 
 @dataclass
@@ -80,14 +88,25 @@ class TestbedError(GradwireError):
         self.exit_code = 2 if usage else 1
 
 
-class SwitchBackend(Protocol):
+class ActiveCapture(Protocol):
+    """A capture in progress; `path`: a file of it."""
+
+    path: Path
+
+    def stop(self) -> list[str]:
+        """End the capture; return messages about missed packets. Raises OSError if a file could not be written."""
+
+
+class SwitchBackend(ABC):
     """A running network."""
 
     name: str
 
+    @abstractmethod
     def build(self) -> None:
         """Make the network and compare it with the kernel's state; raise TestbedError on any difference."""
 
+    @abstractmethod
     def namespace(self, host: int) -> int:
         """Return the file descriptor of a host's network namespace, for setns(2)."""
 
@@ -102,48 +121,72 @@ class SwitchBackend(Protocol):
     def over(self) -> None:
         """End the run before hosts send their reports; lateness does not count any more."""
 
+    @abstractmethod
     def counts(self) -> list[PortCounts]:
         """Return the counts of all ports of switches and hosts, by port number; at any time during the run."""
 
     def drops(self) -> Sequence[Drop]:
         """Return dropped packets that the backend saw individually; empty if it only counts."""
+        return []
 
+    @abstractmethod
     def set_loss(self, port: int, probability: float) -> None:
         """Set the loss probability of a port's cable from now on; 1: it is cut."""
 
+    @abstractmethod
     def check(self) -> list[str]:
         """Return problems inside (a dead process, a late clock); empty if none."""
 
+    def ended(self) -> str:
+        """Return why it has ended, without a request to its processes; "" if it is running."""
+        return ""
+
+    def capture(self, paths: Mapping[int, Path]) -> ActiveCapture | None:
+        """Begin to capture packets at the ports of switches, by node, in new files; None if its switches have devices,
+        at which packets are captured (`gradwire.emu.system.capture`)."""
+        return None
+
     def notes(self) -> list[str]:
         """Return remarks on the run at its end that do not make it invalid."""
+        return []
 
+    @abstractmethod
     def close(self) -> None:
         """End its processes. Namespaces end with the runner."""
 
 
-class BackendKind(Protocol):
-    """A kind of backend, before a network exists."""
+class Backend(ABC):
+    """A kind of backend, before a network exists. A listing of the kinds imports their files, so these import what they
+    need on use."""
 
-    name: str
-    ahead_ns: int
+    kind: ClassVar[str]
+    """Its name in scenarios."""
+    balancers: ClassVar[tuple[str, ...]] = BALANCERS
+    """Names of its load balancers, which do not use the functions of `gradwire.protocols.load_balancers`."""
+    ahead_ns: ClassVar[int] = AHEAD_NS
     """Lead of hosts over their schedule on the wall clock (`gradwire.emu.agent.nic`), for early departures at its ports
     and late agents."""
-    keeps_time: bool
+    keeps_time: ClassVar[bool] = False
     """True if its ports use due times on the wall clock, instead of compensating for late timers by sending early at
     times (docs/fidelity.md)."""
 
+    @abstractmethod
     def missing(self, kernel: Any, plan: TestbedPlan) -> list[str]:
-        """Return why it cannot run this plan on this kernel (`gradwire.emu.planning.probe.KernelFeatures`); empty if it
+        """Return why it cannot run this plan on this kernel (`gradwire.emu.planning.kernel_features`); empty if it
         can."""
 
+    @abstractmethod
     def substitutions(self, kernel: Any, plan: TestbedPlan) -> list[str]:
         """Return its departures from the plan; empty if none."""
 
     def ready(self) -> dict[str, str]:
         """Compile what would be slow inside a virtual machine; return options of the plan with its location."""
+        return {}
 
     def works(self) -> Mapping[str, CompileTask]:
         """Return its other units to compile, by name (`gradwire.emu.native.code_cache`)."""
+        return {}
 
+    @abstractmethod
     def make(self, plan: TestbedPlan, kernel: Any) -> SwitchBackend:
         """Return a network that is not built yet."""

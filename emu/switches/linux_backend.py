@@ -1,222 +1,54 @@
-"""Base of the backends made of Linux queueing disciplines: nodes, cables, routes, and the order of construction.
-
-A network is built, read back completely, and only then used. Backends add what is below and before htb.
-"""
+"""Base of the backends made of Linux queueing disciplines: common requirements and departures from a plan."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gradwire.emu.agent import nic
-from gradwire.emu.planning.plan import Port, TestbedPlan
-from gradwire.emu.planning.probe import KernelFeatures
-from gradwire.emu.switches.backend_kind import Drop, PortCounts, TestbedError
-from gradwire.emu.switches.linux_network import devices, queueing, routes
-from gradwire.emu.switches.linux_network.devices import WIRE, WIRES, namespace_name, wire_device
-from gradwire.emu.switches.linux_network.netlink import Wire, put_wire, read_wires
-from gradwire.emu.system.namespaces import Namespaces, batch, inside, query_json, run_tool
+from gradwire.emu.switches.backend_kind import AHEAD_NS, Backend
 
-AHEAD_NS = 2 * nic.AHEAD_NS
-"""Lead of hosts on the wall clock, our choice: a port of the kernel takes `queueing.WALL_FRAMES` at once and runs empty
-earlier. `dlcp-four` at 100 Mbit/s on `bpf`, seven pairs of runs: 7.5 % longer than simulated instead of 9.3 % with half
-the lead; but 12 of these 14 were disturbed. With `userspace` transports would react later."""
+if TYPE_CHECKING:
+    from gradwire.emu.planning.kernel_features import KernelFeatures
+    from gradwire.emu.planning.plan import TestbedPlan
+
+REQUIRED = (("qdisc", "htb"), ("qdisc", "bfifo"), ("tool", "ip"), ("tool", "tc"))
 
 
-class KernelSwitch(ABC):
-    """A network of htb.
+class LinuxBackend(Backend):
+    """A backend whose networks are `gradwire.emu.switches.linux_network.kernel_switch.KernelSwitch`."""
 
-    wired : cables have latency and transmission time, by netem.
-    chooser : selects among several next hops (`gradwire.emu.switches.linux_network.routes`).
-    """
+    ahead_ns = 2 * AHEAD_NS
+    """Our choice: a port of the kernel takes `queueing.WALL_FRAMES` at once and runs empty earlier. `dlcp-four` at 100
+    Mbit/s on `bpf`, seven pairs of runs: 7.5 % longer than simulated instead of 9.3 % with half the lead; but 12 of
+    these 14 were disturbed. With `userspace` transports would react later."""
 
-    name = "kernel"
+    def missing(self, kernel: KernelFeatures, plan: TestbedPlan) -> list[str]:
+        missing = [f"no private namespaces: {kernel.namespaces}"] if kernel.namespaces else []
+        missing += kernel.lacks(REQUIRED)
+        several = [plan.names[node] for node in range(plan.host_count) if len(plan.of_node(node)) > 1]
+        if several:
+            missing.append(f"hosts with several cables, such as {several[0]}")
+        return missing
 
-    def __init__(self, plan: TestbedPlan, *, wired: bool, chooser: str) -> None:
-        self.plan = plan
-        self.wired = wired
-        self.chooser = chooser
-        self.spaces = Namespaces()
-        self._backlog_drops = 0
+    def substitutions(self, kernel: KernelFeatures, plan: TestbedPlan) -> list[str]:
+        from gradwire.emu.switches.linux_network.queueing import slack_bytes
 
-    # hooks of backends
-
-    def prepare(self) -> None:
-        """Prepare before the first line of tc."""
-
-    def early_ns(self, port: Port) -> int:
-        """Return how early a packet may leave in virtual time."""
-        return 0
-
-    def leaf_bytes(self, port: Port, queue: int) -> int:
-        """Return the bytes that a queue without a threshold may hold."""
-        return queueing.leaf_limit(self.plan, port, queue)
-
-    def leaf_line(self, port: Port, queue: int) -> str:
-        return queueing.leaf_line(port, queue, self.leaf_bytes(port, queue))
-
-    @abstractmethod
-    def filter_lines(self, port: Port) -> list[str]:
-        """Return the `tc` filters of the port."""
-
-    @abstractmethod
-    def arrival_lines(self, port: Port, device: str) -> list[str]:
-        """Return the `tc` lines of the device at the far end of the port's cable, or its half."""
-
-    def adjust(self) -> None:
-        """Adjust after the last line of tc."""
-
-    def check_queues(self) -> None:
-        """Compare leaves and filters with the plan."""
-
-    # interface of `SwitchBackend`
-
-    def build(self) -> None:
-        plan = self.plan
-        devices.make_devices(plan, self.spaces, self.wired, lambda node: routes.route_lines(plan, node, self.chooser))
-        routes.make_rules(plan, self.spaces, self.chooser)
-        self.prepare()
-        arrivals: dict[str, list[str]] = {}
-        for port in plan.ports:
-            where, device = (
-                (WIRES, wire_device(port.number)) if self.wired else (namespace_name(port.dst), f"p{port.number ^ 1}")
-            )
-            lines = arrivals.setdefault(where, [])
-            lines.append(f"qdisc add dev {device} clsact")
-            lines += self.arrival_lines(port, device)
-        for node in range(plan.node_count):
-            lines = arrivals.pop(namespace_name(node), [])
-            for port in plan.of_node(node):
-                lines += queueing.htb_lines(plan, port, early_ns=self.early_ns(port))
-                lines += [self.leaf_line(port, queue) for queue in range(plan.queues.count)]
-                lines += self.filter_lines(port)
-            if self.wired:
-                lines += self.entrance_lines(node)
-            batch("tc", namespace_name(node), lines)
-        for where, lines in arrivals.items():
-            batch("tc", where, lines)
-        if self.wired:
-            with inside(self.spaces[WIRES]):
-                for port in plan.ports:  # at the end where packets of `port` leave the cable
-                    put_wire(WIRE + (port.number ^ 1), self.wire(port), new=True)
-        self.adjust()
-        self._backlog_drops = softnet_drops()
-        self.verify()
-
-    def entrance_lines(self, node: int) -> list[str]:
-        """Return further `tc` lines for packets that enter a node from its cables."""
-        return []
-
-    def wire(self, port: Port) -> Wire:
-        """Return the latency and rate of a port's cable."""
-        return Wire(port.latency_ps // 1000, port.rate // 8, 0)
-
-    def verify(self) -> None:
-        """Compare everything with the plan; raise TestbedError at the first difference."""
-        for node in range(self.plan.node_count):
-            queries = [*devices.QUERIES, *routes.queries(self.plan, node)]
-            links, neighbours, *others = query_json("ip", namespace_name(node), queries)
-            devices.check_node(self.plan, node, links, neighbours)
-            routes.check_node(self.plan, node, others, self.spaces, self.chooser)
-        if self.wired:
-            devices.check_wires(self.plan)
-            self._check_wires()
-        self.check_queues()
-
-    def _check_wires(self) -> None:
-        with inside(self.spaces[WIRES]):
-            wires = read_wires()
-        for port in self.plan.ports:
-            expected, actual = self.wire(port), wires.get(WIRE + (port.number ^ 1))
-            if actual != expected:
-                raise TestbedError(f"cable of {port.name} differs: the kernel has {actual}", WIRES, str(expected))
-
-    def namespace(self, host: int) -> int:
-        return self.spaces[namespace_name(host)]
-
-    def start(self) -> None:
-        """Do nothing: the kernel forwards already."""
-
-    @abstractmethod
-    def counts(self) -> list[PortCounts]:
-        """See `gradwire.emu.switches.backend_kind.SwitchBackend`."""
-
-    def drops(self) -> Sequence[Drop]:
-        return []
-
-    def notes(self) -> list[str]:
-        return []
-
-    def begin(self, time_ns: int) -> None:
-        """Do nothing: the kernel does not report lateness."""
-
-    def over(self) -> None:
-        """Do nothing."""
-
-    def check(self) -> list[str]:
-        lost = softnet_drops() - self._backlog_drops
-        return [f"the kernel's backlog dropped {lost} packets: the machine is too slow for this rate"] if lost else []
-
-    def close(self) -> None:
-        self.spaces.close()
-
-    def run(self, node: int, command: Sequence[str]) -> str:
-        """Run a command in the namespace of a node; return its output."""
-        with inside(self.spaces[namespace_name(node)]):
-            return run_tool(command)
-
-
-def softnet_drops() -> int:
-    """Return the packets that this machine has dropped between virtual devices since it started."""
-    try:
-        lines = Path("/proc/net/softnet_stat").read_text().splitlines()
-    except OSError:
-        return 0
-    return sum(int(line.split()[1], 16) for line in lines)
-
-
-def netem_works(kernel: KernelFeatures) -> bool:
-    """Return True if cables can have latency on this kernel."""
-    return kernel.has("qdisc", "netem") and kernel.has("qdisc", "clsact")
-
-
-def missing_everywhere(kernel: KernelFeatures, plan: TestbedPlan) -> list[str]:
-    """Return missing features that all backends of queueing disciplines need."""
-    missing = []
-    if kernel.namespaces:
-        missing.append(f"no private namespaces: {kernel.namespaces}")
-    for name in ("htb", "bfifo"):
-        if not kernel.has("qdisc", name):
-            missing.append(kernel.why_not("qdisc", name))
-    for name in ("ip", "tc"):
-        if not kernel.has("tool", name):
-            missing.append(kernel.why_not("tool", name))
-    several = [plan.names[node] for node in range(plan.host_count) if len(plan.of_node(node)) > 1]
-    if several:
-        missing.append(f"hosts with several cables, such as {several[0]}")
-    return missing
-
-
-def substitutions_everywhere(kernel: KernelFeatures, plan: TestbedPlan) -> list[str]:
-    """Return departures from the plan common to these backends."""
-    departures = []
-    if not netem_works(kernel):
-        latencies = sorted({port.latency_ps for port in plan.ports})
-        slowest = min(port.rate for port in plan.ports)
-        transmission_us = plan.largest_frame() * 8e6 / slowest
-        span = " to ".join(f"{latency / 1e6:g}" for latency in dict.fromkeys((latencies[0], latencies[-1])))
-        departures.append(
-            f"no netem: cables have no latency (the scenario has {span} us), and a packet arrives when its "
-            f"transmission begins, not when it ends (up to {transmission_us:.0f} us earlier per link)"
-        )
-    if plan.clock == "wall":
-        ahead = max(queueing.slack_bytes(plan, port) for port in plan.ports)
-        departures.append(f"a port may be up to {ahead} bytes ahead of its rate after an idle time or a late timer")
-        fastest = max(port.rate for port in plan.ports)
-        if 0 <= kernel.reachable_bps < fastest:
+        departures = []
+        if not kernel.netem_works:
+            latencies = sorted({port.latency_ps for port in plan.ports})
+            slowest = min(port.rate for port in plan.ports)
+            transmission_us = plan.largest_frame() * 8e6 / slowest
+            span = " to ".join(f"{latency / 1e6:g}" for latency in dict.fromkeys((latencies[0], latencies[-1])))
             departures.append(
-                f"rates: the fastest port has {fastest / 1e6:g} Mbit/s, but this machine sustained only "
-                f"{kernel.reachable_bps / 1e6:g} with one port"
+                f"no netem: cables have no latency (the scenario has {span} us), and a packet arrives when its "
+                f"transmission begins, not when it ends (up to {transmission_us:.0f} us earlier per link)"
             )
-    return departures
+        if plan.clock == "wall":
+            ahead = max(slack_bytes(plan, port) for port in plan.ports)
+            departures.append(f"a port may be up to {ahead} bytes ahead of its rate after an idle time or a late timer")
+            fastest = max(port.rate for port in plan.ports)
+            if 0 <= kernel.reachable_bps < fastest:
+                departures.append(
+                    f"rates: the fastest port has {fastest / 1e6:g} Mbit/s, but this machine sustained only "
+                    f"{kernel.reachable_bps / 1e6:g} with one port"
+                )
+        return departures

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from gradwire.emu.switches.backend_kind import TestbedError
 from gradwire.emu.system.namespaces import find_tool
+from gradwire.emu.system.processes import LIBC
 from gradwire.scenarios.cache import cache_folder, private_folder
 
 SYSCALLS = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}
@@ -41,8 +42,6 @@ LICENSE = b"Apache-2.0\0"
 COMPILE_SECONDS = 120.0
 
 Entries = NDArray[np.uint64]
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def entry_type(fields: Sequence[str]) -> np.dtype[np.void]:
@@ -101,7 +100,7 @@ def _bpf(command: int, attributes: bytes) -> int:
             f"unknown number of bpf(2) on {platform.machine()}", "emu/system/bpf.py", ", ".join(SYSCALLS)
         )
     buffer = ctypes.create_string_buffer(attributes, max(len(attributes), 128))
-    result: int = _libc.syscall(number, command, buffer, len(buffer))
+    result: int = LIBC.syscall(number, command, buffer, len(buffer))
     if result < 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))

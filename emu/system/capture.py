@@ -13,9 +13,7 @@ import os
 import select
 import socket
 import struct
-import sys
 import time
-import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -23,7 +21,8 @@ from urllib.parse import quote
 
 from gradwire.emu.planning.plan import Port, TestbedPlan, host_address
 from gradwire.emu.switches.backend_kind import TestbedError
-from gradwire.emu.system.namespaces import die_with_parent, inside
+from gradwire.emu.system.namespaces import inside
+from gradwire.emu.system.processes import fork
 from gradwire.emu.system.sockets import receive_buffer
 
 SNAP = 256
@@ -116,24 +115,19 @@ class Capture:
                 ) from None
         stop_read, self._stop = os.pipe()
         self._answer, answer_write = os.pipe()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        self._child = os.fork()
-        if self._child == 0:
-            status = 1
+
+        def run() -> int:
+            os.close(self._stop)
             try:
-                die_with_parent()
-                os.close(self._stop)
                 with file:
                     counted = self._record(sockets, ports, file, stop_read)
-                os.write(answer_write, json.dumps(counted).encode())
-                status = 0
             except OSError as error:
                 os.write(answer_write, json.dumps([error.errno, error.strerror]).encode())
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(status)
+                return 1
+            os.write(answer_write, json.dumps(counted).encode())
+            return 0
+
+        self._child = fork(run)
         file.close()
         for opened in sockets:
             opened.close()

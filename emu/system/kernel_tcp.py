@@ -61,8 +61,7 @@ def sysctls(plan: TestbedPlan, port: Port, ahead_ps: int) -> dict[str, str]:
     """Return the sysctls of the namespace of the host with this port.
 
     `ahead_ps`: how far its NIC may be ahead; packets not yet due have left the queue but still count as waiting. A
-    packet
-    whose transmission has begun does not: it reaches a reader, or a netem, which releases it
+    packet whose transmission has begun does not: it reaches a reader, or a netem, which releases it
     [net/ipv4/ip_input.c: `skb_orphan`; net/sched/sch_netem.c: `skb_orphan_partial`].
 
     tcp_ecn is 1 if connections request ECN, 2 if they only accept it; DCTCP always requests it

@@ -19,47 +19,26 @@ import ctypes
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from gradwire.emu.switches.backend_kind import TestbedError
+from gradwire.emu.system.processes import LIBC, tied_to_parent
 
 CLONE_NEWNET = 0x40000000
-PR_SET_PDEATHSIG = 1
 TOOL_SECONDS = 60.0
 """Time limit of one call of ip, tc or nft."""
 DIRECTORIES = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/bin", "/bin")
 """Directories searched for tools besides PATH, which often lacks the sbin directories."""
 
-_libc = ctypes.CDLL(None, use_errno=True)
-
 
 def find_tool(name: str) -> str | None:
     """Return the path of a command, also outside of PATH; None if there is none."""
     return shutil.which(name) or shutil.which(name, path=os.pathsep.join(DIRECTORIES))
-
-
-def die_with_parent() -> None:
-    """Have this process killed when its parent ends."""
-    if _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-
-
-def tied_to_parent() -> Callable[[], None]:
-    """Return a `preexec_fn` for a child that must be killed when this process ends, even if it ends now."""
-    parent = os.getpid()
-
-    def prepare() -> None:
-        die_with_parent()
-        if os.getppid() != parent:  # the parent ended before prctl
-            os._exit(1)
-
-    return prepare
 
 
 def private_command(command: Sequence[str]) -> list[str]:
@@ -100,7 +79,7 @@ MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 1 << 18
 
 def _mount(source: str, target: str, kind: str | None, flags: int, *, optional: bool = False) -> None:
     kind_bytes = None if kind is None else kind.encode()
-    if _libc.mount(source.encode(), target.encode(), kind_bytes, ctypes.c_ulong(flags), None) != 0 and not optional:
+    if LIBC.mount(source.encode(), target.encode(), kind_bytes, ctypes.c_ulong(flags), None) != 0 and not optional:
         error = ctypes.get_errno()
         raise TestbedError(f"cannot mount {kind or source} at {target}: {os.strerror(error)}", "mount", "root")
 
@@ -118,26 +97,46 @@ def bind(source: str, target: str) -> None:
 
 def unmount(target: str) -> None:
     """Undo `mount`."""
-    _libc.umount2(target.encode(), 0)
+    LIBC.umount2(target.encode(), 0)
 
 
 def setns(fd: int) -> None:
     """Move this thread into the network namespace of a file descriptor."""
-    if _libc.setns(fd, CLONE_NEWNET) != 0:
+    if LIBC.setns(fd, CLONE_NEWNET) != 0:
         error = ctypes.get_errno()
         raise TestbedError(f"cannot enter a network namespace: {os.strerror(error)}", "setns", "root")
 
 
+def _current() -> int:
+    """Return a descriptor of this thread's network namespace."""
+    return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+
+
 @contextmanager
-def inside(fd: int) -> Iterator[None]:
-    """Keep this thread in the network namespace of `fd` for the block."""
-    original = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+def _restored() -> Iterator[None]:
+    """Restore this thread's network namespace at the end of the block."""
+    original = _current()
     try:
-        setns(fd)
         yield
     finally:
         setns(original)
         os.close(original)
+
+
+@contextmanager
+def inside(fd: int) -> Iterator[None]:
+    """Keep this thread, and processes that it starts, in the network namespace of `fd` for the block."""
+    with _restored():
+        setns(fd)
+        yield
+
+
+def new_namespace() -> int:
+    """Return the descriptor of a new network namespace without a name, which exists while it is held open."""
+    with _restored():
+        if LIBC.unshare(CLONE_NEWNET):
+            raise TestbedError(f"cannot make a network namespace: {os.strerror(ctypes.get_errno())}", "unshare", "root")
+        return _current()
 
 
 def run_tool(command: Sequence[str], text: str | None = None, seconds: float = TOOL_SECONDS) -> str:

@@ -20,7 +20,6 @@ from gradwire.emu.agent.shared_words import WordBlock
 from gradwire.emu.switches.backend_kind import TestbedError
 from gradwire.emu.wire.header import HEADER
 
-LIBC = ctypes.CDLL(None, use_errno=True)
 IP_RECVTOS: Final = 13
 SO_RCVBUFFORCE: Final = 33
 SO_SNDBUFFORCE: Final = 32
@@ -86,13 +85,8 @@ def _buffer(opened: socket.socket, forced: int, plain: int, size: int) -> None:
 
 
 def open_datagrams(host: str, port: int) -> socket.socket:
-    """Return a bound non-blocking UDP socket with a large buffer that reports TOS bytes.
-
-    Raises
-    ------
-    TestbedError
-        The address cannot be bound.
-    """
+    """Return a bound non-blocking UDP socket with a large buffer that reports TOS bytes. Raises TestbedError: the
+    address cannot be bound."""
     if sys.maxsize < 1 << 32:
         raise TestbedError("sockets need 64-bit Linux", "gradwire.emu.system.sockets", "a 64-bit machine")
     opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
@@ -160,21 +154,15 @@ class Sender:
         """Add a datagram: a gradwire header (message, offset, length, sequence, flags) and data.
 
         The data are `length` bytes at address `payload`, or `fill` zeros. `name` is the address of a sockaddr_in that
-        must stay
-        valid until `flush`.
+        must stay valid until `flush`.
         """
         first, second = HEADER_WORDS.unpack(HEADER.pack(*header))
         if self._add(self._block.address, file, name, tos, first, second, payload, length, fill):
             self._raise_error()
 
     def flush(self) -> None:
-        """Pass all datagrams to the kernel.
-
-        Raises
-        ------
-        OSError
-            The kernel rejects one, or a socket stayed full for a second.
-        """
+        """Pass all datagrams to the kernel. Raises OSError: the kernel rejects one, or a socket stayed full for a
+        second."""
         if self._flush(self._block.address):
             self._raise_error()
 

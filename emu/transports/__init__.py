@@ -11,28 +11,23 @@ from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from gradwire.emu.agent.base import Carrier, MessageRow
+from gradwire.emu.agent.base import Carrier, CarrierHost, MessageRow
 from gradwire.emu.planning.plan import TestbedPlan, TransportPlan
+from gradwire.emu.switches.backend_kind import AHEAD_NS
 
 if TYPE_CHECKING:
     from gradwire.emu.transports.datagrams import DatagramCarrier
-    from gradwire.emu.transports.endpoint import CompiledLoopHost, Endpoint
+    from gradwire.emu.transports.endpoint import Endpoint
     from gradwire.emu.transports.side_channel import SideChannel
     from gradwire.scenarios.schema.network.transport_base import Transport
 
-AGENTS = ("gradwire.emu.agent.agent", "gradwire.emu.agent.agent_parts", "numpy.random")
+AGENTS = ("gradwire.emu.agent.agent", "numpy.random")
 """Modules of every agent."""
 
 
-def make_carriers(plan: TestbedPlan, host: CompiledLoopHost, rows: Iterable[MessageRow]) -> dict[int, Carrier]:
-    """Return the carriers of the transports that a host's messages use, by number in the plan.
-
-    Raises
-    ------
-    ScenarioError
-        A user-defined transport is missing.
-    """
-    from gradwire.emu.agent.nic import AHEAD_NS
+def make_carriers(plan: TestbedPlan, host: CarrierHost, rows: Iterable[MessageRow]) -> dict[int, Carrier]:
+    """Return the carriers of the transports that a host's messages use, by number in the plan. Raises ScenarioError: a
+    user-defined transport is missing."""
     from gradwire.emu.transports.endpoint import Endpoint
     from gradwire.emu.transports.side_channel import SideChannel
 
@@ -66,7 +61,7 @@ def shares_nic(plan: TestbedPlan, node: int, rows: Iterable[MessageRow]) -> bool
 
 def datagram_carrier(
     kind: str, plan: TestbedPlan
-) -> Callable[[CompiledLoopHost, TransportPlan, Endpoint, SideChannel], DatagramCarrier]:
+) -> Callable[[CarrierHost, TransportPlan, Endpoint, SideChannel], DatagramCarrier]:
     """Return the carrier class of a transport over UDP."""
     if kind == "dlcp":
         from gradwire.emu.transports.dlcp import Dlcp, DlcpBySide

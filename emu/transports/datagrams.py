@@ -10,13 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gradwire.emu.agent import compiled_agent
-from gradwire.emu.agent.base import Arrival, MessageRow
+from gradwire.emu.agent.base import Arrival, Carrier, CarrierHost, MessageRow
 from gradwire.emu.agent.core import layout as at
 from gradwire.emu.planning.plan import TransportPlan
 from gradwire.emu.system.sockets import address_of, address_word
-from gradwire.emu.transports.endpoint import CompiledLoopHost, Endpoint
-from gradwire.emu.transports.pairs import Pairs
-from gradwire.emu.transports.simulator_rules import ReceivingEnd, Rules, SendingEnd, transport_class
+from gradwire.emu.transports.endpoint import Endpoint
+from gradwire.emu.transports.simulator_rules import Pairs, ReceivingEnd, Rules, SendingEnd, transport_class
 from gradwire.emu.wire.header import ACK, BITMAP, IMPORTANT, NACK, STOP
 from gradwire.jit.counter_rng import entropy_of
 from gradwire.protocols.transports.base import Context, control_important, shares_pair_state
@@ -60,7 +59,7 @@ class DatagramSender(SendingEnd):
         super().start(now)
 
 
-class DatagramCarrier:
+class DatagramCarrier(Carrier):
     """A transport over UDP at one host; see `gradwire.emu.agent.base.Carrier`. It runs the simulator's rules of any
     transport that needs only queues from switches."""
 
@@ -70,7 +69,7 @@ class DatagramCarrier:
     """Kinds of packets that are passed to the rules unchanged."""
 
     def __init__(
-        self, host: CompiledLoopHost, transport: TransportPlan, endpoint: Endpoint, _side: SideChannel | None = None
+        self, host: CarrierHost, transport: TransportPlan, endpoint: Endpoint, _side: SideChannel | None = None
     ) -> None:
         self.host, self.transport, self.endpoint = host, transport, endpoint
         self.owner = transport_class(transport.kind, transport.folder)
@@ -99,12 +98,6 @@ class DatagramCarrier:
 
     def open(self) -> None:
         self.endpoint.open()
-
-    def connect(self, peers: Sequence[int]) -> None:
-        """Do nothing: datagrams need no connections."""
-
-    def connected(self) -> bool:
-        return True
 
     def begin(self) -> None:
         self.endpoint.nic.restart()
@@ -190,11 +183,9 @@ class DatagramCarrier:
         return {sender.number: self._count(sender) for sender in self._sent}
 
     def marks(self) -> dict[int, int]:
-        """Return data packets with a mark by message received here, including late ones."""
         return {number: receiver.marked for number, receiver in self._receivers()}
 
     def received(self) -> dict[int, int]:
-        """Return received payload bytes by message."""
         return {number: receiver.got for number, receiver in self._receivers()}
 
     def _receivers(self) -> Iterator[tuple[int, ReceivingEnd]]:

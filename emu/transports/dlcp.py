@@ -14,13 +14,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gradwire.emu.agent.base import MessageRow
+from gradwire.emu.agent.base import CarrierHost, MessageRow
 from gradwire.emu.agent.core import layout as at
 from gradwire.emu.planning.plan import TransportPlan
 from gradwire.emu.transports.datagrams import DatagramCarrier, DatagramSender
-from gradwire.emu.transports.endpoint import CompiledLoopHost, Endpoint
+from gradwire.emu.transports.endpoint import Endpoint
 from gradwire.emu.transports.side_channel import SideChannel
-from gradwire.emu.transports.simulator_rules import KIND_MASK, ReceiverAnswer, ReceivingEnd, SendingEnd
+from gradwire.emu.transports.simulator_rules import KIND_MASK, ReceivingEnd, SendingEnd
 from gradwire.emu.wire.header import ACK, BITMAP, IMPORTANT, PROBE, STOP, Header
 from gradwire.protocols.transports.dlcp.dlcp import ANSWER_WORDS, NUMBER_BITS, NUMBERS
 from gradwire.scenarios.json_data import Json
@@ -29,8 +29,6 @@ from gradwire.scenarios.wire import BITMAP_PACKETS, GRADWIRE, UDP_OVERHEAD
 WALL_PROBE_PS = 5_000_000_000
 SNAPSHOT = 1
 """the receiver's bitmap of packets present when the last Probe first arrived"""
-
-NO_ANSWER = ReceiverAnswer(ACK, 0, 0, 0)
 
 
 def parts_of(receiver: ReceivingEnd, part: int) -> list[tuple[int, bytes]]:
@@ -59,7 +57,7 @@ class Dlcp(DatagramCarrier):
 
     heard = (ACK, STOP)
 
-    def __init__(self, host: CompiledLoopHost, transport: TransportPlan, endpoint: Endpoint, side: SideChannel) -> None:
+    def __init__(self, host: CarrierHost, transport: TransportPlan, endpoint: Endpoint, side: SideChannel) -> None:
         super().__init__(host, transport, endpoint)
         self.side = side
 
@@ -85,12 +83,12 @@ class Dlcp(DatagramCarrier):
         answer = self._answer_to_probe(receiver, header[1], header[3], now)
         if answer is None:
             return False
-        if answer.kind == STOP:
-            self.endpoint.control(receiver.row, STOP, 0, name, fill=answer.fill)
-        elif answer.kind == BITMAP:
-            for first, bits in parts_of(receiver, header[1]):
-                fill = answer.fill - len(bits)  # all parts have the same length
-                self.endpoint.control(receiver.row, BITMAP, header[3], name, first, fill, bits)
+        kind, fill = answer
+        if kind == STOP:
+            self.endpoint.control(receiver.row, STOP, 0, name, fill=fill)
+        elif kind == BITMAP:
+            for first, bits in parts_of(receiver, header[1]):  # all parts have the same length
+                self.endpoint.control(receiver.row, BITMAP, header[3], name, first, fill - len(bits), bits)
         return True
 
     def told(self, sender: DatagramSender, header: tuple[int, ...], datagram: memoryview, now: int) -> bool:
@@ -100,12 +98,12 @@ class Dlcp(DatagramCarrier):
         self.endpoint.nic.heard(sender)
         return True
 
-    def _answer_to_probe(self, receiver: ReceivingEnd, part: int, number: int, now: int) -> ReceiverAnswer | None:
-        """Return the rules' answer to a Probe (kind ACK: none), or None for an invalid part."""
+    def _answer_to_probe(self, receiver: ReceivingEnd, part: int, number: int, now: int) -> tuple[int, int] | None:
+        """Return (kind, zeros) of the rules' answer to a Probe (kind ACK: none), or None for an invalid part."""
         if part > -(-receiver.packets // BITMAP_PACKETS):
             return None
         word = receiver.on_probe(part << NUMBER_BITS | number & NUMBERS, now)
-        return receiver.rules.answer(word) if word else NO_ANSWER
+        return receiver.rules.answer(word) if word else (ACK, 0)
 
 
 class DlcpBySide(Dlcp):
@@ -145,10 +143,7 @@ class DlcpBySide(Dlcp):
     def told(self, sender: DatagramSender, header: tuple[int, ...], datagram: memoryview, now: int) -> bool:
         return False
 
-    def answer(self, receiver: ReceivingEnd, word: int) -> None:
-        self._stop(receiver)
-
-    def _stop(self, receiver: ReceivingEnd) -> None:
+    def answer(self, receiver: ReceivingEnd, word: int) -> None:  # a Stop
         self.side.answer(receiver.row, Header(receiver.row.number, kind=STOP, important=True))
 
     def on_control(self, header: Header, content: bytes) -> None:
@@ -174,11 +169,11 @@ class DlcpBySide(Dlcp):
         answer = self._answer_to_probe(receiver, header.offset, header.sequence, self.host.loop.now() * 1000)
         if answer is None:
             return
-        if answer.kind == STOP:
-            self._stop(receiver)
+        if answer[0] == STOP:
+            self.answer(receiver, answer[0])
             if not was_done:
                 self.deliver(receiver)
-        elif answer.kind == BITMAP:
+        elif answer[0] == BITMAP:
             for first, bits in parts_of(receiver, header.offset):
                 part = Header(header.message, first, len(bits), header.sequence, BITMAP, important=True)
                 self.side.answer(receiver.row, part, bits)

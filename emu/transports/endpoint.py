@@ -13,25 +13,14 @@ from __future__ import annotations
 import ctypes
 import os
 import socket
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from gradwire.emu.agent.base import CarrierHost, MessageRow
 from gradwire.emu.agent.core import layout as at
-from gradwire.emu.agent.loop import EpollLoop
-from gradwire.emu.agent.nic import AHEAD_NS, Nic
+from gradwire.emu.agent.nic import Nic
 from gradwire.emu.agent.shared_words import WordTable
-from gradwire.emu.system.sockets import (
-    ADDRESS,
-    ADDRESS_AT,
-    Receiver,
-    Sender,
-    address_of,
-    address_word,
-    open_datagrams,
-    overflowed,
-    send_buffer,
-    socket_address,
-)
+from gradwire.emu.switches.backend_kind import AHEAD_NS
+from gradwire.emu.system import sockets
 from gradwire.emu.transports.simulator_rules import MAX_FILL, ReceivingEnd
 from gradwire.emu.wire.header import HEADER, KIND, PROBE, WORD
 from gradwire.scenarios.wire import BITMAP_PACKETS, GRADWIRE, GRADWIRE_PORT, MIN_FRAME, SOURCE_PORTS, UDP_OVERHEAD
@@ -44,12 +33,6 @@ FILL = MIN_FRAME - UDP_OVERHEAD
 """Zeros after a header that fill the minimum frame."""
 
 
-class CompiledLoopHost(CarrierHost, Protocol):
-    """A host with the compiled loop."""
-
-    loop: EpollLoop  # type: ignore[assignment]
-
-
 class Endpoint:
     """The UDP sockets of a host and its NIC, shared by all its transports.
 
@@ -59,7 +42,7 @@ class Endpoint:
     """
 
     def __init__(
-        self, host: CompiledLoopHost, payload: int, *, classes: int = 8, ahead_ns: int = AHEAD_NS, shared: bool = False
+        self, host: CarrierHost, payload: int, *, classes: int = 8, ahead_ns: int = AHEAD_NS, shared: bool = False
     ) -> None:
         """Make the endpoint, without sockets.
 
@@ -71,11 +54,11 @@ class Endpoint:
         self.receivers: dict[int, ReceivingEnd] = {}
         self.side: SideChannel | None = None
         self._contents: list[bytes] = []  # of control packets, kept alive until they are sent
-        self.out = Sender()
+        self.out = sockets.Sender()
         self.nic = Nic(
             host.loop, host.rate, self.out, classes=classes, ahead_ns=ahead_ns if host.clock == "wall" else 0
         )
-        self._in = Receiver(GRADWIRE + MAX_FILL + max(payload, BITMAP_PACKETS // 8))
+        self._in = sockets.Receiver(GRADWIRE + MAX_FILL + max(payload, BITMAP_PACKETS // 8))
         self._names: dict[int, tuple[object, int]] = {}
         self._data: socket.socket | None = None
         self.sources: list[socket.socket] = []
@@ -104,16 +87,16 @@ class Endpoint:
         if self._data is not None:
             return
         address = self.host.address(self.host.node)
-        self._data = open_datagrams(address, GRADWIRE_PORT)
+        self._data = sockets.open_datagrams(address, GRADWIRE_PORT)
         self.file = self._data.fileno()
         self._words[at.W_DATA_FILE] = self.file
         self.host.loop.serve_in_core(self.file, at.FILE_DATA)
         for port in SOURCE_PORTS:
-            source = open_datagrams(address, port)
+            source = sockets.open_datagrams(address, port)
             self.sources.append(source)
             self.host.loop.serve_in_core(source.fileno(), at.FILE_ANSWERS)
             if self._words[at.W_SHARED]:
-                send_buffer(source, 0)  # the minimum: writable only if none of its packets is in the NIC
+                sockets.send_buffer(source, 0)  # the minimum: writable only if none of its packets is in the NIC
                 self._rooms.append(os.dup(source.fileno()))  # epoll accepts a file only once
                 self.host.loop.serve_in_core(self._rooms[-1], at.FILE_ROOM)
 
@@ -135,7 +118,7 @@ class Endpoint:
 
     def overflows(self) -> int:
         """Return the number of datagrams lost because this process was too slow to read them."""
-        return sum(overflowed(opened) for opened in [*self.sources, *([self._data] if self._data else [])])
+        return sum(sockets.overflowed(opened) for opened in [*self.sources, *([self._data] if self._data else [])])
 
     def unasked(self) -> int:
         """Return the number of invalid datagrams, and of invalid connections to the side channel."""
@@ -144,7 +127,7 @@ class Endpoint:
     def name_of(self, node: int) -> int:
         """Return the address of the sockaddr_in at which a host receives data."""
         if node not in self._names:
-            name = ctypes.create_string_buffer(socket_address(self.host.address(node), GRADWIRE_PORT), 16)
+            name = ctypes.create_string_buffer(sockets.socket_address(self.host.address(node), GRADWIRE_PORT), 16)
             self._names[node] = name, ctypes.addressof(name)
         return self._names[node][1]
 
@@ -169,8 +152,8 @@ class Endpoint:
             receiver = self.receivers[message] = self.carriers[row.transport].receiver(row)
             receiver.place = self.host.incoming(message)
             words = receiver.block.words
-            words[at.E_PLACE] = address_of(receiver.place)
-            words[at.E_SOURCE] = address_word(self.host.address(row.src))
+            words[at.E_PLACE] = sockets.address_of(receiver.place)
+            words[at.E_SOURCE] = sockets.address_word(self.host.address(row.src))
             if self._receiving.put(message, receiver.index):
                 self._store_tables()
         return receiver
@@ -192,7 +175,7 @@ class Endpoint:
         if self.out.empty:
             self._contents.clear()
         if content:
-            address = address_of(memoryview(content))
+            address = sockets.address_of(memoryview(content))
             self._contents.append(content)
         self.out.add(self.file, name, carrier.control_tos, header, address, len(content), fill)
         self._words[at.W_ANSWERED] += UDP_OVERHEAD + fill + len(content)
@@ -209,7 +192,7 @@ class Endpoint:
         """Handle a packet for a message other than its data: a Probe, or an invalid one."""
         arrived, receiver = self._in, self.receivers[message]
         header = HEADER.unpack_from(arrived.data, slot * arrived.room)
-        source = arrived.addresses[slot * ADDRESS + ADDRESS_AT]
+        source = arrived.addresses[slot * sockets.ADDRESS + sockets.ADDRESS_AT]
         is_probe = header[4] & KIND == PROBE and source == receiver.block.words[at.E_SOURCE]
         carrier = self.carriers[receiver.row.transport]
         if not (is_probe and carrier.probed(receiver, header, arrived.name(slot), now)):

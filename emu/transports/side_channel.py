@@ -27,9 +27,8 @@ from functools import partial
 from gradwire.emu.agent.base import CarrierHost, MessageRow
 from gradwire.emu.agent.nic import Nic
 from gradwire.emu.switches.backend_kind import TestbedError
-from gradwire.emu.transports.listening_sockets import allow_files
-from gradwire.emu.transports.tcp_listener import OpeningListener
-from gradwire.emu.wire.header import PROBE, ForeignDataError, Frames, Header, Opening
+from gradwire.emu.transports.tcp_listener import OpeningListener, acknowledge_now, allow_files, take_opening
+from gradwire.emu.wire.header import PROBE, Frames, Header, Opening
 from gradwire.scenarios.wire import CONTROL_PORT, TCP_OVERHEAD, dscp
 
 CONTROL_TOS = dscp(0) << 2
@@ -81,18 +80,13 @@ class Connection:
         if self._opening is not None:
             self._put(self._opening.words)
         else:
-            self.established()
-
-    def established(self) -> None:
-        """Acknowledge the opening now, not with the first packets of the run."""
-        self.link.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+            acknowledge_now(self.link)
 
     def look(self) -> tuple[int, int]:
         """Return the cost of a connection: consecutive retransmissions, and segments in flight in steps of THIN.
 
         While nothing is in flight the kernel is not queried: many hosts may share a processor, and a system call per
-        connection
-        and Probe makes their timers late.
+        connection and Probe makes their timers late.
         """
         return FREE if self._idle else self.ask()
 
@@ -163,7 +157,10 @@ class Connection:
                 return
             read = len(data)
             if self._opening is not None:
-                data = self._take_opening(data)
+                data = take_opening(self._opening, self.link, data, self._peer)
+                if not self._opening.lacking:
+                    self._opening = None
+                    self.opened(self)
             for header, content in self._frames.feed(data):
                 self.take(self, header, content)
             if read < READ_BYTES:
@@ -172,18 +169,8 @@ class Connection:
         if owed := self.owed():
             self.nic.took(owed)
 
-    def _take_opening(self, data: bytes) -> bytes:
-        assert self._opening is not None
-        try:
-            data = self._opening.feed(data)
-        except ForeignDataError as error:
-            address = ":".join(map(str, self.link.getpeername()))
-            raise TestbedError(f"{error}", address, "a port reserved for gradwire's agent", usage=False) from None
-        if not self._opening.lacking:
-            self._opening = None
-            self.established()
-            self.opened(self)
-        return data
+    def _peer(self) -> str:
+        return ":".join(map(str, self.link.getpeername()))
 
     def close(self) -> None:
         """Close the connection."""
@@ -197,13 +184,11 @@ def configure(link: socket.socket) -> None:
     """Set the options of a socket before it connects or listens.
 
     The class of control also applies to the kernel's own packets: a connection that has written nothing would
-    acknowledge
-    in the lowest class, behind all data, and the other end would retransmit. DCTCP, if available, makes every packet of
-    both ends ECN-capable, whatever the sysctl, so no switch drops it selectively. If the kernel supports it per socket
-    (6.17), a lost segment is retransmitted after 5 ms instead of 200; otherwise the route's `rto_min` decides.
-    Time-outs do
-    not double for six attempts [Documentation/networking/tcp-thin]: losses here are a few bytes in a full buffer, and
-    growing time-outs would make a sender probe less often than DLCP does.
+    acknowledge in the lowest class, behind all data, and the other end would retransmit. DCTCP, if available, makes
+    every packet of both ends ECN-capable, whatever the sysctl, so no switch drops it selectively. If the kernel
+    supports it per socket (6.17), a lost segment is retransmitted after 5 ms instead of 200; otherwise the route's
+    `rto_min` decides. Time-outs do not double for six attempts [Documentation/networking/tcp-thin]: losses here are a
+    few bytes in a full buffer, and growing time-outs would make a sender probe less often than DLCP does.
     """
     link.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, CONTROL_TOS)
     for option, value in ((TCP_RTO_MIN_US, RTO_MIN_US), (TCP_THIN_LINEAR_TIMEOUTS, 1)):
@@ -287,20 +272,16 @@ class SideChannel:
         connection.begin()
 
     def _take(self, connection: Connection, header: Header, content: bytes) -> None:
-        if header.kind != PROBE:
-            call = self._calls.get(header.message)
-        elif self._receives(header.message):
-            call = self.probed
-        else:
-            call, self.unknown = None, self.unknown + 1
+        call = self._calls.get(header.message)
+        if header.kind == PROBE:
+            try:
+                is_known = self.host.row(header.message).dst == self.host.node
+            except KeyError:
+                is_known = False
+            call = self.probed if is_known else None
+            self.unknown += not is_known
         if call is not None:
             call(header, content)
-
-    def _receives(self, message: int) -> bool:
-        try:
-            return self.host.row(message).dst == self.host.node
-        except KeyError:
-            return False
 
     def listen_for(self, message: int, call: Callable[[Header, bytes], None]) -> None:
         """Set the handler of answers about a message sent from here."""

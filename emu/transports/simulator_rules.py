@@ -15,7 +15,6 @@ answer may seem to precede its packet, and rules take a round trip to be at leas
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,31 +23,11 @@ import numpy as np
 
 from gradwire.emu.agent import compiled_agent
 from gradwire.emu.agent.base import MessageRow
-from gradwire.emu.agent.core.layout import (
-    BROKEN_RULES,
-    E_FILL,
-    E_MARKED,
-    E_NBYTES,
-    E_NUMBER,
-    E_PACKETS,
-    E_PARAMETERS,
-    E_PAYLOAD,
-    E_RULES,
-    F_PACKETS,
-    F_PARAMETERS,
-    F_RULES,
-    RECEIVER_BEYOND,
-    RECEIVER_RECORD,
-    RULES,
-    SENDER_BEYOND,
-    SENDER_RECORD,
-)
+from gradwire.emu.agent.core import layout as core
 from gradwire.emu.agent.loop import ERROR_TEXTS
-from gradwire.emu.agent.nic import TIMER, Flow
+from gradwire.emu.agent.nic import TIMER, Flow, FlowGroup
 from gradwire.emu.agent.shared_words import WordBlock
 from gradwire.emu.switches.backend_kind import TestbedError
-from gradwire.emu.transports.pairs import Pairs
-from gradwire.emu.wire.header import ECHO
 from gradwire.jit import layout as at
 from gradwire.protocols.registry import resolve_component, transport_parameters
 from gradwire.protocols.transports.base import Context
@@ -60,12 +39,9 @@ from gradwire.scenarios.wire import MIN_FRAME, UDP_OVERHEAD
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.network.transport_base import Transport
 
-MUST = 1 << 30
-"""Flag in a packet's number: never droppable."""
-PULL_PROBE = at.PULL_PROBE
 MAX_FILL = 16
 """Maximum excess in bytes of a simulated header over gradwire's, filled between header and payload."""
-KIND_MASK, ECHO_BIT, SIZE_AT, SIZE_MASK, COUNT_AT, COUNT_MASK = 7, 8, 4, 0x3FFF, 18, 0xFFF
+KIND_MASK, SIZE_AT, SIZE_MASK = 7, 4, 0x3FFF
 """Fields of a receiver's answer: `gradwire.protocols.transports.base.reply`."""
 ORIGIN = 0
 """The address from which all words are indexed."""
@@ -73,27 +49,9 @@ ORIGIN = 0
 
 @cache
 def transport_class(kind: str, folder: str | None = None) -> type[Transport]:
-    """Return the class of a transport, by name or as "module:Class" of a file in `folder`.
-
-    Raises
-    ------
-    ScenarioError
-        There is none, or it is not a transport.
-    """
+    """Return the class of a transport, by name or as "module:Class" of a file in `folder`. Raises ScenarioError: there
+    is none, or it is not a transport."""
     return resolve_component("transport", kind, Path(folder) if folder else None)
-
-
-@dataclass(frozen=True)
-class ReceiverAnswer:
-    """A receiver's answer without its argument.
-
-    flags : of the header. fill : zeros after the header. count : number of packets.
-    """
-
-    kind: int
-    flags: int
-    fill: int
-    count: int
 
 
 class Rules:
@@ -105,9 +63,9 @@ class Rules:
         for index, value in enumerate(transport_parameters(owner, settings, context)):
             self.parameters.words[index] = value
         self.functions = compiled_agent.rules(owner)
-        self.table = WordBlock(len(RULES))
+        self.table = WordBlock(len(core.RULES))
         """addresses of its functions, for compiled code"""
-        for index, name in enumerate(RULES):
+        for index, name in enumerate(core.RULES):
             self.table.words[index] = self.functions[name].address
         self.fill = max(int(owner.data_overhead) - UDP_OVERHEAD, 0)
         """zeros before the payload of a data packet, which give it the simulated length"""
@@ -117,15 +75,44 @@ class Rules:
         try:
             return self.functions[name](ORIGIN, self.parameters.index, record, *arguments)
         except RuntimeError:
-            message = ERROR_TEXTS[BROKEN_RULES].format(name=name)
+            message = ERROR_TEXTS[core.BROKEN_RULES].format(name=name)
             raise TestbedError(message, "transport", "another", usage=False) from None
 
-    def answer(self, word: int) -> ReceiverAnswer:
-        """Decode a receiver's answer except its argument."""
+    def answer(self, word: int) -> tuple[int, int]:
+        """Return (kind, zeros after the header) of a receiver's answer."""
         size = (word >> SIZE_AT & SIZE_MASK) or int(self.owner.control_bytes)
-        echo = ECHO if word & ECHO_BIT else 0
-        kind, count = word & KIND_MASK, word >> COUNT_AT & COUNT_MASK
-        return ReceiverAnswer(kind, kind | echo, max(size, MIN_FRAME) - UDP_OVERHEAD, count)
+        return word & KIND_MASK, max(size, MIN_FRAME) - UDP_OVERHEAD
+
+
+class Pairs:
+    """State that messages of transport `owner` share at one host, and their groups at its NIC.
+
+    As in the simulator (`gradwire.sim.engine.memory.pairs`), there are words shared by messages to one host, by
+    messages from one host, and by all incoming messages, `host` (see `gradwire.protocols.transports.base`). They are
+    made with the first message that needs them, start at zero and exist for the run.
+    """
+
+    def __init__(self, owner: type[Transport]) -> None:
+        self._owner = owner
+        self._senders: dict[int, WordBlock] = {}
+        self._peers: dict[int, WordBlock] = {}
+        self._groups: dict[tuple[int, int], FlowGroup] = {}
+        self.host = WordBlock(owner.host_words)
+
+    def group(self, row: MessageRow) -> FlowGroup:
+        """Return the group of a message sent from here; it has the words of its pair."""
+        key = row.dst, row.priority
+        if key not in self._groups:
+            pair = self._senders.get(row.dst) or WordBlock(at.PAIR_USER + self._owner.pair_words)
+            self._senders[row.dst] = pair
+            self._groups[key] = FlowGroup(pair, row.priority)
+        return self._groups[key]
+
+    def peer(self, row: MessageRow) -> WordBlock:
+        """Return the words of the pair of an incoming message."""
+        if row.src not in self._peers:
+            self._peers[row.src] = WordBlock(self._owner.peer_words)
+        return self._peers[row.src]
 
 
 def tag_words(row: MessageRow, packets: int) -> list[int]:
@@ -157,17 +144,19 @@ class SendingEnd(Flow):
         self.packets = max(1, -(-row.nbytes // payload))
         self.words = words = -(-self.packets // 32)
         tags = tag_words(row, self.packets)
-        peer_offset = SENDER_BEYOND + owner.sender_bitmaps * words
+        peer_offset = core.SENDER_BEYOND + owner.sender_bitmaps * words
         tags_offset = peer_offset + (owner.receiver_bitmaps * words if owner.probe_word else 0)
         group = pairs.group(row) if pairs is not None else None
-        super().__init__(row.number, row.priority, group, tags_offset + len(tags) - SENDER_BEYOND)
+        super().__init__(row.number, row.priority, group, tags_offset + len(tags) - core.SENDER_BEYOND)
         index, state = self.index, self.block.words
-        state[F_RULES], state[F_PARAMETERS], state[F_PACKETS] = rules.table.index, rules.parameters.index, self.packets
-        record = state[SENDER_RECORD:]
+        state[core.F_RULES], state[core.F_PARAMETERS] = rules.table.index, rules.parameters.index
+        state[core.F_PACKETS] = self.packets
+        record = state[core.SENDER_RECORD :]
         record[at.S_DATA] = row.priority << at.A_PRIORITY | entropy << at.A_ENTROPY
         record[at.S_PACKETS] = self.packets
         record[at.S_LAST] = row.nbytes - payload * (self.packets - 1) + owner.data_overhead
-        record[at.S_BITS], record[at.S_WORDS], record[at.S_PEER] = index + SENDER_BEYOND, words, index + peer_offset
+        record[at.S_BITS], record[at.S_PEER] = index + core.SENDER_BEYOND, index + peer_offset
+        record[at.S_WORDS] = words
         record[at.S_LINE] = rules.context.speed
         record[at.S_TAGS] = index + tags_offset if tags else int(bool(row.important))
         record[at.S_ALLOWED] = allowed_loss(row.nbytes, row.bound if row.share is None else row.share)
@@ -183,7 +172,7 @@ class SendingEnd(Flow):
         self._call("start", now)
 
     def _call(self, name: str, *arguments: int) -> int:
-        return self.rules.call(name, self.index + SENDER_RECORD, *arguments)
+        return self.rules.call(name, self.index + core.SENDER_RECORD, *arguments)
 
     def pull(self, now: int) -> int:
         """Return what the rules send now."""
@@ -206,7 +195,7 @@ class SendingEnd(Flow):
 
     def bitmap(self, number: int) -> list[int]:
         """Return one of its bitmaps."""
-        begin = SENDER_BEYOND + number * self.words
+        begin = core.SENDER_BEYOND + number * self.words
         return self.block.words[begin : begin + self.words].tolist()
 
     @property
@@ -223,7 +212,7 @@ class SendingEnd(Flow):
 class ReceivingEnd:
     """The receiving end of one message. Sizes in bytes; `pairs` as at the sending end."""
 
-    __slots__ = ("block", "nbytes", "packets", "payload", "place", "row", "rules", "words")
+    __slots__ = ("block", "index", "nbytes", "packets", "payload", "place", "row", "rules", "words")
 
     def __init__(self, rules: Rules, row: MessageRow, pairs: Pairs | None = None) -> None:
         payload, owner = rules.context.payload, rules.owner
@@ -231,19 +220,16 @@ class ReceivingEnd:
         self.packets = max(1, -(-row.nbytes // payload))
         self.words = words = -(-self.packets // 32)
         tags = tag_words(row, self.packets)
-        tagged = RECEIVER_BEYOND + owner.receiver_bitmaps * words
+        tagged = core.RECEIVER_BEYOND + owner.receiver_bitmaps * words
         self.block = WordBlock(tagged + len(tags))
-        index, state = self.index, self.block.words
-        state[E_NUMBER], state[E_RULES], state[E_PARAMETERS] = row.number, rules.table.index, rules.parameters.index
-        state[E_PACKETS], state[E_PAYLOAD], state[E_NBYTES], state[E_FILL] = (
-            self.packets,
-            payload,
-            row.nbytes,
-            rules.fill,
-        )
-        record = state[RECEIVER_RECORD:]
-        record[at.R_PACKETS], record[at.R_BYTES], record[at.R_PAYLOAD] = self.packets, row.nbytes, payload
-        record[at.R_BITS], record[at.R_WORDS] = index + RECEIVER_BEYOND, words
+        self.index = index = self.block.index
+        state = self.block.words
+        state[core.E_NUMBER], state[core.E_NBYTES], state[core.E_FILL] = row.number, row.nbytes, rules.fill
+        state[core.E_RULES], state[core.E_PARAMETERS] = rules.table.index, rules.parameters.index
+        state[core.E_PACKETS], state[core.E_PAYLOAD] = self.packets, payload
+        record = state[core.RECEIVER_RECORD :]
+        record[at.R_PACKETS], record[at.R_BYTES], record[at.R_PAYLOAD] = (self.packets, row.nbytes, payload)
+        record[at.R_BITS], record[at.R_WORDS] = index + core.RECEIVER_BEYOND, words
         record[at.R_TAGS] = index + tagged if tags else int(bool(row.important))
         record[at.R_ALLOWED] = allowed_loss(row.nbytes, row.bound if row.share is None else row.share)
         record[at.R_MOST], record[at.R_POOL] = allowed_loss(row.nbytes, row.bound), row.pool
@@ -254,11 +240,6 @@ class ReceivingEnd:
             state[position] = word
         self.place = memoryview(b"")
         """its receive buffer; empty before and after"""
-
-    @property
-    def index(self) -> int:
-        """Return the index of its words."""
-        return self.block.index
 
     @property
     def done(self) -> bool:
@@ -273,11 +254,7 @@ class ReceivingEnd:
     @property
     def marked(self) -> int:
         """Return the number of data packets with a mark."""
-        return self.block.words[E_MARKED]
-
-    def size(self, sequence: int) -> int:
-        """Return the payload bytes of a packet."""
-        return min(self.payload, self.nbytes - sequence * self.payload)
+        return self.block.words[core.E_MARKED]
 
     def arrived(self) -> Flags | None:
         """Return bool[packets] of received packets; None if all have been received."""
@@ -288,12 +265,12 @@ class ReceivingEnd:
 
     def bitmap(self, number: int, first: int, count: int) -> list[int]:
         """Return words of one of its bitmaps."""
-        begin = RECEIVER_BEYOND + number * self.words + first
-        end = RECEIVER_BEYOND + (number + 1) * self.words
+        begin = core.RECEIVER_BEYOND + number * self.words + first
+        end = core.RECEIVER_BEYOND + (number + 1) * self.words
         return self.block.words[begin : min(begin + count, end)].tolist()
 
     def _call(self, name: str, *arguments: int) -> int:
-        return self.rules.call(name, self.index + RECEIVER_RECORD, *arguments)
+        return self.rules.call(name, self.index + core.RECEIVER_RECORD, *arguments)
 
     def take(self, sequence: int, size: int, ce: int, now: int) -> int:
         """Handle a data packet; return the rules' answer, 0 for none."""
@@ -305,4 +282,4 @@ class ReceivingEnd:
 
     def word(self, offset: int) -> int:
         """Return a word of the record."""
-        return self.block.words[RECEIVER_RECORD + offset]
+        return self.block.words[core.RECEIVER_RECORD + offset]

@@ -18,17 +18,16 @@ import errno
 import socket
 import struct
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from gradwire.emu.agent.base import Arrival, CarrierHost, MessageRow
+from gradwire.emu.agent.base import Arrival, Carrier, CarrierHost, MessageRow
 from gradwire.emu.planning.plan import TestbedPlan, TransportPlan
 from gradwire.emu.switches.backend_kind import TestbedError
 from gradwire.emu.system.sockets import receive_buffer
-from gradwire.emu.transports.listening_sockets import allow_files
 from gradwire.emu.transports.side_channel import CONTROL_TOS, TCP_CONGESTION
-from gradwire.emu.transports.tcp_listener import OpeningListener
-from gradwire.emu.wire.header import DATA, STOP, ForeignDataError, Frames, Header, Opening, unpack
+from gradwire.emu.transports.tcp_listener import OpeningListener, allow_files, take_opening
+from gradwire.emu.wire.header import DATA, STOP, Frames, Header, Opening, unpack
 from gradwire.scenarios.inner_units import Bytes, Ns
 from gradwire.scenarios.wire import CONTROL_PORT, GRADWIRE, GRADWIRE_PORT, dscp
 
@@ -70,6 +69,9 @@ class OutgoingConnection:
         if code not in (0, errno.EINPROGRESS):
             raise self._failed(code)
         host.loop.writer(link.fileno(), self._ready)
+
+    def _peer(self) -> str:
+        return f"{self.carrier.host.address(self.node)}:{self.carrier.port}"
 
     def _failed(self, code: int) -> TestbedError:
         where = self.carrier.host.address(self.node)
@@ -123,7 +125,10 @@ class OutgoingConnection:
             self.carrier.host.loop.reader(self.link.fileno(), None)
             return
         if self._opening is not None:
-            data = self._take_opening(data)
+            data = take_opening(self._opening, self.link, data, self._peer)
+            if not self._opening.lacking:
+                self._opening = None
+                self.carrier.opened(self)
         for header, _ in self._frames.feed(data):
             if header.kind == STOP and self._queue and self._queue[0] == header.message:
                 self._queue.popleft()
@@ -131,20 +136,6 @@ class OutgoingConnection:
                 counts = tuple(a - b for a, b in zip(now, self._base, strict=True))
                 self._base = now
                 self.carrier.settle(self, header.message, counts)
-
-    def _take_opening(self, data: bytes) -> bytes:
-        """Check the opening of the other end."""
-        assert self._opening is not None
-        try:
-            data = self._opening.feed(data)
-        except ForeignDataError as error:
-            where = f"{self.carrier.host.address(self.node)}:{self.carrier.port}"
-            raise TestbedError(f"{error}", where, "a port reserved for gradwire's agent", usage=False) from None
-        if not self._opening.lacking:
-            self._opening = None
-            self.link.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)  # now, not during the run
-            self.carrier.opened(self)
-        return data
 
     def segments(self) -> tuple[int, int, int]:
         """Return (data segments sent, retransmissions, acknowledged with marks) as counted by the kernel."""
@@ -240,7 +231,7 @@ class IncomingConnection:
         self.carrier.incoming.pop(self, None)
 
 
-class Tcp:
+class Tcp(Carrier):
     """A transport over the kernel's TCP at one host; see `gradwire.emu.agent.base.Carrier`."""
 
     def __init__(self, host: CarrierHost, transport: TransportPlan, number: int, plan: TestbedPlan) -> None:
@@ -290,7 +281,6 @@ class Tcp:
         self.incoming[IncomingConnection(self, link)] = None
 
     def strays(self) -> int:
-        """Return the number of invalid connections and headers."""
         return self.unknown + (self._listener.turned if self._listener is not None else 0)
 
     def connect(self, peers: Sequence[int]) -> None:
@@ -329,12 +319,6 @@ class Tcp:
     def connected(self) -> bool:
         return self._opening == 0 and not self._ahead and not self._pairs
 
-    def begin(self) -> None:
-        """Do nothing."""
-
-    def prepare(self, rows: Iterable[MessageRow]) -> None:
-        """Do nothing: the kernel has nothing to prepare."""
-
     def send(self, message: int) -> None:
         row = self.host.row(message)
         key = message if self.fresh else (row.dst, row.priority)
@@ -363,17 +347,14 @@ class Tcp:
         return {message: (sent, retransmitted) for message, (sent, retransmitted, _) in self._all_counts().items()}
 
     def marked_sent(self) -> dict[int, int]:
-        """Return packets acknowledged with marks by message sent from here, if the receiver is exact (DCTCP)."""
-        if self.congestion != b"dctcp":
+        if self.congestion != b"dctcp":  # whose receivers are exact
             return {}
         return {message: marked for message, (_, _, marked) in self._all_counts().items()}
 
     def received(self) -> dict[int, int]:
-        """Return the received payload bytes of incomplete messages."""
         return dict(connection.under_way for connection in self.incoming if connection.under_way is not None)
 
     def notes(self) -> list[str]:
-        """Return notes for the user."""
         return [f"{self._late} messages of {self.transport.kind} waited for their connection"] if self._late else []
 
     def close(self) -> None:

@@ -7,18 +7,46 @@ different opening are rejected and counted; silent ones wait, and the oldest of 
 from __future__ import annotations
 
 import contextlib
+import resource
 import socket
 from collections.abc import Callable
 from functools import partial
 
 from gradwire.emu.agent.base import CarrierHost
-from gradwire.emu.transports.listening_sockets import listening
+from gradwire.emu.switches.backend_kind import TestbedError
 from gradwire.emu.wire.header import ForeignDataError, Opening
 
 MAX_UNOPENED = 1024
 """Limit on connections without an opening; those of the run open at once; our choice."""
 
+BACKLOG = 4096
+FILES = 1 << 16
+"""Limit on open files that is needed: every connection is one."""
+
 AcceptCallback = Callable[[socket.socket, str], None]
+
+
+def allow_files() -> None:
+    """Raise the limit on open files to at most FILES."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= soft < FILES:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(FILES, hard) if hard >= 0 else FILES, hard))
+
+
+def acknowledge_now(link: socket.socket) -> None:
+    """Acknowledge the opening at once, not with the first packets of the run."""
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+
+
+def take_opening(opening: Opening, link: socket.socket, data: bytes, where: Callable[[], str]) -> bytes:
+    """Check received bytes of the other end's opening; return those behind it."""
+    try:
+        data = opening.feed(data)
+    except ForeignDataError as error:
+        raise TestbedError(f"{error}", where(), "a port reserved for gradwire's agent", usage=False) from None
+    if not opening.lacking:
+        acknowledge_now(link)
+    return data
 
 
 class OpeningListener:
@@ -34,7 +62,17 @@ class OpeningListener:
     ) -> None:
         self.host, self.turned, self._let = host, 0, let
         self._unopened: dict[socket.socket, tuple[str, Opening]] = {}
-        self._socket = listening(host.address(host.node), port, configure=configure)
+        address = host.address(host.node)
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        configure(self._socket)
+        try:
+            self._socket.bind((address, port))
+        except OSError as error:
+            self._socket.close()
+            what = f"cannot listen on TCP port {port} of {address}: {error.strerror}"
+            raise TestbedError(what, "agent", "a free port") from None
+        self._socket.listen(BACKLOG)
         host.loop.reader(self._socket.fileno(), self._accept)
 
     def address(self) -> tuple[str, int]:
@@ -67,8 +105,7 @@ class OpeningListener:
             if opening.lacking:
                 return
             link.send(opening.words)
-            # acknowledge now: after an immediate reply the kernel would delay acknowledgements until the next one
-            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+            acknowledge_now(link)  # after a reply the kernel would delay acknowledgements until the next one
         except BlockingIOError:
             return
         except (ForeignDataError, OSError):

@@ -12,19 +12,18 @@ import select
 import signal
 import socket
 import struct
-import sys
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from gradwire.emu.agent.report import Reports
-from gradwire.emu.control.controller import SALVAGE_S, Controller
-from gradwire.emu.control.launchers import PR_SET_PDEATHSIG, ForkLauncher
+from gradwire.emu.control.controller import SALVAGE_S, Controller, RunObserver
+from gradwire.emu.control.launchers import ForkLauncher
 from gradwire.emu.planning.plan import TestbedPlan
 from gradwire.emu.switches.backend_kind import TestbedError
-from gradwire.emu.system.sockets import LIBC
+from gradwire.emu.system.processes import fork
 
 _LENGTH = struct.Struct("<Q")
 END_S = 3 * SALVAGE_S
@@ -45,13 +44,7 @@ class BackgroundTraffic:
         """Connect all flows and begin; return the beginning on the monotonic clock in ns. Raises TestbedError if it
         fails."""
         parent_end, child_end = socket.socketpair()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        parent = os.getpid()
-        self._pid = os.fork()
-        if self._pid == 0:
-            parent_end.close()
-            self._run_process(child_end, parent)
+        self._pid = fork(partial(self._run_process, child_end, parent_end))
         child_end.close()
         self._socket = parent_end
         kind, value = self._receive(self._plan.wait_s * 3)
@@ -110,33 +103,29 @@ class BackgroundTraffic:
             raise TestbedError(*value)
         return kind, value
 
-    def _run_process(self, channel: socket.socket, parent: int) -> None:
-        """Run the controller in the forked process; does not return."""
-        status = 1
+    def _run_process(self, channel: socket.socket, parent_end: socket.socket) -> int:
+        """Run the controller in the forked process; return its exit status."""
+        parent_end.close()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+        class Observer(RunObserver):
+            def begin(self, time_ns: int) -> None:
+                _send(channel, ("began", time_ns))
+
+        controller = Controller(self._plan, ForkLauncher(self._namespace), Observer())
         try:
-            LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != parent:
-                os._exit(1)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            controller = Controller(
-                self._plan, ForkLauncher(self._namespace), begin=lambda time_ns: _send(channel, ("began", time_ns))
-            )
-            try:
+            with suppress(KeyboardInterrupt):
                 controller.run()
-            except KeyboardInterrupt:
-                pass
-            except TestbedError as error:
-                _send(channel, ("error", error.args))
-                os._exit(1)
             _send(channel, ("reports", controller.reports))
-            status = 0
+            return 0
+        except TestbedError as error:
+            _send(channel, ("error", error.args))
+            return 1
         except BaseException as error:
-            traceback.print_exc()
             with suppress(OSError):
                 _send(channel, ("error", (f"background traffic failed: {error}", "traffic", "", False)))
-        finally:
-            os._exit(status)
+            raise
 
 
 def _send(channel: socket.socket, frame: object) -> None:

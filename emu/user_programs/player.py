@@ -17,11 +17,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
 from gradwire.emu.agent.report import Reports
-from gradwire.emu.planning.fault_changes import Change
-from gradwire.emu.planning.plan import TestbedPlan
+from gradwire.emu.control.controller import RunObserver
+from gradwire.emu.planning.plan import Change, TestbedPlan
 from gradwire.emu.switches.backend_kind import SwitchBackend, TestbedError
 from gradwire.emu.system import namespaces
 from gradwire.emu.system.namespaces import inside, run_tool
@@ -41,15 +40,6 @@ RESOLVER = "options timeout:1 attempts:1\n"
 OutputCallback = Callable[..., None]
 
 
-class NetworkObserver(Protocol):
-    """Observer of the network during a run (`gradwire.emu.control.runner.NetworkWatch`)."""
-
-    def ready(self) -> None: ...
-    def over(self) -> None: ...
-    def check(self) -> list[str]: ...
-    def pause(self) -> float: ...
-
-
 class Player:
     """The ranks of one plan; `say` receives their lines of output."""
 
@@ -58,7 +48,7 @@ class Player:
         plan: TestbedPlan,
         programs: Programs,
         backend: SwitchBackend,
-        watch: NetworkObserver,
+        watch: RunObserver,
         folder: Path,
         say: OutputCallback,
     ) -> None:
@@ -69,7 +59,8 @@ class Player:
         self.ends: list[RankEnd] = [RankEnd(rank.number, None) for rank in programs.ranks]
         self.marked: dict[int, tuple[int, int]] = {}
         """(packets, bytes) that each rule of `programs.rules` has matched"""
-        self._began = 0
+        self.began_ns = 0
+        """the common beginning on this process's monotonic clock; 0 before it is set"""
         self._ranks: list[RankProcess] = []
         self._traffic: BackgroundTraffic | None = None
         self._selector = selectors.DefaultSelector()
@@ -77,21 +68,10 @@ class Player:
         self._term_at: float | None = None
         self._kill_at: float | None = None
 
-    @property
-    def began_ns(self) -> int:
-        """Return the common beginning on this process's monotonic clock; 0 before it is set."""
-        return self._began
-
     def run(self) -> Reports:
-        """Prepare, run and end all ranks; return the reports.
-
-        Raises
-        ------
-        TestbedError
-            Something cannot be started, or the network has failed.
-        KeyboardInterrupt
-            The run was interrupted; `reports` and `ends` have the partial results.
-        """
+        """Prepare, run and end all ranks; return the reports. Raises TestbedError: something cannot be started, or
+        the network has failed; KeyboardInterrupt: the run was interrupted; `reports` and `ends` have the partial
+        results."""
         try:
             self._prepare()
             self._begin()
@@ -131,12 +111,12 @@ class Player:
         if self.programs.traffic:
             self._traffic = BackgroundTraffic(self.plan, self._backend.namespace)
             self._watch.ready()
-            self._began = self._traffic.start()
+            self.began_ns = self._traffic.start()
             self._selector.register(self._traffic, selectors.EVENT_READ)
         else:
             self._watch.ready()
-            self._began = time.monotonic_ns()
-        self._backend.begin(self._began)
+            self.began_ns = time.monotonic_ns()
+        self._watch.begin(self.began_ns)
         for rank in self.programs.ranks:
             self._start(rank)
 
@@ -150,7 +130,9 @@ class Player:
             self.programs.cwd,
             self._backend.namespace(rank.node),
             self.left / OUTPUT,
-            self._pass_line,
+            lambda rank, stream, text: self._say(
+                state="output", rank=rank.number, host=rank.host, stream=stream, text=text
+            ),
             in_turn=self.plan.clock == "virtual",
         )
         self._ranks.append(process)
@@ -158,14 +140,11 @@ class Player:
         for stream in process.streams:
             self._selector.register(stream, selectors.EVENT_READ, stream)
 
-    def _pass_line(self, rank: Rank, stream: str, text: str) -> None:
-        self._say(state="output", rank=rank.number, host=rank.host, stream=stream, text=text)
-
     # meanwhile
 
     def _wait(self) -> None:
         """Wait until all ranks have ended."""
-        while any(rank.end is None for rank in self._ranks):
+        while self._running():
             for key, _ in self._selector.select(self._pause()):
                 if isinstance(key.fileobj, BackgroundTraffic):
                     self._selector.unregister(key.fileobj)
@@ -173,7 +152,8 @@ class Player:
                 elif key.data is not None and not key.data.read():
                     self._selector.unregister(key.data)
             self._reap()
-            self._apply_changes()
+            while self._changes and self._changes[0].time_ns <= time.monotonic_ns() - self.began_ns:
+                self._apply(self._changes.pop(0))
             self._enforce()
             if self._kill_at is None:
                 self._look()
@@ -190,47 +170,44 @@ class Player:
             return min(PAUSE_S, max(self._kill_at - now, SOON_S))
         due = [now + PAUSE_S, now + self._watch.pause()]
         if self._changes:
-            due.append((self._began + self._changes[0].time_ns) / 1e9)
+            due.append((self.began_ns + self._changes[0].time_ns) / 1e9)
         if self._term_at is not None:
             due.append(self._term_at)
         if self.plan.duration_ps is not None:
-            due.append((self._began + self.plan.duration_ps // 1000) / 1e9)
+            due.append((self.began_ns + self.plan.duration_ps // 1000) / 1e9)
         return max(0.0, min(due) - now)
 
     def _reap(self) -> None:
-        now = time.monotonic_ns() - self._began
-        for process in self._ranks:
-            if process.end is None and (end := process.reap(now)) is not None:
+        now = time.monotonic_ns() - self.began_ns
+        for process in self._running():
+            if (end := process.reap(now)) is not None:
                 self._selector.unregister(process.pidfd)
                 self.ends[end.rank] = end
                 if end.status and not end.ended and self.reports.ended_by == "done":
                     self.reports.ended_by = "failure"
                     self._term_at = time.monotonic() + self.programs.grace_s
 
-    def _apply_changes(self) -> None:
-        now = time.monotonic_ns() - self._began
-        while self._changes and self._changes[0].time_ns <= now:
-            self._apply(self._changes.pop(0))
-
     def _apply(self, change: Change) -> None:
-        for nodes, number in ((change.stop, signal.SIGSTOP), (change.go, signal.SIGCONT)):
-            for process in self._ranks:
-                if process.rank.node in nodes and process.end is None:
+        for process in self._running():
+            for nodes, number in ((change.stop, signal.SIGSTOP), (change.go, signal.SIGCONT)):
+                if process.rank.node in nodes:
                     process.signal(number)
+
+    def _running(self) -> list[RankProcess]:
+        return [process for process in self._ranks if process.end is None]
 
     def _enforce(self) -> None:
         """Send SIGTERM and SIGKILL to ranks when they are due."""
         now = time.monotonic()
         limit = self.plan.duration_ps
-        if limit is not None and self._kill_at is None and time.monotonic_ns() >= self._began + limit // 1000:
+        if limit is not None and self._kill_at is None and time.monotonic_ns() >= self.began_ns + limit // 1000:
             self.reports.ended_by = "duration" if self.reports.ended_by == "done" else self.reports.ended_by
             self._terminate()
         if self._term_at is not None and self._kill_at is None and now >= self._term_at:
             self._terminate()
         if self._kill_at is not None and now >= self._kill_at:
-            for process in self._ranks:
-                if process.end is None:
-                    process.signal(signal.SIGKILL)
+            for process in self._running():
+                process.signal(signal.SIGKILL)
 
     def _terminate(self) -> None:
         """Send SIGTERM to all running ranks, and schedule SIGKILL `LAST_S` later."""
@@ -238,20 +215,19 @@ class Player:
         self._term_at = now if self._term_at is None else min(self._term_at, now)
         self._kill_at = now + LAST_S
         self._changes = []
-        for process in self._ranks:
-            if process.end is None:
-                process.told_to_end = True
-                process.signal(signal.SIGTERM)
-                process.signal(signal.SIGCONT)
+        for process in self._running():
+            process.told_to_end = True
+            process.signal(signal.SIGTERM)
+            process.signal(signal.SIGCONT)
 
     # after
 
     def _end(self) -> None:
-        self.reports.over_ns = time.monotonic_ns() - self._began if self._began else 0
+        self.reports.over_ns = time.monotonic_ns() - self.began_ns if self.began_ns else 0
         for process in self._ranks:
             process.close()
         self._selector.close()
-        if self._began:
+        if self.began_ns:
             self._watch.over()
             with suppress(TestbedError):
                 self._count_marks()

@@ -51,7 +51,8 @@ class Programs:
     grace_s : seconds that the other ranks may continue after a failure.
     congestion : TCP congestion control by node, if not the kernel's default.
     compute : "none", "measured" or "trace"; `scale` multiplies the measured or recorded times. times : with "trace",
-        the timetable (`gradwire.emu.user_programs.timetable`) of the trace named `trace`, with the digest `trace_hash`.
+        the timetable (`gradwire.emu.planning.user_programs.timetable`) of the trace named `trace`, with the digest
+        `trace_hash`.
     traffic : True if the plan's program has messages beside the command.
     """
 

@@ -18,12 +18,13 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO
 
 from gradwire.emu.switches.backend_kind import TestbedError
-from gradwire.emu.system.namespaces import CLONE_NEWNET, tied_to_parent
-from gradwire.emu.system.sockets import LIBC
+from gradwire.emu.system.namespaces import CLONE_NEWNET
+from gradwire.emu.system.processes import LIBC, tied_to_parent
 from gradwire.emu.user_programs.programs import Rank
 
 CLONE_NEWUTS, CLONE_NEWNS = 0x04000000, 0x00020000
@@ -106,7 +107,7 @@ class RankProcess:
 
     def reap(self, time_ns: int) -> RankEnd | None:
         """Return the end of the rank, or None while it is running."""
-        if self.end is None and (status := self._process.poll()) is not None:
+        if (status := self._process.poll()) is not None:
             self.end = RankEnd(self.rank.number, status, time_ns, self.told_to_end)
         return self.end
 
@@ -173,12 +174,8 @@ def start(
         raise TestbedError(f"cannot start {words[0]}: {reason}", f"rank {rank.number} at {rank.host}") from None
     pipes = (process.stdout, process.stderr)
     streams = [
-        Stream(pipe, folder / f"rank{rank.number}.{name}", _passing(line, rank, name))
+        Stream(pipe, folder / f"rank{rank.number}.{name}", partial(line, rank, name))
         for pipe, name in zip(pipes, STREAMS, strict=True)
         if pipe is not None
     ]
     return RankProcess(rank, process, streams)
-
-
-def _passing(line: LineCallback, rank: Rank, name: str) -> Callable[[str], None]:
-    return lambda text: line(rank, name, text)

@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -46,6 +47,7 @@ ALWAYS_ON = {"RANDOM_TRUST_CPU": "drivers/char/Kconfig"}
 FRAGMENT = Path(__file__).with_name("kernel.config")
 MINUTES = 40
 """Time limit of a build step; our choice."""
+_say = partial(print, flush=True)
 
 
 def recipe() -> str:
@@ -55,13 +57,8 @@ def recipe() -> str:
 
 
 def find_kernel() -> Path | None:
-    """Return the last kernel built by this recipe, or the one named by $GRADWIRE_UML; None if there is none.
-
-    Raises
-    ------
-    TestbedError
-        $GRADWIRE_UML is not a program with time travel; or others may write to the folder of kernels.
-    """
+    """Return the last kernel built by this recipe, or the one named by $GRADWIRE_UML; None if there is none. Raises
+    TestbedError: $GRADWIRE_UML is not a program with time travel; or others may write to the folder of kernels."""
     named = os.environ.get("GRADWIRE_UML")
     if named:
         if not os.access(named, os.X_OK) or not Path(named).is_file():
@@ -102,13 +99,8 @@ def version_of(source: Path) -> str:
 
 
 def find_source(given: Path | None = None) -> Path:
-    """Return the tarball of a kernel's source: a given one, or that of a Debian or Ubuntu package.
-
-    Raises
-    ------
-    TestbedError
-        It or a tool is missing; the message names the packages.
-    """
+    """Return the tarball of a kernel's source: a given one, or that of a Debian or Ubuntu package. Raises TestbedError:
+    it or a tool is missing; the message names the packages."""
     install = f"sudo apt-get install --no-install-recommends {PACKAGES}"
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     if missing:
@@ -134,19 +126,12 @@ def find_source(given: Path | None = None) -> Path:
     return min(tarballs, key=preference)
 
 
-def _print(text: str) -> None:
-    print(text, flush=True)
-
-
-def build(say: Callable[[str], None] = _print, jobs: int | None = None, tarball: Path | None = None) -> Path:
+def build(say: Callable[[str], None] = _say, jobs: int | None = None, tarball: Path | None = None) -> Path:
     """Build the kernel, unless it exists, and return it; `tarball`: see `find_source`.
 
-    A given tarball is built even if there is a kernel of another version, and is used from then on.
-
-    Raises
-    ------
-    TestbedError
-        Something is missing, an option was not accepted, or the compiler failed; the message has the log's last lines.
+    A given tarball is built even if there is a kernel of another version, and is used from then on. Raises
+    TestbedError: something is missing, an option was not accepted, or the compiler failed; the message has the log's
+    last lines.
     """
     existing = existing_kernel(tarball)
     if existing is not None:

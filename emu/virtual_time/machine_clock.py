@@ -78,8 +78,6 @@ class Process:
 class MachineWatch:
     """Observer of a machine.
 
-    Parameters
-    ----------
     kernel : the program.
     root : the started process; the machine consists of it and its descendants.
     still_s, asleep_s : see `STILL_S`, `ASLEEP_S`.
@@ -116,7 +114,7 @@ class MachineWatch:
         return None
 
     def look(self) -> None:
-        """Raise StoodStill if the machine must be given up."""
+        """Raise ClockStoppedError if the machine must be given up."""
         now = time.monotonic()
         if now - self._looked < min(EVERY_S, self._asleep_s / 4):
             return

@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Protocol
 
 from gradwire.emu.switches.backend_kind import TestbedError
-from gradwire.emu.system.namespaces import find_tool, tied_to_parent
+from gradwire.emu.system.namespaces import find_tool
+from gradwire.emu.system.processes import tied_to_parent
 from gradwire.emu.system.temporary_folders import temporary_folder
 from gradwire.emu.virtual_time.kernel_build import find_kernel
 from gradwire.emu.virtual_time.machine_clock import ASLEEP_S, STILL_S, EndingMachine, MachinePause, MachineWatch
@@ -145,30 +146,20 @@ def run_inside(
 ) -> int:
     """Run a command in a new virtual machine as its only program; return its exit status.
 
-    Parameters
-    ----------
     seed : of all random numbers of that kernel.
     limit_s : seconds on the wall clock after which everything is ended.
     environment : its variables besides a search path; nothing else of this process's environment is passed.
     heard : called from another thread with every line that it prints after `PREFIX`.
     ask : asks the command to end, because of "interrupt" (Ctrl-C) or "max_wall" (the limit); returns True if it is
-        worth
-        waiting. Then the command has `GRACE_S`, or longer while it computes (`EndingMachine`), and its exit status is
-        returned.
-        Otherwise, and at a second Ctrl-C, it is killed at once.
+        worth waiting. Then the command has `GRACE_S`, or longer while it computes (`EndingMachine`), and its exit
+        status is returned. Otherwise, and at a second Ctrl-C, it is killed at once.
     ctrl_c : source of deferred Ctrl-C requests.
     words : receives the last other lines of output.
     pause : stops the machine while it has nothing to do; it is not supervised then.
     still_s, asleep_s : see `gradwire.emu.virtual_time.machine_clock`.
 
-    Raises
-    ------
-    TestbedError
-        There is no kernel, it did not start, or the time limit was exceeded.
-    StoodStill
-        Its clock made no progress.
-    KeyboardInterrupt
-        Ctrl-C, and the command has not ended in order.
+    Raises TestbedError: there is no kernel, it did not start, or the time limit was exceeded; ClockStoppedError: its
+    clock made no progress; KeyboardInterrupt: Ctrl-C, and the command has not ended in order.
     """
     kernel = kernel_or_error()
     raise_limit()
@@ -179,11 +170,15 @@ def run_inside(
         log: list[str] = []
         output = os.memfd_create("gradwire-said")  # in memory: a full disk must be reported too
         try:
-            process = _start(
+            process = subprocess.Popen(
                 _machine(kernel, script, memory_mb, processor),
-                output,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
                 # UML needs TMPDIR for its memory and HOME for a socket
-                {"PATH": SEARCH, "GRADWIRE_SEED": str(seed), "TMPDIR": str(memory), "HOME": str(folder)},
+                env={"PATH": SEARCH, "GRADWIRE_SEED": str(seed), "TMPDIR": str(memory), "HOME": str(folder)},
+                start_new_session=True,
+                preexec_fn=tied_to_parent(),
             )
         except OSError as error:
             os.close(output)
@@ -243,8 +238,7 @@ def wait(
     """Wait for the end of a process; at Ctrl-C and at the limit ask it to end, if possible.
 
     Raises TestbedError at the limit and KeyboardInterrupt at Ctrl-C, if it does not end in time or cannot be asked;
-    then it
-    may still be running.
+    then it may still be running.
 
     over : called repeatedly; returns True if the run is over although the process exists, or raises.
     patient : called repeatedly after `grace_s`; returns True if it is worth waiting longer.
@@ -336,18 +330,6 @@ def _namespace_command() -> list[str]:
     except (OSError, subprocess.TimeoutExpired):
         return []
     return words if completed.returncode == 0 else []
-
-
-def _start(command: Sequence[str], output: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        env=environment,
-        start_new_session=True,
-        preexec_fn=tied_to_parent(),
-    )
 
 
 def _listen(

@@ -56,16 +56,8 @@ def unpack(data: bytes | bytearray | memoryview, at: int = 0) -> Header:
     """Return the header at a position; raise struct.error if there are too few bytes."""
     message, offset, length, sequence, flags = HEADER.unpack_from(data, at)
     values = {name: (flags & mask) // (mask & -mask) for name, mask in GRADWIRE_FLAGS.items()}
-    return Header(
-        message,
-        offset,
-        length,
-        sequence,
-        values["kind"],
-        bool(values["important"]),
-        bool(values["trimmed"]),
-        bool(values["echo"]),
-    )
+    important, trimmed, echo = (bool(values[name]) for name in ("important", "trimmed", "echo"))
+    return Header(message, offset, length, sequence, values["kind"], important, trimmed, echo)
 
 
 OPENING: Final = struct.Struct(">8sHxx16s")
@@ -92,7 +84,7 @@ class Opening:
         return len(self._left)
 
     def feed(self, data: bytes) -> bytes:
-        """Consume received bytes; return those after the opening, or raise NotOurs if it differs."""
+        """Consume received bytes; return those after the opening, or raise ForeignDataError if it differs."""
         count = min(len(data), len(self._left))
         if data[:count] != self._left[:count]:
             raise ForeignDataError(f"not an agent of this run: got {data[:40]!r}")

@@ -7,7 +7,7 @@ from typing import Any
 from emu_cases import star
 
 from gradwire.emu.planning.plan import TestbedPlan
-from gradwire.emu.switches.backends.bpf_backend import BpfSwitch
+from gradwire.emu.switches.linux_network.bpf_switch import BpfSwitch
 
 FAST = 10_000_000_000
 """bit/s of the senders' links: what they send is at the port at once."""
@@ -27,3 +27,9 @@ def build(plan: TestbedPlan) -> BpfSwitch:
 
 def count_of(network: BpfSwitch, port: str) -> Any:
     return next(each for each in network.counts() if each.port == port)
+
+
+def leaks_of(network: BpfSwitch) -> list[str]:
+    """Ports with packets that entered and never left; asked only when no packet is in flight."""
+    ports = zip(network.plan.ports, network._maps["ports"].entries.copy(), strict=True)
+    return [port.name for port, entry in ports if entry["in_packets"] != entry["out_packets"]]

@@ -6,10 +6,10 @@ import numpy as np
 from transport_bench import GBPS, US
 
 from gradwire.emu.agent.base import MessageRow
+from gradwire.emu.agent.core.layout import RECEIVER_RECORD
 from gradwire.emu.agent.nic import RECORD
 from gradwire.emu.transports import dlcp
-from gradwire.emu.transports.pairs import Pairs
-from gradwire.emu.transports.simulator_rules import RECEIVER_RECORD, ReceivingEnd, Rules, SendingEnd
+from gradwire.emu.transports.simulator_rules import Pairs, ReceivingEnd, Rules, SendingEnd
 from gradwire.emu.wire.header import ACK, BITMAP, STOP
 from gradwire.jit import layout as at
 from gradwire.protocols.transports.base import Context
@@ -89,7 +89,9 @@ class Both:
 
     def data(self, sequence, ce, now):
         theirs = self.ends.data(sequence, ce, now)
-        word = self.receiver.take(sequence, self.receiver.size(sequence), ce, now)
+        word = self.receiver.take(
+            sequence, min(self.receiver.payload, self.receiver.nbytes - sequence * self.receiver.payload), ce, now
+        )
         ours = self.kind(word, theirs)
         self.same()
         return ours, word >> 40
@@ -99,10 +101,10 @@ class Both:
         if not word:
             assert theirs.count == 0
             return -1
-        answer = self.receiver.rules.answer(word)
-        assert (answer.kind, bool(answer.flags & 0x20), answer.count) == (theirs.kind, bool(theirs.echo), theirs.count)
+        kind = self.receiver.rules.answer(word)[0]
+        assert (kind, bool(word & 8), word >> 18 & 0xFFF) == (theirs.kind, bool(theirs.echo), theirs.count)
         assert word >> 40 == theirs.argument
-        return answer.kind
+        return kind
 
     def ack(self, sequence, echo, now, senders=1):
         if not self.sender.done:

@@ -18,11 +18,12 @@ from typing import Any
 
 from emu_agents_cases import MBPS, MS, Contents, Script, hosts_around_a_switch, lossy, parts, plan_of, run, summary
 
-from gradwire.emu.control.controller import Controller
-from gradwire.emu.control.launchers import CLONE_NEWNET, CommandLauncher, ForkLauncher
+from gradwire.emu.control.controller import Controller, RunObserver
+from gradwire.emu.control.launchers import CommandLauncher, ForkLauncher
 from gradwire.emu.planning.plan import TestbedPlan, host_address
 from gradwire.emu.switches.backend_kind import TestbedError
-from gradwire.emu.system.sockets import LIBC
+from gradwire.emu.system.namespaces import CLONE_NEWNET
+from gradwire.emu.system.processes import LIBC
 from gradwire.emu.wire.header import Header
 from gradwire.scenarios.wire import CONTROL_PORT, GRADWIRE_PORT
 
@@ -151,7 +152,7 @@ def abandoned(launcher: str) -> dict[str, Any]:
         "agent = 'from emu_agents_cases import parts; from gradwire.emu.agent.agent import main; main(parts)'\n"
         "command = lambda n: ['nsenter', f'--net=/run/netns/h{n}', sys.executable, '-c', agent]\n"
         f"launcher = c.ForkLauncher(files.__getitem__, c.parts) if {launcher!r} == 'forked' else CommandLauncher(command)\n"
-        "controller = c.Controller(plan, launcher, progress=lambda *_: None)\n"
+        "controller = c.Controller(plan, launcher)\n"
         "controller.prepare(); controller.go(); print('going', flush=True); controller.wait()\n"
     )
     made = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
@@ -190,11 +191,18 @@ def for_a_time(duration_ms: int, gap_ms: int, wait_s: float) -> dict[str, Any]:
     sends = [{"src": 0, "dst": 1, "nbytes": 20_000, "at_ns": i * gap_ms * MS} for i in range(20)]
     plan = plan_of(sends, rate=10 * MBPS, duration_ps=duration_ms * 10**9, wait_s=wait_s)
     told: list[Any] = []
-    controller = Controller(
-        plan, ForkLauncher(files.__getitem__, parts), lambda *numbers: told.append(numbers),
-        begin=lambda at_ns: told.append(("begin", at_ns > time.monotonic_ns(), at_ns == controller.began_ns)),
-        over=lambda: told.append(("over", len(controller.reports.punctuality))),
-    )  # fmt: skip
+
+    class Observer(RunObserver):
+        def progress(self, *numbers: int) -> None:
+            told.append(numbers)
+
+        def begin(self, time_ns: int) -> None:
+            told.append(("begin", time_ns > time.monotonic_ns(), time_ns == controller.began_ns))
+
+        def over(self) -> None:
+            told.append(("over", len(controller.reports.punctuality)))
+
+    controller = Controller(plan, ForkLauncher(files.__getitem__, parts), Observer())
     return summary(controller.run(), error=None, told=told, left=children())
 
 

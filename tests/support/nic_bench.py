@@ -10,7 +10,7 @@ import ctypes
 import socket
 
 from gradwire.emu.agent.core import layout as at
-from gradwire.emu.agent.loop import DUE, EpollLoop
+from gradwire.emu.agent.loop import EpollLoop
 from gradwire.emu.agent.nic import DONE, GAP, TIMER, Flow, Nic
 from gradwire.emu.agent.shared_words import WordBlock
 from gradwire.emu.system.sockets import Sender, socket_address
@@ -42,7 +42,7 @@ class FakeLoop(EpollLoop):
     def first(self):
         """When the next timer is due."""
         words = self.words
-        self.enter(DUE)  # what has been given up goes, and what is due
+        self.enter(at.DUE)  # what has been given up goes, and what is due
         return min(words[at.W_ARMED] or at.NEVER, words[at.W_PYTHON_TIME])
 
     def run(self, until):

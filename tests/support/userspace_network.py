@@ -11,10 +11,11 @@ import pytest
 from userspace_cases import star
 
 from gradwire.emu.planning.plan import TestbedPlan
-from gradwire.emu.switches.backends.userspace_backend import UserspaceKind, UserspaceSwitch
-from gradwire.emu.switches.userspace_switch import tun
+from gradwire.emu.switches.backends.userspace import Userspace
+from gradwire.emu.switches.userspace_switch.network import UserspaceSwitch
+from gradwire.emu.system.namespaces import inside
 
-missing = UserspaceKind().missing(None, star(2))
+missing = Userspace().missing(None, star(2))
 needs_devices = pytest.mark.skipif(bool(missing), reason="; ".join(missing))
 
 
@@ -24,7 +25,7 @@ def networks() -> Iterator[Callable[..., UserspaceSwitch]]:
     made = []
 
     def run(plan: TestbedPlan, switch: UserspaceSwitch | None = None) -> UserspaceSwitch:
-        made.append(switch or UserspaceKind().make(plan))
+        made.append(switch or Userspace().make(plan))
         made[-1].build()
         made[-1].start()
         return made[-1]
@@ -37,7 +38,7 @@ def networks() -> Iterator[Callable[..., UserspaceSwitch]]:
 
 
 def udp(network: UserspaceSwitch, host: int, port: int = 0) -> socket.socket:
-    with tun.inside(network.namespace(host)):
+    with inside(network.namespace(host)):
         made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     made.bind((f"10.0.0.{host + 1}", port))
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)

@@ -8,40 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gradwire.emu.agent.core.layout import (
-    I_CONTROL,
-    I_DATA,
-    I_ERRNO,
-    I_MESSAGES,
-    I_NAMES,
-    I_ROOM,
-    I_SLOTS,
-    O_CONTROLS,
-    O_COUNT,
-    O_ERRNO,
-    O_FILES,
-    O_HEADERS,
-    O_MESSAGES,
-    O_POLL,
-    O_SLOTS,
-    O_VECTORS,
-    O_WAIT_MS,
-)
-from gradwire.emu.native.calls import (
-    AGAIN,
-    INTERRUPTED,
-    MSG_DONTWAIT,
-    NO_BUFFERS,
-    POLLOUT,
-    REFUSED,
-    error,
-    half,
-    poll,
-    put_word,
-    recvmmsg,
-    sendmmsg,
-    words_at,
-)
+from gradwire.emu.agent.core import layout as at
+from gradwire.emu.native import calls
 from gradwire.jit.compiled import njit
 
 MESSAGE_WORDS, VECTOR_WORDS = 8, 4
@@ -57,107 +25,101 @@ def add(U, file, name, tos, first, second, payload, length, fill):
     """Add a datagram: a header of two words, and `length` bytes from address `payload` or `fill` zeros.
 
     `name` is the address of a sockaddr_in that must stay valid until `flush`. A full arena is flushed first; returns 1
-    if
-    that fails.
+    if that fails.
     """
-    if U[O_COUNT] == U[O_SLOTS] and flush(U):
+    if U[at.O_COUNT] == U[at.O_SLOTS] and flush(U):
         return 1
-    slot = U[O_COUNT]
-    header = U[O_HEADERS] + slot * HEADER_ROOM
-    put_word(header, first)
-    put_word(header + 8, second)
-    vector = words_at(U[O_VECTORS] + slot * VECTOR_WORDS * 8)
+    slot = U[at.O_COUNT]
+    header = U[at.O_HEADERS] + slot * HEADER_ROOM
+    calls.put_word(header, first)
+    calls.put_word(header + 8, second)
+    vector = calls.words_at(U[at.O_VECTORS] + slot * VECTOR_WORDS * 8)
     vector[1] = HEADER_BYTES + fill
     vector[2] = payload
     vector[3] = length
-    message = words_at(U[O_MESSAGES] + slot * MESSAGE_BYTES)
+    message = calls.words_at(U[at.O_MESSAGES] + slot * MESSAGE_BYTES)
     message[0] = name
     message[3] = 2 if length else 1
-    message[4] = U[O_CONTROLS] + tos * CONTROL_BYTES
-    words_at(U[O_FILES])[slot] = file
-    U[O_COUNT] = slot + 1
+    message[4] = U[at.O_CONTROLS] + tos * CONTROL_BYTES
+    calls.words_at(U[at.O_FILES])[slot] = file
+    U[at.O_COUNT] = slot + 1
     return 0
 
 
 @njit
 def flush(U):
     """Send all datagrams; return 1 on an error (O_ERRNO) or if a socket stays full for O_WAIT_MS."""
-    files, first, count = words_at(U[O_FILES]), 0, U[O_COUNT]
-    U[O_COUNT] = 0
+    files, first, count = calls.words_at(U[at.O_FILES]), 0, U[at.O_COUNT]
+    U[at.O_COUNT] = 0
     while first < count:
         file, end = files[first], first + 1
         while end < count and files[end] == file:
             end += 1
-        at = U[O_MESSAGES] + first * MESSAGE_BYTES
-        done = np.int64(sendmmsg(np.int32(file), np.uintp(at), np.uint32(end - first), np.int32(MSG_DONTWAIT)))
+        message = U[at.O_MESSAGES] + first * MESSAGE_BYTES
+        done = np.int64(
+            calls.sendmmsg(np.int32(file), np.uintp(message), np.uint32(end - first), np.int32(calls.MSG_DONTWAIT))
+        )
         if done >= 0:
             first += int(done)
             continue
-        code = error()
-        if code == AGAIN or code == NO_BUFFERS:
-            if not becomes_writable(U, file):
-                U[O_ERRNO] = AGAIN
+        code = calls.error()
+        if code == calls.AGAIN or code == calls.NO_BUFFERS:
+            if not has_room(U, file, U[at.O_WAIT_MS]):
+                U[at.O_ERRNO] = calls.AGAIN
                 return 1
-        elif code != INTERRUPTED:
-            U[O_ERRNO] = code
+        elif code != calls.INTERRUPTED:
+            U[at.O_ERRNO] = code
             return 1
     return 0
 
 
 @njit
-def becomes_writable(U, file):
-    """Return True if a socket becomes writable within O_WAIT_MS."""
-    return has_room(U, file, U[O_WAIT_MS])
-
-
-@njit
 def has_room(U, file, wait_ms):
     """Return True if a socket is, or becomes, writable within `wait_ms`."""
-    asked = words_at(U[O_POLL])
-    asked[0] = file | POLLOUT << 32
-    return np.int64(poll(np.uintp(U[O_POLL]), np.uint64(1), np.int32(wait_ms))) > 0
+    asked = calls.words_at(U[at.O_POLL])
+    asked[0] = file | calls.POLLOUT << 32
+    return np.int64(calls.poll(np.uintp(U[at.O_POLL]), np.uint64(1), np.int32(wait_ms))) > 0
 
 
 @njit
 def receive(N, file):
     """Receive the available datagrams without waiting; return their number, or -1 on an error (I_ERRNO)."""
-    got = np.int64(
-        recvmmsg(np.int32(file), np.uintp(N[I_MESSAGES]), np.uint32(N[I_SLOTS]), np.int32(MSG_DONTWAIT), np.uintp(0))
-    )
+    messages, slots = np.uintp(N[at.I_MESSAGES]), np.uint32(N[at.I_SLOTS])
+    got = np.int64(calls.recvmmsg(np.int32(file), messages, slots, np.int32(calls.MSG_DONTWAIT), np.uintp(0)))
     if got >= 0:
         return got
-    code = error()
-    if code == AGAIN or code == INTERRUPTED or code == REFUSED:
+    code = calls.error()
+    if code == calls.AGAIN or code == calls.INTERRUPTED or code == calls.REFUSED:
         return 0
-    N[I_ERRNO] = code
+    N[at.I_ERRNO] = code
     return -1
 
 
 @njit
 def data_of(N, slot):
     """Return the address of a datagram's bytes."""
-    return N[I_DATA] + slot * N[I_ROOM]
+    return N[at.I_DATA] + slot * N[at.I_ROOM]
 
 
 @njit
 def length_of(N, slot):
     """Return the length of a datagram in bytes."""
-    return half(N[I_MESSAGES] + slot * MESSAGE_BYTES + LENGTH_AT)
+    return calls.half(N[at.I_MESSAGES] + slot * MESSAGE_BYTES + LENGTH_AT)
 
 
 @njit
 def name_of(N, slot):
     """Return the address of a datagram's source sockaddr_in."""
-    return N[I_NAMES] + slot * NAME_BYTES
+    return N[at.I_NAMES] + slot * NAME_BYTES
 
 
 @njit
 def address_of(N, slot):
     """Return the IPv4 source address of a datagram in network order."""
-    return half(N[I_NAMES] + slot * NAME_BYTES + ADDRESS_AT)
+    return calls.half(N[at.I_NAMES] + slot * NAME_BYTES + ADDRESS_AT)
 
 
 @njit
 def tos_at(N, slot):
     """Return the address of a datagram's TOS byte."""
-    return N[I_CONTROL] + slot * CONTROL_ROOM + TOS_AT
+    return N[at.I_CONTROL] + slot * CONTROL_ROOM + TOS_AT

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from gradwire.emu.agent.core import datagrams, loop, nic_schedule
-from gradwire.emu.agent.core.layout import W_BROKEN
+from gradwire.emu.agent.core import layout as at
 from gradwire.emu.native.calls import words_at
 from gradwire.jit.compiled import njit
-
-RUN, DUE, BEGIN, HEARD, SERVE, TOOK = range(6)
-"""Commands of `enter`: run the loop; fire due timers; start a flow; update a flow; send what is due; account for
-control packets of `argument` bytes."""
 
 _run, _due = loop.run, loop.due
 _begin, _heard, _serve, _took = nic_schedule.begin, nic_schedule.heard, nic_schedule.serve, nic_schedule.took
@@ -20,19 +16,19 @@ _add, _flush, _receive = datagrams.add, datagrams.flush, datagrams.receive
 def enter(address, what, argument):
     """Run a command on the words of an agent; return W_BROKEN."""
     A = words_at(address)
-    if what == RUN:
+    if what == at.RUN:
         _run(A)
-    elif what == DUE:
+    elif what == at.DUE:
         _due(A)
-    elif what == BEGIN:
+    elif what == at.BEGIN:
         _begin(A, argument)
-    elif what == HEARD:
+    elif what == at.HEARD:
         _heard(A, argument)
-    elif what == SERVE:
+    elif what == at.SERVE:
         _serve(A)
-    elif what == TOOK:
+    elif what == at.TOOK:
         _took(A, argument, 1)
-    return A[W_BROKEN]
+    return A[at.W_BROKEN]
 
 
 @njit("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64)")

@@ -67,23 +67,16 @@ BROKEN_CALL, BROKEN_ASKED, BROKEN_RULES, BROKEN_PULLED = range(1, 5)
 """A system call failed (W_ERRNO: errno); Python raised an exception in a request; a function of a transport did
 (W_ERRNO: L_*); or it pulled a nonexistent packet (W_ERRNO: its number)."""
 FILE_OF_PYTHON, FILE_TIMER, FILE_DATA, FILE_ANSWERS, FILE_ROOM = range(5)
-(
-    ASK_TIMER,
-    ASK_FILE,
-    ASK_IDLE,
-    ASK_ROOM,
-    ASK_RECEIVER,
-    ASK_NO_DATA,
-    ASK_ANSWER,
-    ASK_DELIVER,
-    ASK_TOLD,
-    ASK_SETTLE,
-    ASK_PROBE,
-) = range(11)
+ASK_TIMER, ASK_FILE, ASK_IDLE, ASK_ROOM, ASK_RECEIVER, ASK_NO_DATA = range(6)
+ASK_ANSWER, ASK_DELIVER, ASK_TOLD, ASK_SETTLE, ASK_PROBE = range(6, 11)
 """Requests to Python: fire its first timer; serve a file (number, events); do deferred work; enlarge the heaps; make
 the receiver of a message; handle a packet other than data (message, slot, now); send an answer other than an
 acknowledgement (message, answer, slot, sequence << 1); deliver a message; handle a special answer (message, slot, now);
 settle a message; send a Probe (message, question) and return its bytes."""
+
+RUN, DUE, BEGIN, HEARD, SERVE, TOOK = range(6)
+"""Commands of `gradwire.emu.agent.core.entry.enter`: run the loop; fire due timers; start a flow; update a flow; send
+what is due; account for control packets of `argument` bytes."""
 
 # a timer: time, number << 1 | 1 if set in advance, index of a flow or 0 for the NIC
 TIMER_WORDS = 3

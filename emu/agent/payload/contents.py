@@ -53,8 +53,6 @@ class CheckSums:
 class Contents:
     """The contents of the messages of one host.
 
-    Attributes
-    ----------
     sums : check sums so far.
     """
 

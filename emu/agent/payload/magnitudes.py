@@ -59,8 +59,6 @@ def prepare(traces: Sequence[Trace], folder: str | Path) -> tuple[str, ...]:
 class Magnitudes:
     """The data that `prepare` has written of one trace.
 
-    Attributes
-    ----------
     numel, types : elements of every tensor, and their type.
     """
 

@@ -24,8 +24,6 @@ WORD = 4
 class ValueSource(Protocol):
     """Source of the gradients of a trace.
 
-    Attributes
-    ----------
     numel : elements of every tensor.
     """
 
@@ -47,10 +45,7 @@ def write_values(folder: Path, contents: Sequence[Sequence[bytes]], numbers: boo
     numbers : True for float32 values, which can be added; otherwise sums of words are meaningless stand-ins of the same
         size for what servers make of encodings.
 
-    Raises
-    ------
-    ValueError
-        The contents have other sizes.
+    Raises ValueError: the contents have other sizes.
     """
     sizes = [len(each) for each in contents[0]]
     if any([len(each) for each in row] != sizes for row in contents) or any(size % WORD for size in sizes):

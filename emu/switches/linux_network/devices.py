@@ -170,9 +170,7 @@ def check_node(plan: TestbedPlan, node: int, links: Any, neighbours: Any) -> Non
     """Compare a node's devices, addresses and neighbours with the plan; raise TestbedError at the first difference."""
     mtu = largest_packet(plan)
     links_by_name = {link["ifname"]: link for link in links}
-    neighbours_by_address = {
-        (neighbour_entry["dev"], neighbour_entry["dst"]): neighbour_entry for neighbour_entry in neighbours
-    }
+    neighbours_by_address = {(entry["dev"], entry["dst"]): entry for entry in neighbours}
     for port in plan.of_node(node):
         far = port.number ^ 1
         address = host_address(node) if node < plan.host_count else port_address(port.number)

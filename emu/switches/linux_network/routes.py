@@ -80,15 +80,6 @@ def nft_text(plan: TestbedPlan, node: int) -> str:
     )
 
 
-def make_rules(plan: TestbedPlan, spaces: Namespaces, chooser: str) -> None:
-    """Set the nftables rules of switches that use them."""
-    for node in range(plan.host_count, plan.node_count):
-        text = nft_text(plan, node) if chooser == NFT else ""
-        if text:
-            with inside(spaces[namespace_name(node)]):
-                run_tool(["nft", "-f", "-"], text)
-
-
 def queries(plan: TestbedPlan, node: int) -> tuple[str, ...]:
     """Return the `ip` queries for `check_node`."""
     return ("route show",) if node < plan.host_count else ("route show table all", "rule show")

@@ -10,20 +10,7 @@ import numpy as np
 
 from gradwire.emu.planning.plan import TestbedPlan
 from gradwire.emu.switches.backend_kind import PortCounts
-from gradwire.emu.switches.userspace_switch.layout import (
-    C_PACKETS,
-    CAUSES,
-    CLASSES,
-    COUNTED,
-    P_LOST,
-    P_PEAK,
-    P_WAITING,
-    W_DROPPED,
-    W_FREE_COUNT,
-    State,
-    grown,
-    state_of,
-)
+from gradwire.emu.switches.userspace_switch import layout as at
 
 
 class LostPacket(NamedTuple):
@@ -41,39 +28,39 @@ class LostPacket(NamedTuple):
 class Fabric:
     """All ports and links of a plan; `state` is the input of the functions in `rules` and `loop`."""
 
-    def __init__(self, plan: TestbedPlan, state: State | None = None) -> None:
+    def __init__(self, plan: TestbedPlan, state: at.State | None = None) -> None:
         self.plan = plan
-        self.state = state_of(plan) if state is None else state
+        self.state = at.state_of(plan) if state is None else state
 
     def grow(self) -> None:
         """Double the space for packets, and provide space for twice as many drops as they may need."""
         S = self.state
-        packets = len(S.packets) * (1 if S.words[W_FREE_COUNT] else 2)
-        self.state = grown(S, packets, max(len(S.drops), 2 * (int(S.words[W_DROPPED]) + packets)))
+        packets = len(S.packets) * (1 if S.words[at.W_FREE_COUNT] else 2)
+        self.state = at.grown(S, packets, max(len(S.drops), 2 * (int(S.words[at.W_DROPPED]) + packets)))
 
     def drops(self, first: int = 0) -> list[LostPacket]:
         """Return lost packets from the `first`-th on, in order of detection."""
-        rows = self.state.drops[first : int(self.state.words[W_DROPPED])].tolist()
+        rows = self.state.drops[first : int(self.state.words[at.W_DROPPED])].tolist()
         return [
-            LostPacket(time, port, CAUSES[cause], bool(important), *rest)
+            LostPacket(time, port, at.CAUSES[cause], bool(important), *rest)
             for time, port, cause, important, *rest in rows
         ]
 
     def counters(self) -> array[int]:
         """Return all counters in the order that `port_counts` expects; fast, because the network stops meanwhile."""
-        per_class = self.state.classes[:, :, C_PACKETS : C_PACKETS + len(COUNTED)].transpose(0, 2, 1)
-        rest = self.state.ports[:, [P_LOST, P_PEAK, P_WAITING]]
+        per_class = self.state.classes[:, :, at.C_PACKETS : at.C_PACKETS + len(at.COUNTED)].transpose(0, 2, 1)
+        rest = self.state.ports[:, [at.P_LOST, at.P_PEAK, at.P_WAITING]]
         return array("q", np.concatenate([per_class.ravel(), rest.ravel()]).tobytes())
 
 
 def port_counts(plan: TestbedPlan, counters: Sequence[int]) -> list[PortCounts]:
     """Return the counts by port from `Fabric.counters`."""
     counts = []
-    width = CLASSES * len(COUNTED)
+    width = at.CLASSES * len(at.COUNTED)
     rest = width * len(plan.ports)
     for port in plan.ports:
         block = counters[width * port.number : width * (port.number + 1)]
-        columns = {name: list(block[CLASSES * i : CLASSES * (i + 1)]) for i, name in enumerate(COUNTED)}
+        columns = {name: list(block[at.CLASSES * i : at.CLASSES * (i + 1)]) for i, name in enumerate(at.COUNTED)}
         lost, peak, waiting = counters[rest + 3 * port.number : rest + 3 * port.number + 3]
         counts.append(
             PortCounts(

@@ -11,8 +11,8 @@ Everything here runs in a thread in the host's namespace.
 
 from __future__ import annotations
 
+from gradwire.emu.planning.kernel_features import KernelFeatures
 from gradwire.emu.planning.plan import TestbedPlan
-from gradwire.emu.planning.probe import KernelFeatures
 from gradwire.emu.switches.linux_network import queueing
 from gradwire.emu.system.namespaces import batch
 from gradwire.scenarios.wire import ETHERNET

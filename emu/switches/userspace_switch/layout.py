@@ -12,13 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.emu.planning.plan import TestbedPlan, host_address
-from gradwire.emu.switches.backends.userspace import Userspace
+from gradwire.emu.switches.backend_kind import BALANCERS
 from gradwire.jit.counter_rng import LINK_DRAWS, NODE_DRAWS, TIE_DRAWS, key_of
 from gradwire.scenarios.wire import MIN_FRAME, serialisation_ps
 
 CLASSES = 8
 UNLIMITED = 1 << 62
-BALANCERS = Userspace.balancers
 CAUSES = ("tail", "selective", "link_loss", "no_route")
 TAIL, SELECTIVE, LOSS, NO_ROUTE = range(4)
 
@@ -37,19 +36,8 @@ AT_SOURCE, AT_END = 1, 2
 """Bits of P_TAPS: packets are recorded when their transmission begins, or when they have arrived."""
 
 # of a class of a port: parameters; queue: bytes, first and last packet; counters as in `PortCounts`
-(
-    C_THRESHOLD,
-    C_LIMIT,
-    C_HELD,
-    C_FIRST,
-    C_FINAL,
-    C_PACKETS,
-    C_BYTES,
-    C_DROPS_TAIL,
-    C_DROPS_SELECTIVE,
-    C_MARKS,
-    CLASS_WORDS,
-) = range(11)
+C_THRESHOLD, C_LIMIT, C_HELD, C_FIRST, C_FINAL = range(5)
+C_PACKETS, C_BYTES, C_DROPS_TAIL, C_DROPS_SELECTIVE, C_MARKS, CLASS_WORDS = range(5, 11)
 COUNTED = ("packets", "bytes", "drops_tail", "drops_selective", "marks")
 
 # of a packet: bytes in memory and on the link; NEXT: the next one in its queue or in the free list

@@ -17,7 +17,6 @@ from gradwire.emu.native.calls import bytes_at, words_at
 from gradwire.emu.switches.userspace_switch import answer_delay, rules
 from gradwire.emu.switches.userspace_switch import layout as at
 from gradwire.emu.switches.userspace_switch.frames import parse
-from gradwire.emu.system.rt_scheduling import AT_ONCE_NS
 from gradwire.jit.compiled import njit
 
 ASKED, FULL, INTERRUPTED, FAILED = range(4)
@@ -30,8 +29,6 @@ EVENTS = 64
 class Files:
     """The files to wait for, entered into the words of a `State`; must live as long as the state is used.
 
-    Parameters
-    ----------
     epoll, timer, control : file numbers; the epoll has all others.
     devices : the TUN of every host.
     """
@@ -65,7 +62,7 @@ def serve(address):
         if ready < 0:
             return _failed(W)
         W[at.W_WOKEN_NS] = calls.monotonic_ns(W[at.A_SPEC])
-        if W[at.W_WOKEN_NS] - waiting > AT_ONCE_NS:
+        if W[at.W_WOKEN_NS] - waiting > calls.AT_ONCE_NS:
             W[at.W_TURN_NS] = W[at.W_WOKEN_NS]
         asked = False
         for i in range(ready):

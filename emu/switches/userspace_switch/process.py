@@ -6,7 +6,6 @@ process ends when that socket is closed.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import gc
 import os
@@ -22,11 +21,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gradwire.emu.native import code_cache
+from gradwire.emu.native.calls import SHARE_NS
 from gradwire.emu.planning.plan import TestbedPlan
 from gradwire.emu.switches.userspace_switch import compiled_switch
 from gradwire.emu.switches.userspace_switch import layout as at
-from gradwire.emu.switches.userspace_switch.clock import new_timer
-from gradwire.emu.system.rt_scheduling import SHARE_NS
+from gradwire.emu.system.processes import new_timer
 
 if TYPE_CHECKING:
     from gradwire.emu.switches.userspace_switch.captures import SwitchCaptureFiles
@@ -35,7 +34,6 @@ COUNTS, DROPS, STATE, CAPTURE, WATCH, LOSS = b"c", b"d", b"s", b"p", b"w", b"l"
 LENGTH = struct.Struct("<Q")
 CHANGE = struct.Struct("<QQ")
 """Number of a port, and its new loss probability times 2**32."""
-_DEATH_SIGNAL = 1
 NEVER = 1 << 62
 EARLY_PS = 100_000_000
 """Maximum time by which packets are delivered early on the wall clock; our choice. Waking up for every single one is
@@ -65,45 +63,26 @@ class Lateness:
         """Return the number of deliveries."""
         return sum(self.buckets)
 
-    def below(self, share: float) -> int:
-        """Return the nanoseconds that a `share` of deliveries did not exceed, to a factor of two."""
-        threshold, total = share * self.count, 0
-        for i, bucket_count in enumerate(self.buckets):
-            total += bucket_count
-            if total >= threshold:
-                return 1 << i
-        return 0
-
     def later_than(self, time_ns: int) -> int:
         """Return the number of deliveries that were certainly later than `time_ns`."""
         return sum(bucket_count for i, bucket_count in enumerate(self.buckets) if i and 1 << (i - 1) >= time_ns)
 
 
-def run(plan: TestbedPlan, devices: Sequence[int], control: socket.socket) -> None:
-    """Run the network until the parent closes its end of `control`; `devices[host]`: the TUN of every host."""
-    _Switch(plan, devices, control).run()
-
-
-def run_process(plan: TestbedPlan, devices: Sequence[int], control: socket.socket) -> None:
-    """Run the forked process; does not return."""
-    code = 1
+def run_process(plan: TestbedPlan, devices: Sequence[int], control: socket.socket) -> int:
+    """Run the network in the forked process until the parent closes its end of `control`; return the exit status.
+    `devices[host]`: the TUN of every host."""
     try:
-        ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes the socket
         _close_others({0, 1, 2, control.fileno(), *devices})
         code_cache.use(plan.options.get("compiled"))
         if plan.clock == "wall":
             _raise_priority()
         gc.disable()
-        run(plan, devices, control)
-        code = 0
+        _Switch(plan, devices, control).run()
     except BaseException as error:
-        import traceback
-
-        traceback.print_exc()
         _send(control, ("failed", f"{type(error).__name__}: {error}"))
-    finally:
-        os._exit(code)
+        raise
+    return 0
 
 
 def early_ps(plan: TestbedPlan) -> int:

@@ -17,6 +17,7 @@ Times are integer picoseconds. `W` are the words of the `State`; ports, nodes an
 from __future__ import annotations
 
 from gradwire.emu.native.calls import bytes_at, words_at
+from gradwire.emu.native.heap import pop, push
 from gradwire.emu.switches.userspace_switch import layout as at
 from gradwire.emu.switches.userspace_switch.frames import mark, whose
 from gradwire.jit.compiled import njit
@@ -55,51 +56,9 @@ def _class_of(W, port, c):
 
 
 @njit
-def _push(heap, n, time, order, packet):
-    """Push an entry onto a heap of `n`."""
-    i = n
-    while i > 0:
-        parent = (i - 1) >> 1
-        j = 3 * parent
-        if heap[j] < time or (heap[j] == time and heap[j + 1] < order):
-            break
-        heap[3 * i] = heap[j]
-        heap[3 * i + 1] = heap[j + 1]
-        heap[3 * i + 2] = heap[j + 2]
-        i = parent
-    heap[3 * i] = time
-    heap[3 * i + 1] = order
-    heap[3 * i + 2] = packet
-
-
-@njit
-def _pop(heap, last):
-    """Remove the first entry of a heap, which then has `last`."""
-    time, order, packet = heap[3 * last], heap[3 * last + 1], heap[3 * last + 2]
-    i = 0
-    while True:
-        child = 2 * i + 1
-        if child >= last:
-            break
-        j = 3 * child
-        if child + 1 < last and (heap[j + 3] < heap[j] or (heap[j + 3] == heap[j] and heap[j + 4] < heap[j + 1])):
-            child += 1
-            j += 3
-        if time < heap[j] or (time == heap[j] and order < heap[j + 1]):
-            break
-        heap[3 * i] = heap[j]
-        heap[3 * i + 1] = heap[j + 1]
-        heap[3 * i + 2] = heap[j + 2]
-        i = child
-    heap[3 * i] = time
-    heap[3 * i + 1] = order
-    heap[3 * i + 2] = packet
-
-
-@njit
 def _happens(W, time, order, packet):
     """Add an event at a switch: see `State.happenings`."""
-    _push(words_at(W[at.A_HAPPENINGS]), W[at.W_HAPPENING], time, order, packet)
+    push(words_at(W[at.A_HAPPENINGS]), W[at.W_HAPPENING], time, order, packet)
     W[at.W_HAPPENING] += 1
 
 
@@ -130,8 +89,8 @@ def next_reached(W, until):
             now = min(now, happening[0])
         if W[at.W_REACHING] and reaching[0] - W[at.W_EARLY] < now:
             reached, port, packet = reaching[0], reaching[1], reaching[2]
+            pop(reaching, W[at.W_REACHING])
             W[at.W_REACHING] -= 1
-            _pop(reaching, W[at.W_REACHING])
             if _port_of(W, port)[at.P_TAPS] & at.AT_END:
                 _tap(W, port, packet, reached, 1)
             W[at.W_REACHED_AT] = reached
@@ -141,8 +100,8 @@ def next_reached(W, until):
             W[at.W_NOW] = until
             return -1
         order, packet = happening[1], happening[2]
+        pop(happening, W[at.W_HAPPENING])
         W[at.W_HAPPENING] -= 1
-        _pop(happening, W[at.W_HAPPENING])
         W[at.W_NOW] = now
         if packet < 0:
             _serve(W, order - at.BEFORE_ARRIVALS, now)
@@ -327,7 +286,7 @@ def _transmit(W, number, packet, c, start):
         row[3] = packet_of(W, packet)[at.K_MARKED]
         row[4] = arrives
     if arrives and port[at.P_ENDS_AT_HOST]:
-        _push(words_at(W[at.A_REACHING]), W[at.W_REACHING], end + port[at.P_LATENCY], number, packet)
+        push(words_at(W[at.A_REACHING]), W[at.W_REACHING], end + port[at.P_LATENCY], number, packet)
         W[at.W_REACHING] += 1
     elif arrives:
         arrival = end + port[at.P_LATENCY]

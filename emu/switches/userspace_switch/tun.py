@@ -6,46 +6,23 @@ carries plain IPv4 packets, one per read and write; a sent packet stays in the d
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
-import json
 import os
 import struct
-import subprocess
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from gradwire.emu.switches.backend_kind import TestbedError
 from gradwire.emu.system.kernel_tcp import metric_words, metrics_shown
-from gradwire.emu.system.namespaces import find_tool
+from gradwire.emu.system.namespaces import batch, inside, query_json
 
 DEVICE = "/dev/net/tun"
 QUEUE = 20_000
 """Packets that the kernel queues in the device (our choice: more than any window)."""
-PATIENCE_S = 20.0
 
-_NEWNET = 0x40000000
 _SET_INTERFACE = 0x400454CA
 _TUN_WITHOUT_HEADER = 0x0001 | 0x1000
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def new_namespace() -> int:
-    """Return the file descriptor of a new network namespace."""
-    with _restored_namespace():
-        if _libc.unshare(_NEWNET):
-            raise _error("cannot make a network namespace")
-        return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-
-
-@contextmanager
-def inside(namespace: int) -> Iterator[None]:
-    """Keep this thread, and processes that it starts, in a network namespace for the block."""
-    with _restored_namespace():
-        if _libc.setns(namespace, _NEWNET):
-            raise _error("cannot enter a network namespace")
-        yield
 
 
 def open_tun(namespace: int, name: str) -> int:
@@ -73,12 +50,11 @@ def set_up(
 ) -> None:
     """Set a host's address, MTU, route and TCP settings (`gradwire.emu.system.kernel_tcp`), and check the result."""
     metrics, sysctls = metrics or {}, sysctls or {}
-    route = f"route add default dev {name} src {address}{metric_words(metrics)}"
     lines = [
         "link set dev lo up",
         f"address add {address}/32 dev {name}",
         f"link set dev {name} mtu {mtu} txqueuelen {QUEUE} multicast off up",
-        route,
+        f"route add default dev {name} src {address}{metric_words(metrics)}",
     ]
     with inside(namespace):
         with suppress(OSError):  # no IPv6 or no privilege: IPv6 packets are then ignored
@@ -88,9 +64,8 @@ def set_up(
                 Path("/proc/sys", key).write_text(value)
         except OSError as error:
             raise TestbedError(f"cannot set {key}: {error.strerror}", f"host {address}") from None
-        _ip("-batch", "-", text="\n".join(lines))
-        device = json.loads(_ip("-j", "address", "show", "dev", name))[0]
-        routes = json.loads(_ip("-j", "route", "show", "default"))
+        batch("ip", None, lines)
+        (device,), routes = query_json("ip", None, [f"address show dev {name}", "route show default"])
         settings = {key: Path("/proc/sys", key).read_text().strip() for key in sysctls}
     actual = (device["mtu"], [entry["local"] for entry in device["addr_info"]], "UP" in device["flags"], settings)
     expected = (mtu, [address], True, dict(sysctls))
@@ -112,39 +87,3 @@ def lost_in_devices(namespace: int, name: str) -> int:
             columns = [int(figure) for figure in figures.split()]
             return columns[2] + columns[3] + columns[10] + columns[11]  # errors and drops, in and out
     raise TestbedError("no longer exists", f"device {name}", usage=False)
-
-
-def _ip(*arguments: str, text: str = "") -> str:
-    try:
-        completed = subprocess.run(
-            [find_tool("ip") or "ip", *arguments],
-            input=text,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
-    except FileNotFoundError:
-        raise TestbedError("is not installed", "the command ip", "iproute2") from None
-    except subprocess.TimeoutExpired:
-        raise TestbedError(f"ip {' '.join(arguments)} took longer than {PATIENCE_S:g} s", "userspace switch") from None
-    if completed.returncode or completed.stderr.strip():
-        raise TestbedError(f"ip {' '.join(arguments)}: {completed.stderr.strip()}", "userspace switch")
-    return completed.stdout
-
-
-@contextmanager
-def _restored_namespace() -> Iterator[None]:
-    """Restore this thread's network namespace at the end of the block."""
-    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        yield
-    finally:
-        failed = _libc.setns(home, _NEWNET)
-        os.close(home)
-        if failed:
-            raise _error("cannot return to the network namespace")
-
-
-def _error(what: str) -> TestbedError:
-    return TestbedError(f"{what}: {os.strerror(ctypes.get_errno())}", "userspace switch", "root")

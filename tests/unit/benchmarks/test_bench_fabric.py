@@ -10,6 +10,7 @@ import pytest
 
 from gradwire.benchmarks import fabric as bench
 from gradwire.benchmarks import scale
+from gradwire.benchmarks.rows import markdown_header, markdown_line
 from gradwire.scenarios.errors import GradwireError
 from gradwire.scenarios.loading.registry import components
 
@@ -90,7 +91,7 @@ def test_rows_run(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert row["packet_hops"] > 128 * 10 * 2 and 0 < row["wall_s"]
     large = scale.run_row(128, kind, 1, 40_000)
     assert large["packet_hops"] == row["packet_hops"] and large["links"] == 384
-    assert scale.line(large).count("|") == scale.HEADER.splitlines()[0].count("|")
+    assert markdown_line(large, scale.COLUMNS).count("|") == markdown_header(scale.COLUMNS).splitlines()[0].count("|")
     assert scale.check_limits([large]) == []
 
 

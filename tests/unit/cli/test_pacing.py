@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import gradwire
-from gradwire.emu.user_programs.timetable import timetable
+from gradwire.emu.planning.user_programs import timetable
 from gradwire.studies import compute_replay, iteration_markers
 
 torch = pytest.importorskip("torch")

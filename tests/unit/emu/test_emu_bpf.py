@@ -10,7 +10,7 @@ from typing import Any
 
 import emu_cases as cases
 import pytest
-from bpf_cases import build, count_of, fast_in
+from bpf_cases import build, count_of, fast_in, leaks_of
 from emu_cases import ECT0, MARK, NOT_ECT, in_private, needs, star
 from port_model import PortModel
 
@@ -34,7 +34,7 @@ def burst(plan: TestbedPlan, packets: list[tuple[int, int, int]]) -> dict[str, A
     port = count_of(network, "s0->h1")
     return {
         "took": took, "came": receiver.numbers, "kinds": dict(receiver.counts), "port": port, "drops": network.drops(),
-        "check": network.check(), "leaks": network.leaks(),
+        "check": network.check(), "leaks": leaks_of(network),
     }  # fmt: skip
 
 
@@ -141,7 +141,7 @@ def overload(
         receiver.take()
         time.sleep(0.0005)
     receiver.take_until_quiet()
-    assert network.leaks() == []
+    assert leaks_of(network) == []
     return count_of(network, f"s0->{plan.names[0]}"), receiver.counts, sent
 
 
@@ -186,7 +186,7 @@ def random_traffic(plan: TestbedPlan, seed: int, count: int) -> dict[str, Any]:
     return {
         "sent": sent, "came": [each.numbers for each in receivers], "counts": network.counts(), "drops": network.drops(),
         "ce": sum(number for each in receivers for (_, ecn), number in each.counts.items() if ecn == MARK),
-        "leaks": network.leaks(), "check": network.check(),
+        "leaks": leaks_of(network), "check": network.check(),
     }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from emu_cases import in_private, needs, star
 
 from gradwire.emu.planning.plan import TestbedPlan
 from gradwire.emu.switches.backend_kind import TestbedError
-from gradwire.emu.switches.backends import bpf_backend as backend
+from gradwire.emu.switches.linux_network import bpf_switch as backend
 from gradwire.emu.system import bpf
 from gradwire.emu.system.namespaces import run_tool
 from gradwire.scenarios import wire
@@ -76,7 +76,7 @@ def test_a_program_is_compiled_once(tmp_path: Path) -> None:
     first = backend.object_file(tmp_path)
     written = first.stat().st_mtime_ns
     assert backend.object_file(tmp_path) == first and first.stat().st_mtime_ns == written
-    other = bpf.compile_program(backend.SOURCE, "".join(bpf.declare(*each) for each in backend.ENTRIES.items())
+    other = bpf.compile_program(backend.SOURCE, "".join(bpf.declare(name[:-1], fields) for name, fields in backend.MAPS.items())
                                 + "enum { DEVICE = 1, WIRE = 2, GRADWIRE_PORT = 3 };", tmp_path)  # fmt: skip
     assert other != first and set(bpf.read_object(first)) == {"enqueue", "release", "choose"}
     assert sorted(each.name for each in tmp_path.iterdir()) == sorted([first.name, other.name])
@@ -95,7 +95,6 @@ def test_what_a_compiler_or_the_kernel_refuses_is_said_in_one_line(tmp_path: Pat
 
 
 def test_the_program_reads_the_header_where_it_is() -> None:
-    assert backend.GRADWIRE_PORT == wire.GRADWIRE_PORT
     sizes = dict(wire.HEADERS["gradwire"])
     names = list(sizes)
     assert sum(sizes[name] for name in names[: names.index("sequence")]) == 10 and sizes["sequence"] == 4

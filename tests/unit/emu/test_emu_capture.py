@@ -17,7 +17,7 @@ from emu_cases import ECT0, MARK, in_private, needs, star
 
 from gradwire.emu.planning.plan import Queues, TestbedPlan
 from gradwire.emu.switches.backend_kind import TestbedError
-from gradwire.emu.switches.backends.bpf_backend import BpfSwitch
+from gradwire.emu.switches.linux_network.bpf_switch import BpfSwitch
 from gradwire.emu.system.capture import Capture
 
 pytestmark = needs("bpf")

@@ -10,10 +10,10 @@ import pytest
 from gradwire.emu.agent.host_part import part_of
 from gradwire.emu.agent.loop import EpollLoop
 from gradwire.emu.agent.script import Script
-from gradwire.emu.planning.fault_changes import Change, pauses_of, slowness_of
-from gradwire.emu.planning.faults import changes_of, fault_departures
+from gradwire.emu.planning.faults import fault_changes, fault_departures
+from gradwire.emu.planning.plan import Change, pauses_of, slowness_of
 from gradwire.emu.planning.planner import check_scenario, make_plan
-from gradwire.scenarios.errors import Mistake, ScenarioError
+from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.loading.load import build_scenario
 from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.topology import build_network
@@ -31,12 +31,7 @@ def scenario_of(**more: object) -> Scenario:
 
 def changes(**more: object) -> tuple[Change, ...]:
     scenario = scenario_of(**more)
-    mistakes: list[Mistake] = []
-    found = changes_of(
-        scenario.fault, build_network(scenario.topology, scenario.link, scenario.link_override), mistakes
-    )
-    assert not mistakes
-    return found
+    return fault_changes(scenario, build_network(scenario.topology, scenario.link, scenario.link_override))
 
 
 def test_of_several_faults_at_once_the_worst_counts():

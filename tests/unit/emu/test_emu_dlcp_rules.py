@@ -16,10 +16,9 @@ from transport_bench import US
 from gradwire.emu.agent.nic import SENT
 from gradwire.emu.transports import dlcp
 from gradwire.emu.transports.datagrams import DatagramCarrier
-from gradwire.emu.transports.simulator_rules import MUST, PULL_PROBE
 from gradwire.emu.wire.header import ACK, BITMAP, STOP
 from gradwire.jit import layout as at
-from gradwire.protocols.transports.base import ONE
+from gradwire.protocols.transports.base import IMPORTANT_FLAG, ONE
 from gradwire.protocols.transports.dlcp.layout import ANSWERED_MIDWAY, MIDWAY, Q_ALPHA, Q_RATE, QUOTA, WAIT
 from gradwire.scenarios.wire import BITMAP_PACKETS
 
@@ -51,7 +50,9 @@ def test_the_same_news_have_the_same_consequences(control, policy, packets, seed
                 got = both.pull(now)
                 if got < 0:
                     break
-                bag.append(("probe", got - PULL_PROBE) if got >= PULL_PROBE else ("data", got & (MUST - 1)))
+                bag.append(
+                    ("probe", got - at.PULL_PROBE) if got >= at.PULL_PROBE else ("data", got & (IMPORTANT_FLAG - 1))
+                )
         now += rng.randrange(1, US)
         timer = both.sender.timer
         if not bag or 0 < timer <= now:
@@ -97,17 +98,17 @@ def test_a_number_is_answered_with_what_was_there_once_per_base_round_trip_and_h
     for sequence in range(30):
         both.data(sequence, 0, 0)
     now = both.fire()
-    assert both.pull(now) == PULL_PROBE + 1
+    assert both.pull(now) == at.PULL_PROBE + 1
     assert both.probe(1, now) == BITMAP
     for sequence in range(30, 35):
         both.data(sequence, 0, now)
     assert [both.probe(1, now + late) for late in (0, BASE - 1, BASE, BASE + 1)] == [-1, -1, BITMAP, -1]
     [(first, content)] = dlcp.parts_of(both.receiver, 0)
     again = both.fire()
-    assert both.pull(again) == PULL_PROBE + 1
+    assert both.pull(again) == at.PULL_PROBE + 1
     both.bitmap(0, 1, first, content, again)
     assert both[QUOTA] == 10  # of the five that came meanwhile nothing is known
-    assert [both.pull(again) for _ in range(4)] == [sequence | MUST for sequence in range(30, 34)]
+    assert [both.pull(again) for _ in range(4)] == [sequence | IMPORTANT_FLAG for sequence in range(30, 34)]
     both.bitmap(0, 1, first, content, again)
     assert both[QUOTA] == 6
 
@@ -121,13 +122,13 @@ def test_important_packets_that_are_missing_are_asked_for_in_the_middle_of_the_p
     for sequence in sent[:96]:
         both.data(sequence, 0, 0)
     now = both.fire()
-    assert both.pull(now) == PULL_PROBE + 1
+    assert both.pull(now) == at.PULL_PROBE + 1
     assert both.pull(now) >= 100  # the pass goes on meanwhile
     assert both.probe(1, now) == BITMAP
     [(first, content)] = dlcp.parts_of(both.receiver, 0)
     both.bitmap(0, 1, first, content, now)
     assert both[MIDWAY] == ANSWERED_MIDWAY
-    assert sorted(both.pull(now) & ~MUST for _ in range(4)) == sorted(sent[96:100])
+    assert sorted(both.pull(now) & ~IMPORTANT_FLAG for _ in range(4)) == sorted(sent[96:100])
     assert both.pull(now) >= 100
 
 
@@ -202,7 +203,7 @@ def probed(missing=(100, 10_000, 17_000)):
         if sequence not in missing:
             both.data(sequence, 0, 0)
     now = both.fire()
-    assert both.pull(now) == PULL_PROBE + 1
+    assert both.pull(now) == at.PULL_PROBE + 1
     return both, now
 
 
@@ -213,7 +214,7 @@ def test_copies_of_a_part_do_not_stand_for_others():
     for part in (1, 1, 1, 0, 0, 2):
         assert both[QUOTA] == 0
         both.bitmap(part, 1, *parts[part], now)
-    assert [both.pull(now) & ~MUST for _ in range(3)] == [100, 10_000, 17_000]
+    assert [both.pull(now) & ~IMPORTANT_FLAG for _ in range(3)] == [100, 10_000, 17_000]
 
 
 def test_parts_that_are_lost_are_asked_for_one_by_one_from_the_first_in_every_round():
@@ -222,19 +223,19 @@ def test_parts_that_are_lost_are_asked_for_one_by_one_from_the_first_in_every_ro
     parts = dlcp.parts_of(both.receiver, 0)
     both.bitmap(2, 1, *parts[2], now)
     now = both.fire()
-    assert both.pull(now) == PULL_PROBE + (1 << 12 | 1)
+    assert both.pull(now) == at.PULL_PROBE + (1 << 12 | 1)
     for part in (0, 1):
         both.bitmap(part, 1, *parts[part], now)  # late: the second is not asked for any more
-    assert [both.pull(now) & ~MUST for _ in range(3)] == [100, 10_000, 17_000]
+    assert [both.pull(now) & ~IMPORTANT_FLAG for _ in range(3)] == [100, 10_000, 17_000]
     while both.pull(now) >= 0:
         pass
     now = both.fire()
-    assert both.pull(now) == PULL_PROBE + 2
+    assert both.pull(now) == at.PULL_PROBE + 2
     both.probe(2, now)
     parts = dlcp.parts_of(both.receiver, 0)
     both.bitmap(0, 2, *parts[0], now)
     now = both.fire()
-    assert [both.pull(now), both.pull(now)] == [PULL_PROBE + (part << 12 | 2) for part in (2, 3)]
+    assert [both.pull(now), both.pull(now)] == [at.PULL_PROBE + (part << 12 | 2) for part in (2, 3)]
     assert dlcp.parts_of(both.receiver, 3) == [(2 * BITMAP_PACKETS, parts[2][1])]
 
 
@@ -255,12 +256,12 @@ def test_no_probe_is_counted_as_data_that_was_sent_again():
     for _ in range(2):
         both.probe(1, now)
         now = both.fire()
-        assert both.pull(now) == PULL_PROBE + 1
+        assert both.pull(now) == at.PULL_PROBE + 1
     parts = dlcp.parts_of(both.receiver, 0)
     both.bitmap(1, 1, *parts[1], now)
     now = both.fire()
     asked = [both.pull(now) for _ in range(2)]
-    assert both.sender.probes == 5 and min(asked) > PULL_PROBE
+    assert both.sender.probes == 5 and min(asked) > at.PULL_PROBE
     both.sender.block.words[SENT] = LARGE + 5 + 7  # as the interface counts: seven packets again
     assert DatagramCarrier._count(None, both.sender) == (LARGE + 12, 7)
 

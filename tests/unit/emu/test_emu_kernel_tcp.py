@@ -12,10 +12,12 @@ from userspace_cases import MBPS, star
 from gradwire.emu.planning.plan import TransportPlan
 from gradwire.emu.planning.probe import probe
 from gradwire.emu.switches.backend_kind import TestbedError
-from gradwire.emu.switches.backends.userspace_backend import UserspaceKind, UserspaceSwitch
+from gradwire.emu.switches.backends.userspace import Userspace
 from gradwire.emu.switches.linux_network import devices
 from gradwire.emu.switches.userspace_switch import host_nic, tun
+from gradwire.emu.switches.userspace_switch.network import UserspaceSwitch
 from gradwire.emu.system import kernel_tcp
+from gradwire.emu.system.namespaces import inside
 from gradwire.scenarios.wire import serialisation_ps
 
 MS = 1_000_000
@@ -24,7 +26,7 @@ MEMINFO = 55
 """SO_MEMINFO [asm/socket.h]; its third word is what waits in the devices."""
 ROOMS = (768, 832)
 """What a waiting packet takes beside its payload, on two kernels."""
-missing = UserspaceKind().missing(None, star(2))
+missing = Userspace().missing(None, star(2))
 
 
 def tcp(**options):
@@ -106,9 +108,9 @@ def test_what_waits_at_a_card(queue, least, most):
     try:
         network.build()
         network.start()
-        with tun.inside(network.namespace(1)):
+        with inside(network.namespace(1)):
             server = socket.create_server(("10.0.0.2", 7118))
-        with tun.inside(network.namespace(0)):
+        with inside(network.namespace(0)):
             client = socket.socket()
         client.connect(("10.0.0.2", 7118))
         there = server.accept()[0]

@@ -333,7 +333,7 @@ def test_an_agent_of_real_time_priority_has_a_share(tmp_path):
         "from gradwire.emu.agent.core import layout as at\n"
         "from gradwire.emu.agent.loop import EpollLoop\n"
         "from gradwire.emu.native import code_cache\n"
-        "from gradwire.emu.system.rt_scheduling import SHARE_NS\n"
+        "from gradwire.emu.native.calls import SHARE_NS\n"
         "assert EpollLoop().words[at.W_SHARE] == SHARE_NS > 0\n"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

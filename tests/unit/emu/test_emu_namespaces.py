@@ -15,7 +15,7 @@ import pytest
 from emu_cases import ECT0, in_private, needs, star
 
 from gradwire.emu.switches.backend_kind import TestbedError
-from gradwire.emu.switches.backends.bpf_backend import BpfSwitch
+from gradwire.emu.switches.linux_network.bpf_switch import BpfSwitch
 from gradwire.emu.system.namespaces import (
     Namespaces,
     batch,

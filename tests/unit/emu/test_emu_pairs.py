@@ -19,12 +19,11 @@ from gradwire.emu.agent.loop import EpollLoop
 from gradwire.emu.planning.planner import transport_plan
 from gradwire.emu.transports.datagrams import DatagramCarrier
 from gradwire.emu.transports.endpoint import Endpoint
-from gradwire.emu.transports.pairs import Pairs
-from gradwire.emu.transports.simulator_rules import MUST, PULL_PROBE, ReceivingEnd, Rules, SendingEnd
+from gradwire.emu.transports.simulator_rules import Pairs, ReceivingEnd, Rules, SendingEnd
 from gradwire.emu.wire.header import ACK, STOP
 from gradwire.jit import layout as at
 from gradwire.jit.counter_rng import entropy_of
-from gradwire.protocols.transports.base import Context
+from gradwire.protocols.transports.base import IMPORTANT_FLAG, Context
 from gradwire.protocols.transports.dlcp.dlcp import Dlcp
 from gradwire.protocols.transports.dlcp.layout import H_COUNT, HOST_WORDS, PAIR_WORDS, PEER_WORDS, Q_SENDERS
 from gradwire.scenarios.loss import LossAllowance
@@ -86,8 +85,13 @@ class Both:
 
     def data(self, which, sequence, ce, now):
         receiver = self.receivers[which]
-        word = receiver.take(sequence, receiver.size(sequence), ce, now)
-        assert word == self.theirs[which].arrive(sequence, receiver.size(sequence), ce, now)[0]
+        word = receiver.take(sequence, min(receiver.payload, receiver.nbytes - sequence * receiver.payload), ce, now)
+        assert (
+            word
+            == self.theirs[which].arrive(
+                sequence, min(receiver.payload, receiver.nbytes - sequence * receiver.payload), ce, now
+            )[0]
+        )
         self.same()
         return word
 
@@ -112,8 +116,8 @@ def test_messages_of_a_pair_share_what_they_know(control, seed):
         sender = both.ours[which]
         if 0 < sender.timer <= now and not sender.done:
             both.fire(which, now)
-        if not sender.done and len(bag) < 20 and 0 <= (got := both.pull(which, now)) < PULL_PROBE:
-            bag.append((which, "data", got & (MUST - 1)))
+        if not sender.done and len(bag) < 20 and 0 <= (got := both.pull(which, now)) < at.PULL_PROBE:
+            bag.append((which, "data", got & (IMPORTANT_FLAG - 1)))
         if bag and rng.random() < 0.7:
             which, what, *more = bag.pop(rng.randrange(len(bag)))
             if what == "data":

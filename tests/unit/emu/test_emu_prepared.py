@@ -19,7 +19,7 @@ from gradwire.emu.control import supervisor
 from gradwire.emu.control.machines import command_of
 from gradwire.emu.planning.planner import check_rates, kernel_options
 from gradwire.emu.switches.backend_kind import TestbedError
-from gradwire.emu.switches.backends.userspace_backend import UserspaceSwitch
+from gradwire.emu.switches.userspace_switch.network import UserspaceSwitch
 from gradwire.emu.system.capture import file_name
 from gradwire.emu.system.namespaces import python_path
 from gradwire.emu.system.raw_outcome import RawResults
@@ -138,7 +138,7 @@ def test_a_switch_that_has_been_stopped_is_named(monkeypatch: pytest.MonkeyPatch
     try:
         switch = UserspaceSwitch(star(2))
         switch.process, switch._control = sleeper.pid, SimpleNamespace(fileno=lambda: os.open(os.devnull, os.O_WRONLY))  # type: ignore[assignment]
-        monkeypatch.setattr("gradwire.emu.switches.backends.userspace_backend.STOPPED_S", 0.0)
+        monkeypatch.setattr("gradwire.emu.switches.userspace_switch.network.STOPPED_S", 0.0)
         assert switch._stopped_for() == 0
         sleeper.send_signal(19)
         os.waitid(os.P_PID, sleeper.pid, os.WSTOPPED)

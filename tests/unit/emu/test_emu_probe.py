@@ -24,9 +24,9 @@ from gradwire.emu.planning import backend_choice as choosing
 from gradwire.emu.planning import probe as probing
 from gradwire.emu.planning import probe_report
 from gradwire.emu.planning.backend_choice import BackendChoice, select_backend
-from gradwire.emu.planning.fault_changes import Change
-from gradwire.emu.planning.plan import Queues
-from gradwire.emu.planning.probe import KernelFeatures, probe, virtual_kernel
+from gradwire.emu.planning.kernel_features import KernelFeatures
+from gradwire.emu.planning.plan import Change, Queues
+from gradwire.emu.planning.probe import probe, virtual_kernel
 from gradwire.emu.switches.backend_kind import TestbedError
 from gradwire.emu.switches.linux_network import queueing
 

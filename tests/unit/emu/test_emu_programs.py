@@ -15,10 +15,9 @@ from typer.testing import CliRunner
 
 import gradwire
 from gradwire.cli import app
-from gradwire.emu.planning.background_traffic_checks import traffic_side_effects
 from gradwire.emu.planning.capabilities import untagged_job_notes
 from gradwire.emu.planning.plan import host_address
-from gradwire.emu.planning.planner import check_scenario, make_plan
+from gradwire.emu.planning.planner import check_scenario, make_plan, traffic_side_effects
 from gradwire.emu.planning.user_programs import (
     ProgramRequest,
     check_clock,

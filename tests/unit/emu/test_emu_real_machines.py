@@ -79,8 +79,8 @@ def controller(monkeypatch):
     class Stand:
         does: Any = None
 
-        def __init__(self, plan, launcher, progress, check) -> None:
-            self.plan, self.launcher, self.progress, self.check = plan, launcher, progress, check
+        def __init__(self, plan, launcher, observer) -> None:
+            self.plan, self.launcher, self.progress, self.check = plan, launcher, observer.progress, observer.check
             self.reports = Reports.empty(len(plan.program.messages))
             self.reports.received[0] = 77
 
@@ -96,7 +96,7 @@ def test_the_limit_ends_a_run_and_keeps_what_was_seen(plan, controller):
     def does(it):
         patience = time.monotonic() + 20
         while time.monotonic() < patience:
-            assert it.check() == []
+            assert it.check() == ()
 
     controller.does = does
     raw = machines.run_on_machines(plan, HOSTS, limit_s=0.2)
@@ -105,7 +105,7 @@ def test_the_limit_ends_a_run_and_keeps_what_was_seen(plan, controller):
 
 def test_an_interrupt_ends_a_run_and_keeps_what_was_seen(plan, controller):
     def does(it):
-        assert it.check() == []
+        assert it.check() == ()
         raise KeyboardInterrupt
 
     controller.does = does

@@ -118,7 +118,7 @@ def test_a_ctrl_c_while_a_run_is_looked_through_is_not_lost(runs):
 def test_hosts_are_told_how_far_ahead_to_send(switch, monkeypatch):
     kernel = virtual_kernel()
     monkeypatch.setattr("gradwire.emu.planning.probe.probe", lambda: kernel)
-    monkeypatch.setattr("gradwire.emu.switches.backends.bpf_backend.object_file", lambda: "port.o")
+    monkeypatch.setattr("gradwire.emu.switches.linux_network.bpf_switch.object_file", lambda: "port.o")
     scenario = star_scenario(
         job=[], traffic=[{"kind": "all_to_all", "name": "all", "size": "1kB"}], transport={"kind": "dlcp"}
     )
@@ -282,7 +282,7 @@ def test_wrong_contents_are_a_failure(monkeypatch):
     monkeypatch.setattr(testbed, "replace", lambda plan, **changes: plan)
     monkeypatch.setattr(testbed, "run", lambda plan, folder, limit_s, heard, ctrl_c: RawResults(Reports.empty(0)))
     monkeypatch.setattr(testbed, "content_errors", lambda *arguments: ["message 3 differs", "b", "c", "d"])
-    chosen = testbed.ChosenPlan(plan, (), "")  # type: ignore[arg-type]
+    chosen = testbed.ChosenPlan(plan, ())  # type: ignore[arg-type]
     with pytest.raises(TestbedError, match=r"contents are wrong: message 3 differs; b; c$") as caught:
         testbed._once(scenario, resolved, Request(), chosen, None, None, 1, DeferredInterrupt())
     assert caught.value.exit_code == 1

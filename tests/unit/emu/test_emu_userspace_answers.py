@@ -11,9 +11,9 @@ from userspace_cases import FULL, US, Driven, packet, star
 
 from gradwire.emu.native.calls import bytes_at, words_at
 from gradwire.emu.planning.base_rtt import base_round_trip_ns
-from gradwire.emu.switches.backends.userspace_backend import ANSWERS, UserspaceSwitch
 from gradwire.emu.switches.userspace_switch import answer_delay
 from gradwire.emu.switches.userspace_switch import layout as at
+from gradwire.emu.switches.userspace_switch.network import ANSWERS, UserspaceSwitch
 from gradwire.emu.switches.userspace_switch.process import EARLY_PS, Lateness, _Switch, early_ps
 from gradwire.jit.compiled import njit
 from gradwire.scenarios.wire import GRADWIRE_PORT

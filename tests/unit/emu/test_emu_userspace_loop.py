@@ -15,7 +15,7 @@ from userspace_cases import star
 
 from gradwire.emu.switches.userspace_switch import layout as at
 from gradwire.emu.switches.userspace_switch import loop
-from gradwire.emu.switches.userspace_switch.clock import new_timer
+from gradwire.emu.system.processes import new_timer
 from gradwire.scenarios.wire import dscp
 
 RATE = 10**5

@@ -26,7 +26,7 @@ compiled_switch.work = None  # sources are not read
 print(sorted(compiled_switch.core()), sorted({"numba", "pyarrow", "gradwire.jit.fingerprint"} & set(sys.modules)))
 """
 SOURCES = (
-    "emu/switches/userspace_switch/rules.py", "emu/switches/userspace_switch/layout.py", "emu/native/calls.py", "emu/system/rt_scheduling.py", "scenarios/wire.py",
+    "emu/switches/userspace_switch/rules.py", "emu/switches/userspace_switch/layout.py", "emu/native/calls.py", "scenarios/wire.py",
 )  # fmt: skip
 CHANGED = """
 import sys

@@ -18,12 +18,15 @@ import pytest
 from userspace_cases import MBPS, Queues, diamond, star
 from userspace_network import labelled, needs_devices, networks, udp
 
+from gradwire.emu.planning.kernel_features import KernelFeatures
 from gradwire.emu.planning.plan import TransportPlan
-from gradwire.emu.planning.probe import KernelFeatures, probe
+from gradwire.emu.planning.probe import probe
 from gradwire.emu.switches.backend_kind import TestbedError
-from gradwire.emu.switches.backends.userspace_backend import UserspaceKind, UserspaceSwitch
+from gradwire.emu.switches.backends.userspace import Userspace
 from gradwire.emu.switches.userspace_switch import host_nic, tun
+from gradwire.emu.switches.userspace_switch.network import UserspaceSwitch
 from gradwire.emu.system.kernel_tcp import tick_ns
+from gradwire.emu.system.namespaces import inside
 from gradwire.scenarios.wire import GRADWIRE_PORT, dscp
 
 WAIT_S = 20
@@ -188,7 +191,7 @@ def test_a_disk_that_fills_up_while_packets_are_captured(network, tmp_path, monk
 def test_what_the_kernel_does_not_take_is_counted(network):
     running = network(star(2))
     sender = udp(running, 0)
-    with tun.inside(running.namespace(1)):
+    with inside(running.namespace(1)):
         subprocess.run(["ip", "link", "set", "p2", "down"], check=True)
     for _ in range(3):
         sender.sendto(bytes(100), ("10.0.0.2", 9000))
@@ -215,9 +218,9 @@ def test_the_rate_is_that_of_the_link(network):
 def test_tcp_gets_through_with_marks_and_losses(network):
     plan = diamond(2, rate=50 * MBPS, latency=10**9, loss=0.005, balancing="ecmp", queues=Queues(8, 40_000, (15_000,) * 8, True))  # fmt: skip
     running = network(plan)
-    with tun.inside(running.namespace(1)):
+    with inside(running.namespace(1)):
         server = socket.create_server(("10.0.0.2", 7118))
-    with tun.inside(running.namespace(0)):
+    with inside(running.namespace(0)):
         client = socket.socket()
     server.settimeout(WAIT_S)
     client.settimeout(WAIT_S)
@@ -249,9 +252,9 @@ def test_a_card_holds_tcp_back(network, cards):
     plan = star(2, rate=50 * MBPS, options={"initcwnd": 100})
     plan = replace(plan, transports=(TransportPlan("cubic", 1448, 66, "tcp", {}, congestion="cubic"),))
     running = network(plan, UserspaceSwitch(plan, cards=cards))
-    with tun.inside(running.namespace(1)):
+    with inside(running.namespace(1)):
         server = socket.create_server(("10.0.0.2", 7118))
-    with tun.inside(running.namespace(0)):
+    with inside(running.namespace(0)):
         client = socket.socket()
     client.connect(("10.0.0.2", 7118))
     there = server.accept()[0]
@@ -264,7 +267,7 @@ def test_a_card_holds_tcp_back(network, cards):
     assert port.drops_tail == 0
     if cards:
         assert port.peak_queue_bytes <= 4 * 1514
-        with tun.inside(running.namespace(0)):
+        with inside(running.namespace(0)):
             classes = subprocess.check_output(["tc", "class", "show", "dev", "p0"], text=True)
         assert "overhead 14 " in classes  # of a header that a TUN does not have, and the cable does
     else:
@@ -281,14 +284,14 @@ def test_packets_are_sprayed_in_turn(network):
     counts = {count.port: count.packets for count in running.counts()}
     assert counts["leaf0->spine0"] == counts["leaf0->spine1"] == 50
     late = running.lateness()
-    assert late.count == 100 and late.below(0.5) < 50_000_000  # they were waited for, not found by chance
+    assert late.count == 100 and late.later_than(50_000_000) < 50  # they were waited for, not found by chance
 
 
 @needs_devices
 def test_every_host_is_alone_and_set_up(network):
     plan = star(3, options={"initcwnd": 4, "min_rto_ns": 90_000_000})
     running = network(plan)
-    with tun.inside(running.namespace(1)):
+    with inside(running.namespace(1)):
         routes = os.popen("ip route show default").read()
         devices = os.popen("ip -br link").read().split("\n")
         ecn = Path("/proc/sys/net/ipv4/tcp_ecn").read_text()
@@ -304,7 +307,7 @@ def test_the_process_ends_with_its_parent(network):
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
-        running = UserspaceKind().make(star(2))
+        running = Userspace().make(star(2))
         running.build()
         running.start()
         os.write(writing, str(running.process).encode())
@@ -347,7 +350,7 @@ def test_close_leaves_nothing(network):
 @needs_devices
 def test_a_mistake_in_building_is_one_line_and_leaves_nothing():
     before = len(os.listdir("/proc/self/fd"))
-    switch = UserspaceKind().make(star(2, options={"initcwnd": -3}))
+    switch = Userspace().make(star(2, options={"initcwnd": -3}))
     with pytest.raises(TestbedError, match="initcwnd") as caught:
         switch.build()
     assert "\n" not in caught.value.what
@@ -357,15 +360,15 @@ def test_a_mistake_in_building_is_one_line_and_leaves_nothing():
 def test_what_it_needs(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(tun, "DEVICE", "/dev/net/none")
-    monkeypatch.setattr("gradwire.emu.switches.backends.userspace_backend.find_tool", lambda name: None)
-    found = UserspaceKind().missing(None, star(2, balancing="flowlet"))
+    monkeypatch.setattr("gradwire.emu.system.namespaces.find_tool", lambda name: None)
+    found = Userspace().missing(None, star(2, balancing="flowlet"))
     for word in ("root", "/dev/net/none does not exist", "iproute2", "load balancing flowlet"):
         assert any(word in line for line in found)
     assert len(found) == 4
 
 
 def test_what_it_needs_of_a_kernel_that_was_probed():
-    kind, good = UserspaceKind(), KernelFeatures(namespaces="", tun="", tools={"ip": "iproute2"})
+    kind, good = Userspace(), KernelFeatures(namespaces="", tun="", tools={"ip": "iproute2"})
     assert kind.missing(good, star(2)) == []
     assert kind.missing(replace(good, namespaces="not permitted"), star(2)) == ["no network namespaces: not permitted"]
     assert kind.missing(replace(good, tun="no device"), star(2)) == ["no TUN devices: no device"]
@@ -373,7 +376,7 @@ def test_what_it_needs_of_a_kernel_that_was_probed():
 
 
 def test_what_it_does_otherwise():
-    kind, virtual = UserspaceKind(), "virtual"
+    kind, virtual = Userspace(), "virtual"
     assert kind.substitutions(None, star(8, rate=10 * MBPS, clock=virtual, captures=("h0",))) == []
     assert kind.substitutions(None, star(8, rate=1000 * MBPS, clock=virtual)) == []
     (early,) = kind.substitutions(None, star(8, rate=10 * MBPS, captures=("h0", "s0"), latency=30_000_000))

@@ -18,11 +18,11 @@ ROOT = Path(__file__).resolve().parents[3]
 INSIDE = """
 import json, os, socket, sys, time
 from userspace_cases import Queues, star
-from gradwire.emu.switches.backends.userspace_backend import UserspaceKind
+from gradwire.emu.switches.backends.userspace import Userspace
 from gradwire.emu.switches.userspace_switch.tun import inside
 
 rate, many = int(sys.argv[1]), 100
-network = UserspaceKind().make(star(2, rate=rate, latency=5_000_000, clock="virtual"))
+network = Userspace().make(star(2, rate=rate, latency=5_000_000, clock="virtual"))
 network.build()
 network.start()
 ends = []

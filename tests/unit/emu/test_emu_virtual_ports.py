@@ -16,10 +16,11 @@ import pytest
 from emu_cases import ECT0, MARK, NOT_ECT, in_virtual, needs, star
 from port_model import PortModel
 
+from gradwire.emu.planning.kernel_features import KernelFeatures
 from gradwire.emu.planning.plan import Queues, TestbedPlan
-from gradwire.emu.planning.probe import KernelFeatures, probe, virtual_kernel
-from gradwire.emu.switches.backends.bpf_backend import BpfSwitch, object_file
-from gradwire.emu.switches.backends.red_backend import RedSwitch
+from gradwire.emu.planning.probe import probe, virtual_kernel
+from gradwire.emu.switches.linux_network.bpf_switch import BpfSwitch, object_file
+from gradwire.emu.switches.linux_network.red_switch import RedSwitch
 from gradwire.emu.system.capture import Capture
 
 pytestmark = needs("uml")

@@ -1,4 +1,4 @@
-"""Switch backend `red`: features of most kernels (htb, red, netem, nftables), without BPF.
+"""Networks of the backend `red`: features of most kernels (htb, red, netem, nftables), without BPF.
 
 A queue with a threshold is a `red` whose average is the instantaneous queue
 (`gradwire.emu.switches.linux_network.netlink`), otherwise a bfifo. Not possible: a buffer shared by the queues of a
@@ -9,26 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gradwire.emu.planning.plan import Port, Queues, TestbedPlan
-from gradwire.emu.planning.probe import KernelFeatures
+from gradwire.emu.planning.plan import Port, TestbedPlan
 from gradwire.emu.switches.backend_kind import PortCounts, TestbedError
-from gradwire.emu.switches.linux_backend import (
-    AHEAD_NS,
-    KernelSwitch,
-    missing_everywhere,
-    netem_works,
-    substitutions_everywhere,
-)
 from gradwire.emu.switches.linux_network import queueing
 from gradwire.emu.switches.linux_network.devices import DEVICE, WIRE, WIRES, namespace_name, wire_device
+from gradwire.emu.switches.linux_network.kernel_switch import KernelSwitch
 from gradwire.emu.switches.linux_network.netlink import Wire, loss_word, make_instantaneous, put_wire, red_words
 from gradwire.emu.switches.linux_network.routes import KERNEL, NFT
 from gradwire.emu.system.namespaces import inside, query_json
 
-if TYPE_CHECKING:
-    from gradwire.jit.engine_cache import CompileTask
+COUNTED = ("packets", "bytes", "drops_tail", "drops_selective", "marks")
 
 
 class RedSwitch(KernelSwitch):
@@ -111,9 +103,7 @@ class RedSwitch(KernelSwitch):
             disciplines, answers = queueing.check_htb(
                 plan, node, namespace_name(node), reds, self.leaf_bytes, questions
             )
-            options = {
-                (discipline["dev"], discipline.get("parent")): discipline["options"] for discipline in disciplines
-            }
+            options = {(each["dev"], each.get("parent")): each["options"] for each in disciplines}
             for (number, queue), threshold in reds.items():
                 port = plan.ports[number]
                 expected = {
@@ -125,9 +115,8 @@ class RedSwitch(KernelSwitch):
                     "nodrop": not plan.queues.selective_drop,
                 }
                 actual = options[port.device, queueing.class_of(queue)]
-                differing = {
-                    key: actual.get(key, False) for key, value in expected.items() if actual.get(key, False) != value
-                }
+                actual = {key: actual.get(key, False) for key in expected}
+                differing = {key: value for key, value in actual.items() if value != expected[key]}
                 if differing:
                     raise TestbedError(
                         f"{port.name}, queue {queue}: red in the kernel has {differing}",
@@ -140,44 +129,32 @@ class RedSwitch(KernelSwitch):
         plan = self.plan
         lost: dict[str, int] = {}
         if self.wired:
-            lost = {
-                discipline["dev"]: discipline["drops"]
-                for discipline in query_json("tc", WIRES, ["qdisc show"], counters=True)[0]
-                if discipline["kind"] == "netem"
-            }
+            (disciplines,) = query_json("tc", WIRES, ["qdisc show"], counters=True)
+            lost = {each["dev"]: each["drops"] for each in disciplines if each["kind"] == "netem"}
         counts_by_port: dict[int, PortCounts] = {}
         for node in range(plan.node_count):
             (disciplines,) = query_json("tc", namespace_name(node), ["qdisc show"], counters=True)
-            leaves = {(discipline["dev"], discipline.get("parent")): discipline for discipline in disciplines}
+            leaves = {(each["dev"], each.get("parent")): each for each in disciplines}
             for port in plan.of_node(node):
                 queues = [leaves[port.device, queueing.class_of(queue)] for queue in range(plan.queues.count)]
-                counts_by_port[port.number] = _sum(
-                    port, queues, lost.get(wire_device(port.number ^ 1), 0), plan.queues.selective_drop
-                )
+                lost_on_cable = lost.get(wire_device(port.number ^ 1), 0)
+                counts_by_port[port.number] = _sum(port, queues, lost_on_cable, plan.queues.selective_drop)
         return [counts_by_port[port.number] for port in plan.ports]
 
 
 def _sum(port: Port, leaves: list[Any], lost: int, selective: bool) -> PortCounts:
     by_queue = [_queue_counts(leaf, selective) for leaf in leaves]
-
-    def total(key: str) -> int:
-        return sum(counts[key] for counts in by_queue)
-
     return PortCounts(
         port.name,
-        packets=total("packets"),
-        bytes=total("bytes"),
-        drops_tail=total("drops_tail"),
-        drops_selective=total("drops_selective"),
+        **{key: sum(counts[key] for counts in by_queue) for key in COUNTED},
         drops_loss=lost,
-        marks=total("marks"),
         queue_bytes=sum(leaf.get("backlog", 0) for leaf in leaves),
-        by_queue=list(by_queue),
+        by_queue=by_queue,
     )
 
 
 def _queue_counts(leaf: Any, selective: bool) -> Mapping[str, int]:
-    counts = {"packets": leaf["packets"], "bytes": leaf["bytes"], "drops_tail": 0, "drops_selective": 0, "marks": 0}
+    counts = dict.fromkeys(COUNTED, 0) | {"packets": leaf["packets"], "bytes": leaf["bytes"]}
     if leaf["kind"] == "red":
         # red marks before it tests the limit, so marked packets that are then dropped must not count. With selective
         # drop only marked packets reach the limit; otherwise others do too and cannot be distinguished.
@@ -190,72 +167,3 @@ def _queue_counts(leaf: Any, selective: bool) -> Mapping[str, int]:
     else:
         counts["drops_tail"] = leaf["drops"]
     return counts
-
-
-class RedKind:
-    """See `gradwire.emu.switches.backend_kind.BackendKind`."""
-
-    name = "red"
-    ahead_ns = AHEAD_NS
-    keeps_time = False
-
-    def missing(self, kernel: KernelFeatures, plan: TestbedPlan) -> list[str]:
-        missing = missing_everywhere(kernel, plan)
-        required = [("classifier", "u32")]
-        if plan.queues.thresholds is not None:
-            required.append(("qdisc", "red"))
-        if _losses(plan):
-            required += [("qdisc", "netem"), ("qdisc", "clsact")]
-        if netem_works(kernel):
-            required.append(("action", "mirred"))
-        missing += [kernel.why_not(kind, name) for kind, name in required if not kernel.has(kind, name)]
-        if plan.balancing != "ecmp":
-            if not kernel.has("tool", "nft"):
-                missing.append(kernel.why_not("tool", "nft"))
-            elif kernel.nft_numgen:
-                missing.append(f"nftables cannot spray packets: {kernel.nft_numgen}")
-        return missing
-
-    def substitutions(self, kernel: KernelFeatures, plan: TestbedPlan) -> list[str]:
-        departures = substitutions_everywhere(kernel, plan)
-        if plan.queues.count > 1:
-            departures.append(
-                f"red: every queue of a port has a buffer of {_limits(plan.queues)} bytes, which the scenario's share"
-            )
-        if plan.queues.thresholds is not None and plan.queues.selective_drop:
-            departures.append(
-                "red: the threshold is tested before the buffer, so a droppable packet that exceeds both counts as a "
-                "selective drop"
-            )
-        elif plan.queues.thresholds is not None:
-            departures.append("red: a marked packet that is then dropped by the buffer also counts as marked")
-        if plan.balancing in ("ecmp", "spray_random") and any(len(ports) > 1 for ports in plan.routes.values()):
-            departures.append("red: next hops are drawn by the kernel, not from the scenario's seed")
-        if any(0 < loss < 1 for loss in _losses(plan)):
-            departures.append("red: losses on cables are drawn by netem, not from the scenario's seed")
-        departures.append("red: lost packets are counted but not listed; the peak queue length is unknown")
-        return departures
-
-    def ready(self) -> dict[str, str]:
-        return {}
-
-    def works(self) -> Mapping[str, CompileTask]:
-        return {}
-
-    def make(self, plan: TestbedPlan, kernel: KernelFeatures) -> RedSwitch:
-        return RedSwitch(plan, wired=netem_works(kernel))
-
-
-def _losses(plan: TestbedPlan) -> list[float]:
-    """Return the loss probabilities of cables, initial and later ones; empty if there are none."""
-    later = [loss for change in plan.changes for _, loss in change.loss]
-    return [loss for loss in (*(port.loss for port in plan.ports), *later) if loss]
-
-
-def _limits(queues: Queues) -> str:
-    """Return the range of the queues' limits as text."""
-    sizes = {queues.limit(queue) for queue in range(queues.count)}
-    return " to ".join(f"{size}" for size in sorted({min(sizes), max(sizes)}))
-
-
-KIND = RedKind()

@@ -1,4 +1,4 @@
-"""Switch backend `bpf`: htb with a BPF program that drops and marks exactly as in the plan.
+"""Networks of the backend `bpf`: htb with a BPF program that drops and marks exactly as in the plan.
 
 The program (`port.c`) runs as the classifier of a port's htb and, at the far end of the cable, when a packet has been
 released. From the difference it knows the queues of each port, and so applies the plan's rules: first the buffer of the
@@ -14,59 +14,38 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from gradwire.emu.planning.plan import Port, TestbedPlan
-from gradwire.emu.planning.probe import KernelFeatures
-from gradwire.emu.switches.backend_kind import Drop, PortCounts, TestbedError
-from gradwire.emu.switches.backends.bpf import Bpf
-from gradwire.emu.switches.linux_backend import (
-    AHEAD_NS,
-    KernelSwitch,
-    missing_everywhere,
-    netem_works,
-    substitutions_everywhere,
-)
+from gradwire.emu.switches.backend_kind import BALANCERS, Drop, PortCounts, TestbedError
 from gradwire.emu.switches.linux_network import queueing
 from gradwire.emu.switches.linux_network.devices import DEVICE, WIRE, WIRES, namespace_name, wire_device
+from gradwire.emu.switches.linux_network.kernel_switch import KernelSwitch
 from gradwire.emu.switches.linux_network.routes import BPF
 from gradwire.emu.system import bpf
 from gradwire.emu.system.namespaces import mount, query_json, unmount
+from gradwire.scenarios.wire import GRADWIRE_PORT
 
-if TYPE_CHECKING:
-    from gradwire.jit.engine_cache import CompileTask
-
+COUNTED = ("in_packets", "in_bytes", "out_packets", "out_bytes", "drops_tail", "drops_selective", "drops_loss", "marks")
 PORT = (
     # parameters
     "node", "classes", "buffer", "selective", "byte_ps", "epoch", "loss", "key", "list_first", "list_size",
     # the wire: busy until (picoseconds since the epoch), and the packet released last (bytes, entry of `queues`)
     "wire_until", "last_bytes", "last_queue",
-    # counters: entered, released, lost by cause
-    "in_packets", "in_bytes", "out_packets", "out_bytes", "drops_tail", "drops_selective", "drops_loss", "marks",
-    "peak", "listed",
+    *COUNTED, "peak", "listed",
 )  # fmt: skip
-QUEUE = (
-    "threshold",
-    "limit",
-    "in_packets",
-    "in_bytes",
-    "out_packets",
-    "out_bytes",
-    "drops_tail",
-    "drops_selective",
-    "drops_loss",
-    "marks",
-)
-WAY = ("count",)
-NODE = ("first_way", "balancing", "key", "dealt")
-DROP = ("time", "port", "cause", "important", "priority", "known", "message", "packet")
-ENTRIES = {"port": PORT, "queue": QUEUE, "way": WAY, "node": NODE, "drop": DROP}
+MAPS = {
+    "ports": PORT,
+    "queues": ("threshold", "limit", *COUNTED),
+    "ways": ("count",),
+    "nodes": ("first_way", "balancing", "key", "dealt"),
+    "drops": ("time", "port", "cause", "important", "priority", "known", "message", "packet"),
+}
+"""Fields of the entries of every map; its C type has the name in the singular."""
 
 CAUSES = ("tail", "selective", "link_loss")
-GRADWIRE_PORT = 7117
-"""Constant of `gradwire.scenarios.wire`, which is not imported inside; a test compares them."""
 UNLIMITED = 1 << 62
 LISTED = 1 << 19
 """Maximum number of listed lost packets of all ports; more are only counted."""
@@ -78,9 +57,23 @@ EARLY_NS = 1_500
 
 def object_file(cache: Path | None = None) -> Path:
     """Return the compiled programs, from the cache or by clang."""
-    prologue = "".join(bpf.declare(name, fields) for name, fields in ENTRIES.items())
+    prologue = "".join(bpf.declare(name[:-1], fields) for name, fields in MAPS.items())
     prologue += f"enum {{ DEVICE = {DEVICE}, WIRE = {WIRE}, GRADWIRE_PORT = {GRADWIRE_PORT} }};"
     return bpf.compile_program(SOURCE, prologue, cache)
+
+
+def make_maps(sizes: Mapping[str, int]) -> dict[str, bpf.ArrayMap]:
+    """Return the maps of the programs with these numbers of entries."""
+    return {name: bpf.ArrayMap(name, bpf.entry_type(MAPS[name]), count) for name, count in sizes.items()}
+
+
+def pin_programs(program: Path, maps: Mapping[str, bpf.ArrayMap], folder: str) -> None:
+    """Load the programs of an object file and pin them in a new BPF file system, where `tc` looks for them."""
+    mount("bpf", folder)
+    for name, section in bpf.read_object(program).items():
+        fd = bpf.load(section, {key: array.fd for key, array in maps.items()}, name)
+        bpf.pin(fd, f"{folder}/{name}")
+        os.close(fd)
 
 
 class BpfSwitch(KernelSwitch):
@@ -96,24 +89,17 @@ class BpfSwitch(KernelSwitch):
     def prepare(self) -> None:
         plan = self.plan
         bpf.lift_memory_limit()
-        sections = bpf.read_object(self._program or object_file())
-        sizes = {
-            "ports": ("port", len(plan.ports)),
-            "queues": ("queue", 8 * len(plan.ports)),
-            "ways": ("way", plan.node_count * plan.host_count),
-            "nodes": ("node", plan.node_count),
-            "drops": ("drop", LISTED),
-        }
-        self._maps = {
-            name: bpf.ArrayMap(name, bpf.entry_type(ENTRIES[entry]), count) for name, (entry, count) in sizes.items()
-        }
+        self._maps = make_maps(
+            {
+                "ports": len(plan.ports),
+                "queues": 8 * len(plan.ports),
+                "ways": plan.node_count * plan.host_count,
+                "nodes": plan.node_count,
+                "drops": LISTED,
+            }
+        )
         self._fill()
-        descriptors = {name: array.fd for name, array in self._maps.items()}
-        mount("bpf", BPFFS)
-        for name, section in sections.items():
-            fd = bpf.load(section, descriptors, name)
-            bpf.pin(fd, f"{BPFFS}/{name}")
-            os.close(fd)
+        pin_programs(self._program or object_file(), self._maps, BPFFS)
 
     def _fill(self) -> None:
         """Write the plan's parameters to the maps."""
@@ -142,7 +128,7 @@ class BpfSwitch(KernelSwitch):
         nodes, ways = self._maps["nodes"].entries, self._maps["ways"].entries
         for node in range(plan.node_count):
             nodes[node]["first_way"] = node * plan.host_count
-            nodes[node]["balancing"] = Bpf.balancers.index(plan.balancing)
+            nodes[node]["balancing"] = BALANCERS.index(plan.balancing)
             nodes[node]["key"] = key(plan.seed, 2, node)
         for (node, host), ports_to_host in plan.routes.items():
             ways[node * plan.host_count + host]["count"] = len(ports_to_host)
@@ -225,15 +211,10 @@ class BpfSwitch(KernelSwitch):
     def _count(self, port: Port, entry: np.void, queues: Any) -> PortCounts:
         return PortCounts(
             port.name,
-            packets=int(entry["out_packets"]),
-            bytes=int(entry["out_bytes"]),
-            drops_tail=int(entry["drops_tail"]),
-            drops_selective=int(entry["drops_selective"]),
-            drops_loss=int(entry["drops_loss"]),
-            marks=int(entry["marks"]),
+            **_counts(entry),
             peak_queue_bytes=int(entry["peak"]),
             queue_bytes=max(0, int(entry["in_bytes"]) - int(entry["out_bytes"])),
-            by_queue=[_queue_counts(queues[queue]) for queue in range(self.plan.queues.count)],
+            by_queue=[_counts(queues[queue]) for queue in range(self.plan.queues.count)],
         )
 
     def drops(self) -> list[Drop]:
@@ -263,14 +244,6 @@ class BpfSwitch(KernelSwitch):
         unlisted = int(sum(max(0, int(entry["listed"]) - int(entry["list_size"])) for entry in ports))
         return [f"bpf: {unlisted} lost packets are counted but not listed"] if unlisted else []
 
-    def leaks(self) -> list[str]:
-        """Return ports with packets that entered and never left; call it only when no packet is in flight."""
-        return [
-            f"{port.name}: {int(entry['in_packets']) - int(entry['out_packets'])} packets entered and never left"
-            for port, entry in zip(self.plan.ports, self._maps["ports"].entries.copy(), strict=True)
-            if entry["in_packets"] != entry["out_packets"]
-        ]
-
     def close(self) -> None:
         for array in self._maps.values():
             array.close()
@@ -279,47 +252,9 @@ class BpfSwitch(KernelSwitch):
         super().close()
 
 
-class BpfKind:
-    """See `gradwire.emu.switches.backend_kind.BackendKind`."""
-
-    name = "bpf"
-    ahead_ns = AHEAD_NS
-    keeps_time = False
-
-    def missing(self, kernel: KernelFeatures, plan: TestbedPlan) -> list[str]:
-        missing = missing_everywhere(kernel, plan)
-        if kernel.bpf:
-            missing.append(f"no BPF program: {kernel.bpf}")
-        if not kernel.has("qdisc", "clsact"):
-            missing.append(kernel.why_not("qdisc", "clsact"))
-        return missing
-
-    def substitutions(self, kernel: KernelFeatures, plan: TestbedPlan) -> list[str]:
-        return substitutions_everywhere(kernel, plan)
-
-    def ready(self) -> dict[str, str]:
-        return {"bpf_program": str(object_file())}
-
-    def works(self) -> Mapping[str, CompileTask]:
-        return {}
-
-    def make(self, plan: TestbedPlan, kernel: KernelFeatures) -> BpfSwitch:
-        program = plan.options.get("bpf_program")
-        return BpfSwitch(plan, wired=netem_works(kernel), program=Path(str(program)) if program else None)
-
-
-KIND = BpfKind()
-
-
-def _queue_counts(entry: np.void) -> Mapping[str, int]:
-    return {
-        "packets": int(entry["out_packets"]),
-        "bytes": int(entry["out_bytes"]),
-        "drops_tail": int(entry["drops_tail"]),
-        "drops_selective": int(entry["drops_selective"]),
-        "drops_loss": int(entry["drops_loss"]),
-        "marks": int(entry["marks"]),
-    }
+def _counts(entry: np.void) -> dict[str, int]:
+    """Return the counters of a port or queue, named as in `PortCounts`."""
+    return {name.removeprefix("out_"): int(entry[name]) for name in COUNTED[2:]}
 
 
 def key(seed: int, kind: int, number: int) -> int:

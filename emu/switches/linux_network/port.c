@@ -1,6 +1,6 @@
 /*
- * A switch port in the kernel: drops, marks and next hops of packets. emu/switches/backends/bpf_backend.py compiles this
- * file after declarations of struct port, queue, way, node and drop, and explains their fields.
+ * A switch port in the kernel: drops, marks and next hops of packets. emu/switches/linux_network/bpf_switch.py compiles
+ * this file after declarations of struct port, queue, way, node and drop, and explains their fields.
  *
  * Three programs for traffic control:
  *

@@ -1,10 +1,4 @@
-"""Backend `userspace`: one process that implements all switches and links, connected to hosts by TUN devices.
-
-It needs only TUN and network namespaces, follows the simulator's rules exactly
-(`gradwire.emu.switches.userspace_switch.rules`), and sees every lost packet. It is neither fast nor always on time: on
-the wall clock a packet is delivered when the process is scheduled, which `substitutions` and `check` report. In virtual
-time computing takes no time, so none of that matters.
-"""
+"""Networks of the backend `userspace`: hosts' namespaces and devices, and the process of the switch."""
 
 from __future__ import annotations
 
@@ -18,35 +12,19 @@ from array import array
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gradwire.emu.agent.nic import AHEAD_NS
 from gradwire.emu.planning.base_rtt import base_round_trip_ns
 from gradwire.emu.planning.plan import TestbedPlan, host_address
-from gradwire.emu.planning.probe import KernelFeatures
-from gradwire.emu.switches.backend_kind import Drop, PortCounts, TestbedError
+from gradwire.emu.switches.backend_kind import Drop, PortCounts, SwitchBackend, TestbedError
 from gradwire.emu.switches.linux_network import queueing
-from gradwire.emu.switches.userspace_switch import compiled_switch, host_nic, process, tun
+from gradwire.emu.switches.userspace_switch import host_nic, process, tun
 from gradwire.emu.switches.userspace_switch.fabric import port_counts
-from gradwire.emu.switches.userspace_switch.layout import BALANCERS
-from gradwire.emu.switches.userspace_switch.process import (
-    CAPTURE,
-    CHANGE,
-    COUNTS,
-    DROPS,
-    LENGTH,
-    LOSS,
-    STATE,
-    WATCH,
-    Lateness,
-)
 from gradwire.emu.system import kernel_tcp
-from gradwire.emu.system.namespaces import find_tool
+from gradwire.emu.system.namespaces import inside, new_namespace
+from gradwire.emu.system.processes import fork
 from gradwire.scenarios.readable import exact_percent_text
 from gradwire.scenarios.wire import ETHERNET
-
-if TYPE_CHECKING:
-    from gradwire.jit.engine_cache import CompileTask
 
 ANSWER_S = 30.0
 """Time limit of an answer of the process."""
@@ -54,10 +32,6 @@ STOPPED_S = 5.0
 """Time after which a stopped process (SIGSTOP) is reported; our choice."""
 END_S = 5.0
 """Time limit for its end."""
-PACKETS_PER_S = 60_000
-"""Rate above which `substitutions` warns. Measured on two cores: 280,000 packets/s over one switch if they are ready in
-the devices, but 10 us of processor time each if it is woken for every one, mostly in the kernel. Our choice, since
-hosts need the same cores."""
 LATE_TRIPS = 1
 """Lateness of a delivery in base round trips that disturbs a measurement (our choice), because transports take it for
 network delay. `TestbedPlan.options["late_ms"]` overrides it."""
@@ -70,80 +44,7 @@ NOTED_SHARE = 0.16
 `gradwire.scenarios.schema.fidelity.Fidelity.answers`."""
 
 
-class UserspaceKind:
-    """The backend kind `userspace`."""
-
-    name = "userspace"
-    ahead_ns = AHEAD_NS
-    keeps_time = True
-
-    def missing(self, kernel: KernelFeatures | None, plan: TestbedPlan) -> list[str]:
-        """Return why it cannot run this plan; `kernel` None: as far as this process can tell."""
-        reasons = _missing_here() if kernel is None else _missing_of(kernel)
-        if plan.balancing not in BALANCERS:
-            reasons.append(f"load balancing {plan.balancing} is not one of {', '.join(BALANCERS)}")
-        return reasons
-
-    def substitutions(self, kernel: KernelFeatures | None, plan: TestbedPlan) -> list[str]:
-        """Return its departures from the plan."""
-        departures = []
-        if host_nic.is_needed(plan) and (missing := host_nic.missing_features(kernel)):
-            departures.append(
-                "the kernel's TCP passes all packets to the host's port at once, where a real NIC would hold them "
-                f"back; missing on this kernel: {', '.join(missing)}"
-            )
-        if plan.clock == "wall":
-            early = process.early_ps(plan) / 1e6
-            departures.append(
-                f"a packet may be delivered up to {early:g} us early, together with others; that compensates for some "
-                "of the delay of hosts' answers"
-            )
-        rate = sum(port.rate for port in plan.ports if port.src < plan.host_count)
-        packets = rate // (8 * plan.largest_frame())
-        if plan.clock == "wall" and packets > PACKETS_PER_S:
-            departures.append(
-                f"all hosts together may send {packets:,} packets/s, more than the about {PACKETS_PER_S:,} of one "
-                "process: packets may be late, which is counted"
-            )
-        return departures
-
-    def ready(self) -> dict[str, str]:
-        """Return no options."""
-        return {}
-
-    def works(self) -> Mapping[str, CompileTask]:
-        """Return its unit to compile."""
-        return {compiled_switch.SWITCH: compiled_switch.work()}
-
-    def make(self, plan: TestbedPlan, kernel: KernelFeatures | None = None) -> UserspaceSwitch:
-        """Return a network that is not built yet."""
-        return UserspaceSwitch(plan, cards=host_nic.is_needed(plan) and not host_nic.missing_features(kernel))
-
-
-def _missing_here() -> list[str]:
-    reasons = []
-    if os.geteuid() != 0:
-        reasons.append("network namespaces and TUN devices need root")
-    if not os.access(tun.DEVICE, os.R_OK | os.W_OK):
-        missing = not Path(tun.DEVICE).exists()
-        reasons.append(f"{tun.DEVICE} " + ("does not exist" if missing else "cannot be opened"))
-    if find_tool("ip") is None:
-        reasons.append("command not found: ip (iproute2)")
-    return reasons
-
-
-def _missing_of(kernel: KernelFeatures) -> list[str]:
-    reasons = []
-    if kernel.namespaces:
-        reasons.append(f"no network namespaces: {kernel.namespaces}")
-    elif kernel.tun:
-        reasons.append(f"no TUN devices: {kernel.tun}")
-    if not kernel.has("tool", "ip"):
-        reasons.append(kernel.why_not("tool", "ip"))
-    return reasons
-
-
-class UserspaceSwitch:
+class UserspaceSwitch(SwitchBackend):
     """A running network; see `gradwire.emu.switches.backend_kind.SwitchBackend`.
 
     cards : hosts have NIC queues for the kernel's TCP (`gradwire.emu.switches.userspace_switch.host_nic`).
@@ -168,7 +69,7 @@ class UserspaceSwitch:
         """Make a namespace per host with its device, address and route."""
         try:
             for host in range(self.plan.host_count):
-                namespace = tun.new_namespace()
+                namespace = new_namespace()
                 self._namespaces.append(namespace)
                 name = self._names[host]
                 self._devices.append(tun.open_tun(namespace, name))
@@ -179,68 +80,62 @@ class UserspaceSwitch:
                 metrics = kernel_tcp.metrics(self.plan, kernel_tcp.tick_ns())
                 tun.set_up(namespace, name, host_address(host), mtu, metrics, sysctls)
                 if self._cards:
-                    with tun.inside(namespace):
+                    with inside(namespace):
                         host_nic.make(self.plan, host)
         except BaseException:
             self.close()
             raise
 
     def namespace(self, host: int) -> int:
-        """Return the file descriptor of a host's network namespace."""
         return self._namespaces[host]
 
     def start(self) -> None:
         """Fork the process."""
         parent_end, child_end = socket.socketpair()
-        number = os.fork()
-        if number == 0:
-            process.run_process(self.plan, self._devices, child_end)  # does not return
+        number = fork(lambda: process.run_process(self.plan, self._devices, child_end))
         child_end.close()
         parent_end.settimeout(ANSWER_S)
         self.process, self._control = number, parent_end
         self.lateness()  # waits until it runs
 
     def counts(self) -> list[PortCounts]:
-        """Return the counts of every port."""
         counters = array("q")
-        counters.frombytes(self._request(COUNTS))
+        counters.frombytes(self._request(process.COUNTS))
         return port_counts(self.plan, counters)
 
     def drops(self) -> Sequence[Drop]:
         """Return all packets lost so far, in order of detection."""
-        origin, fresh = self._request(DROPS + LENGTH.pack(len(self._drops)))
+        origin, fresh = self._request(process.DROPS + process.LENGTH.pack(len(self._drops)))
         for time_ps, port, cause, important, priority, message, packet in fresh:
             name = self.plan.ports[port].name
             self._drops.append(Drop(message, packet, name, origin + time_ps // 1000, cause, important, priority))
         return self._drops
 
     def capture(self, paths: Mapping[int, Path]) -> SwitchCapture:
-        """Begin to capture packets at the ports of switches, by node, in new files."""
         self._set_captures({node: str(path) for node, path in paths.items()})
         return SwitchCapture(self, next(iter(paths.values())))
 
     def _set_captures(self, paths: Mapping[int, str]) -> None:
         data = pickle.dumps(dict(paths))
-        error = self._request(CAPTURE + LENGTH.pack(len(data)) + data)
+        error = self._request(process.CAPTURE + process.LENGTH.pack(len(data)) + data)
         if error is not None:
             raise OSError(*error)
 
     def begin(self, time_ns: int) -> None:
-        self._request(WATCH + LENGTH.pack(time_ns))
+        self._request(process.WATCH + process.LENGTH.pack(time_ns))
 
     def over(self) -> None:
         self.begin(0)
 
     def set_loss(self, port: int, probability: float) -> None:
-        self._request(LOSS + CHANGE.pack(port, round(probability * (1 << 32))))
+        self._request(process.LOSS + process.CHANGE.pack(port, round(probability * (1 << 32))))
 
-    def lateness(self) -> Lateness:
+    def lateness(self) -> process.Lateness:
         """Return the lateness of deliveries so far."""
-        lateness: Lateness = self._request(STATE)
+        lateness: process.Lateness = self._request(process.STATE)
         return lateness
 
     def ended(self) -> str:
-        """Return why its process has ended, without a request to it; "" if it is running."""
         if self._control is None:
             return ""
         if stopped_for := self._stopped_for():
@@ -274,18 +169,17 @@ class UserspaceSwitch:
             return []
         return [f"{self._answers(lateness)}: rates that depend on round trips rise more slowly here"]
 
-    def _slower(self, lateness: Lateness, share: float) -> bool:
+    def _slower(self, lateness: process.Lateness, share: float) -> bool:
         """Return True if hosts answered later than that share of the base round trip."""
         return lateness.answers >= ANSWERS and lateness.answered_ns > share * base_round_trip_ns(self.plan)
 
-    def _answers(self, lateness: Lateness) -> str:
+    def _answers(self, lateness: process.Lateness) -> str:
         return (
             f"mean delay of hosts' answers {lateness.answered_ns / 1000:.0f} us, base round-trip time "
             f"{base_round_trip_ns(self.plan) / 1000:.0f} us"
         )
 
     def check(self) -> list[str]:
-        """Return problems of the process."""
         problems = list(self._trouble)
         if not problems and self._control is not None:
             try:
@@ -298,7 +192,7 @@ class UserspaceSwitch:
                 problems.append(f"the kernel dropped {lost:,} packets between {self.plan.names[host]} and the switch")
         return problems
 
-    def _complaints(self, lateness: Lateness) -> list[str]:
+    def _complaints(self, lateness: process.Lateness) -> list[str]:
         problems = []
         if lateness.refused:
             problems.append(f"the kernel did not accept {lateness.refused:,} packets of the switch")
@@ -346,7 +240,7 @@ class UserspaceSwitch:
             raise TestbedError("not running", "userspace switch", usage=False)
         try:
             self._control.sendall(question)
-            length = LENGTH.unpack(self._exactly(LENGTH.size))[0]
+            length = process.LENGTH.unpack(self._exactly(process.LENGTH.size))[0]
             answer = pickle.loads(self._exactly(length))
         except TimeoutError:
             raise self._failed(f"did not answer within {ANSWER_S:g} s") from None
@@ -384,6 +278,3 @@ class SwitchCapture:
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(self.path)) from None
         return []
-
-
-KIND = UserspaceKind()
