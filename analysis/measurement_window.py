@@ -14,7 +14,8 @@ import numpy as np
 
 from gradwire.result_store.arrow import to_numpy
 from gradwire.result_store.lazy_table import dictionary_encoded
-from gradwire.result_store.result import KINDS, Result
+from gradwire.result_store.result import Result
+from gradwire.result_store.table_schema import KINDS
 from gradwire.scenarios.arrays import Flags, Ints
 from gradwire.scenarios.schema.measurement import Window, window_of
 from gradwire.scenarios.units import MAX_INNER

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradwire.result_store.arrow import to_numpy
-from gradwire.result_store.result import CAUSES, KINDS, TABLES
+from gradwire.result_store.table_schema import CAUSES, KINDS, TABLES
 from gradwire.scenarios.errors import ResultError, shorten
 from gradwire.scenarios.wire import PACKET_KINDS
 

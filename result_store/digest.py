@@ -9,7 +9,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from gradwire.result_store.arrow import to_numpy
-from gradwire.result_store.result import TABLES
+from gradwire.result_store.table_schema import TABLES
 
 if TYPE_CHECKING:
     from gradwire.result_store.result import Result

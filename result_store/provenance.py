@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gradwire.result_store.reader import read_summary
-from gradwire.result_store.result import SCENARIO_FILE, versions
+from gradwire.result_store.table_schema import SCENARIO_FILE, versions
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.json_data import parse_json
 from gradwire.scenarios.loading.load import load_scenario

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradwire.result_store.columns import check_values
-from gradwire.result_store.result import FORMAT
+from gradwire.result_store.table_schema import FORMAT
 from gradwire.result_store.training_result import SUMMARY as TRAINING
 from gradwire.scenarios.errors import ResultError, shorten
 from gradwire.scenarios.json_data import parse_json

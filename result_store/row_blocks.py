@@ -23,7 +23,7 @@ import numpy as np
 from gradwire.result_store import lazy_table
 from gradwire.result_store.arrow import arrow_array, take_texts
 from gradwire.result_store.lazy_table import InMemoryTable, LazyTable
-from gradwire.result_store.result import TABLES, make_table, schema_of
+from gradwire.result_store.table_schema import TABLES, make_table, schema_of
 from gradwire.scenarios.arrays import AnyArray, AnyInts
 
 if TYPE_CHECKING:

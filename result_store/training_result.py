@@ -120,7 +120,7 @@ class TrainingResult:
 
     def to_pandas(self, table: str = "steps") -> pandas.DataFrame:
         """Return one of the tables as a pandas DataFrame. Raises MissingExtraError if pandas is not installed."""
-        from gradwire.result_store.result import as_pandas
+        from gradwire.result_store.table_schema import as_pandas
 
         return as_pandas(self.table(table))
 

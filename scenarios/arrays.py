@@ -23,4 +23,4 @@ AnyArray = NDArray[np.generic]
 Column = Sequence[object] | AnyArray
 """One value per row of a table."""
 Columns = dict[str, Column]
-"""A table as columns by name, as `gradwire.result_store.result.make_table` takes it."""
+"""A table as columns by name, as `gradwire.result_store.table_schema.make_table` takes it."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gradwire.result_store.result import KINDS, TABLES
 from gradwire.result_store.row_blocks import TYPES, BlockTable, ColumnStore, RowBlocks, Rows
+from gradwire.result_store.table_schema import KINDS, TABLES
 from gradwire.scenarios.arrays import Flags, Ints
 from gradwire.scenarios.inner_units import Ps
 from gradwire.sim.engine.message_counts import MessageCounts

@@ -14,8 +14,8 @@ import numpy as np
 from gradwire.jit import layout as at
 from gradwire.result_store.lazy_table import LazyTable
 from gradwire.result_store.missing_packets import COLUMNS
-from gradwire.result_store.result import CAUSES
 from gradwire.result_store.row_blocks import BlockTable, ColumnStore
+from gradwire.result_store.table_schema import CAUSES
 from gradwire.scenarios.arrays import Columns, Ints
 from gradwire.scenarios.inner_units import Ps
 from gradwire.sim.engine.message_counts import MessageCounts

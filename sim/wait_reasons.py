@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gradwire.result_store.result import KINDS
+from gradwire.result_store.table_schema import KINDS
 from gradwire.sim.engine.message_counts import MessageCounts
 from gradwire.sim.engine.program.completed_step import CompletedStep
 from gradwire.sim.processes.network_interface import Track

@@ -132,7 +132,7 @@ class Messages:
     """One row per message, in columns int64[n] unless stated otherwise.
 
     table : index into `Program.tables`.
-    kind : index into `gradwire.result_store.result.KINDS`.
+    kind : index into `gradwire.result_store.table_schema.KINDS`.
     iteration, tensor, layer, part : as in the Result's table of messages.
     src, dst : nodes (`Network.names`).
     nbytes, priority : bytes; the switch queue.

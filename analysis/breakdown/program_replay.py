@@ -20,7 +20,7 @@ import numpy as np
 from gradwire.jit.layout import SLOW_UNIT
 from gradwire.result_store.arrow import to_numpy
 from gradwire.result_store.lazy_table import dictionary_encoded
-from gradwire.result_store.result import KINDS
+from gradwire.result_store.table_schema import KINDS
 from gradwire.scenarios.errors import ResultError
 from gradwire.workload.csr import csr_lists, owners_of, starts_of
 from gradwire.workload.program import COMPUTE, FIRE, NOTE, UNTIL, WAIT, Ints, Step

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gradwire.analysis.breakdown.program_replay import HostSlowdowns, ReplayedProgram, message_columns
-from gradwire.result_store.result import SCENARIO_FILE, Result
+from gradwire.result_store.result import Result
+from gradwire.result_store.table_schema import SCENARIO_FILE
 from gradwire.scenarios.errors import GradwireError, ResultError
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.loading.load import build_scenario

@@ -40,7 +40,8 @@ from gradwire.analysis.metrics import DROPS, Metrics, Times, measure, ran_on
 from gradwire.result_store.digest import content_digest
 from gradwire.result_store.folders.output_folder import new_folder
 from gradwire.result_store.loss_bound_check import Unsound, check_loss_invariant
-from gradwire.result_store.result import Result, as_pandas
+from gradwire.result_store.result import Result
+from gradwire.result_store.table_schema import as_pandas
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.readable import time_text
 

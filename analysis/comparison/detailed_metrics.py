@@ -24,7 +24,8 @@ from gradwire.analysis.measurement_window import durations, in_window, measured_
 from gradwire.analysis.metrics import NO_TIMES, Times, distribution_of, percentile
 from gradwire.result_store.arrow import to_numpy
 from gradwire.result_store.lazy_table import dictionary_encoded
-from gradwire.result_store.result import KINDS, Result
+from gradwire.result_store.result import Result
+from gradwire.result_store.table_schema import KINDS
 from gradwire.scenarios.arrays import AnyArray, Ints
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.readable import count_text, share_text

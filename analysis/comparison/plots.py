@@ -29,7 +29,8 @@ from gradwire.analysis.breakdown.breakdown import PART_LABELS, PARTS
 from gradwire.analysis.comparison.tables import KIND_LABELS, headings, whole_networks
 from gradwire.analysis.measurement_window import completion_times, durations, steady_state
 from gradwire.analysis.metrics import DROPS, Metrics, tail
-from gradwire.result_store.result import KINDS, Result
+from gradwire.result_store.result import Result
+from gradwire.result_store.table_schema import KINDS
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.readable import three_digits
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gradwire.result_store.arrow import to_numpy
-from gradwire.result_store.result import TABLES, Result
+from gradwire.result_store.result import Result
+from gradwire.result_store.table_schema import TABLES
 from gradwire.scenarios.errors import ResultError
 
 if TYPE_CHECKING:

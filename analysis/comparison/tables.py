@@ -14,7 +14,7 @@ from html import escape
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from gradwire.analysis.metrics import DROPS, NO_TIMES, Metrics, Times
-from gradwire.result_store.result import KINDS
+from gradwire.result_store.table_schema import KINDS
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.readable import change_text, count_text, share_text, time_text
 

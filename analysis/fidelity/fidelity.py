@@ -31,7 +31,8 @@ from gradwire.analysis.fidelity.fidelity_ports import classes, packet_measures, 
 from gradwire.analysis.metrics import percentile
 from gradwire.result_store.arrow import to_numpy
 from gradwire.result_store.loss_bound_check import check_loss_invariant
-from gradwire.result_store.result import KINDS, Result
+from gradwire.result_store.result import Result
+from gradwire.result_store.table_schema import KINDS
 from gradwire.scenarios.arrays import AnyInts
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.schema.fidelity import Fidelity

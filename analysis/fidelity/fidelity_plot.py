@@ -32,7 +32,8 @@ from gradwire.analysis.figure_files import save_figure
 from gradwire.analysis.measurement_window import completion_times
 from gradwire.analysis.metrics import DROPS, MANY_POINTS, measure
 from gradwire.result_store.arrow import to_numpy
-from gradwire.result_store.result import KINDS, Result
+from gradwire.result_store.result import Result
+from gradwire.result_store.table_schema import KINDS
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.json_data import Json
 

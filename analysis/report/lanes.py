@@ -26,7 +26,7 @@ from gradwire.analysis.timeline.event_timeline import (
     under_way,
     window_of,
 )
-from gradwire.result_store.result import KINDS
+from gradwire.result_store.table_schema import KINDS
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.readable import time_text
 

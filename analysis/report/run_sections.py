@@ -32,7 +32,8 @@ from gradwire.analysis.report.html_page import (
 )
 from gradwire.analysis.report.lanes import lanes_of, typical_iteration
 from gradwire.result_store.arrow import to_numpy
-from gradwire.result_store.result import KINDS, Result
+from gradwire.result_store.result import Result
+from gradwire.result_store.table_schema import KINDS
 from gradwire.scenarios.arrays import AnyInts
 from gradwire.scenarios.errors import GradwireError, ResultError
 from gradwire.scenarios.json_data import Json

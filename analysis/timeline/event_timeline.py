@@ -166,7 +166,7 @@ def drops_of(found: ResultContext, window: Window) -> Drops:
 
 def message_namer(found: ResultContext) -> Callable[[int], str]:
     """Return a function that names messages by their row: kind, tensor, part."""
-    from gradwire.result_store.result import KINDS
+    from gradwire.result_store.table_schema import KINDS
 
     columns = found.columns
     names: Mapping[str, Sequence[str]] = {

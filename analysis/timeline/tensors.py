@@ -23,7 +23,8 @@ from gradwire.analysis.breakdown.result_context import ResultContext, result_con
 from gradwire.analysis.comparison.tables import Grid
 from gradwire.analysis.measurement_window import IterationSpan
 from gradwire.result_store.folders.output_folder import new_file
-from gradwire.result_store.result import KINDS, Result
+from gradwire.result_store.result import Result
+from gradwire.result_store.table_schema import KINDS
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.json_data import Json

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwire.result_store.result import KINDS
+from gradwire.result_store.table_schema import KINDS
 
 if TYPE_CHECKING:
     from gradwire.result_store.result import Result

@@ -17,7 +17,7 @@ from gradwire.workload.program import MessageColumns, Process, Program
 from gradwire.workload.scheduling import LAYER
 
 GATHER = 3
-"""Index of "all_gather" in `gradwire.result_store.result.KINDS`, which an agent does not import."""
+"""Index of "all_gather" in `gradwire.result_store.table_schema.KINDS`, which an agent does not import."""
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def run_on_machines(
     `Controller.run` does."""
     end = time.monotonic() + limit_s
 
-    class Observer(RunObserver):
+    class MachineObserver(RunObserver):
         def check(self) -> Sequence[str]:
             if time.monotonic() > end:
                 raise KeyboardInterrupt
@@ -87,7 +87,7 @@ def run_on_machines(
 
     machine_of = {host.name: host for host in hosts}
     launcher = CommandLauncher(lambda node: command_of(machine_of[plan.names[node]]))
-    controller = Controller(plan, launcher, Observer())
+    controller = Controller(plan, launcher, MachineObserver())
     raw = RawResults(controller.reports, kernel=platform.release())
     try:
         raw.reports = controller.run()

@@ -19,7 +19,8 @@ from gradwire.emu.system.raw_outcome import RawResults
 from gradwire.emu.user_programs import outcome as programs_outcome
 from gradwire.result_store.missing_packets import missing_columns, missing_runs
 from gradwire.result_store.provenance import scenario_text
-from gradwire.result_store.result import KINDS, Result, summarise
+from gradwire.result_store.result import Result, summarise
+from gradwire.result_store.table_schema import KINDS
 from gradwire.scenarios.arrays import Columns, Ints
 from gradwire.scenarios.json_data import JsonView
 from gradwire.scenarios.schema.scenario import Scenario

@@ -26,7 +26,7 @@ from gradwire.emu.agent.base import Arrival
 from gradwire.emu.agent.payload.contents import SUM_START, CheckSums, Sums, check_sums
 from gradwire.emu.agent.payload.magnitudes import RUN, Magnitudes
 from gradwire.emu.agent.payload.values import ValueSource as Source
-from gradwire.result_store.result import KINDS
+from gradwire.result_store.table_schema import KINDS
 from gradwire.scenarios.loss import allowed_loss
 from gradwire.workload.program import MessageColumns, Program
 

@@ -142,8 +142,8 @@ class SwitchBackend(ABC):
         return ""
 
     def capture(self, paths: Mapping[int, Path]) -> ActiveCapture | None:
-        """Begin to capture packets at the ports of switches, by node, in new files; None if its switches have devices,
-        at which packets are captured (`gradwire.emu.system.capture`)."""
+        """Begin to capture packets at ports of switches in new files, by node. None if its switches have devices, at
+        which packets are captured (`gradwire.emu.system.capture`)."""
         return None
 
     def notes(self) -> list[str]:

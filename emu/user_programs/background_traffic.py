@@ -109,11 +109,11 @@ class BackgroundTraffic:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
-        class Observer(RunObserver):
+        class TrafficObserver(RunObserver):
             def begin(self, time_ns: int) -> None:
                 _send(channel, ("began", time_ns))
 
-        controller = Controller(self._plan, ForkLauncher(self._namespace), Observer())
+        controller = Controller(self._plan, ForkLauncher(self._namespace), TrafficObserver())
         try:
             with suppress(KeyboardInterrupt):
                 controller.run()

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from gradwire.result_store.folders.output_folder import Claim, register_cleanup, unregister_cleanup, write_error
-from gradwire.result_store.result import TABLES
+from gradwire.result_store.table_schema import TABLES
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.interrupt import defer_interrupt
 from gradwire.scenarios.json_data import parse_json

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from gradwire.jit import layout as at
-from gradwire.result_store.result import CAUSES, TABLES
+from gradwire.result_store.table_schema import CAUSES, TABLES
 from gradwire.scenarios.arrays import AnyArray, Columns, Ints
 from gradwire.sim.engine.logs import concatenate_rows
 from gradwire.sim.engine.memory.engine_memory import EngineMemory

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from heapq import heappop, heappush
+from typing import TYPE_CHECKING
 
 import numpy as np
 import simpy
 
 from gradwire.jit.layout import SLOW_UNIT
-from gradwire.result_store.result import KINDS
+from gradwire.result_store.table_schema import KINDS
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.inner_units import Bytes, Ps
 from gradwire.sim.engine.program.completed_step import NOTE_COLUMNS, CompletedStep, HandedOver, tie_origin
-from gradwire.sim.processes.coupling import Coupling
 from gradwire.sim.processes.message import Message
 from gradwire.workload.program import COMPUTE, FIRE, NOTE, UNTIL, WAIT, ProgramPart, Step
 from gradwire.workload.scheduling import FIFO
+
+if TYPE_CHECKING:
+    from gradwire.sim.processes.coupling import Coupling
 
 SimpyEvents = Generator[simpy.Event, object, None]
 """The events that a process waits for, as SimPy wants them."""

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 import simpy
 
 from gradwire.jit.limits import MAX_PACKETS
-from gradwire.result_store.result import KINDS
 from gradwire.result_store.row_blocks import ColumnStore
+from gradwire.result_store.table_schema import KINDS
 from gradwire.scenarios.errors import GradwireError, ScenarioError
 from gradwire.scenarios.loading.load import as_scenario
 from gradwire.scenarios.schema.network.network import MAX_QUEUES
@@ -110,7 +110,7 @@ class Wires:
         bound : the share of bytes that may be lost, if the transport supports loss bounds.
         transport : number among the scenario's transports.
         priority : 0 (served first) to 7.
-        kind, job : labels for the table of messages; `kind` is one of `gradwire.result_store.result.KINDS`.
+        kind, job : labels for the table of messages; `kind` is one of `gradwire.result_store.table_schema.KINDS`.
 
         Raises
         ------

@@ -26,7 +26,8 @@ from gradwire.analysis.report.html_page import (
 from gradwire.analysis.report.run_sections import tail_chart
 from gradwire.analysis.training.seed_statistics import TrainingArm, rows_by_seed, rows_over
 from gradwire.analysis.training.training_comparison import MEASURES, have_equal_steps, rows_of
-from gradwire.result_store.result import KINDS, Result
+from gradwire.result_store.result import Result
+from gradwire.result_store.table_schema import KINDS
 from gradwire.result_store.training_result import TrainingResult
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.readable import accuracy_text, share_text, time_text

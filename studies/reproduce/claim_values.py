@@ -52,8 +52,8 @@ def saved_or_not(setting: str, arm: str, over: str, measure: str) -> Value:
 
 
 def saved_by_clock(setting: str, clock: str, arm: str, baseline: str, over: str) -> Value:
-    """Return the share of the time to the accuracy that is saved against an arm that trains like the baseline, with its
-    own time of a step, from the setting `clock`."""
+    """Return the share of the time to the accuracy that is saved against an arm. The arm trains like the baseline, with
+    its own time of a step, from the setting `clock`."""
     return lambda at: _share_saved(at(setting, arm, "to"), at(setting, baseline, "steps_to") * at(clock, over, "clock"))
 
 

@@ -12,8 +12,11 @@ from gradwire.studies.reproduce.declarations import expanded, read_declarations
 
 @dataclass(frozen=True)
 class PolicyOverlay:
-    """`label`, and overlays: `set` of the scenario, `job` of each of its jobs, `traffic` of each of its traffic tables;
-    `number` is the position of a training arm on an axis, if any."""
+    """A policy of a claim: its label, and what it sets.
+
+    `set` overlays the scenario, `job` each of its jobs, `traffic` each of its traffic tables; `number` is the position
+    of a training arm on an axis, if any.
+    """
 
     label: str
     set: JsonView = field(default_factory=dict)

@@ -19,7 +19,8 @@ from gradwire.analysis.flows import SIZE_EDGES, FlowTimes, flow_times
 from gradwire.analysis.measurement_window import completion_times
 from gradwire.analysis.metrics import DROPS, Metrics, measure
 from gradwire.result_store.loss_bound_check import check_loss_invariant
-from gradwire.result_store.result import KINDS, Result
+from gradwire.result_store.result import Result
+from gradwire.result_store.table_schema import KINDS
 from gradwire.scenarios.arrays import AnyArray
 from gradwire.scenarios.errors import ScenarioError
 

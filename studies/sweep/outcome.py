@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradwire.analysis.comparison.tables import Grid, html_table, print_grid
 from gradwire.result_store.folders.output_folder import atomic_replace
-from gradwire.result_store.result import as_pandas
+from gradwire.result_store.table_schema import as_pandas
 from gradwire.studies.sweep.point_store import State, write_errors
 from gradwire.studies.sweep.points import PointPlace
 from gradwire.studies.sweep.schema import SweepFile, plot_files

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gradwire.result_store.result import TABLES
+from gradwire.result_store.table_schema import TABLES
 from gradwire.scenarios.errors import ScenarioError, StallError, TraceError
 from gradwire.scenarios.loading.load import build_scenario
 from gradwire.scenarios.schema.scenario import Scenario

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 from sim_cases import make_trace, scenario
 
-from gradwire.result_store.result import KINDS
+from gradwire.result_store.table_schema import KINDS
 from gradwire.workload.prerequisites import find_prerequisites, make_jobs
 from gradwire.workload.program import FIRE, WAIT
 from gradwire.workload.program_export import export_program

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gradwire.analysis.fidelity.fidelity import agreement
-from gradwire.result_store.result import TABLES, Result
+from gradwire.result_store.result import Result
+from gradwire.result_store.table_schema import TABLES
 from gradwire.scenarios.schema.fidelity import Fidelity
 
 US = 10**6

@@ -6,7 +6,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from gradwire.result_store.result import TABLES, Result
+from gradwire.result_store.result import Result
+from gradwire.result_store.table_schema import TABLES
 from gradwire.scenarios.loading.load import build_scenario
 from gradwire.scenarios.schema.scenario import Scenario
 from tests.soak.drawn import Scenarios

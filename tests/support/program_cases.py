@@ -11,7 +11,7 @@ from ideal_fabric import PS
 
 from gradwire.emu.agent.host_part import part_of
 from gradwire.emu.agent.script import Script
-from gradwire.result_store.result import KINDS
+from gradwire.result_store.table_schema import KINDS
 
 
 class Clock:

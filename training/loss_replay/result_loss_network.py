@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from gradwire.result_store.arrow import to_numpy
-from gradwire.result_store.result import KINDS, SCENARIO_FILE, Result
+from gradwire.result_store.result import Result
+from gradwire.result_store.table_schema import KINDS, SCENARIO_FILE
 from gradwire.scenarios.errors import GradwireError, ResultError, ScenarioError
 from gradwire.scenarios.loading.load import load_scenario
 from gradwire.training.loss_replay.recorded_run import REPLAY, table_properties

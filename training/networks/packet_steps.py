@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwire.result_store.result import KINDS
+from gradwire.result_store.table_schema import KINDS
 from gradwire.scenarios.arrays import Flags, Ints
 from gradwire.scenarios.errors import ScenarioError, TraceError
 from gradwire.traces.trace import CHUNK_ELEMENTS, Iteration, TensorInfo, Trace, scale_exponents

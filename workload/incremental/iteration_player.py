@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gradwire.result_store.result import KINDS
+from gradwire.result_store.table_schema import KINDS
 from gradwire.scenarios.arrays import Flags, Ints
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.inner_units import Ps

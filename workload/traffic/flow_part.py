@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gradwire.result_store.result import KINDS
+from gradwire.result_store.table_schema import KINDS
 from gradwire.topology import HostCards
 from gradwire.workload.csr import csr_lists
 from gradwire.workload.program import Ints, MessageColumns, Messages, PacketImportance, ProgramPart, Step

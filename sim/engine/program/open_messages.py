@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 import numpy as np
 
 from gradwire.jit import layout as at
-from gradwire.result_store.result import KINDS
+from gradwire.result_store.table_schema import KINDS
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.inner_units import Ps
 from gradwire.scenarios.loading.registry import kind_of

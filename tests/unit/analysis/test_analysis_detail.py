@@ -8,7 +8,8 @@ import pytest
 
 from gradwire.analysis.comparison.detailed_metrics import detail_rows, detailed_metrics
 from gradwire.analysis.links import bundles, busiest_upstream
-from gradwire.result_store.result import TABLES, Result
+from gradwire.result_store.result import Result
+from gradwire.result_store.table_schema import TABLES
 from tests.support.analysis_cases import messages
 
 

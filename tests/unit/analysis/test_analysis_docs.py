@@ -13,7 +13,7 @@ from analysis_cases import small_result
 
 import gradwire
 from gradwire.analysis.comparison.compare import compare, flat_row
-from gradwire.result_store.result import TABLES
+from gradwire.result_store.table_schema import TABLES
 from gradwire.scenarios.loading.load import build_scenario, list_library, load_scenario
 
 ROOT = Path(gradwire.__file__).resolve().parents[1]

@@ -9,7 +9,8 @@ import pytest
 from analysis_cases import iterations, messages, ports, small_result
 
 from gradwire.analysis.metrics import DROPS, measure, percentile
-from gradwire.result_store.result import CAUSES, TABLES, Result
+from gradwire.result_store.result import Result
+from gradwire.result_store.table_schema import CAUSES, TABLES
 
 
 def test_iteration_time_and_exposed_communication():

@@ -23,7 +23,8 @@ from gradwire.analysis.fidelity.fidelity_report import MOST_PORTS, compare_runs,
 from gradwire.cli.commands import testbed as testbed_cli
 from gradwire.emu.control.supervisor import EmulationInterrupted
 from gradwire.emu.switches.backend_kind import TestbedError
-from gradwire.result_store.result import TABLES, Result
+from gradwire.result_store.result import Result
+from gradwire.result_store.table_schema import TABLES
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.loading.load import build_scenario
 from gradwire.scenarios.schema.fidelity import Fidelity

@@ -14,7 +14,7 @@ from sim_cases import MS, make_trace, ps_job, ring_job, scenario
 from gradwire.emu.agent.host_part import GATHER
 from gradwire.emu.agent.payload.magnitudes import Magnitudes, prepare
 from gradwire.emu.results.verify import verify
-from gradwire.result_store.result import KINDS
+from gradwire.result_store.table_schema import KINDS
 from gradwire.traces.trace import Trace, load_trace
 
 DLCP = {"kind": "dlcp", "payload": "1024B"}

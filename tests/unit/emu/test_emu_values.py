@@ -13,7 +13,7 @@ from sim_cases import make_trace, ps_job, scenario
 from gradwire.emu.agent.payload.magnitudes import Magnitudes, prepare
 from gradwire.emu.agent.payload.values import GivenValues, values_of, write_values
 from gradwire.emu.results.verify import verify
-from gradwire.result_store.result import KINDS
+from gradwire.result_store.table_schema import KINDS
 
 TRACE = make_trace([[300], [5000]], iterations=2)
 SIZES = [tensor.numel for tensor in TRACE.tensors]

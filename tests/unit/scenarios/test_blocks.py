@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 
 from gradwire.result_store import lazy_table, row_blocks
 from gradwire.result_store.lazy_table import InMemoryTable, dictionary_encoded
-from gradwire.result_store.result import CAUSES, TABLES, Result, make_table
+from gradwire.result_store.result import Result
 from gradwire.result_store.row_blocks import TYPES, BlockTable, ColumnStore, RowBlocks
+from gradwire.result_store.table_schema import CAUSES, TABLES, make_table
 from gradwire.scenarios.arrays import AnyArray
 
 PORTS = ("a->b", "b->a", "a->b", "c->a")  # two cables of one name

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from gradwire.result_store.provenance import input_digests, load_result_scenario, scenario_text
-from gradwire.result_store.result import FORMAT, summarise
+from gradwire.result_store.result import summarise
+from gradwire.result_store.table_schema import FORMAT
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.loading.load import build_scenario
 from gradwire.scenarios.loading.modules import import_root, imported_files, is_installed, user_module

@@ -14,7 +14,8 @@ from star_cases import star_scenario
 from gradwire.analysis.pcap.packet_capture import MessageColumns
 from gradwire.result_store import result as results
 from gradwire.result_store.loss_bound_check import check_loss_invariant
-from gradwire.result_store.result import Result, make_table, summarise
+from gradwire.result_store.result import Result, summarise
+from gradwire.result_store.table_schema import make_table
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.loss import allowed_loss, allowed_loss_per_message
 

@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from gradwire.result_store.columns import LEAST, VOCABULARIES, check_values
-from gradwire.result_store.result import KINDS, TABLES, Result, make_table
+from gradwire.result_store.result import Result
+from gradwire.result_store.table_schema import KINDS, TABLES, make_table
 from gradwire.scenarios.errors import ResultError
 
 POSITIVE = {"ideal_ps": 1}

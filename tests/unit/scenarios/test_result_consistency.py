@@ -10,7 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from gradwire import cli
-from gradwire.result_store.result import TABLES, Result
+from gradwire.result_store.result import Result
+from gradwire.result_store.table_schema import TABLES
 from gradwire.scenarios.errors import ResultError
 
 Rows = dict[str, list[dict[str, Any]]]

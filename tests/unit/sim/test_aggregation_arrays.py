@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from sim_cases import US, make_trace, scenario
 
-from gradwire.result_store.result import KINDS
+from gradwire.result_store.table_schema import KINDS
 from gradwire.scenarios.arrays import AnyArray
 from gradwire.sim.simulate import simulate
 from gradwire.testing.oracle.oracle import Oracle

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from gradwire.result_store import lazy_table, row_blocks
-from gradwire.result_store.result import TABLES, Result
+from gradwire.result_store.result import Result
+from gradwire.result_store.table_schema import TABLES
 from gradwire.scenarios.inner_units import Ps
 from gradwire.scenarios.loading.load import build_scenario, load_scenario
 from gradwire.sim import simulate as module

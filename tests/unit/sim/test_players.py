@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from sim_cases import make_trace, ps_job, ring_job, scenario
 
-from gradwire.result_store.result import TABLES, Result
+from gradwire.result_store.result import Result
+from gradwire.result_store.table_schema import TABLES
 from gradwire.scenarios.errors import StallError
 from gradwire.scenarios.loading.load import build_scenario, load_scenario
 from gradwire.sim.simulate import packet_fabric, simulate

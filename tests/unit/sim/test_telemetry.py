@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from sim_cases import MS, US, make_trace, ps_job, ring_job, rows
 
-from gradwire.result_store.result import TABLES, Result
+from gradwire.result_store.result import Result
+from gradwire.result_store.table_schema import TABLES
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.loading.load import build_scenario
 from gradwire.scenarios.wire import serialisation_ps

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gradwire.result_store.result import KINDS  # noqa: E402
+from gradwire.result_store.table_schema import KINDS  # noqa: E402
 from gradwire.scenarios.errors import ScenarioError  # noqa: E402
 from gradwire.scenarios.loading.load import build_scenario  # noqa: E402
 from gradwire.sim.sessions.async_session import AsyncSession  # noqa: E402

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gradwire.result_store.result import KINDS  # noqa: E402
+from gradwire.result_store.table_schema import KINDS  # noqa: E402
 from gradwire.sim.sessions.session import Session  # noqa: E402
 from gradwire.traces.trace import TensorInfo  # noqa: E402
 from gradwire.training.exchange.encoded_tensors import Encoded  # noqa: E402

@@ -14,7 +14,7 @@ from split_cases import PACKET, PAYLOAD, QUIET, A
 
 from gradwire.analysis.breakdown.breakdown import PARTS, breakdown
 from gradwire.result_store.loss_bound_check import check_loss_invariant
-from gradwire.result_store.result import KINDS
+from gradwire.result_store.table_schema import KINDS
 from gradwire.scenarios.errors import GradwireError, ScenarioError, TraceError
 from gradwire.sim.simulate import simulate
 from gradwire.testing.scenario_comparison import PacketRecorder

@@ -14,7 +14,7 @@ from sim_cases import US, make_trace, scenario
 from gradwire.analysis.breakdown.breakdown import PARTS, breakdown
 from gradwire.analysis.timeline.tensors import tensors as tensor_table
 from gradwire.analysis.training.lost_values import lost_values
-from gradwire.result_store.result import KINDS
+from gradwire.result_store.table_schema import KINDS
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.loading.load import build_scenario
 from gradwire.sim.simulate import simulate

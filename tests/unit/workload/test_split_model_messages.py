@@ -17,7 +17,7 @@ from gradwire.analysis.timeline.tensors import tensors as tensor_table
 from gradwire.analysis.training.lost_values import lost_values
 from gradwire.protocols.transports.tcp.dctcp import Dctcp
 from gradwire.result_store.loss_bound_check import check_loss_invariant
-from gradwire.result_store.result import KINDS
+from gradwire.result_store.table_schema import KINDS
 from gradwire.sim.processes.coupling import Coupling
 from gradwire.sim.simulate import simulate
 from gradwire.testing.oracle import Case, MessageSpec, first_difference, run_engine, run_oracle

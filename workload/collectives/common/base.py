@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gradwire.jit.limits import MAX_PACKETS
-from gradwire.result_store.result import KINDS
+from gradwire.result_store.table_schema import KINDS
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.loss import LossAllowance
 from gradwire.workload.scheduling import Scheduling

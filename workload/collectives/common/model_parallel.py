@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from gradwire.result_store.result import KINDS
+from gradwire.result_store.table_schema import KINDS
 from gradwire.scenarios.arrays import Flags
 from gradwire.scenarios.loss import LossAllowance
 from gradwire.traces.parts import Communication
