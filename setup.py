@@ -19,8 +19,8 @@ OURS = re.compile(r"(?![a-z]+:|#|/)")
 def shown(text: str, repository: str, version: str) -> str:
     """Return README.md for an index: links into the repository lead to the files of that version, or are none."""
 
-    def one(found: re.Match[str]) -> str:
-        image, words, target = found.groups()
+    def one(match: re.Match[str]) -> str:
+        image, words, target = match.groups()
         words = LINK.sub(one, words)
         if not OURS.match(target):
             return f"{image}[{words}]({target})"

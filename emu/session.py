@@ -64,7 +64,7 @@ class Session:
         clock: str | None = None,
         switch: str | None = None,
         limit_s: float = LIMIT_S,
-        heard: ProgressCallback | None = None,
+        on_progress: ProgressCallback | None = None,
     ) -> None:
         """Check a scenario, given or named; nothing is made yet.
 
@@ -72,7 +72,7 @@ class Session:
         ----------
         clock, switch : as in `gradwire.emu.testbed.Request`.
         limit_s : time limit of a step in seconds on the wall clock.
-        heard : called with progress of the runner, from another thread.
+        on_progress : called with progress of the runner, from another thread.
 
         Raises
         ------
@@ -86,7 +86,7 @@ class Session:
         self._steps = IterationJobs(self.scenario)
         self._clock = clock or self.scenario.emulation.clock
         self._switch = switch or self.scenario.emulation.switch
-        self._limit_s, self._heard = limit_s, heard
+        self._limit_s, self._heard = limit_s, on_progress
         self.built, self.disturbed = 0, list[str]()
         self._held: LongLivedNetwork | None = None
         self._chosen: ChosenPlan | None = None
@@ -107,7 +107,7 @@ class Session:
         back: AnswerBytes = 1.0,
         contents: Sequence[Sequence[bytes]] = (),
         numbers: bool = True,
-        kept: Sequence[int] = (),
+        reliable_tensors: Sequence[int] = (),
     ) -> PlayedIteration:
         """Run one iteration with the times and tags of the trace, called "step": of rank w for worker w.
 
@@ -115,7 +115,7 @@ class Session:
         contents : the workers' values, by worker and tensor, in whole words of 4 bytes; if absent, drawn to the trace's
             magnitudes.
         numbers : True if they are float32 values, which servers can add.
-        kept : tensors that must not lose anything, whatever the job's bounds.
+        reliable_tensors : tensors that must not lose anything, whatever the job's bounds.
 
         Raises
         ------
@@ -128,7 +128,7 @@ class Session:
             self._make(trace)
         held, resolved = self._held, self._resolved
         assert held is not None and resolved is not None and self._chosen is not None
-        job = self._steps.job(trace, resolved.places[0], resolved.network.cards, back, kept)
+        job = self._steps.job(trace, resolved.places[0], resolved.network.cards, back, reliable_tensors)
         program = tag_untagged(export_program([job.part]), self.scenario)
         resolved = resolved._replace(traces=[trace], program=program)
         values_folder = held.folder / f"values-{self._steps.done}"
@@ -175,7 +175,7 @@ class Session:
         seed = (scenario.seed + self.built * SEEDS_APART) % 2**31  # different random numbers each time
         scenario = scenario.model_copy(update={"seed": seed})
         self._resolved = resolve(scenario, trace)
-        self._chosen = choose_backend(scenario, self._resolved, self._clock, self._switch, heard=self._heard)
+        self._chosen = choose_backend(scenario, self._resolved, self._clock, self._switch, on_progress=self._heard)
         self._held = LongLivedNetwork(self._chosen.plan, self._heard)
         self.built += 1
 

@@ -91,7 +91,7 @@ def emulate(
     request: Request | None = None,
     *,
     ideal: Mapping[int, int] | None = None,
-    heard: ProgressCallback | None = None,
+    on_progress: ProgressCallback | None = None,
 ) -> Result:
     """Run a scenario on real sockets.
 
@@ -99,7 +99,7 @@ def emulate(
     ----------
     resolved : its network, routes, traces and program (`gradwire.workload.resolve.resolve`).
     ideal : unloaded transfer time in picoseconds, by message of traffic.
-    heard : called with progress: {"state": "building" | "running", "delivered": ..., "messages": ...};
+    on_progress : called with progress: {"state": "building" | "running", "delivered": ..., "messages": ...};
         {"state": "again", "why": ...} before a repetition, after a disturbance or a stopped virtual machine;
         {"state": "compiling"} before, if a transport is new; {"state": "ending"} when programs in virtual time have
         been asked to end, which may take a while.
@@ -120,11 +120,11 @@ def emulate(
     request = request or Request()
     check_scenario(scenario, programs=request.programs is not None)
     if scenario.emulation.hosts:  # no forks on real machines
-        return _emulate(scenario, resolved, request, ideal, heard, DeferredInterrupt())
+        return _emulate(scenario, resolved, request, ideal, on_progress, DeferredInterrupt())
     result: Result | None = None
     try:
         with DeferredInterrupt() as ctrl_c:
-            result = _emulate(scenario, resolved, request, ideal, heard, ctrl_c)
+            result = _emulate(scenario, resolved, request, ideal, on_progress, ctrl_c)
     except EmulationInterrupted:
         raise
     except KeyboardInterrupt:
@@ -137,7 +137,7 @@ def _emulate(
     resolved: Resolved,
     request: Request,
     ideal: Mapping[int, int] | None,
-    heard: ProgressCallback | None,
+    on_progress: ProgressCallback | None,
     ctrl_c: DeferredInterrupt,
 ) -> Result:
     clock = request.clock or scenario.emulation.clock
@@ -156,7 +156,9 @@ def _emulate(
         switch = request.switch or scenario.emulation.switch
         try:
             programs = programs_of(scenario, resolved.network, request.programs) if request.programs else None
-            chosen = choose_backend(scenario, resolved, clock, switch, captures, request.answers_late, programs, heard)
+            chosen = choose_backend(
+                scenario, resolved, clock, switch, captures, request.answers_late, programs, on_progress
+            )
         except TestbedError:
             if ctrl_c.asked:  # a terminal's Ctrl-C also ends the probe
                 raise EmulationInterrupted(None) from None
@@ -166,10 +168,10 @@ def _emulate(
     begin = time.perf_counter()
     for attempt in range(1, request.rounds + 1):
         try:
-            result = _once(scenario, resolved, request, chosen, ideal, heard, attempt, ctrl_c)
+            result = _once(scenario, resolved, request, chosen, ideal, on_progress, attempt, ctrl_c)
         except ClockStoppedError as error:  # the machine's fault: a repetition gives the same run
-            _say(heard, state="again", why=str(error))
-            result = _once(scenario, resolved, request, chosen, ideal, heard, attempt + 1, ctrl_c)
+            _say(on_progress, state="again", why=str(error))
+            result = _once(scenario, resolved, request, chosen, ideal, on_progress, attempt + 1, ctrl_c)
         if ctrl_c.asked:  # during verification
             raise EmulationInterrupted(result)
         is_valid, ended_by = result.summary["engine"]["valid"], result.summary["totals"]["ended_by"]
@@ -178,7 +180,7 @@ def _emulate(
         once = (time.perf_counter() - begin) / attempt
         if attempt == request.rounds or once * (attempt + 1) > (request.max_wall_s or LIMIT_S):
             break
-        _say(heard, state="again", why="; ".join(result.summary["engine"]["disturbed"][:2]))
+        _say(on_progress, state="again", why="; ".join(result.summary["engine"]["disturbed"][:2]))
     return result
 
 
@@ -197,7 +199,7 @@ def choose_backend(
     captures: Sequence[str] = (),
     answers_late: float | None = None,
     programs: Programs | None = None,
-    heard: ProgressCallback | None = None,
+    on_progress: ProgressCallback | None = None,
 ) -> ChosenPlan:
     """Return the plan of a scenario for this machine, with everything compiled. Raises TestbedError if no backend, or
     not the requested one, can run it."""
@@ -220,7 +222,7 @@ def choose_backend(
     check_rates(plan, kernel.reachable_bps)
     kind = backend_kind_of(choice.name)
     works = {**compiled_agent.works(owners_of(plan)), **kind.works()}
-    compiled = code_cache.make_ready(works, partial(_say, heard, state="compiling"))
+    compiled = code_cache.make_ready(works, partial(_say, on_progress, state="compiling"))
     options |= {"ahead_ns": kind.ahead_ns, **kind.ready(), "compiled": compiled}
     plan = make(switch=choice.name, options=options)
     departures = [*choice.substitutions, *unlike(scenario, plan, programs)]
@@ -235,9 +237,9 @@ def unlike(scenario: Scenario, plan: TestbedPlan, programs: Programs | None) -> 
     return messages
 
 
-def _say(heard: ProgressCallback | None, **news: object) -> None:
-    if heard is not None:
-        heard(news)
+def _say(on_progress: ProgressCallback | None, **news: object) -> None:
+    if on_progress is not None:
+        on_progress(news)
 
 
 def for_machines(
@@ -261,7 +263,7 @@ def _once(
     request: Request,
     chosen: ChosenPlan,
     ideal: Mapping[int, int] | None,
-    heard: ProgressCallback | None,
+    on_progress: ProgressCallback | None,
     attempt: int,
     ctrl_c: DeferredInterrupt,
 ) -> Result:
@@ -273,10 +275,10 @@ def _once(
         limit = request.max_wall_s or LIMIT_S
         if scenario.emulation.hosts:
             plan = machines.plan_for(plan, scenario.emulation.hosts)
-            raw = machines.run_on_machines(plan, scenario.emulation.hosts, heard, limit)
+            raw = machines.run_on_machines(plan, scenario.emulation.hosts, on_progress, limit)
             chosen = chosen._replace(substitutions=tuple(machines.machine_notes(raw)))
         else:
-            raw = run(plan, folder, limit, heard, ctrl_c)
+            raw = run(plan, folder, limit, on_progress, ctrl_c)
         errors = content_errors(plan, raw, resolved)
         if errors:
             raise TestbedError(f"contents are wrong: {'; '.join(errors[:3])}", "verification", usage=False)

@@ -93,21 +93,21 @@ CONTRACT = {
 }
 
 
-def resolve_component(place: str, name: str, folder: Path | None = None) -> Any:
+def resolve_component(table: str, name: str, folder: Path | None = None) -> Any:
     """Return the class of a component by its kind, or by "module:Class" from a module that may lie in `folder`.
 
-    `place` is one of `gradwire.scenarios.loading.registry.COMPONENT_PACKAGES`.
+    `table` is one of `gradwire.scenarios.loading.registry.COMPONENT_PACKAGES`.
 
     Raises
     ------
     ScenarioError
         If the name is neither known nor importable, or the class does not fulfil the contract.
     """
-    where = PATHS.get(place, place)
+    where = PATHS.get(table, table)
     if ":" not in name:
-        builtin = component(place, name)
+        builtin = component(table, name)
         if builtin is None:
-            known = ", ".join(components(place))
+            known = ", ".join(components(table))
             raise ScenarioError(f"{name!r} is not known", where, f"one of {known}, or module:Class")
         return builtin
     owner = load_user_class(name, folder, where)

@@ -25,12 +25,12 @@ def missing_runs(message: int, missing: NDArray[np.bool_], nbytes: int, payload:
     return np.stack((np.full(len(first), message), first, beyond - first, begin, end - begin), axis=1)
 
 
-def missing_columns(found: Sequence[NDArray[np.int64]]) -> dict[str, Any]:
+def missing_columns(missing: Sequence[NDArray[np.int64]]) -> dict[str, Any]:
     """Return the table's columns, sorted by message, from the `missing_runs` of every message."""
-    return dict(zip(COLUMNS, by_message(found).T, strict=True))
+    return dict(zip(COLUMNS, by_message(missing).T, strict=True))
 
 
-def by_message(found: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+def by_message(missing: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     """Return the table's rows, int64[runs, COLUMNS], sorted by message."""
-    rows = np.concatenate(found) if found else np.zeros((0, len(COLUMNS)), dtype=np.int64)
+    rows = np.concatenate(missing) if missing else np.zeros((0, len(COLUMNS)), dtype=np.int64)
     return rows[np.argsort(rows[:, 0], kind="stable")]

@@ -98,10 +98,10 @@ class RowBlocks:
     num_rows : number of rows.
     """
 
-    def __init__(self, shelf: ColumnStore, types: Mapping[str, type[np.generic]], key: Sequence[str]) -> None:
+    def __init__(self, store: ColumnStore, types: Mapping[str, type[np.generic]], key: Sequence[str]) -> None:
         """`key`: integer columns that rows are sorted by, the first before the others. Rows of one `add` with equal
         keys keep their order."""
-        self._shelf, self._types, self._key = shelf, dict(types), tuple(key)
+        self._shelf, self._types, self._key = store, dict(types), tuple(key)
         self._blocks: list[RowBlock] = []
         self._loose: list[Rows] = []
         self._waiting = 0

@@ -22,10 +22,10 @@ MESSAGE_COLUMNS = ("iteration", "tensor", "part", "bytes", "priority", "start_ps
 """Columns that are attributes of `Message`."""
 
 
-def table_blocks(name: str, shelf: ColumnStore, key: Sequence[str]) -> RowBlocks:
+def table_blocks(name: str, store: ColumnStore, key: Sequence[str]) -> RowBlocks:
     """Return empty row blocks with the columns of a Result table; further key columns are int64."""
     types = {column: TYPES[kind] for column, kind in TABLES[name].items()}
-    return RowBlocks(shelf, {**dict.fromkeys(key, np.int64), **types}, key)
+    return RowBlocks(store, {**dict.fromkeys(key, np.int64), **types}, key)
 
 
 class MessageRows:
@@ -36,11 +36,11 @@ class MessageRows:
     count, under_way, nbytes, lost_bytes : rows, undelivered ones among them, and total bytes and lost bytes.
     """
 
-    def __init__(self, names: Sequence[str], payloads: Sequence[int], shelf: ColumnStore) -> None:
+    def __init__(self, names: Sequence[str], payloads: Sequence[int], store: ColumnStore) -> None:
         """Take the names of nodes and, by transport, the payload bytes of a full packet."""
         self._names, self._payloads = names, np.asarray(payloads, dtype=np.int64)
         self._jobs: dict[str, int] = {}
-        self.blocks = table_blocks("messages", shelf, ("message",))
+        self.blocks = table_blocks("messages", store, ("message",))
         self.count = self.under_way = self.nbytes = self.lost_bytes = 0
 
     def add_step(self, table: MessageColumns, step: CompletedStep, counts: MessageCounts, end_ps: Ps) -> None:

@@ -141,7 +141,7 @@ def compare(
     scenarios = [run_source for run_source in runs if not isinstance(run_source, Result)]
     if min(jobs, len(scenarios)) > 1:
         with heard("compare", progress) as on_progress:
-            outcomes, finished = simulate_in_processes(scenarios, jobs, threads, told=on_progress)
+            outcomes, finished = simulate_in_processes(scenarios, jobs, threads, on_progress=on_progress)
         if not finished:
             raise KeyboardInterrupt
         for outcome in outcomes:

@@ -101,7 +101,7 @@ class RemainingTime:
         return f"{low} to {high} left" if is_wide else f"about {wall_text(mean)} left"
 
 
-def progress_text(told: Callable[[float, str], object], scenario: Scenario) -> Callable[[ProgressReport], None]:
+def progress_text(on_progress: Callable[[float, str], object], scenario: Scenario) -> Callable[[ProgressReport], None]:
     """Return a progress callback for `simulate` that reports a fraction and a message."""
     what, pace = ("iterations" if scenario.job else "flows"), SpeedEstimate()
 
@@ -109,6 +109,6 @@ def progress_text(told: Callable[[float, str], object], scenario: Scenario) -> C
         pace.note(at.share, at.packet_hops)
         left, speed = pace.parts
         parts = (f"{at.done}/{at.total} {what}", left, f"{at.now_ps / 1e9:.1f} ms simulated", speed)
-        told(at.share, ", ".join(filter(None, parts)))
+        on_progress(at.share, ", ".join(filter(None, parts)))
 
     return progressed

@@ -22,11 +22,11 @@ def in_notebook() -> bool:
 
 
 @contextmanager
-def heard(title: str, told: ProgressCallback | None = None) -> Iterator[ProgressCallback]:
+def heard(title: str, on_progress: ProgressCallback | None = None) -> Iterator[ProgressCallback]:
     """Yield the given callback if there is one; in a notebook a bar below the cell, else a callback that does
     nothing."""
-    if told is not None:
-        yield told
+    if on_progress is not None:
+        yield on_progress
     elif in_notebook():
         bar = _Bar(title)
         try:

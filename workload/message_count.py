@@ -39,14 +39,14 @@ MAX_MODEL_VALUES = 1 << 48
 """Upper bound of a model's float32 values (our choice)."""
 
 
-def check_volume(scenario: Scenario, traces: list[Trace], places: list[HostAssignment], cards: HostCards) -> None:
+def check_volume(scenario: Scenario, traces: list[Trace], assignment: list[HostAssignment], cards: HostCards) -> None:
     """Raise ScenarioError if jobs have more messages at once than words, memory or flow numbers allow.
 
     The error says what would fit for the largest job.
     """
     jobs = [
         CountedJob.of(scenario, number, trace, workers, cards)
-        for number, (trace, workers) in enumerate(zip(traces, places, strict=True))
+        for number, (trace, workers) in enumerate(zip(traces, assignment, strict=True))
     ]
     laid = [(counted.messages(counted.job) or 0) * loaded_iterations(counted.job) for counted in jobs]
     most = max_loaded_messages()
@@ -69,14 +69,16 @@ class CountedJob:
     """True if its connections are persistent."""
 
     @classmethod
-    def of(cls, scenario: Scenario, number: int, trace: Trace, places: HostAssignment, cards: HostCards) -> CountedJob:
+    def of(
+        cls, scenario: Scenario, number: int, trace: Trace, assignment: HostAssignment, cards: HostCards
+    ) -> CountedJob:
         """Return the job of this number."""
         job, where = scenario.job[number], f"job[{number}]"
         setting = JobSetting(
             table=job,
             trace=trace,
-            workers=places.workers,
-            servers=places.servers,
+            workers=assignment.workers,
+            servers=assignment.servers,
             cards=cards,
             ready_order=Replay(job, trace, scenario.seed, where).ready_order,
             scheduling=scheduling_of(job, trace),

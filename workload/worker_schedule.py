@@ -262,11 +262,11 @@ class _Visit:
         events = self._events[self._place[tensor] : self._place[tensor + 1]].tolist()
         return [(FIRE, self._first + event, -1) for event in events]
 
-    def forward(self, place: int, places: int) -> list[OperationRow]:
-        """Return the operations at index `place` of `places` of the forward pass."""
+    def forward(self, position: int, places: int) -> list[OperationRow]:
+        """Return the operations at index `position` of `places` of the forward pass."""
         if self._micro < self._exchanged.micros - 1:
             return []
-        events = self._exchanged.at_forward(self._worker * places + place)
+        events = self._exchanged.at_forward(self._worker * places + position)
         return [(FIRE, self._first + event, -1) for event in events]
 
     @property

@@ -85,15 +85,15 @@ class MessageParts(NamedTuple):
 class TrafficBreakdown:
     """All messages of a Result by the NIC they left."""
 
-    def __init__(self, ran: ResultContext) -> None:
-        self.ran = ran
-        columns, scenario = ran.columns, ran.scenario
+    def __init__(self, context: ResultContext) -> None:
+        self.ran = context
+        columns, scenario = context.columns, context.scenario
         kinds = {table.name: scenario.transports[scenario.transport_of(table)] for table in scenario.senders}
         transports = [kinds.get(name) for name in columns["jobs"]]
         overhead = np.array([transport.overhead if transport else 0 for transport in transports] + [0], dtype=np.int64)
         in_turn = np.array([hasattr(transport, "pair_words") for transport in transports] + [False])
         self.in_turn = in_turn[columns["job"]]
-        rate = ps_per_byte(ran.network.link_rate[ran.routing.up_link].astype(object)).astype(np.int64)
+        rate = ps_per_byte(context.network.link_rate[context.routing.up_link].astype(object)).astype(np.int64)
         speed = np.append(rate, 0)[columns["src"]]
         self.wire = (columns["bytes"] + columns["packets"] * overhead[columns["job"]]) * speed >> SPEED_SHIFT
         self.end = np.where(columns["end_ps"] >= 0, columns["end_ps"], FOREVER)
@@ -101,7 +101,7 @@ class TrafficBreakdown:
         in_flight = np.flatnonzero(self.released >= 0)
         order = in_flight[np.lexsort((self.released[in_flight], columns["src"][in_flight]))]
         self._order = order
-        self._first = np.searchsorted(columns["src"][order], np.arange(ran.network.host_count + 1))
+        self._first = np.searchsorted(columns["src"][order], np.arange(context.network.host_count + 1))
         self._releases = self.released[order]
         # latest end among the messages of a NIC that were released up to each one: makes overlaps searchable
         self._last_end = np.zeros(len(order), dtype=np.int64)
@@ -134,14 +134,14 @@ class TrafficBreakdown:
 class DroppedPackets:
     """Dropped packets by message."""
 
-    def __init__(self, ran: ResultContext) -> None:
-        drops = ran.result.select("drops", "message", "packet", "time_ps")
+    def __init__(self, context: ResultContext) -> None:
+        drops = context.result.select("drops", "message", "packet", "time_ps")
         self.message, self.packet, self.time = (
             to_numpy(drops[name]).astype(np.int64) for name in ("message", "packet", "time_ps")
         )
         order = np.lexsort((self.time, self.message))
         self.message, self.packet, self.time = self.message[order], self.packet[order], self.time[order]
-        missing = ran.result.select("missing", "message", "packet", "packets")
+        missing = context.result.select("missing", "message", "packet", "packets")
         self._gone, self._gone_at, self._gone_many = (
             to_numpy(missing[name]).astype(np.int64) for name in ("message", "packet", "packets")
         )
@@ -345,13 +345,13 @@ def breakdown(source: Result | str | Path, trace: Trace | str | Path | None = No
     return breakdown_of(result_context(source, trace))
 
 
-def breakdown_of(found: ResultContext) -> Breakdown:
+def breakdown_of(context: ResultContext) -> Breakdown:
     """Break down the iterations of a Result whose context is already rebuilt."""
-    traffic, lost = TrafficBreakdown(found), DroppedPackets(found)
+    traffic, lost = TrafficBreakdown(context), DroppedPackets(context)
     rows: list[Json] = []
-    for played in found.played:
-        walk = WaitWalker(played, MessageTimes(played, traffic, lost), found.latency)
-        rows += [_row(played, walk, row) for row in found.iterations_of(played.name)]
+    for played in context.played:
+        walk = WaitWalker(played, MessageTimes(played, traffic, lost), context.latency)
+        rows += [_row(played, walk, row) for row in context.iterations_of(played.name)]
     return Breakdown(sorted(rows, key=lambda row: (row["job"], row["worker"], row["iteration"])))
 
 

@@ -50,10 +50,10 @@ class _Piece(NamedTuple):
     end: int
 
 
-def worker_spans(found: ResultContext, window: tuple[int, int] | None = None) -> Iterator[ActivitySpan]:
+def worker_spans(context: ResultContext, window: tuple[int, int] | None = None) -> Iterator[ActivitySpan]:
     """Yield the non-empty spans of all workers of all jobs, in order of time for each worker. With a `window`, only
     those that overlap it."""
-    for span in _spans(found, window):
+    for span in _spans(context, window):
         if window is None or (span.end > window[0] and span.begin < window[1]):
             yield span
 

@@ -48,7 +48,7 @@ RUNS: tuple[tuple[str, str, LineStyleType, float], ...] = (
 PANELS_PER_ROW = 3
 
 
-def draw_fidelity(found: Agreement, sim: Result, emu: Result, path: str | Path) -> None:
+def draw_fidelity(agreement: Agreement, sim: Result, emu: Result, path: str | Path) -> None:
     """Draw all panels with data into a PNG file."""
     runs = (sim, emu)
     panels: list[partial[None]] = []
@@ -62,7 +62,7 @@ def draw_fidelity(found: Agreement, sim: Result, emu: Result, path: str | Path) 
                 panels.append(partial(_completion, values=values, title=title))
         if all(job in run.iterations["job"].to_pylist() for run in runs):
             panels.append(partial(_iterations, runs=runs, job=job))
-    panels.append(partial(_packets, agreement=found))
+    panels.append(partial(_packets, agreement=agreement))
     columns = min(PANELS_PER_ROW, len(panels))
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(max(5.2, 4.2 * columns), 0.5 + 3.2 * rows), layout="constrained")
@@ -74,8 +74,14 @@ def draw_fidelity(found: Agreement, sim: Result, emu: Result, path: str | Path) 
     for axes in list(grid.flat)[len(panels) :]:
         axes.set_visible(False)
     handles = [Line2D([], [], color=c, linestyle=style, linewidth=2, label=name) for name, c, style, _ in RUNS]
-    verdict = "agrees" if found.passed else "invalid: the testbed was disturbed" if found.invalid else "does not agree"
-    figure.suptitle(f"{found.name}: {verdict}", fontsize=11)
+    verdict = (
+        "agrees"
+        if agreement.passed
+        else "invalid: the testbed was disturbed"
+        if agreement.invalid
+        else "does not agree"
+    )
+    figure.suptitle(f"{agreement.name}: {verdict}", fontsize=11)
     figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
     save_figure(figure, path)
 

@@ -141,21 +141,23 @@ def _percent(share: float | None) -> str:
     return "from none" if share is None else f"{100 * share:+.1f} %"
 
 
-def fidelity_grids(found: Agreement) -> list[Grid]:
+def fidelity_grids(agreement: Agreement) -> list[Grid]:
     """Return the tables: all figures, then the ports that differ most, then the counters by class."""
-    port_names = {port["port"] for port in found.ports}
-    scatter = any(measure.low is not None for measure in found.measures)
+    port_names = {port["port"] for port in agreement.ports}
+    scatter = any(measure.low is not None for measure in agreement.measures)
     head = [*HEADINGS[:2], RANGE_HEADING, *HEADINGS[2:]] if scatter else HEADINGS
-    whole = [measure for measure in found.measures if _port(measure) not in port_names]
-    ports = [measure for measure in found.measures if _port(measure) in port_names]
+    whole = [measure for measure in agreement.measures if _port(measure) not in port_names]
+    ports = [measure for measure in agreement.measures if _port(measure) in port_names]
     ports.sort(key=lambda measure: (measure.passed is not False, -abs(measure.emu - measure.sim)))
-    tables = [Grid(f"{found.name}: simulated and emulated", head, [measure_row(measure, scatter) for measure in whole])]
+    tables = [
+        Grid(f"{agreement.name}: simulated and emulated", head, [measure_row(measure, scatter) for measure in whole])
+    ]
     if ports:
         title = "ports" if len(ports) <= MOST_PORTS else f"ports: the {MOST_PORTS} largest differences of {len(ports)}"
         tables.append(Grid(title, head, [measure_row(measure, scatter) for measure in ports[:MOST_PORTS]]))
-    if found.classes:
+    if agreement.classes:
         rows = []
-        for row in found.classes:
+        for row in agreement.classes:
             counts = ["unknown" if count < 0 else f"{count:,}" for count in (*row["drops"], *row["marked"])]
             rows.append([f"queue {row['priority']}", *counts])
         columns = ["", "drops sim.", "drops emu.", "marks seen sim.", "marks seen emu."]

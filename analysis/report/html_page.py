@@ -85,11 +85,11 @@ def bare_table(title: str, names: Sequence[str], rows: Sequence[TableRow], corne
     return html_table(title, names, rows, corner).replace(' style="text-align: right"', "")
 
 
-def grid(found: Grid, most: int = 500, words: bool = False) -> str:
+def grid(grid: Grid, most: int = 500, words: bool = False) -> str:
     """Return a grid as a table; of a long one the beginning."""
-    rows = [TableRow(row[0], row[1:]) for row in found.rows[:most]]
-    more = f" (the first {most:,} of {len(found.rows):,} lines)" if len(found.rows) > most else ""
-    return table(found.title + more, found.head[1:], rows, found.head[0], words)
+    rows = [TableRow(row[0], row[1:]) for row in grid.rows[:most]]
+    more = f" (the first {most:,} of {len(grid.rows):,} lines)" if len(grid.rows) > most else ""
+    return table(grid.title + more, grid.head[1:], rows, grid.head[0], words)
 
 
 def data(value: Json) -> str:
@@ -98,12 +98,12 @@ def data(value: Json) -> str:
     return f'<script type="application/json">{text.replace("<", chr(92) + "u003c")}</script>'
 
 
-def chart(found: Chart) -> str:
+def chart(chart: Chart) -> str:
     """Return a figure that the script draws."""
-    title = escape(found.title)
+    title = escape(chart.title)
     return (
-        f'<figure class="chart" aria-label="{title}"><figcaption><b>{title}</b> {prose(found.says)}</figcaption>'
-        f"{data(found.as_dict())}</figure>"
+        f'<figure class="chart" aria-label="{title}"><figcaption><b>{title}</b> {prose(chart.says)}</figcaption>'
+        f"{data(chart.as_dict())}</figure>"
     )
 
 

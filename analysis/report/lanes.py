@@ -71,7 +71,7 @@ class _Texts:
         return list(self._index_of)
 
 
-def lanes_of(found: ResultContext, iteration: int | None = None, most: int = MOST) -> Json:
+def lanes_of(context: ResultContext, iteration: int | None = None, most: int = MOST) -> Json:
     """Return the lanes of one iteration, or without any of the flows in the middle of a run.
 
     All messages that are under way in it are included, also those of earlier iterations. The plain values are: `what`
@@ -81,25 +81,25 @@ def lanes_of(found: ResultContext, iteration: int | None = None, most: int = MOS
     Raises `ResultError` if the iteration does not exist, or no message was sent.
     """
     iterations = None if iteration is None else (iteration, iteration + 1)
-    window, rows, notes = _chosen(found, iterations)
+    window, rows, notes = _chosen(context, iterations)
     begin, end = window
     tick = max(1, (end - begin) // TICKS)
     what = "flows" if iteration is None else f"iteration {iteration}"
     texts = _Texts()
-    roles = roles_of(found)
-    host_of = hosts_by_node(found)
-    senders = host_of[found.columns["src"][rows]]
+    roles = roles_of(context)
+    host_of = hosts_by_node(context)
+    senders = host_of[context.columns["src"][rows]]
     counts = np.cumsum([int((senders == host).sum()) for host in roles])
     shown = list(roles)[: max(1, int((counts <= most).sum()))]  # at least one host
     if len(shown) < len(roles):
         notes.append(f"shown are {len(shown)} of {len(roles)} hosts: a page holds about {most:,} messages of a run")
-    spans = _spans(found, window, host_of, tick, texts)
+    spans = _spans(context, window, host_of, tick, texts)
     hosts = [
         {
-            "name": found.network.cards.hosts[host],
+            "name": context.network.cards.hosts[host],
             "role": ", ".join(roles[host]),
             "spans": spans.get(host, _columns(SPAN_COLUMNS, [])),
-            **_messages(found, rows[senders == host], (begin, tick), host_of, texts),
+            **_messages(context, rows[senders == host], (begin, tick), host_of, texts),
         }
         for host in shown
     ]
@@ -112,8 +112,8 @@ def lanes_of(found: ResultContext, iteration: int | None = None, most: int = MOS
         "tick_ps": tick,
         "length": (end - begin) // tick + 1,
         "hosts": hosts,
-        "queues": _queues(found, window, tick, notes),
-        "drops": _drops(found, window, notes),
+        "queues": _queues(context, window, tick, notes),
+        "drops": _drops(context, window, notes),
         "texts": texts.all,
         "kinds": [kind.replace("_", " ") for kind in KINDS],
         "spans": list(SPANS),

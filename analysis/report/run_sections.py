@@ -96,9 +96,9 @@ def rebuild_runs(comparison: Comparison, wanted: TimelineOptions) -> tuple[list[
 
 
 def run_section(
-    comparison: Comparison, places: Sequence[str], again: Sequence[RebuiltRun], notes: Sequence[str]
+    comparison: Comparison, paths: Sequence[str], again: Sequence[RebuiltRun], notes: Sequence[str]
 ) -> PageSection:
-    """Return the section of a comparison or one Result. `places` : path of each Result, "" if it is not stored."""
+    """Return the section of a comparison or one Result. `paths` : path of each Result, "" if it is not stored."""
     alone = len(comparison.results) == 1
     section = PageSection(comparison.title, "run" if alone else f"{len(comparison.results)} runs")
     sentences = list(facts(comparison))
@@ -115,14 +115,14 @@ def run_section(
     names = headings(comparison.flat)
     details = bare_table("", names, detail_rows(flat))
     section.add(collapsible("Details: time-outs, classes, waiting for release", details))
-    section.add(*_how(comparison, places))
+    section.add(*_how(comparison, paths))
     return section
 
 
-def comparison_page(comparison: Comparison, places: Sequence[str], command: str = "") -> str:
-    """Return the page of a comparison whose Results are, or will be, at `places`."""
+def comparison_page(comparison: Comparison, paths: Sequence[str], command: str = "") -> str:
+    """Return the page of a comparison whose Results are, or will be, at `paths`."""
     again, notes = rebuild_runs(comparison, TimelineOptions())
-    return html_page(comparison.title, [run_section(comparison, places, again, notes)], command)
+    return html_page(comparison.title, [run_section(comparison, paths, again, notes)], command)
 
 
 def _timeline(again: Sequence[RebuiltRun]) -> Iterator[str]:
@@ -267,9 +267,9 @@ def _packets(networks: Sequence[Metrics]) -> Bars | None:
 # --- provenance ------------------------------------------------------------------------------------------------------
 
 
-def _how(comparison: Comparison, places: Sequence[str]) -> Iterator[str]:
+def _how(comparison: Comparison, paths: Sequence[str]) -> Iterator[str]:
     yield heading("Run it again")
-    pairs = zip(comparison.results, places, strict=True)
+    pairs = zip(comparison.results, paths, strict=True)
     commands = [command for result, path in pairs for command in _commands(result, path)]
     if commands:
         yield code("\n".join(dict.fromkeys(commands)))

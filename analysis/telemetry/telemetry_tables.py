@@ -13,13 +13,13 @@ MOST_PORTS = 10
 MOST_LAYERS = 12
 
 
-def print_telemetry(found: JsonView, wanted: bool) -> None:
+def print_telemetry(telemetry: JsonView, wanted: bool) -> None:
     """Print the output of `describe`; only the busiest ports, unless ports were `wanted`."""
-    title = f"{found['name']}, {found['policy']}"
-    for grid in grids(found, None if wanted else MOST_PORTS):
+    title = f"{telemetry['name']}, {telemetry['policy']}"
+    for grid in grids(telemetry, None if wanted else MOST_PORTS):
         print_grid(grid._replace(title=f"{title}: {grid.title}"))
-    if found["drops_not_listed"]:
-        print(f"Lost: {found['drops_not_listed']:,} packets counted by the switches; not all are listed.")
+    if telemetry["drops_not_listed"]:
+        print(f"Lost: {telemetry['drops_not_listed']:,} packets counted by the switches; not all are listed.")
     missing = [
         f"{what} ({key})"
         for table, what, key in (
@@ -27,19 +27,19 @@ def print_telemetry(found: JsonView, wanted: bool) -> None:
             ("delays", "waiting times", "output.delays = true"),
             ("packets", "single packets", "output.packet_log = true"),
         )
-        if not found["recorded"][table]
+        if not telemetry["recorded"][table]
     ]
-    if found["ran_on"][0] == "emulated":  # has neither delays nor a packet log
-        missing = missing[:1] if not found["recorded"]["samples"] else []
+    if telemetry["ran_on"][0] == "emulated":  # has neither delays nor a packet log
+        missing = missing[:1] if not telemetry["recorded"]["samples"] else []
         missing.append("single packets (gradwire emulate --pcap FOLDER)")
     if missing:
         print(f"Not recorded: {', '.join(missing)}.")
 
 
-def grids(found: JsonView, most: int | None) -> list[Grid]:
+def grids(telemetry: JsonView, most: int | None) -> list[Grid]:
     """Return the tables."""
     tables = []
-    shown = found["ports"][:most]
+    shown = telemetry["ports"][:most]
     if shown:
         sampled = any("mean_queue_bytes" in entry for entry in shown)
         head = ["port", "packets", "deepest queue"]
@@ -47,10 +47,10 @@ def grids(found: JsonView, most: int | None) -> list[Grid]:
             head += ["mean queue", "p99", "utilisation", "highest"]
         rows = [_port_cells(entry, sampled) for entry in shown]
         first = "the deepest" if all(entry["peak_queue_bytes"] is not None for entry in shown) else "the busiest"
-        tables.append(Grid(f"queues{_of(shown, found['ports'], first)}", head, rows))
+        tables.append(Grid(f"queues{_of(shown, telemetry['ports'], first)}", head, rows))
     for key, words, entries in (
-        ("hop", "waiting times by hop", found["waiting_by_hop"]),
-        ("port", "waiting times", sorted(found["waiting"], key=lambda entry: -entry["p99_ps"])),
+        ("hop", "waiting times by hop", telemetry["waiting_by_hop"]),
+        ("port", "waiting times", sorted(telemetry["waiting"], key=lambda entry: -entry["p99_ps"])),
     ):
         shown = entries[: most if key == "port" else None]
         if shown:
@@ -61,16 +61,16 @@ def grids(found: JsonView, most: int | None) -> list[Grid]:
                 for entry in shown
             ]
             tables.append(Grid(f"{words}{_of(shown, entries, 'the longest')}", head, rows))
-    if found["drops"]:
+    if telemetry["drops"]:
         head = ["cause", "queue", "of", "tag", "packets"]
         rows = []
-        for entry in found["drops"]:
+        for entry in telemetry["drops"]:
             of = "TCP" if entry["data"] is None else "data" if entry["data"] else "control"
             tag = "important" if entry["important"] else "droppable"
             cause = entry["cause"].replace("_", " ")
             rows.append([cause, str(entry["priority"]), of, tag, count_text(entry["packets"])])
         tables.append(Grid("packets lost", head, rows))
-    touched = [entry for entry in found["layers"] if any(entry[name] for name in ("lost", "marked", "trimmed"))]
+    touched = [entry for entry in telemetry["layers"] if any(entry[name] for name in ("lost", "marked", "trimmed"))]
     shown = touched if most is None else touched[:MOST_LAYERS]
     if shown:
         head = ["layer", "queue", "packets", "lost", "marked", "trimmed"]

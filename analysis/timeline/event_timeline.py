@@ -24,35 +24,35 @@ Iterations = tuple[int, int]
 """First iteration and end (exclusive), of every job."""
 
 
-def window_of(found: ResultContext, iterations: Iterations | None) -> Window:
+def window_of(context: ResultContext, iterations: Iterations | None) -> Window:
     """Return the period of some iterations of all jobs, by default of the run; raise ResultError if there are none."""
-    totals = found.result.summary.get("totals", {})
+    totals = context.result.summary.get("totals", {})
     if iterations is None:
-        return 0, max(int(totals.get("simulated_ps", 0)), int(found.columns["end_ps"].max(initial=0)))
-    rows = found.result.iterations
+        return 0, max(int(totals.get("simulated_ps", 0)), int(context.columns["end_ps"].max(initial=0)))
+    rows = context.result.iterations
     number = to_numpy(rows["iteration"])
     selected = (number >= iterations[0]) & (number < iterations[1])
     if not selected.any():
         known = f"0:{int(number.max()) + 1}" if len(number) else "no range: no iteration is complete"
-        raise ResultError(f"has no iterations {iterations[0]}:{iterations[1]}", found.where, known)
+        raise ResultError(f"has no iterations {iterations[0]}:{iterations[1]}", context.where, known)
     return int(to_numpy(rows["start_ps"])[selected].min()), int(to_numpy(rows["end_ps"])[selected].max())
 
 
-def messages_of(found: ResultContext, iterations: Iterations | None, window: Window) -> Any:
+def messages_of(context: ResultContext, iterations: Iterations | None, window: Window) -> Any:
     """Return the rows of the messages of some iterations, and of traffic meanwhile, in order of their start."""
-    columns = found.columns
+    columns = context.columns
     selected = columns["start_ps"] >= 0
     if iterations is not None:
-        jobs = [table.name for table in found.scenario.job]
+        jobs = [table.name for table in context.scenario.job]
         of_job = np.array([name in jobs for name in columns["jobs"]] + [False])[columns["job"]]
         inside = (columns["iteration"] >= iterations[0]) & (columns["iteration"] < iterations[1])
-        selected &= np.where(of_job, inside, _meanwhile(found, window))
-    return _in_order(found, selected)
+        selected &= np.where(of_job, inside, _meanwhile(context, window))
+    return _in_order(context, selected)
 
 
-def under_way(found: ResultContext, window: Window) -> Any:
+def under_way(context: ResultContext, window: Window) -> Any:
     """Return the rows of all messages under way within a window, in order of their start."""
-    return _in_order(found, (found.columns["start_ps"] >= 0) & _meanwhile(found, window))
+    return _in_order(context, (context.columns["start_ps"] >= 0) & _meanwhile(context, window))
 
 
 def _meanwhile(context: ResultContext, window: Window) -> Any:
@@ -65,24 +65,24 @@ def _in_order(context: ResultContext, selected: Any) -> Any:
     return rows[np.lexsort((context.columns["number"][rows], context.columns["start_ps"][rows]))]
 
 
-def hosts_by_node(found: ResultContext) -> Any:
+def hosts_by_node(context: ResultContext) -> Any:
     """Return, for every node that is a NIC, the number of its host."""
-    cards = found.network.cards
+    cards = context.network.cards
     return np.repeat(np.arange(len(cards.hosts)), np.diff(cards.first))
 
 
-def roles_of(found: ResultContext) -> dict[int, list[str]]:
+def roles_of(context: ResultContext) -> dict[int, list[str]]:
     """Return the roles of hosts in display order: workers and servers by job, then other communicating hosts, without
     any.
     """
     roles: dict[int, list[str]] = {}
-    servers = {table.name: places.servers for table, places in zip(found.scenario.job, found.places, strict=True)}
-    for job, workers in found.workers.items():
+    servers = {table.name: places.servers for table, places in zip(context.scenario.job, context.places, strict=True)}
+    for job, workers in context.workers.items():
         for role, hosts in (("worker" if job in servers else "rank", workers), ("server", servers.get(job, ()))):
             for number, host in enumerate(hosts):
                 roles.setdefault(int(host), []).append(f"{job} {role} {number}")
-    host_of = hosts_by_node(found)
-    ends = set(found.columns["src"].tolist()) | set(found.columns["dst"].tolist())
+    host_of = hosts_by_node(context)
+    ends = set(context.columns["src"].tolist()) | set(context.columns["dst"].tolist())
     for host in sorted({int(host_of[node]) for node in ends if node >= 0} - set(roles)):
         roles[host] = []
     return roles
@@ -114,15 +114,15 @@ class QueueSamples(NamedTuple):
     sizes: list[int]
 
 
-def queues_of(found: ResultContext, window: Window, ports: int) -> Iterator[QueueSamples]:
+def queues_of(context: ResultContext, window: Window, ports: int) -> Iterator[QueueSamples]:
     """Yield the sampled queues of the `ports` with the longest ones; a missing sample means an empty queue."""
-    table = found.result.select("samples", "port", "time_ps", "queue_bytes")
+    table = context.result.select("samples", "port", "time_ps", "queue_bytes")
     port, names = dictionary_encoded(table["port"])
     time, queue = (to_numpy(table[name]) for name in ("time_ps", "queue_bytes"))
     longest = np.zeros(len(names), dtype=np.int64)
     np.maximum.at(longest, port, queue)
     busiest = sorted(range(len(names)), key=lambda index: (-int(longest[index]), names[index]))[:ports]
-    period = int(found.result.summary.get("sample_period_ps") or 0)
+    period = int(context.result.summary.get("sample_period_ps") or 0)
     for index in busiest:
         rows = np.flatnonzero((port == index) & (time >= window[0]) & (time <= window[1]))
         yield QueueSamples(names[index], *_filled(time[rows].tolist(), queue[rows].tolist(), period))
@@ -155,23 +155,23 @@ class Drops(NamedTuple):
     ports: list[str]
 
 
-def drops_of(found: ResultContext, window: Window) -> Drops:
+def drops_of(context: ResultContext, window: Window) -> Drops:
     """Return the drops in a window."""
-    table = found.result.select("drops", "message", "packet", "port", "time_ps", "cause")
+    table = context.result.select("drops", "message", "packet", "port", "time_ps", "cause")
     (port, ports), (cause, causes) = dictionary_encoded(table["port"]), dictionary_encoded(table["cause"])
     time, message, packet = (to_numpy(table[name]) for name in ("time_ps", "message", "packet"))
     rows = np.flatnonzero((time >= window[0]) & (time <= window[1]))
     return Drops(time[rows], cause[rows], port[rows], message[rows], packet[rows], list(causes), list(ports))
 
 
-def message_namer(found: ResultContext) -> Callable[[int], str]:
+def message_namer(context: ResultContext) -> Callable[[int], str]:
     """Return a function that names messages by their row: kind, tensor, part."""
     from gradwire.result_store.table_schema import KINDS
 
-    columns = found.columns
+    columns = context.columns
     names: Mapping[str, Sequence[str]] = {
         table.name: [tensor.name for tensor in trace.tensors]
-        for table, trace in zip(found.scenario.job, found.traces, strict=True)
+        for table, trace in zip(context.scenario.job, context.traces, strict=True)
     }
 
     def name(row: int) -> str:

@@ -47,13 +47,13 @@ def tensors(source: Result | str | Path, trace: Trace | str | Path | None = None
     return tensors_of(result_context(source, trace))
 
 
-def tensors_of(found: ResultContext) -> pyarrow.Table:
+def tensors_of(context: ResultContext) -> pyarrow.Table:
     """Return the tensor times of a Result whose context is already rebuilt."""
     import pyarrow
 
     types = {name: pyarrow.string() for name in ("job", "name", "layer_name")}
     schema = pyarrow.schema([(name, types.get(name, pyarrow.int64())) for name in COLUMNS])
-    tables = [_of_job(found, played, schema) for played in found.played]
+    tables = [_of_job(context, played, schema) for played in context.played]
     return pyarrow.concat_tables(tables) if tables else schema.empty_table()
 
 

@@ -88,7 +88,7 @@ def timeline(
 
 
 def write_timeline(
-    found: ResultContext,
+    context: ResultContext,
     out: str | Path,
     *,
     iterations: Iterations | None = None,
@@ -96,13 +96,13 @@ def write_timeline(
     ports: int = DEFAULT_PORTS,
 ) -> TimelineFile:
     """Write the timeline of a Result whose context is already rebuilt."""
-    window = window_of(found, iterations)
-    chosen = messages_of(found, iterations, window)
+    window = window_of(context, iterations)
+    chosen = messages_of(context, iterations, window)
     if len(chosen) > most:
         advice = "--iterations A:B with fewer of them, or a larger --most"
-        raise ResultError(f"has {len(chosen):,} messages: more than the limit of {most:,}", found.where, advice)
+        raise ResultError(f"has {len(chosen):,} messages: more than the limit of {most:,}", context.where, advice)
     with new_file(out) as partial, partial.open("w", encoding="utf-8") as file:
-        writing = _Writing(file, found, Path(out))
+        writing = _Writing(file, context, Path(out))
         writing.names()
         writing.workers(window)
         writing.messages(chosen)

@@ -68,7 +68,7 @@ def command_of(host: RealHost) -> list[str]:
 def run_on_machines(
     plan: TestbedPlan,
     hosts: Sequence[RealHost],
-    heard: Callable[[JsonView], None] | None = None,
+    on_report: Callable[[JsonView], None] | None = None,
     limit_s: float = math.inf,
 ) -> RawResults:
     """Run a plan (of `plan_for`) on real machines; Ctrl-C and the limit end it in order. Raises TestbedError as
@@ -82,8 +82,8 @@ def run_on_machines(
             return ()
 
         def progress(self, delivered: int, messages: int) -> None:
-            if heard is not None:
-                heard({"state": "running", "delivered": delivered, "messages": messages})
+            if on_report is not None:
+                on_report({"state": "running", "delivered": delivered, "messages": messages})
 
     machine_of = {host.name: host for host in hosts}
     launcher = CommandLauncher(lambda node: command_of(machine_of[plan.names[node]]))

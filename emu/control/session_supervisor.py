@@ -49,9 +49,9 @@ class StopRequest:
 class LongLivedNetwork:
     """A long-lived network of a plan, up to `close` or the end of a `with` block."""
 
-    def __init__(self, plan: TestbedPlan, heard: ProgressCallback | None = None) -> None:
+    def __init__(self, plan: TestbedPlan, on_progress: ProgressCallback | None = None) -> None:
         """Build the network of `plan`; the plan's program is ignored."""
-        self._plan, self._heard = plan, heard
+        self._plan, self._heard = plan, on_progress
         self._wish, self._pause, self._number = StopRequest(), MachinePause(), 0
         self._is_set_up, self._ended = threading.Event(), threading.Event()
         self._error: BaseException | None = None

@@ -54,8 +54,8 @@ class EmulationInterrupted(KeyboardInterrupt):
 class Runner:
     """A started runner: its messages, and the request to end it."""
 
-    def __init__(self, folder: Path, heard: ProgressCallback | None) -> None:
-        self._folder, self._told = folder, heard
+    def __init__(self, folder: Path, on_progress: ProgressCallback | None) -> None:
+        self._folder, self._told = folder, on_progress
         self.errors: list[TestbedError] = []
         self.words: list[str] = []
         self.asked = ""
@@ -110,12 +110,12 @@ class Runner:
 
 
 def run(
-    plan: TestbedPlan, folder: Path, limit_s: float, heard: ProgressCallback | None, ctrl_c: DeferredInterrupt
+    plan: TestbedPlan, folder: Path, limit_s: float, on_progress: ProgressCallback | None, ctrl_c: DeferredInterrupt
 ) -> RawResults:
     """Run a plan in a folder by a runner; Ctrl-C and the limit end it in order with partial results. Raises
     TestbedError, and EmulationInterrupted if there are no results."""
     write_atomically(folder / PLAN_FILE, plan)
-    runner = Runner(folder, heard)
+    runner = Runner(folder, on_progress)
     if plan.clock == "virtual":
         measured = plan.programs is not None and plan.programs.compute == "measured"
         with CpuMeter(folder / COMPUTE) if measured else nullcontext():
@@ -149,7 +149,7 @@ def run_virtual(
             seed=plan.seed,
             limit_s=limit_s,
             environment={"PYTHONPATH": python_path(ROOT)},
-            heard=runner.heard,
+            on_line=runner.heard,
             ask=ask,
             ctrl_c=ctrl_c,
             words=runner.words,

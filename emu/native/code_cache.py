@@ -22,13 +22,13 @@ FOLDER = "folder"
 _known_code: dict[str, str] = {}
 
 
-def use(told: CodeLocations | None) -> None:
+def use(locations: CodeLocations | None) -> None:
     """Use machine code at these locations from now on.
 
     Its sources and processor are not checked again: the caller is on this machine.
     """
     _known_code.clear()
-    _known_code.update(told or {})
+    _known_code.update(locations or {})
 
 
 def make_ready(works: Mapping[str, CompileTask], begins: Callable[[], object] = lambda: None) -> CodeLocations:

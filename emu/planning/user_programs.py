@@ -45,17 +45,17 @@ class ProgramRequest:
 
 
 @with_scenario_location
-def programs_of(scenario: Scenario, network: Network, asked: ProgramRequest) -> Programs:
+def programs_of(scenario: Scenario, network: Network, request: ProgramRequest) -> Programs:
     """Return the ranks, their hosts and the rules for their packets. Raises ScenarioError: with every name that the
     network does not have, and rules that cannot hold."""
-    _find_command(asked)
+    _find_command(request)
     table = scenario.exec or Exec()
     names = network.names
     hosts = names[: network.host_count]
     number = {name: node for node, name in enumerate(hosts)}
-    rank_hosts = asked.hosts or table.hosts or tuple(hosts)
-    per_host = asked.ranks_per_host or table.ranks_per_host
-    mistakes = _unknown(table, asked, hosts)
+    rank_hosts = request.hosts or table.hosts or tuple(hosts)
+    per_host = request.ranks_per_host or table.ranks_per_host
+    mistakes = _unknown(table, request, hosts)
     if not mistakes and len(rank_hosts) * per_host > MAX_RANKS:
         what = f"{len(rank_hosts)} hosts with {per_host} ranks each are {len(rank_hosts) * per_host} processes"
         mistakes.append(Mistake("exec.ranks_per_host", what, per_host, f"at most {MAX_RANKS} ranks in total"))
@@ -65,7 +65,7 @@ def programs_of(scenario: Scenario, network: Network, asked: ProgramRequest) -> 
             for index, mark in enumerate(table.mark)
             if (mistake := _wrong_rank(mark, len(rank_hosts), per_host)) is not None
         ]
-    compute = asked.compute or table.compute
+    compute = request.compute or table.compute
     if "compute_scale" in table.model_fields_set and compute == "none":
         what = 'compute = "measured" or "trace" as well; on the command line --compute or --trace'
         mistakes.append(Mistake("exec.compute_scale", "has no effect", table.compute_scale, what))
@@ -75,13 +75,13 @@ def programs_of(scenario: Scenario, network: Network, asked: ProgramRequest) -> 
     congestion = {} if table.congestion is None else dict.fromkeys(range(len(hosts)), table.congestion)
     congestion |= {number[host.name]: host.congestion for host in table.host}
     ranks = ranks_of(hosts, addresses, [number[name] for name in rank_hosts], per_host)
-    trace = _trace_of(compute, asked, table)
+    trace = _trace_of(compute, request, table)
     return Programs(
-        command=asked.command,
+        command=request.command,
         ranks=ranks,
         names=tuple(zip(hosts, addresses, strict=True)),
-        environment=dict(asked.environment),
-        cwd=asked.cwd,
+        environment=dict(request.environment),
+        cwd=request.cwd,
         grace_s=table.grace / 1e12,
         rules=tuple(_rule(mark, number, [rank.node for rank in ranks]) for mark in table.mark),
         congestion=congestion,
@@ -96,12 +96,12 @@ def programs_of(scenario: Scenario, network: Network, asked: ProgramRequest) -> 
 
 
 @with_scenario_location
-def with_request(scenario: Scenario, asked: ProgramRequest) -> Scenario:
+def with_request(scenario: Scenario, request: ProgramRequest) -> Scenario:
     """Return the scenario with the command's options merged into its [exec], as stored in a Result."""
     table = scenario.exec or Exec()
-    options = {name: getattr(asked, name) for name in ("hosts", "ranks_per_host", "compute", "trace")}
-    if asked.trace is not None and Path(asked.trace).is_dir():
-        options["trace"] = str(Path(asked.trace).absolute())
+    options = {name: getattr(request, name) for name in ("hosts", "ranks_per_host", "compute", "trace")}
+    if request.trace is not None and Path(request.trace).is_dir():
+        options["trace"] = str(Path(request.trace).absolute())
     table_of_run = table.model_copy(update={name: value for name, value in options.items() if value is not None})
     if table_of_run.compute != "trace" and table_of_run.trace is not None:  # the scenario's trace, which is unused
         table_of_run = table_of_run.model_copy(update={"trace": None})
@@ -235,10 +235,10 @@ def check_kernel(programs: Programs, kernel: KernelFeatures) -> None:
             raise TestbedError(what, "exec.congestion", expected)
 
 
-def check_clock(asked: ProgramRequest, clock: str) -> None:
+def check_clock(request: ProgramRequest, clock: str) -> None:
     """Raise ScenarioError if options request compute times on the wall clock. The same keys in a scenario are allowed,
     for its other clock."""
-    options = {"--trace": asked.trace, "--compute": None if asked.compute == "none" else asked.compute}
+    options = {"--trace": request.trace, "--compute": None if request.compute == "none" else request.compute}
     what = "has no effect on the wall clock, where computing takes real time"
     mistakes = [
         Mistake(option, what, value, "--clock virtual")

@@ -67,14 +67,14 @@ def address_of(data: memoryview) -> int:
     return int(np.frombuffer(data, dtype=np.uint8).ctypes.data) if len(data) else 0
 
 
-def receive_buffer(made: socket.socket, size: int) -> None:
+def receive_buffer(connection: socket.socket, size: int) -> None:
     """Set the receive buffer size, beyond the machine's limit if privileged."""
-    _buffer(made, SO_RCVBUFFORCE, socket.SO_RCVBUF, size)
+    _buffer(connection, SO_RCVBUFFORCE, socket.SO_RCVBUF, size)
 
 
-def send_buffer(made: socket.socket, size: int) -> None:
+def send_buffer(connection: socket.socket, size: int) -> None:
     """Set the send buffer size, beyond the machine's limit if privileged."""
-    _buffer(made, SO_SNDBUFFORCE, socket.SO_SNDBUF, size)
+    _buffer(connection, SO_SNDBUFFORCE, socket.SO_SNDBUF, size)
 
 
 def _buffer(opened: socket.socket, forced: int, plain: int, size: int) -> None:

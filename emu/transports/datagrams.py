@@ -38,7 +38,7 @@ class DatagramSender(SendingEnd):
 
     __slots__ = ("carrier", "content", "row")
 
-    def __init__(self, rules: Rules, row: MessageRow, carrier: DatagramCarrier, heard: Sequence[int]) -> None:
+    def __init__(self, rules: Rules, row: MessageRow, carrier: DatagramCarrier, received_words: Sequence[int]) -> None:
         """Set the destination; the message is not started."""
         host, endpoint = carrier.host, carrier.endpoint
         super().__init__(rules, row, None, entropy_of(host.seed, row.number), carrier.pairs)
@@ -50,7 +50,7 @@ class DatagramSender(SendingEnd):
         words[at.F_FILE] = endpoint.sources[row.number % len(SOURCE_PORTS)].fileno()
         words[at.F_TOS], words[at.F_TOS_IMPORTANT] = tos_byte(row.priority, False), tos_byte(row.priority, True)
         words[at.F_PAYLOAD], words[at.F_NBYTES], words[at.F_FILL] = carrier.transport.payload, row.nbytes, rules.fill
-        words[at.F_HEARD] = sum(1 << kind for kind in heard)
+        words[at.F_HEARD] = sum(1 << kind for kind in received_words)
 
     def start(self, now: int) -> None:
         """Get the bytes of the message and begin."""

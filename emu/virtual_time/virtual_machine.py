@@ -135,7 +135,7 @@ def run_inside(
     seed: int,
     limit_s: float,
     environment: Mapping[str, str] | None = None,
-    heard: Callable[[str], None] | None = None,
+    on_line: Callable[[str], None] | None = None,
     memory_mb: int = MEMORY_MB,
     ask: Callable[[str], bool] | None = None,
     ctrl_c: EndRequests | None = None,
@@ -149,7 +149,7 @@ def run_inside(
     seed : of all random numbers of that kernel.
     limit_s : seconds on the wall clock after which everything is ended.
     environment : its variables besides a search path; nothing else of this process's environment is passed.
-    heard : called from another thread with every line that it prints after `PREFIX`.
+    on_line : called from another thread with every line that it prints after `PREFIX`.
     ask : asks the command to end, because of "interrupt" (Ctrl-C) or "max_wall" (the limit); returns True if it is
         worth waiting. Then the command has `GRACE_S`, or longer while it computes (`EndingMachine`), and its exit
         status is returned. Otherwise, and at a second Ctrl-C, it is killed at once.
@@ -184,7 +184,7 @@ def run_inside(
             os.close(output)
             raise TestbedError(f"cannot start the kernel: {error.strerror}", str(kernel), build_kernel()) from None
         ended = threading.Event()
-        reader = threading.Thread(target=_listen, args=(output, process, ended, heard, log), daemon=True)
+        reader = threading.Thread(target=_listen, args=(output, process, ended, on_line, log), daemon=True)
         reader.start()
         try:
             watch, left = MachineWatch(kernel, process.pid, still_s, asleep_s), FinalFile(status)

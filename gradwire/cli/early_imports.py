@@ -50,17 +50,17 @@ def _import_numpy() -> None:
         del os.environ[THREADS]
 
 
-def import_during_run(told: Callable[[T], None], threads: int) -> Callable[[T], None]:
+def import_during_run(on_progress: Callable[[T], None], threads: int) -> Callable[[T], None]:
     """Return a progress callback that also imports `DEFERRED_IMPORTS` in a thread from its first call on. Without a
     free processor beside the run's threads it is the given callback."""
     if threads >= (os.cpu_count() or 1):
-        return told
+        return on_progress
     importer = threading.Thread(target=_import_all, args=(DEFERRED_IMPORTS,), daemon=True)
 
     def start_importer(progress: T) -> None:
         if importer.ident is None:
             importer.start()
-        told(progress)
+        on_progress(progress)
 
     return start_importer
 

@@ -55,7 +55,7 @@ class Claim:
         while True:
             self._created = _make(self.path)
             with contextlib.suppress(FileNotFoundError):  # another program has just removed it: retry
-                self._lock = _locked(self.path, made=self.path in self._created)
+                self._lock = _locked(self.path, is_new=self.path in self._created)
                 break
         _ours.add(self.path.absolute())
         register_cleanup(self._release)
@@ -231,8 +231,8 @@ class SavedOutput(NamedTuple):
 Write = Callable[[Path], object]
 
 
-def write_output(place: Path, write: Write, parts: Sequence[tuple[str, Write]] = ()) -> SavedOutput:
-    """Write computed results to `place`; on failure to a temporary folder, as much of them as fits.
+def write_output(path: Path, write: Write, parts: Sequence[tuple[str, Write]] = ()) -> SavedOutput:
+    """Write computed results to `path`; on failure to a temporary folder, as much of them as fits.
 
     Parameters
     ----------
@@ -240,19 +240,19 @@ def write_output(place: Path, write: Write, parts: Sequence[tuple[str, Write]] =
     parts : the most valuable parts, by name, to be written one by one if not everything fits.
     """
     try:
-        write(place)
-        return SavedOutput(place)
+        write(path)
+        return SavedOutput(path)
     except (ResultError, OSError) as error:
-        first = error if isinstance(error, ResultError) else write_error(error, place)
+        first = error if isinstance(error, ResultError) else write_error(error, path)
     except BaseException:  # an error in a plot, or Ctrl-C: save the computed results first
-        _write_parts(place, parts)
+        _write_parts(path, parts)
         raise
-    where = f"--out {place}"
+    where = f"--out {path}"
     spare = _spare()
-    if spare is not None and _written(write, spare / place.name):
-        target = spare / place.name
+    if spare is not None and _written(write, spare / path.name):
+        target = spare / path.name
         return SavedOutput(target, ResultError(f"{first.what}; the results are in {target} instead", where))
-    for folder in [spare, place] if spare is not None else [place]:
+    for folder in [spare, path] if spare is not None else [path]:
         names = _write_parts(folder, parts)
         if names:
             what = f"{first.what}; partial results are in {folder}: {', '.join(names)}"
@@ -328,11 +328,11 @@ def _remove(folders: Sequence[Path]) -> None:
             folder.rmdir()
 
 
-def _locked(path: Path, made: bool = False) -> int:
-    """Return a lock on an empty folder, held until it is closed. `made`: the folder has just been created. Raises
+def _locked(path: Path, is_new: bool = False) -> int:
+    """Return a lock on an empty folder, held until it is closed. `is_new`: the folder has just been created. Raises
     `ResultError`, and FileNotFoundError if the folder does not exist or has been replaced."""
     try:
-        lock = lock_folder(path, made, os.O_NOFOLLOW)
+        lock = lock_folder(path, is_new, os.O_NOFOLLOW)
     except OSError as error:
         raise _taken(path, error) from None
     try:
@@ -350,8 +350,8 @@ def _locked(path: Path, made: bool = False) -> int:
     return lock  # a folder that a faster program has claimed is not removed: it is theirs
 
 
-def lock_folder(path: Path, made: bool, flags: int = 0) -> int:
-    """Open a folder and lock it until `unlock_folder`, or raise `OSError`. `made`: on a file system without locks,
+def lock_folder(path: Path, is_new: bool, flags: int = 0) -> int:
+    """Open a folder and lock it until `unlock_folder`, or raise `OSError`. `is_new`: on a file system without locks,
     continue without one."""
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | flags)
     try:
@@ -360,7 +360,7 @@ def lock_folder(path: Path, made: bool, flags: int = 0) -> int:
         os.close(folder)
         raise
     except OSError:  # a file system without locks: only the folder's creator can be sure of it
-        if not made:
+        if not is_new:
             os.close(folder)
             raise FileExistsError from None
     _locks.add(folder)

@@ -80,16 +80,16 @@ def _set_aside(path: Path) -> Iterator[None]:
             unregister_cleanup(leave)
 
 
-def _put_back(aside: Path, path: Path) -> None:
+def _put_back(backup: Path, path: Path) -> None:
     """Remove the folder that was set aside if it has been replaced; else move it back."""
-    if not os.path.lexists(aside):
+    if not os.path.lexists(backup):
         return
     if path.is_dir() and any(path.iterdir()):
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(backup, ignore_errors=True)
     else:
         with contextlib.suppress(OSError):
             path.rmdir()
-        os.rename(aside, path)
+        os.rename(backup, path)
 
 
 def _foreign(folder: Path) -> str:

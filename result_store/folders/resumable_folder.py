@@ -29,7 +29,7 @@ def resumable_folder(folder: str | Path, mark: str, what: str) -> Iterator[Path]
     refuse_other_content(place, mark, what)
     with created_folder(place, mark):
         try:
-            lock = lock_folder(place, made=True)  # no exclusion on a file system without locks
+            lock = lock_folder(place, is_new=True)  # no exclusion on a file system without locks
         except BlockingIOError:
             raise ResultError("is in use by another program", str(place), "another folder") from None
         except OSError as error:
@@ -51,7 +51,7 @@ def marker_text(what: str) -> str:
 
 
 @contextmanager
-def created_folder(place: Path, mark: str | None = None) -> Iterator[None]:
+def created_folder(path: Path, mark: str | None = None) -> Iterator[None]:
     """Create a folder and its parents; remove them again after an error if they are empty, or hold only `mark`.
 
     Raises
@@ -59,27 +59,27 @@ def created_folder(place: Path, mark: str | None = None) -> Iterator[None]:
     ResultError
         It cannot be created.
     """
-    created = [each for each in (place, *place.parents) if not each.exists()]
+    created = [each for each in (path, *path.parents) if not each.exists()]
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _unwritable(place, error) from None
+        raise _unwritable(path, error) from None
     try:
         yield
     except BaseException:
         with suppress(OSError):  # not empty
-            if created and mark is not None and [each.name for each in place.iterdir()] == [mark]:
-                (place / mark).unlink()
+            if created and mark is not None and [each.name for each in path.iterdir()] == [mark]:
+                (path / mark).unlink()
             for each in created:
                 each.rmdir()
         raise
 
 
-def refuse_other_content(place: Path, mark: str, what: str) -> None:
+def refuse_other_content(path: Path, mark: str, what: str) -> None:
     """Raise `ResultError` if a folder exists and holds something else."""
-    if place.exists() and (not place.is_dir() or (any(place.iterdir()) and not (place / mark).is_file())):
-        raise ResultError(f"exists and does not hold {what}", str(place), "a new folder, or one of an earlier run")
+    if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not (path / mark).is_file())):
+        raise ResultError(f"exists and does not hold {what}", str(path), "a new folder, or one of an earlier run")
 
 
-def _unwritable(place: Path, error: OSError) -> ResultError:
-    return ResultError(f"cannot be written ({error.strerror})", str(place), "a writable folder")
+def _unwritable(path: Path, error: OSError) -> ResultError:
+    return ResultError(f"cannot be written ({error.strerror})", str(path), "a writable folder")

@@ -259,16 +259,20 @@ def _drop(tables: Any, location: Location) -> None:
         tables.pop(last, None)
 
 
-def _echoes(mistake: Mistake, gone: Location) -> bool:
-    """Return True if a path that the mistake concerns lies inside `gone`, or the other way round. A table's validator
-    names what it needs beside a key only in its text, so a mistake whose text names a removed key of its own table
-    counts too."""
+def _echoes(mistake: Mistake, location: Location) -> bool:
+    """Return True if a path that the mistake concerns lies inside `location`, or the other way round. A table's
+    validator names what it needs beside a key only in its text, so a mistake whose text names a removed key of its own
+    table counts too."""
     words = f"{mistake.what} {mistake.expected}"
-    if gone and path_steps(mistake.path)[:-1] == gone[:-1] and re.search(rf"\b{re.escape(str(gone[-1]))}\b", words):
+    if (
+        location
+        and path_steps(mistake.path)[:-1] == location[:-1]
+        and re.search(rf"\b{re.escape(str(location[-1]))}\b", words)
+    ):
         return True
     for path in (mistake.path, *mistake.concerns):
         steps = path_steps(path)
-        shared = min(len(steps), len(gone))
-        if steps[:shared] == gone[:shared]:
+        shared = min(len(steps), len(location))
+        if steps[:shared] == location[:shared]:
             return True
     return False

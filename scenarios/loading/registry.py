@@ -52,7 +52,7 @@ COMPONENT_PACKAGES: Mapping[str, str] = {
 
 
 @functools.cache
-def components(place: str) -> Mapping[str, type[Any]]:
+def components(table: str) -> Mapping[str, type[Any]]:
     """Return every component of a key of `COMPONENT_PACKAGES` by kind, sorted alphabetically.
 
     Raises
@@ -61,32 +61,32 @@ def components(place: str) -> Mapping[str, type[Any]]:
         Two have the same kind, one is incomplete, or a file raises an error; with location and reason.
     """
     by_kind: dict[str, type[Any]] = {}
-    for name, path in _modules(place).items():
+    for name, path in _modules(table).items():
         if not DECLARES_KIND.search(path.read_text(encoding="utf-8")):
             continue
         for kind, owner in _in(name).items():
             if kind in by_kind:
                 both = f"{class_file(by_kind[kind])} and {class_file(owner)}"
-                raise ScenarioError(f"{both} both have a {place} called {kind}", expected="distinct kinds")
+                raise ScenarioError(f"{both} both have a {table} called {kind}", expected="distinct kinds")
             by_kind[kind] = owner
     return MappingProxyType(dict(sorted(by_kind.items())))
 
 
-def component(place: str, kind: str) -> type[Any] | None:
+def component(table: str, kind: str) -> type[Any] | None:
     """Return the component of a kind, or None. Raises as `components`, for the modules it has imported. A module named
     like the kind is imported first and alone, so that a run imports no more than it needs."""
     if USER_CLASS.fullmatch(kind):
         return None
-    for name in _modules(place):
+    for name in _modules(table):
         if name.rpartition(".")[2] == kind and (owner := _in(name).get(kind)) is not None:
             return owner
-    return components(place).get(kind)
+    return components(table).get(kind)
 
 
 @functools.cache
-def _modules(place: str) -> Mapping[str, Path]:
+def _modules(table: str) -> Mapping[str, Path]:
     """Return the files of all modules below a package of `COMPONENT_PACKAGES` by name; none is imported or read."""
-    package = importlib.import_module(COMPONENT_PACKAGES[place])
+    package = importlib.import_module(COMPONENT_PACKAGES[table])
     files = {
         ".".join([package.__name__, *path.relative_to(folder).with_suffix("").parts]): path
         for folder in map(Path, package.__path__)
@@ -96,9 +96,9 @@ def _modules(place: str) -> Mapping[str, Path]:
     return MappingProxyType(files)
 
 
-def is_known_kind(place: str, name: str) -> bool:
+def is_known_kind(table: str, name: str) -> bool:
     """Return True if a component has this name, or it has the form of a user-defined class."""
-    return USER_CLASS.fullmatch(name) is not None or component(place, name) is not None
+    return USER_CLASS.fullmatch(name) is not None or component(table, name) is not None
 
 
 def kind_of(owner: type[Any]) -> str | None:

@@ -28,8 +28,8 @@ class ComponentByKind:
     `own` : the table for user-defined classes, whose kind is a class name, if they are allowed.
     """
 
-    def __init__(self, place: str, own: type[ScenarioTable] | None = None) -> None:
-        self.place, self.own = place, own
+    def __init__(self, table: str, own: type[ScenarioTable] | None = None) -> None:
+        self.place, self.own = table, own
         self._ready: dict[str, SchemaValidator] = {}
 
     def models(self) -> list[type[ScenarioTable]]:
@@ -78,9 +78,9 @@ def _alone(tag: str, model: type[ScenarioTable]) -> SchemaValidator:
     return SchemaValidator(core_schema.tagged_union_schema(choices, lambda value: tag))
 
 
-def examples(place: str) -> Callable[[dict[str, Any]], None]:
+def examples(table: str) -> Callable[[dict[str, Any]], None]:
     """Return a JSON Schema hook that adds a category's kinds as examples of a string."""
-    return lambda schema: schema.update(examples=list(components(place)))
+    return lambda schema: schema.update(examples=list(components(table)))
 
 
 NAME_ALONE = BeforeValidator(lambda value: {"kind": value} if isinstance(value, str) else value)

@@ -68,20 +68,20 @@ def _keys(scenario: Scenario, table: ScenarioTable, path: str, owner: Any) -> It
         yield from _inside(scenario, value, place, owner, key if table is scenario else "")
 
 
-def _note(place: str, unmet: list[Precondition]) -> str:
+def _note(path: str, unmet: list[Precondition]) -> str:
     """Return the note on a key with unmet preconditions, or "" if all are met. Its remedies together suffice."""
     if not unmet:
         return ""
     reach = f" {unmet[0].reach}" if unmet[0].reach else ""
     remedies = ", and ".join(dict.fromkeys(need.remedy for need in unmet))
-    return f"{place} has no effect{reach}: {unmet[0].why}; for it to matter: {remedies}"
+    return f"{path} has no effect{reach}: {unmet[0].why}; for it to matter: {remedies}"
 
 
-def _inside(scenario: Scenario, value: Any, place: str, owner: Any, root: str) -> Iterator[SetKey]:
+def _inside(scenario: Scenario, value: Any, path: str, owner: Any, root: str) -> Iterator[SetKey]:
     """Yield the keys of the tables in a value. `root`: its key if it belongs to the scenario itself."""
     if isinstance(value, ScenarioTable):
-        yield from _keys(scenario, value, place, owner)
+        yield from _keys(scenario, value, path, owner)
     elif isinstance(value, tuple):
         for index, each in enumerate(value):
             if isinstance(each, ScenarioTable):
-                yield from _keys(scenario, each, f"{place}[{index}]", each if root in OWNERS else owner)
+                yield from _keys(scenario, each, f"{path}[{index}]", each if root in OWNERS else owner)

@@ -263,9 +263,9 @@ class Fabric:
         """Forget a part that has ended."""
         self._programs.forget(track)
 
-    def hand_over(self, taker: StepTaker) -> None:
-        """Hand over completed steps to `taker` from now on, and forget them. `finish`, the logs and `Track.steps` then
-        cover only the rest."""
+    def hand_over(self, step_taker: StepTaker) -> None:
+        """Hand over completed steps to `step_taker` from now on, and forget them. `finish`, the logs and `Track.steps`
+        then cover only the rest."""
 
         def take(track: Track, over: CompletedStep) -> None:
             first, count = int(over.numbers[0]) if len(over.numbers) else 0, len(over.numbers)
@@ -273,7 +273,7 @@ class Fabric:
             self.flows.book.forget(first, count)
             recorder.step(track.part, track.handed.steps, over, counts, missing)
 
-        self._recorder = recorder = StepRecorder(taker)
+        self._recorder = recorder = StepRecorder(step_taker)
         self._programs.take, self._logs.taker = take, recorder.drops
 
     def fast_forward(self, limit: Ps, why: str = "", approximate: float | None = None) -> None:

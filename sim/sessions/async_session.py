@@ -63,18 +63,18 @@ class AsyncSession:
         """Number of times that the network was built."""
         return self._network.built
 
-    def push(self, worker: int, turn: int, trace: Trace, begin_ps: int, kept: Sequence[int] = ()) -> None:
+    def push(self, worker: int, turn: int, trace: Trace, begin_ps: int, reliable_tensors: Sequence[int] = ()) -> None:
         """Let a worker push the gradients of the turn that begins at `begin_ps`, each when it is ready.
 
         Worker w pushes the gradients of rank w of the trace's iteration. The time must not precede the last returned
         result.
 
-        kept : tensors of which nothing may be lost, whatever the job's bounds.
+        reliable_tensors : tensors of which nothing may be lost, whatever the job's bounds.
 
         Raises TraceError, ScenarioError if the job cannot send the trace.
         """
         job = self._job(trace)
-        messages, ready, last = self._turns.push(job, trace, worker, turn, kept)
+        messages, ready, last = self._turns.push(job, trace, worker, turn, reliable_tensors)
         self._send(job, messages, ready, begin_ps, worker, True, begin_ps + last)
 
     def pull(self, worker: int, turn: int, trace: Trace, begin_ps: int) -> None:

@@ -59,12 +59,12 @@ class Session:
     def built(self) -> int:
         return self._network.built
 
-    def step(self, trace: Trace, back: AnswerBytes = 1.0, kept: Sequence[int] = ()) -> PlayedIteration:
+    def step(self, trace: Trace, back: AnswerBytes = 1.0, reliable_tensors: Sequence[int] = ()) -> PlayedIteration:
         """Play one iteration with the gradients and times of the trace's "step", those of rank w for worker w.
 
         back : bytes that come back from servers that send something else than sums: for each byte pushed, or of every
             tensor to each worker.
-        kept : tensors of which nothing may be lost, whatever the job's bounds.
+        reliable_tensors : tensors of which nothing may be lost, whatever the job's bounds.
 
         Raises
         ------
@@ -79,7 +79,7 @@ class Session:
         if network.full:
             self.close()
         coupling = network.ready(trace)
-        job = self._steps.job(trace, network.places, network.cards, back, kept)
+        job = self._steps.job(trace, network.places, network.cards, back, reliable_tensors)
         # The network is past the end of the last step by less than one software latency, so nothing sent now is late:
         # steps follow each other, and meet other traffic, as iterations of a run do.
         begin = max(self._ended_ps, Ps(coupling.fabric.now - coupling.latency))

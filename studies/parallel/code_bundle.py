@@ -56,9 +56,9 @@ class CodeBundle:
         modules = given.folder or Path.cwd()
         return given.moved(self._local_path, self._local_path, Path(self._local_path(f"{modules}/")))
 
-    def result(self, found: Result, given: Scenario) -> Result:
+    def result(self, result: Result, given: Scenario) -> Result:
         """Return the Result of a mapped scenario, with the paths of the original one."""
-        return dataclasses.replace(found, scenario=scenario_text(given))
+        return dataclasses.replace(result, scenario=scenario_text(given))
 
     def text(self, words: str) -> str:
         """Return a message with the paths of the machine that made the bundle."""

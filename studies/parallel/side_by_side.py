@@ -28,13 +28,13 @@ def simulate_in_processes(
     jobs: int,
     threads: int = 1,
     max_wall_s: float | None = None,
-    told: Callable[[float, str], object] = lambda share, words: None,
+    on_progress: Callable[[float, str], object] = lambda share, words: None,
 ) -> tuple[list[SimulationOutcome], bool]:
     """Simulate scenarios, `jobs` at a time. Returns their outcomes, in order, and True unless Ctrl-C was pressed; after
     Ctrl-C, those that were finished.
 
     threads, max_wall_s : of each, as for `simulate`.
-    told : called with (fraction, message).
+    on_progress : called with (fraction, message).
 
     Raises ScenarioError or TraceError if one of them is invalid. Raises GradwireError if a process was killed.
     """
@@ -54,12 +54,12 @@ def simulate_in_processes(
             )
             for n, scenario in enumerate(scenarios)
         ]
-        told(0.0, f"0/{len(works)} runs")
+        on_progress(0.0, f"0/{len(works)} runs")
         try:
             for key, stalled in completed(works, jobs, "a run that finishes"):
                 outcomes[int(key)] = SimulationOutcome(Result.read(Path(folder) / key), stalled)
                 done, policy = len(outcomes), scenarios[int(key)].policy_name
-                told(done / len(works), f"{done}/{len(works)} runs, {policy}")
+                on_progress(done / len(works), f"{done}/{len(works)} runs, {policy}")
         except KeyboardInterrupt:
             mark_caught()
             finished = False

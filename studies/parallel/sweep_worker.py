@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from gradwire.studies.sweep.point_store import Record
 
 
-def measure_and_store(scenario: Scenario, key: str, place: Path, keep: bool) -> tuple[Record, None]:
+def measure_and_store(scenario: Scenario, key: str, path: Path, keep: bool) -> tuple[Record, None]:
     """Run a point and store its measurements at once."""
     from gradwire.studies.sweep.point_store import PointStore
 
-    store = PointStore(place)
+    store = PointStore(path)
     store.begin(key)
     record, result = _measure(scenario)
     if keep and result is not None:

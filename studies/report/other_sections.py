@@ -163,15 +163,15 @@ def _thinned(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
 # --- claims ----------------------------------------------------------------------------------------------------------
 
 
-def claims_section(found: Json, title: str) -> PageSection:
+def claims_section(data: Json, title: str) -> PageSection:
     """Return the section of judged claims from claims.json."""
-    claims = found["claims"]
+    claims = data["claims"]
     counts = {verdict: sum(claim["verdict"] == verdict for claim in claims) for verdict in VERDICTS}
     section = PageSection(title, "claims")
     word = "claim" if len(claims) == 1 else "claims"
     section.lead = f"{len(claims)} {word}: " + ", ".join(f"{n} {what}" for what, n in counts.items() if n) + "."
     rows = [[claim["id"], claim["claim"], claim["published"], claim["verdict"]] for claim in claims]
-    section.add(paragraph(basis_text(found)) if "traces" in found else "")
+    section.add(paragraph(basis_text(data)) if "traces" in data else "")
     section.add(grid(Grid("", ["", "claim", "published", "verdict"], rows), words=True))
     for claim in claims:
         section.add(heading(f"{claim['id']}: {claim['claim']}"))
@@ -181,7 +181,7 @@ def claims_section(found: Json, title: str) -> PageSection:
         )
         section.add(_expectations(claim["expectations"]), *(chart(one) for one in _claim_chart(claim)))
         section.add(_effects(claim["effects"]), _claim_figures(claim))
-    section.add(heading("Commands"), code(found["command"]))
+    section.add(heading("Commands"), code(data["command"]))
     return section
 
 
@@ -266,11 +266,11 @@ def _claim_figures(claim: Json) -> str:
 # --- fidelity --------------------------------------------------------------------------------------------------------
 
 
-def fidelity_section(found: Json, sim: Result, emu: Result, title: str) -> PageSection:
+def fidelity_section(data: Json, sim: Result, emu: Result, title: str) -> PageSection:
     """Return the section on the agreement of an emulated and a simulated run, from fidelity.json and their Results."""
-    verdicts: list[str] = found["verdicts"]
+    verdicts: list[str] = data["verdicts"]
     section = PageSection(title, "fidelity", f"**{verdicts[-1]}.**", [])
-    seeds = found.get("seeds") or []
+    seeds = data.get("seeds") or []
     if seeds:
         seed_names = [str(row["seed"]) for row in seeds]
         seed_list = f"{', '.join(seed_names[:-1])} and {seed_names[-1]}"
@@ -282,7 +282,7 @@ def fidelity_section(found: Json, sim: Result, emu: Result, title: str) -> PageS
         section.add(heading("Mean completion time, seed by seed"), grid(seeds_grid(seeds)._replace(title="")))
         if sum(row["difference"] is not None for row in seeds) > 1:
             section.add(paragraph("± is half of the 95 % interval of the mean difference, in percentage points."))
-    measures = [Measure(**{key: value for key, value in row.items() if key != "passed"}) for row in found["measures"]]
+    measures = [Measure(**{key: value for key, value in row.items() if key != "passed"}) for row in data["measures"]]
     scatter = any(entry.low is not None for entry in measures)
     head = [*HEADINGS[:2], RANGE_HEADING, *HEADINGS[2:]] if scatter else HEADINGS
     measures.sort(key=lambda entry: entry.passed is not False)

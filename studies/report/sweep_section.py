@@ -39,19 +39,19 @@ MOST_MEASURES = 4
 MOST_FAILURES = 20
 
 
-def sweep_section(found: Sweep) -> PageSection:
+def sweep_section(sweep: Sweep) -> PageSection:
     """Return the section of a sweep."""
-    section = PageSection(found.file.name, "sweep", f"{found.words}, over {', '.join(found.axes) or 'nothing'}.")
-    section.add(paragraph(found.file.description), bullet_list(_facts(found)))
-    for plot in found.file.plot or _plain_plots(found):
-        section.add(*(chart(item) for item in charts_of(found, plot)))
-    explained = paragraph(interval_remark(found.points, found.records, found.file.measures), "remark")
-    section.add(heading("Figures"), explained, grid(found.grid))
-    failed = [f"{point.name}: {record.why}" for point, record in found.failures[:MOST_FAILURES]]
-    section.add(collapsible(f"{len(found.failures)} runs failed", bullet_list(failed)) if failed else "")
-    if found.folder is not None:
-        declared = found.folder / SWEEP_FILE
-        again = shlex.join(["gradwire", "sweep", str(declared), "--out", str(found.folder)])
+    section = PageSection(sweep.file.name, "sweep", f"{sweep.words}, over {', '.join(sweep.axes) or 'nothing'}.")
+    section.add(paragraph(sweep.file.description), bullet_list(_facts(sweep)))
+    for plot in sweep.file.plot or _plain_plots(sweep):
+        section.add(*(chart(item) for item in charts_of(sweep, plot)))
+    explained = paragraph(interval_remark(sweep.points, sweep.records, sweep.file.measures), "remark")
+    section.add(heading("Figures"), explained, grid(sweep.grid))
+    failed = [f"{point.name}: {record.why}" for point, record in sweep.failures[:MOST_FAILURES]]
+    section.add(collapsible(f"{len(sweep.failures)} runs failed", bullet_list(failed)) if failed else "")
+    if sweep.folder is not None:
+        declared = sweep.folder / SWEEP_FILE
+        again = shlex.join(["gradwire", "sweep", str(declared), "--out", str(sweep.folder)])
         section.add(heading("Resume"), code(again))
         if declared.is_file():
             section.add(collapsible("Declaration of the sweep", code(declared.read_text(encoding="utf-8").strip())))
@@ -94,48 +94,48 @@ def _plain_plots(sweep: Sweep) -> list[Plot]:
     ]
 
 
-def charts_of(found: Sweep, plot: Plot) -> Iterator[Chart]:
+def charts_of(sweep: Sweep, plot: Plot) -> Iterator[Chart]:
     """Yield one chart per panel of a plot; none if no point of it is done."""
     done = [
         point
-        for point in shown_points(found.file, plot, found.points)
-        if (record := found.records.get(point.key)) is not None and record.state == "done"
+        for point in shown_points(sweep.file, plot, sweep.points)
+        if (record := sweep.records.get(point.key)) is not None and record.state == "done"
     ]
     if not done:
         return
     measures = [name for name in (plot.x, plot.y, plot.value) if name and split_measure(name)[1] in MEASURES]
-    lines = summary_lines(done, found.records, measures)
-    whole = PlotData(found.file, plot, done, found.records, lines)
+    lines = summary_lines(done, sweep.records, measures)
+    whole = PlotData(sweep.file, plot, done, sweep.records, lines)
     for value, words in whole.groups(plot.panels):
         part, title = whole, plot.title or plot.name
         if plot.panels:
             chosen = [point for point in done if point.at[plot.panels] == value]
-            part = PlotData(found.file, plot, chosen, found.records, whole.having(**{plot.panels: value}))
+            part = PlotData(sweep.file, plot, chosen, sweep.records, whole.having(**{plot.panels: value}))
             title = f"{title}, {whole.axis(plot.panels).title} = {words}"
         yield _KINDS[plot.kind](part, whole, title)
 
 
-def _measure(whole: PlotData, which: str, name: str) -> tuple[Axis, float]:
+def _measure(data: PlotData, which: str, name: str) -> tuple[Axis, float]:
     """Return (axis, divisor of the values) of a measure."""
-    scale = DisplayScale.of([line[name] for line in whole.lines if line[name] is not None], quantity_of(name))
-    label = getattr(whole.plot, f"{which}_label", "") or label_of(name)
-    return Axis(scale.label(label), getattr(whole.plot, f"{which}_scale", None) or "linear"), scale.by
+    scale = DisplayScale.of([line[name] for line in data.lines if line[name] is not None], quantity_of(name))
+    label = getattr(data.plot, f"{which}_label", "") or label_of(name)
+    return Axis(scale.label(label), getattr(data.plot, f"{which}_scale", None) or "linear"), scale.by
 
 
-def _title(whole: PlotData, label: str) -> str:
+def _title(data: PlotData, label: str) -> str:
     """Return a line's name; with the axis if the names are bare values."""
-    by = whole.plot.by
-    if by and is_plain([name for _, name in whole.groups(by)]):
-        return f"{whole.axis(by).title} {label}"
-    return label or label_of(whole.plot.y)
+    by = data.plot.by
+    if by and is_plain([name for _, name in data.groups(by)]):
+        return f"{data.axis(by).title} {label}"
+    return label or label_of(data.plot.y)
 
 
-def _lines(part: PlotData, whole: PlotData, title: str) -> Lines:
-    plot = whole.plot
-    at, (y, by) = positions(whole, "x", plot.x), _measure(whole, "y", plot.y)
-    logarithmic = plot.x_scale == "log" or (plot.x_scale is None and is_log(whole.values(plot.x)))
+def _lines(part: PlotData, data: PlotData, title: str) -> Lines:
+    plot = data.plot
+    at, (y, by) = positions(data, "x", plot.x), _measure(data, "y", plot.y)
+    logarithmic = plot.x_scale == "log" or (plot.x_scale is None and is_log(data.values(plot.x)))
     series = []
-    for value, label in whole.groups(plot.by):
+    for value, label in data.groups(plot.by):
         group = part.having(**{plot.by: value})
         rows = [line for line in group if line[plot.y] is not None and line[plot.x] is not None]
         rows.sort(key=lambda line: at.places[line[plot.x]])
@@ -146,7 +146,7 @@ def _lines(part: PlotData, whole: PlotData, title: str) -> Lines:
             )
             for line in rows
         ]
-        series.append(Series(_title(whole, label), points, dots=True))
+        series.append(Series(_title(data, label), points, dots=True))
     axis = Axis(at.label, "log" if logarithmic and not at.named else "linear", at.ticks)
     says = "Means over the seeds; bands are 95 % intervals."
     return Lines(title, says, axis, y, series, whiskers=at.named)
@@ -156,17 +156,17 @@ def _band(name: str) -> tuple[str, str, str]:
     return name, f"{name}_low", f"{name}_high"
 
 
-def _heat(part: PlotData, whole: PlotData, title: str) -> Heat:
-    plot = whole.plot
-    value, by = _measure(whole, "value", plot.value)
-    x, y = positions(whole, "x", plot.x), positions(whole, "y", plot.y)
+def _heat(part: PlotData, data: PlotData, title: str) -> Heat:
+    plot = data.plot
+    value, by = _measure(data, "value", plot.value)
+    x, y = positions(data, "x", plot.x), positions(data, "y", plot.y)
     cells = {(line[plot.y], line[plot.x]): line[plot.value] for line in part.lines}
     rows, columns = list(y.places), list(x.places)
     cells_by_row = [[cells.get((row, column)) for column in columns] for row in rows]
     values = [[None if cell is None else cell / by for cell in row] for row in cells_by_row]
-    names = [(float(n), whole.label(plot.x, column)) for n, column in enumerate(columns)]
-    sides = [(float(n), whole.label(plot.y, row)) for n, row in enumerate(rows)]
-    axes = [whole.axis(column).title for column in (plot.x, plot.y)]
+    names = [(float(n), data.label(plot.x, column)) for n, column in enumerate(columns)]
+    sides = [(float(n), data.label(plot.y, row)) for n, row in enumerate(rows)]
+    axes = [data.axis(column).title for column in (plot.x, plot.y)]
     return Heat(
         title,
         "Means over the seeds.",
@@ -177,10 +177,10 @@ def _heat(part: PlotData, whole: PlotData, title: str) -> Heat:
     )
 
 
-def _distribution(part: PlotData, whole: PlotData, title: str) -> Lines:
-    plot = whole.plot
+def _distribution(part: PlotData, data: PlotData, title: str) -> Lines:
+    plot = data.plot
     distribution, is_tail = plot.x or "completion", plot.kind == "tail"
-    groups = [(label, *pooled_distribution(part, value, plot.by)) for value, label in whole.groups(plot.by)]
+    groups = [(label, *pooled_distribution(part, value, plot.by)) for value, label in data.groups(plot.by)]
     medians = [values[len(values) // 2] for _, values, _ in groups if len(values)]
     scale = DisplayScale.of(medians, "time" if distribution == "completion" else "")
     series = []
@@ -189,7 +189,7 @@ def _distribution(part: PlotData, whole: PlotData, title: str) -> Lines:
         heights = [1 - share for share in before] if is_tail else shares.tolist()
         points = list(zip((values / scale.by).tolist(), heights, strict=True))
         series.append(
-            Series(_title(whole, label) if plot.by else distribution, points, step="before" if is_tail else "after")
+            Series(_title(data, label) if plot.by else distribution, points, step="before" if is_tail else "after")
         )
     words = {"completion": "completion time", "slowdown": "slowdown"}[distribution]
     return Lines(
@@ -204,18 +204,18 @@ def _distribution(part: PlotData, whole: PlotData, title: str) -> Lines:
     )
 
 
-def _pareto(part: PlotData, whole: PlotData, title: str) -> Lines:
-    plot = whole.plot
-    (x, x_by), (y, y_by) = _measure(whole, "x", plot.x), _measure(whole, "y", plot.y)
+def _pareto(part: PlotData, data: PlotData, title: str) -> Lines:
+    plot = data.plot
+    (x, x_by), (y, y_by) = _measure(data, "x", plot.x), _measure(data, "y", plot.y)
     known = [line for line in part.lines if line[plot.x] is not None and line[plot.y] is not None]
     dots = [(line[plot.x] / x_by, line[plot.y] / y_by) for line in known]
     series = []
-    for value, label in whole.groups(plot.by):
+    for value, label in data.groups(plot.by):
         indices = [n for n, line in enumerate(known) if not plot.by or line[plot.by] == value]
         notes = [_where(part, known[n]) for n in indices]
         series.append(
             Series(
-                _title(whole, label) if plot.by else "points",
+                _title(data, label) if plot.by else "points",
                 [dots[n] for n in indices],
                 dots=True,
                 line=False,

@@ -45,7 +45,7 @@ def reproduce(
     jobs: int = 1,
     data: Mapping[str, str] = NO_DATA,
     device: str = "cpu",
-    told: OnProgress = lambda share, words: None,
+    on_progress: OnProgress = lambda share, words: None,
 ) -> list[Judgement]:
     """Run what the claims of a set need, judge them, and write figures, page.html and claims.json to `out`.
 
@@ -64,7 +64,7 @@ def reproduce(
 
     chosen, plans, seeds = _plans(name, claims, full, seeds, data, device)
     with resumable_folder(out, MARK, "a reproduction"):
-        figures = _results(all_runs(plans), RunStore(out), jobs, told, full)
+        figures = _results(all_runs(plans), RunStore(out), jobs, on_progress, full)
         judgements = [judge(claim, plan, figures) for claim, plan in zip(chosen, plans, strict=True)]
         options = [*(f"--claim {claim}" for claim in claims), *(["--full"] if full else []), f"--seeds {seeds}"]
         options += [f"--{key} {path}" for key, path in data.items()]
@@ -85,7 +85,7 @@ def listing(
     seeds: int | None = None,
     data: Mapping[str, str] = NO_DATA,
     device: str = "cpu",
-    told: OnProgress = lambda share, words: None,
+    on_progress: OnProgress = lambda share, words: None,
 ) -> list[SettingCost]:
     """Estimate what `reproduce` would run, by setting: how much is in `out` already, and the time for the rest.
 
@@ -101,7 +101,7 @@ def listing(
     placeholders = {"pictures": "synthetic", "text": "synthetic"}
     _, plans, _ = _plans(name, claims, full, seeds, {**placeholders, **data}, device)
     runs, store = all_runs(plans), RunStore(out)
-    return costs_by_setting(runs, {run.key: store.share(run.key) for run in runs}, estimate_costs(runs, told))
+    return costs_by_setting(runs, {run.key: store.share(run.key) for run in runs}, estimate_costs(runs, on_progress))
 
 
 def _plans(

@@ -63,22 +63,22 @@ def choices_of(axis: Axis, policies: Sequence[Policy], where: str) -> list[Choic
     ]
 
 
-def range_values(found: Range) -> list[Scalar]:
+def range_values(value_range: Range) -> list[Scalar]:
     """Return the values of a range with a count: exact ends, whole numbers between whole ends, no duplicates."""
-    assert found.count is not None
-    inner = [value_at(found, step / (found.count - 1)) for step in range(1, found.count - 1)]
-    return list(dict.fromkeys([found.low, *inner, found.high]))
+    assert value_range.count is not None
+    inner = [value_at(value_range, step / (value_range.count - 1)) for step in range(1, value_range.count - 1)]
+    return list(dict.fromkeys([value_range.low, *inner, value_range.high]))
 
 
-def value_at(found: Range, share: float) -> Scalar:
+def value_at(value_range: Range, share: float) -> Scalar:
     """Return the value at a share (0 to 1) of a range, on its scale; whole if both ends are."""
-    low, high = number_of(found.low), number_of(found.high)
+    low, high = number_of(value_range.low), number_of(value_range.high)
     assert low is not None and high is not None
-    if found.scale == "log":
+    if value_range.scale == "log":
         value = math.exp(math.log(low.value) + share * (math.log(high.value) - math.log(low.value)))
     else:
         value = low.value + share * (high.value - low.value)
-    if isinstance(found.low, int) and isinstance(found.high, int):
+    if isinstance(value_range.low, int) and isinstance(value_range.high, int):
         return round(value)
     value = float(f"{value:.12g}")  # 0.3, not 0.30000000000000004; the same on every machine
     return text_of(Number(value, low.quantity))

@@ -105,12 +105,12 @@ def _checksum(data: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def write_errors(place: Path) -> Iterator[None]:
+def write_errors(path: Path) -> Iterator[None]:
     """Turn errors of writing into a folder into one `ResultError`."""
     try:
         yield
     except OSError as error:
-        raise write_error(error, place) from None
+        raise write_error(error, path) from None
 
 
 def packed(result: Result) -> bytes:

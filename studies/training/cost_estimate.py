@@ -53,10 +53,10 @@ class TrainingCost:
         return steps * self.step_s + looks * held_out_samples(table) * self.look_s + self.rates_s
 
 
-def estimate_costs(runs: Sequence[PlannedRun], told: ProgressCallback) -> dict[str, float]:
+def estimate_costs(runs: Sequence[PlannedRun], on_progress: ProgressCallback) -> dict[str, float]:
     """Return the processor seconds of each training run, by key. Takes seconds, a minute for the largest sets.
 
-    told : called with (fraction, message).
+    on_progress : called with (fraction, message).
 
     Raises MissingExtraError if torch is not installed.
     """
@@ -67,7 +67,9 @@ def estimate_costs(runs: Sequence[PlannedRun], told: ProgressCallback) -> dict[s
     data_by_shape: dict[tuple[object, ...], Images | Text] = {}
     seconds_by_key: dict[str, float] = {}
     for number, same_kind in enumerate(kinds.values()):
-        told(number / len(kinds), f"timing {number + 1} of {len(kinds)} kinds of training runs, {same_kind[0].setting}")
+        on_progress(
+            number / len(kinds), f"timing {number + 1} of {len(kinds)} kinds of training runs, {same_kind[0].setting}"
+        )
         effort = _time_steps(same_kind[0], data_by_shape)
         seconds_by_key |= {run.key: effort.of(run) for run in same_kind}
     return seconds_by_key

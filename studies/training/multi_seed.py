@@ -36,13 +36,13 @@ def train_in_processes(
     jobs: int,
     until: float | None = None,
     threads: int = 1,
-    told: Callable[[float, str], object] = lambda share, words: None,
+    on_progress: Callable[[float, str], object] = lambda share, words: None,
 ) -> Iterator[tuple[int, TrainingResult]]:
     """Train `jobs` scenarios at a time, each in a separate process and into its folder, if it has one. Yields (index in
     `wanted`, training result) of each run that has ended.
 
     until, threads : as for `gradwire.train`.
-    told : called with (fraction, message).
+    on_progress : called with (fraction, message).
 
     Raises ScenarioError or TraceError or ResultError if one of them cannot be trained. Raises GradwireError if a
     process was killed.
@@ -54,9 +54,9 @@ def train_in_processes(
             Task(str(n), _train_into, (scenario, folders[n], until, threads), name=f"{scenario.name} {names[n]}")
             for n, (scenario, _) in enumerate(wanted)
         ]
-        told(0.0, f"0/{len(works)} training runs")
+        on_progress(0.0, f"0/{len(works)} training runs")
         for done, (key, _) in enumerate(completed(works, jobs, "a training run that finishes"), 1):
-            told(done / len(works), f"{done}/{len(works)} training runs, {names[int(key)]}")
+            on_progress(done / len(works), f"{done}/{len(works)} training runs, {names[int(key)]}")
             yield int(key), TrainingResult.read(folders[int(key)])
 
 

@@ -59,7 +59,7 @@ def make_predictor(
     plan: PredictorPlan | None = None,
     *,
     threads: int = 1,
-    told: ProgressCallback | None = None,
+    on_progress: ProgressCallback | None = None,
 ) -> dict[str, Any]:
     """Make a predictor, and return its manifest.
 
@@ -67,7 +67,7 @@ def make_predictor(
     ----------
     kind : "mp2" or "wnn".
     out : the file; finished training runs are in a folder beside it, and are reused.
-    told : called with (fraction, message).
+    on_progress : called with (fraction, message).
 
     Raises
     ------
@@ -92,7 +92,7 @@ def make_predictor(
     torch.set_num_threads(threads)
     trainings = _trainers(plan)
     folder = _work_folder(path, kind, plan)
-    on_progress = told or (lambda share, words: None)
+    on_progress = on_progress or (lambda share, words: None)
     samples = []
     for number, (name, seed, make) in enumerate(trainings):
         file = folder / f"{name}-{seed}.pt"

@@ -47,14 +47,14 @@ def posterior(points: Floats, values: Floats, at: Floats) -> Posterior:
     return Posterior(centre + scale * (solved.T @ scaled), scale * np.sqrt(variance))
 
 
-def improvement(found: Posterior, best: float) -> Floats:
+def improvement(posterior: Posterior, best: float) -> Floats:
     """Return the expected improvement on the best (lowest) value: float64[n]."""
-    spread = np.maximum(found.deviation, 1e-300)
-    gain = best - found.mean
+    spread = np.maximum(posterior.deviation, 1e-300)
+    gain = best - posterior.mean
     z = gain / spread
     below = np.array([0.5 * (1 + erf(value / sqrt(2))) for value in z.tolist()])
     density = np.exp(-0.5 * np.minimum(z * z, 1400)) / sqrt(2 * pi)
-    return np.where(found.deviation > 0, gain * below + spread * density, np.maximum(gain, 0))
+    return np.where(posterior.deviation > 0, gain * below + spread * density, np.maximum(gain, 0))
 
 
 def suggest(points: Sequence[tuple[float, float]], values: Sequence[float], grid: Floats) -> int | None:

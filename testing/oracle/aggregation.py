@@ -31,8 +31,8 @@ class SlotState:
 class AggregationNode:
     """A switch at which members of a group meet, and the state of their packets, by number."""
 
-    def __init__(self, switch: int, places: Sequence[int]) -> None:
-        self.switch, self.places = switch, places
+    def __init__(self, switch: int, members: Sequence[int]) -> None:
+        self.switch, self.places = switch, members
         self.held: dict[int, SlotState] = {}  # in slots
         self.passed: set[int] = set()  # numbers that it forwards unsummed
         self.copied: Counter[int] = Counter()  # copies made of each number
@@ -59,9 +59,9 @@ class AggregationGroup:
         self.there: dict[int, SlotState] = {}  # at the one host
         self.complete: set[int] = set()
 
-    def station(self, place: int, switch: int) -> AggregationNode | None:
+    def station(self, position: int, switch: int) -> AggregationNode | None:
         """Return the switch's station if members of the group meet there, else None."""
-        leaf = self.leaf_of[place]
+        leaf = self.leaf_of[position]
         if self.whole.switch == switch:
             return self.whole
         return leaf if leaf is not None and leaf.switch == switch else None
@@ -103,23 +103,23 @@ class AggregationGroup:
             priority=one.priority if data else one.protocol.control_priority,
         )
 
-    def whose(self, place: int, packet: Packet) -> set[int]:
+    def whose(self, position: int, packet: Packet) -> set[int]:
         """Return the members that a packet represents."""
         if packet.all:
             return set(range(self.size))
-        leaf = self.leaf_of[place]
-        return set(leaf.places) if packet.leaf and leaf is not None else {place}
+        leaf = self.leaf_of[position]
+        return set(leaf.places) if packet.leaf and leaf is not None else {position}
 
-    def arrive(self, place: int, packet: Packet) -> SlotState | None:
+    def arrive(self, position: int, packet: Packet) -> SlotState | None:
         """Record a packet at the one host; return the state of its number if it is now complete, else None."""
         state = self.there.setdefault(packet.sequence, SlotState())
         if packet.all:  # it also contains the parts received before
             state = self.there[packet.sequence] = SlotState(marked=state.marked)
-        whose = self.whose(place, packet)
+        whose = self.whose(position, packet)
         if whose & state.whose:
             state.marked |= marked(packet)
             return None
-        add_packet(state, whose, place, packet)
+        add_packet(state, whose, position, packet)
         if len(state.whose) < self.size:
             return None
         assert sorted(state.parts) == list(range(self.size)), "not the sum of each part once"
@@ -128,11 +128,11 @@ class AggregationGroup:
             self.cumulative += 1
         return state
 
-    def has(self, place: int, packet: Packet) -> bool:
+    def has(self, position: int, packet: Packet) -> bool:
         """Return True if the one host already has such a packet, a part of it, or that of all."""
         number = packet.sequence
         there = self.there[number].whose if number in self.there else set()
-        return number in self.complete or (not packet.all and bool(self.whose(place, packet) & there))
+        return number in self.complete or (not packet.all and bool(self.whose(position, packet) & there))
 
 
 class SwitchSlots:
@@ -142,7 +142,7 @@ class SwitchSlots:
         self.free = free
         self.summed = self.unsummed = self.copied = 0
 
-    def add_up(self, fan: AggregationGroup, station: AggregationNode, place: int, packet: Packet) -> Packet | None:
+    def add_up(self, fan: AggregationGroup, station: AggregationNode, position: int, packet: Packet) -> Packet | None:
         """Handle a packet to the one host; return the packet to forward, or None."""
         number = packet.sequence
         if packet.leaf and station is not fan.whole:
@@ -156,10 +156,10 @@ class SwitchSlots:
         if number in station.passed:
             self.unsummed += packet.kind == DATA
             return packet
-        slot, whose = station.held[number], fan.whose(place, packet)
+        slot, whose = station.held[number], fan.whose(position, packet)
         repeated = bool(whose & slot.whose)
         if not repeated:
-            add_packet(slot, whose, place, packet)
+            add_packet(slot, whose, position, packet)
             if len(slot.whose) < len(station.places):
                 self.summed += packet.kind == DATA
                 return None
@@ -186,10 +186,10 @@ def marked(packet: Packet) -> bool:
     return packet.ce if packet.kind == DATA else packet.echo
 
 
-def add_packet(state: SlotState, whose: set[int], place: int, packet: Packet) -> None:
+def add_packet(state: SlotState, whose: set[int], position: int, packet: Packet) -> None:
     """Add the packet of one or several members to the state of its number."""
     state.whose |= whose
     state.marked |= marked(packet)
-    state.parts += packet.parts or (place,)
+    state.parts += packet.parts or (position,)
     if packet.values is not None:
         state.values = packet.values if state.values is None else state.values + packet.values

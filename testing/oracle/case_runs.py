@@ -174,11 +174,11 @@ def run_oracle(
     case: Case,
     *,
     until: int = FOREVER,
-    looks: Mapping[int, Callable[[Sequence[Port | OracleHost]], None]] | None = None,
+    checks_by_time: Mapping[int, Callable[[Sequence[Port | OracleHost]], None]] | None = None,
 ) -> Outcome:
-    """Return the oracle's outcome. `looks`: callbacks by time, called with the ports after all earlier events."""
+    """Return the oracle's outcome. `checks_by_time`: callbacks by time, called with the ports after all earlier events."""
     oracle = Oracle(case)
-    for time, look in (looks or {}).items():
+    for time, look in (checks_by_time or {}).items():
         oracle.clock.at(time, CHANGE, 0, partial(look, oracle.ports))
     return oracle.run(until)
 

@@ -206,14 +206,14 @@ class Flow:
         """The piggyback value of the transport's next packet."""
         return self.memory[self.sender + at.S_RIDER]
 
-    def clear_stamps(self, rider: int) -> None:
+    def clear_stamps(self, piggyback: int) -> None:
         """Clear the slot of a packet that leaves."""
         if self.slots:
-            self.memory[self.stamps + rider % self.slots * at.SLOT_WORDS + at.SLOT_HOPS] = 0
+            self.memory[self.stamps + piggyback % self.slots * at.SLOT_WORDS + at.SLOT_HOPS] = 0
 
-    def stamp(self, rider: int, *values: int) -> None:
+    def stamp(self, piggyback: int, *values: int) -> None:
         """Write a switch's stamp into a packet's slot: port, queued bytes, bytes sent before, time, speed."""
-        slot = self.stamps + rider % max(self.slots, 1) * at.SLOT_WORDS
+        slot = self.stamps + piggyback % max(self.slots, 1) * at.SLOT_WORDS
         if not self.slots or self.memory[slot + at.SLOT_HOPS] == at.STAMP_MOST:
             return
         first = slot + at.SLOT_FIRST + self.memory[slot + at.SLOT_HOPS] * at.STAMP_WORDS
@@ -377,12 +377,12 @@ class Stream(Flow):
         self.sending.append(message)
         self.arriving.append(message)
 
-    def leave(self, place: int, now: int) -> tuple[Flow, int]:
+    def leave(self, position: int, now: int) -> tuple[Flow, int]:
         """Send a packet; return its message, and its number in it."""
         self.memory[self.sender + at.S_LAST_SENT] = now
-        (message,) = (item for item in self.sending if item.first <= place < item.first + item.packets)
+        (message,) = (item for item in self.sending if item.first <= position < item.first + item.packets)
         message.sent += 1
-        return message, place - message.first
+        return message, position - message.first
 
     def acknowledged(self, argument: int) -> int:
         """Return the cumulative point of an acknowledgement: the one nearest to the known one."""

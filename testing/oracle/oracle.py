@@ -212,7 +212,7 @@ class Oracle:
             self.flows[-1].fan, self.flows[-1].place = self._fan(message.fan, letter)
         host.schedule_start(self.flows[-1], time)
 
-    def _fan(self, number: int, letter: int) -> tuple[AggregationGroup, int]:
+    def _fan(self, number: int, message: int) -> tuple[AggregationGroup, int]:
         """Return the aggregation group of a letter, and its index in it."""
         group = members(self.case, number)
         if number not in self.fans:
@@ -223,7 +223,7 @@ class Oracle:
                 [ends[out] for ends in edges], edges[0][not out], out, self.case.switch.aggregation_levels
             )
             fan.members = [None] * len(group)  # type: ignore[list-item]  # filled in below
-        fan, place = self.fans[number], group.index(letter)
+        fan, place = self.fans[number], group.index(message)
         fan.members[place] = self.flows[-1]
         return fan, place
 

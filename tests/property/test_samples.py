@@ -58,7 +58,7 @@ def wanted(case: Case, period: int, links: Any) -> list[Row]:
         waits[time] = [ports[link].waiting(ports[link].queues) for link in links]
 
     times = range(period, END, period)
-    outcome = run_oracle(case, until=END, looks={t: lambda ports, t=t: look(ports, t) for t in times})
+    outcome = run_oracle(case, until=END, checks_by_time={t: lambda ports, t=t: look(ports, t) for t in times})
     sent = np.zeros((len(times) + 1, len(links)), dtype=np.int64)  # in the period that ends at a multiple
     place = {link: number for number, link in enumerate(links.tolist())}
     for each in outcome.transmissions:

@@ -117,7 +117,7 @@ def in_virtual(function: Callable[..., Any], *arguments: Any, seconds: float = 1
         said: list[str] = []
         command = f"{sys.executable} {__file__} {task} {answer} virtual 2>&1 | sed 's/^/{PREFIX}/'"
         run_inside(
-            ["/bin/sh", "-c", command], seed=1, limit_s=seconds, heard=said.append,
+            ["/bin/sh", "-c", command], seed=1, limit_s=seconds, on_line=said.append,
             environment={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )  # fmt: skip
         if not answer.exists():

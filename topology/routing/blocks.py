@@ -101,19 +101,19 @@ class DestinationOrder(NamedTuple):
         return (int(self.sizes.max()) - 1).bit_length()
 
 
-def build_group_table(network: Network, ways: GroupFinder) -> tuple[GroupTable, NDArray[np.int64], NDArray[np.int32]]:
+def build_group_table(network: Network, finder: GroupFinder) -> tuple[GroupTable, NDArray[np.int64], NDArray[np.int32]]:
     """Build the table of a network, and `group_first` and `group_links` of its `Routing`. Groups are numbered by
     switch, and at a switch by the first edge switch that uses them."""
-    wiring = ways.wiring
-    sample = {switch: ways.at(switch) for switch in _some(wiring.switches)}
-    order = _order(network, ways, sample)
+    wiring = finder.wiring
+    sample = {switch: finder.at(switch) for switch in _some(wiring.switches)}
+    order = _order(network, finder, sample)
     table = np.empty((wiring.switches, len(order.starts)), dtype=np.int32)
     details: list[NDArray[np.int32]] = [np.zeros((0, 1 << order.shift), dtype=np.int32)]
     sizes: list[Ints] = []
     members: list[NDArray[np.int32]] = []
     count = rows = 0
     for switch in range(wiring.switches):
-        groups = sample.get(switch) or ways.at(switch)
+        groups = sample.get(switch) or finder.at(switch)
         row = np.where(groups.row >= 0, groups.row + count, NONE)
         table[switch], detail = _by_block(row[order.edges], int(order.place_of[switch]), order, rows)
         details.append(detail)
@@ -123,7 +123,7 @@ def build_group_table(network: Network, ways: GroupFinder) -> tuple[GroupTable, 
         count += len(groups.sizes)
     number = np.full(wiring.switches, -1, dtype=np.int32)
     block = np.repeat(np.arange(len(order.starts)), order.sizes)
-    number[ways.edges[order.edges]] = (block << order.shift) + np.arange(len(block)) - order.starts[block]
+    number[finder.edges[order.edges]] = (block << order.shift) + np.arange(len(block)) - order.starts[block]
     group_first = np.concatenate((np.zeros(1, np.int64), *sizes)).cumsum()
     blocks = GroupTable(order.shift, number, table, np.concatenate(details))
     return blocks, group_first, np.concatenate((np.zeros(0, np.int32), *members))
@@ -149,16 +149,16 @@ def _by_block(
     return low, row[order.starts[detailed, None] + places]
 
 
-def _order(network: Network, ways: GroupFinder, sample: dict[int, Groups]) -> DestinationOrder:
+def _order(network: Network, finder: GroupFinder, sample: dict[int, Groups]) -> DestinationOrder:
     """Return destinations with those of one kind together, otherwise as close as in the network's order."""
     near = np.empty(network.node_count, dtype=np.int64)
     near[network.order] = np.arange(network.node_count)
-    near = near[network.host_count + ways.edges]
-    first = np.full(int(ways.column.max()) + 1, network.node_count)
-    np.minimum.at(first, ways.column, near)
-    edges = np.lexsort((near, first[ways.column]))
-    place_of = np.full(ways.wiring.switches, -1, dtype=np.int64)
-    place_of[ways.edges[edges]] = np.arange(len(edges))
+    near = near[network.host_count + finder.edges]
+    first = np.full(int(finder.column.max()) + 1, network.node_count)
+    np.minimum.at(first, finder.column, near)
+    edges = np.lexsort((near, first[finder.column]))
+    place_of = np.full(finder.wiring.switches, -1, dtype=np.int64)
+    place_of[finder.edges[edges]] = np.arange(len(edges))
     starts = _cut(_changes(sample, edges, place_of))
     return DestinationOrder(edges, starts, np.diff(np.append(starts, len(edges))), place_of)
 

@@ -36,10 +36,10 @@ class GroupFinder:
     """The groups at each switch. `edges`: int64[edges], ascending: the switches with hosts. `column`: int64[edges]: the
     column of each one's kind."""
 
-    def __init__(self, wiring: Wiring, kinds: Kinds, found: PathCosts, edges: Ints) -> None:
-        self.wiring, self.kinds, self.found, self.edges = wiring, kinds, found, edges
+    def __init__(self, wiring: Wiring, kinds: Kinds, costs: PathCosts, edges: Ints) -> None:
+        self.wiring, self.kinds, self.found, self.edges = wiring, kinds, costs, edges
         self._column_of = np.full(len(kinds.one), -1, dtype=np.int64)
-        self._column_of[found.columns] = np.arange(len(found.columns))
+        self._column_of[costs.columns] = np.arange(len(costs.columns))
         self.column = self._column_of[kinds.of[edges]]
         self._edge_at = np.full(wiring.switches, -1, dtype=np.int64)
         self._edge_at[edges] = np.arange(len(edges))

@@ -141,11 +141,11 @@ class NumberedModel:
                 all_ends[owner] = start + (end - start) * (position + 1) // len(hidden)
         return all_starts, all_ends
 
-    def assign_layers(self, kept: Sequence[int], ran: Sequence[int]) -> tuple[dict[int, int], list[int]]:
+    def assign_layers(self, kept: Sequence[int], execution_order: Sequence[int]) -> tuple[dict[int, int], list[int]]:
         """Return (layer of each parameter in `kept`, modules that are layers in forward order), given execution order
-        `ran`."""
-        position = {number: index for index, number in enumerate(ran)}
-        candidates = [number for number in ran if number in self.owners]
+        `execution_order`."""
+        position = {number: index for index, number in enumerate(execution_order)}
+        candidates = [number for number in execution_order if number in self.owners]
         layer_module: dict[int, int] = {}
         for number in kept:
             owners = self.owners_of(number)
@@ -157,7 +157,7 @@ class NumberedModel:
                 layer_module[number] = max(around, key=lambda c: len(self.module_names[c]), default=0)
         # A layer inside a compiled module counts only if it has a gradient: it may never have run.
         layers = {c for c in candidates if c not in self.inside} | set(layer_module.values())
-        order = [number for number in ran if number in layers]
+        order = [number for number in execution_order if number in layers]
         index = {number: layer for layer, number in enumerate(order)}
         return {number: index[module] for number, module in layer_module.items()}, order
 
@@ -176,18 +176,18 @@ def parameters_with_gradient(captured: Sequence[CapturedIteration]) -> list[int]
 
 
 def assemble(
-    anatomy: NumberedModel,
-    ran: Sequence[int],
+    model: NumberedModel,
+    execution_order: Sequence[int],
     captured: Sequence[CapturedIteration],
     manifest: JsonView,
     groups: Sequence[tuple[Json, Sequence[int]]] = (),
     rank: int = 0,
 ) -> Trace:
-    """Return the trace of `captured`; TraceError if there is no gradient. `ran` is the order in which modules first
-    ran; `groups` holds (manifest entry, parameter numbers) of tensors that travel together. Parameters without any
-    gradient are left out and named in the manifest under `without_gradient`."""
+    """Return the trace of `captured`; TraceError if there is no gradient. `execution_order` is the order in which
+    modules first ran; `groups` holds (manifest entry, parameter numbers) of tensors that travel together. Parameters
+    without any gradient are left out and named in the manifest under `without_gradient`."""
     numbers = parameters_with_gradient(captured)
-    layer_of, order = anatomy.assign_layers(numbers, ran)
+    layer_of, order = model.assign_layers(numbers, execution_order)
     sampled = [index for index, iteration in enumerate(captured) if iteration.figures is not None]
     figures = [
         [iteration.figures[number] for number in numbers] for iteration in captured if iteration.figures is not None
@@ -197,8 +197,8 @@ def assemble(
     tensor_of = {number: tensor for tensor, number in enumerate(numbers)}
     details: Json = {
         "without_gradient": [
-            *(name for number, (name, _) in enumerate(anatomy.parameters) if number not in tensor_of),
-            *anatomy.empty,
+            *(name for number, (name, _) in enumerate(model.parameters) if number not in tensor_of),
+            *model.empty,
         ]
     }
     if groups:
@@ -206,16 +206,16 @@ def assemble(
             {**description, "tensors": [tensor_of[number] for number in members if number in tensor_of]}
             for description, members in groups
         ]
-    compiled = sorted({anatomy.inside[layer] for layer in order if layer in anatomy.inside})
+    compiled = sorted({model.inside[layer] for layer in order if layer in model.inside})
     if compiled:
         details["compiled"] = {
-            "modules": [anatomy.module_names[number] or "model" for number in compiled],
+            "modules": [model.module_names[number] or "model" for number in compiled],
             "forward_of_layers": "even shares of the compiled module's time",
         }
     return Trace(
         {**manifest, **details},
-        [anatomy.module_names[number] or "model" for number in order],
-        [_tensor(anatomy, n, layer_of[n], e) for n, e in zip(numbers, exponents, strict=True)],
+        [model.module_names[number] or "model" for number in order],
+        [_tensor(model, n, layer_of[n], e) for n, e in zip(numbers, exponents, strict=True)],
         [_iteration(index, iteration, order, numbers, rank) for index, iteration in enumerate(captured)],
         _halves(figures, exponents, 0),
         _halves(figures, exponents, 1),
@@ -224,9 +224,9 @@ def assemble(
     )
 
 
-def _tensor(anatomy: NumberedModel, number: int, layer: int, exponent: int) -> TensorInfo:
-    name, parameter = anatomy.parameters[number]
-    dtype = str(anatomy.dtypes.get(number, parameter.dtype)).removeprefix("torch.")
+def _tensor(model: NumberedModel, number: int, layer: int, exponent: int) -> TensorInfo:
+    name, parameter = model.parameters[number]
+    dtype = str(model.dtypes.get(number, parameter.dtype)).removeprefix("torch.")
     return TensorInfo(name, tuple(parameter.shape), parameter.numel(), dtype, layer, exponent)
 
 

@@ -12,7 +12,7 @@ from gradwire.traces.capture.plan import PS_PER_SECOND
 
 
 def iteration_of(
-    marks: StepMarks, anatomy: NumberedModel, phase: str, step: int, loss: float, *, local: bool, sampled: bool
+    marks: StepMarks, model: NumberedModel, phase: str, step: int, loss: float, *, local: bool, sampled: bool
 ) -> CapturedIteration:
     """Return the iteration of a complete step, once the clock has settled. `step` is its number among all steps. With
     `local`, gradients were read when ready, as the rank's own: the backward pass ends with the last one. It has figures
@@ -27,8 +27,8 @@ def iteration_of(
     stop = since(begin, marks.backward_end)
     ready = elapsed(marks.ready)
     backward_end = max(ready.values(), default=stop) if local else stop
-    starts, ends = anatomy.spread(elapsed(marks.forward_start), elapsed(marks.forward_end))
-    _refuse_disorder(anatomy, f"capture, step {step}", starts, ends, ready, backward_end)
+    starts, ends = model.spread(elapsed(marks.forward_start), elapsed(marks.forward_end))
+    _refuse_disorder(model, f"capture, step {step}", starts, ends, ready, backward_end)
     return CapturedIteration(
         phase=phase,
         step=step,
@@ -38,7 +38,7 @@ def iteration_of(
         ready={number: min(moment, backward_end) for number, moment in ready.items()},
         backward_end=backward_end,
         optimizer=since(marks.optimizer_start, marks.optimizer_end),
-        figures=marks.statistics(anatomy.parameters, step) if sampled else None,
+        figures=marks.statistics(model.parameters, step) if sampled else None,
         cpu_share=(marks.cpu_end - marks.cpu_begin) * PS_PER_SECOND / max(stop, 1),
         model_calls=marks.calls,
         exposed=stop - backward_end if local else None,
@@ -46,7 +46,7 @@ def iteration_of(
 
 
 def _refuse_disorder(
-    anatomy: NumberedModel,
+    model: NumberedModel,
     where: str,
     starts: Mapping[int, int],
     ends: Mapping[int, int],
@@ -56,11 +56,11 @@ def _refuse_disorder(
     """Raise TraceError, before the trace is written, for times that no training step has."""
     for number, end in ends.items():
         if end > backward_end:
-            name = anatomy.module_names[number] or "the model"
+            name = model.module_names[number] or "the model"
             raise TraceError(f"{name} ran forward after the backward pass", where, "forward, then backward")
     for number, moment in ready.items():
-        owners = [owner for owner in anatomy.owners_of(number) if owner in starts]
+        owners = [owner for owner in model.owners_of(number) if owner in starts]
         if owners and moment < ends[min(owners, key=starts.__getitem__)]:
-            name = anatomy.parameters[number][0]
+            name = model.parameters[number][0]
             what = f"the gradient of {name} was ready before its layer had run"
             raise TraceError(what, where, "a forward pass, and the backward pass through all of it")

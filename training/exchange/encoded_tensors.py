@@ -104,7 +104,7 @@ class Encoded:
             here = slice(number * step, min((number + 1) * step, self.units))
             rows[here] = content[start:].view(-1, self.unit_bytes)
             unit_mask[here] = True
-        fields, heads = _split(rows, self.fields), _split(head[None], self.head, whole=True)
+        fields, heads = _split(rows, self.fields), _split(head[None], self.head, is_whole=True)
         return replace(self, fields=fields, head=heads), unit_mask.to(self.fields[0].device)
 
 
@@ -119,11 +119,11 @@ def _bytes(values: Tensor, rows: int) -> Tensor:
     return values.contiguous().view(torch.uint8).reshape(rows, -1)
 
 
-def _split(rows: Tensor, like: Sequence[Tensor], whole: bool = False) -> tuple[Tensor, ...]:
+def _split(rows: Tensor, like: Sequence[Tensor], is_whole: bool = False) -> tuple[Tensor, ...]:
     """Return rows of bytes as tensors of the shapes, types and devices of others."""
     tensors, at = [], 0
     for tensor in like:
-        width = tensor.numel() * tensor.element_size() if whole else _row_bytes(tensor)
+        width = tensor.numel() * tensor.element_size() if is_whole else _row_bytes(tensor)
         part = rows[:, at : at + width].reshape(-1).clone()
         tensors.append(part.view(tensor.dtype).reshape(tensor.shape).to(tensor.device))
         at += width

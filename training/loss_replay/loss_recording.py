@@ -89,12 +89,12 @@ class LossRecording(NetworkWrapper):
 class RecordedLossNetwork(network_interface.ReplayNetwork):
     """Repeats the losses and times of an earlier training run, step by step."""
 
-    def __init__(self, folder: str | Path, asked: Training | None = None) -> None:
-        """Read the folder of a training run that recorded its losses. `asked`: the training table of the run that
+    def __init__(self, folder: str | Path, training: Training | None = None) -> None:
+        """Read the folder of a training run that recorded its losses. `training`: the training table of the run that
         replays them, if there is one; it names the system. Raises ResultError if the folder has no recorded losses, is
         missing, or damaged."""
         self.folder = require_path(folder, "Again(folder)", "the folder of a training run", ResultError)
-        self.asked = asked
+        self.asked = training
         runs, times, self._buckets, self._pushed = recorded_run.read_recording(self.folder)
         self._times = {(row[0], row[1]): row[2:] for row in times.tolist()}
         self._runs: dict[tuple[int, int], list[list[int]]] = {}

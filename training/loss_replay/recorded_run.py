@@ -95,9 +95,9 @@ def check_compatible(folder: Path, here: Mapping[str, Any], there: int, steps: i
         raise mismatch_error(folder, differences)
 
 
-def mismatch_error(folder: Path, found: Sequence[str]) -> ScenarioError:
+def mismatch_error(folder: Path, mismatches: Sequence[str]) -> ScenarioError:
     """Return the error for a training run that differs from the one in `folder`."""
-    return ScenarioError(f"{folder} is of another training run: {'; '.join(found)}", REPLAY, EXPECTED)
+    return ScenarioError(f"{folder} is of another training run: {'; '.join(mismatches)}", REPLAY, EXPECTED)
 
 
 def check_replay(folder: Path, scenario: Scenario) -> None:

@@ -130,11 +130,11 @@ def unpack(units: Tensor, bits: int, count: int) -> Tensor:
     return rows.sum(dim=2).view(-1)[:count]
 
 
-def encode_positions(places: Tensor, numel: int) -> Encoded:
+def encode_positions(positions: Tensor, numel: int) -> Encoded:
     """Encode sorted positions as a bit per element or as 32-bit indices, whichever is shorter; as nothing if there are
     none."""
-    if not len(places) or 4 * len(places) <= -(-numel // 8):
-        return Encoded((places.to(torch.int32),))
-    bits = torch.zeros(numel, dtype=torch.long, device=places.device)
-    bits[places] = 1
+    if not len(positions) or 4 * len(positions) <= -(-numel // 8):
+        return Encoded((positions.to(torch.int32),))
+    bits = torch.zeros(numel, dtype=torch.long, device=positions.device)
+    bits[positions] = 1
     return Encoded((packed(bits, 1),))

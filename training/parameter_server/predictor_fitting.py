@@ -32,7 +32,7 @@ Samples = dict[str, Tensor]
 Progress = Callable[[float, str], None]
 
 
-def sample_blocks(trainer: Trainer, seed: int, told: Progress | None = None, most: int = 300) -> Samples:
+def sample_blocks(trainer: Trainer, seed: int, on_progress: Progress | None = None, most: int = 300) -> Samples:
     """Return blocks of convolutions and matrices, up to `most` of each span; S blocks in all.
 
     moved : movements of the parameters in LENGTH steps and the one to predict, (S, LENGTH + 1, BLOCK).
@@ -52,12 +52,12 @@ def sample_blocks(trainer: Trainer, seed: int, told: Progress | None = None, mos
         if number - LENGTH in starts:
             states = [*history, _snapshot(trainer, chosen)]
             spans.append(_windows(states, [kinds[at] == "conv" for at in chosen], draws, most))
-        if told is not None:
-            told((number + 1) / steps, f"step {number + 1} of {steps}")
+        if on_progress is not None:
+            on_progress((number + 1) / steps, f"step {number + 1} of {steps}")
     return {name: torch.cat([span[name] for span in spans]) for name in spans[0]}
 
 
-def sample_scalars(trainer: Trainer, seed: int, told: Progress | None = None, most: int = 3000) -> Samples:
+def sample_scalars(trainer: Trainer, seed: int, on_progress: Progress | None = None, most: int = 3000) -> Samples:
     """Return single parameters at the ends of periods, up to `most` of each type and span; S in all.
 
     history : SEEN values, (S, SEEN). target : the value SEEN periods later, (S,). kind : index into KINDS, (S,).
@@ -73,8 +73,8 @@ def sample_scalars(trainer: Trainer, seed: int, told: Progress | None = None, mo
             seen.append(
                 {kind: torch.cat([p.detach().reshape(-1) for p in row]) for kind, row in of_kind.items() if row}
             )
-        if told is not None:
-            told((number + 1) / steps, f"step {number + 1} of {steps}")
+        if on_progress is not None:
+            on_progress((number + 1) / steps, f"step {number + 1} of {steps}")
     history, target, which = [], [], []
     for first in range(len(seen) - 2 * HISTORY + 1):
         for kind in seen[0]:

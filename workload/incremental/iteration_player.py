@@ -103,23 +103,28 @@ class IterationJobs:
         self._norms: list[float] | None = None
 
     def job(
-        self, trace: Trace, places: HostAssignment, cards: HostCards, back: AnswerBytes = 1.0, kept: Sequence[int] = ()
+        self,
+        trace: Trace,
+        assignment: HostAssignment,
+        cards: HostCards,
+        back: AnswerBytes = 1.0,
+        reliable_tensors: Sequence[int] = (),
     ) -> Job:
         """Return the job of the next iteration.
 
         back : bytes returned by servers, if they return something else than sums.
-        kept : tensors that must not be lost.
+        reliable_tensors : tensors that must not be lost.
 
         Raises TraceError or ScenarioError if the job cannot send it, or answers of other sizes than the pushes may be
         lost.
         """
         table = self.scenario.job[0]
-        if whole := len(set(kept)) == len(trace.tensors):
+        if whole := len(set(reliable_tensors)) == len(trace.tensors):
             table = table.model_copy(update={"push_bound": 0.0, "pull_bound": 0.0})
-        job = Job.in_scenario(self.scenario, table, trace, places, cards)
+        job = Job.in_scenario(self.scenario, table, trace, assignment, cards)
         job.begin = self.done  # rotations by iteration continue
-        if back != 1 or (kept and not whole):
-            self._exchange(job, back, kept)
+        if back != 1 or (reliable_tensors and not whole):
+            self._exchange(job, back, reliable_tensors)
         bounds = job.exchange.context.bounds
         bounds.before = self._norms or [0.0] * table.workers  # no previous norms are known
         if bounds.wants_norms:
@@ -130,7 +135,7 @@ class IterationJobs:
         """Forget the state between iterations."""
         self._norms = None
 
-    def _exchange(self, job: Job, back: AnswerBytes, kept: Sequence[int]) -> None:
+    def _exchange(self, job: Job, back: AnswerBytes, reliable_tensors: Sequence[int]) -> None:
         """Set other sizes of the servers' answers, which must be lossless, and the lossless tensors."""
         if not isinstance(job.exchange, ParameterServers):
             what = "has no answers of other sizes than its pushes, and no lossless tensors"
@@ -139,7 +144,7 @@ class IterationJobs:
             raise ScenarioError(
                 f"is {bound}: answers of other sizes than the pushes may be lost", "job.pull_bound", "0"
             )
-        job.exchange.told(back, kept)
+        job.exchange.told(back, reliable_tensors)
 
 
 def message_workers(job: Job, sent: Messages) -> Ints:

@@ -83,7 +83,7 @@ class AsyncTurns:
         self._norms = [0.0] * int(scenario.job[0].workers)  # no previous norms are known
         self._jobs: dict[tuple[tuple[int, int], ...], Job] = {}
 
-    def job(self, trace: Trace, places: HostAssignment, cards: HostCards) -> Job:
+    def job(self, trace: Trace, assignment: HostAssignment, cards: HostCards) -> Job:
         """Return the job of a push or a pull. The trace has an iteration per worker, for its gradients and ready times.
 
         Raises TraceError or ScenarioError if the job cannot send it.
@@ -92,7 +92,7 @@ class AsyncTurns:
         key = tuple((tensor.bytes, tensor.layer) for tensor in trace.tensors)
         if (job := self._jobs.get(key)) is not None:
             return job
-        job = Job.in_scenario(self.scenario, table, trace, places, cards)
+        job = Job.in_scenario(self.scenario, table, trace, assignment, cards)
         if job.exchange.context.scheduling.order != FIFO:  # a user-defined scheduler may not declare it
             raise _held_back(getattr(table.scheduler, "kind", table.order))
         bounds = job.exchange.context.bounds
@@ -104,17 +104,17 @@ class AsyncTurns:
         return job
 
     def push(
-        self, job: Job, trace: Trace, worker: int, turn: int, kept: Sequence[int] = ()
+        self, job: Job, trace: Trace, worker: int, turn: int, reliable_tensors: Sequence[int] = ()
     ) -> tuple[Messages, Ints, int]:
         """Return a worker's pushes in a turn, their ready times, and that of the last tensor.
 
         Messages are in the order in which they are ready; times are picoseconds from the turn's beginning. The last
         tensor may be on a server on the worker's own host.
 
-        kept : tensors that must not be lost.
+        reliable_tensors : tensors that must not be lost.
         """
         exchange = _servers(job)
-        exchange.told(1.0, kept)
+        exchange.told(1.0, reliable_tensors)
         parts = exchange.away(worker)
         moments = self._ready(job, trace, worker, turn)
         ready = moments[exchange.tensors[parts]]

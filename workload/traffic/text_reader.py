@@ -39,11 +39,11 @@ class TextReader:
         path = f"{self.path.name}, line {line}" if line else self.path.name
         self.mistakes.append(Mistake(path, what, value, expected))
 
-    def finish(self, thing: str) -> None:
-        """Raise ScenarioError if there are mistakes; `thing` is the expected kind of file."""
+    def finish(self, item: str) -> None:
+        """Raise ScenarioError if there are mistakes; `item` is the expected kind of file."""
         if self.mistakes:
             more = len(self.mistakes) - MAX_LISTED
             listed = self.mistakes[:MAX_LISTED]
             if more > 0:
                 listed.append(Mistake(self.path.name, f"{more} more mistakes"))
-            raise ScenarioError(f"{self.path} is not {thing}:", self.where, mistakes=listed)
+            raise ScenarioError(f"{self.path} is not {item}:", self.where, mistakes=listed)

@@ -214,8 +214,8 @@ _DEFAULT_DEVICES = {"lo", "tunl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6
 """Devices that a kernel creates in every new namespace."""
 
 
-def compare(found: JsonView, wanted: JsonView, what: str) -> None:
-    """Raise TestbedError unless `found` has all wanted values."""
+def compare(actual: JsonView, wanted: JsonView, what: str) -> None:
+    """Raise TestbedError unless `actual` has all wanted values."""
     for key, value in wanted.items():
-        if found.get(key) != value:
-            raise TestbedError(f"{what}: the kernel has {key} {found.get(key)}", what, f"{key} {value}")
+        if actual.get(key) != value:
+            raise TestbedError(f"{what}: the kernel has {key} {actual.get(key)}", what, f"{key} {value}")

@@ -125,7 +125,7 @@ def _run(scenario: Scenario, request: Request, left_folder: Path, quiet: bool) -
     from dataclasses import replace
 
     try:
-        return emulate(scenario, None, replace(request, left_folder=left_folder), heard=_print_news(quiet)), True
+        return emulate(scenario, None, replace(request, left_folder=left_folder), on_progress=_print_news(quiet)), True
     except KeyboardInterrupt as stop:
         partial: Result | None = getattr(stop, "result", None)
         if partial is None:

@@ -68,7 +68,7 @@ def cmd_reproduce(
             jobs=jobs,
             data=data,
             device=device or "cpu",
-            told=show,
+            on_progress=show,
         )
     if as_json:
         from gradwire.studies.reproduce.claims_page import as_dict
@@ -106,7 +106,9 @@ def _list(
     from gradwire.studies.reproduce.runner import listing
 
     with progress(f"reproduce {name} --list", as_json) as show:
-        rows = listing(name, output_dir, claims=claims, full=full, seeds=seeds, data=data, device=device, told=show)
+        rows = listing(
+            name, output_dir, claims=claims, full=full, seeds=seeds, data=data, device=device, on_progress=show
+        )
     runs, done = sum(row.runs for row in rows), sum(row.kept for row in rows)
     left = [row.left_s for row in rows if row.left_s is not None]
     if as_json:

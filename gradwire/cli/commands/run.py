@@ -161,14 +161,14 @@ def _simulate(
     threads: int,
     max_wall_s: float | None,
     quiet: bool,
-    asked: dict[str, Any],
+    options: dict[str, Any],
     jobs: int = 1,
     fast_forward: bool = True,
 ) -> tuple[list[Result], bool]:
     """Return one Result per scenario, and False after Ctrl-C; the interrupted one is included if it has rows. The
     reason for a stall is printed at once."""
     if jobs > 1 and len(scenarios) > 1:
-        return _simulate_in_processes(scenarios, threads, max_wall_s, quiet, asked, jobs)
+        return _simulate_in_processes(scenarios, threads, max_wall_s, quiet, options, jobs)
     with without_collector():
         from gradwire.sim.engine.specialization import compile_ahead
         from gradwire.sim.simulate import Stalled, check_uncompiled, simulate
@@ -191,18 +191,18 @@ def _simulate(
                         fast_forward=fast_forward,
                     )
                 )
-                results[-1].timing.update(asked)
+                results[-1].timing.update(options)
             _print_approximation(results[-1])
         except Stalled as stop:
             typer.echo(f"gradwire: {scenario.name} {scenario.policy_name}: {stop}", err=True)
-            stop.result.timing.update(asked)
+            stop.result.timing.update(options)
             results.append(stop.result)
         except KeyboardInterrupt as stop:
             mark_caught()
             partial_result: Result | None = getattr(stop, "result", None)
             if partial_result is None:
                 return results, False
-            partial_result.timing.update(asked)
+            partial_result.timing.update(options)
             has_rows = partial_result.kept("iterations").num_rows or partial_result.kept("messages").num_rows
             return results + ([partial_result] if has_rows else []), False
     return results, True
@@ -223,7 +223,7 @@ def _print_approximation(result: Result) -> None:
 
 
 def _simulate_in_processes(
-    scenarios: list[Scenario], threads: int, max_wall_s: float | None, quiet: bool, asked: dict[str, Any], jobs: int
+    scenarios: list[Scenario], threads: int, max_wall_s: float | None, quiet: bool, options: dict[str, Any], jobs: int
 ) -> tuple[list[Result], bool]:
     """Simulate in parallel processes; see `_simulate`. After Ctrl-C only finished runs are returned."""
     from gradwire.studies.parallel.side_by_side import simulate_in_processes
@@ -231,7 +231,7 @@ def _simulate_in_processes(
     with progress(scenarios[0].name, quiet) as show:
         outcomes, finished = simulate_in_processes(scenarios, jobs, threads, max_wall_s, show)
     for result, stalled in outcomes:
-        result.timing.update(asked)
+        result.timing.update(options)
         if stalled:
             name, policy = result.summary["name"], result.summary["policy"]
             typer.echo(f"gradwire: {name} {policy}: {stalled}", err=True)
@@ -274,7 +274,7 @@ def _compare(
     for source, stored, variants in inputs:
         results += stored
         if variants and finished:
-            simulated, finished = simulate(variants, asked=asked(source, overrides))
+            simulated, finished = simulate(variants, options=asked(source, overrides))
             results += simulated
     _show(results, finished, out, as_json, plots, details=details, parts=parts, page=page)
 

@@ -240,7 +240,7 @@ def run_all(scenarios: Sequence[Scenario], request: Request, quiet: bool, result
     for scenario in scenarios:
         with progress(f"{scenario.name} {scenario.policy_name}, on real sockets", quiet) as show:
             try:
-                results.append(emulate(scenario, None, request, heard=_show_news(show)))
+                results.append(emulate(scenario, None, request, on_progress=_show_news(show)))
             except KeyboardInterrupt as stop:
                 mark_caught()
                 partial: Result | None = getattr(stop, "result", None)

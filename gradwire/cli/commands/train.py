@@ -301,7 +301,7 @@ def cmd_predictor(
     }
     plan = PredictorPlan(**{name: value for name, value in options.items() if value is not None})  # type: ignore[arg-type]
     with progress(f"predictor {kind}", as_json) as show:
-        manifest = make_predictor(kind, out, plan, threads=threads, told=show)
+        manifest = make_predictor(kind, out, plan, threads=threads, on_progress=show)
     if as_json:
         typer.echo(json.dumps(manifest))
         return

@@ -17,8 +17,8 @@ from gradwire.workload.steps import RISING_COLUMNS
 class StepRecorder:
     """Passes completed steps to a taker, and remembers them as long as they may be repeated."""
 
-    def __init__(self, taker: StepTaker) -> None:
-        self.taker = taker
+    def __init__(self, step_taker: StepTaker) -> None:
+        self.taker = step_taker
         self.taken: list[tuple[ProgramPart, int, CompletedStep, MessageCounts, Ints]] = []
         self.dropped: list[Ints] = []
         self.before = (0, 0)

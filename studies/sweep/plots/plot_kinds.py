@@ -37,13 +37,13 @@ MOST_NAMES = 8
 """Dots of a Pareto front with labels."""
 
 
-def measure_axis(axes: Axes, which: str, whole: PlotData, measure: str) -> DisplayScale:
+def measure_axis(axes: Axes, which: str, data: PlotData, measure: str) -> DisplayScale:
     """Prepare an axis for a measure (label, unit, scale); return its unit."""
-    values = [line[measure] for line in whole.lines if line[measure] is not None]
+    values = [line[measure] for line in data.lines if line[measure] is not None]
     scale = DisplayScale.of(values, quantity_of(measure))
-    label = getattr(whole.plot, f"{which}_label") or label_of(measure)
+    label = getattr(data.plot, f"{which}_label") or label_of(measure)
     getattr(axes, f"set_{which}label")(scale.label(label))
-    requested = getattr(whole.plot, f"{which}_scale")
+    requested = getattr(data.plot, f"{which}_scale")
     if requested == "log":
         getattr(axes, f"set_{which}scale")("log")
         plain_numbers(axes, which)
@@ -61,13 +61,13 @@ def plain_numbers(axes: Axes, which: str) -> None:
         at.set_minor_formatter(NullFormatter())
 
 
-def lines(part: PlotData, axes: Axes, whole: PlotData) -> None:
+def lines(part: PlotData, axes: Axes, data: PlotData) -> None:
     """Plot means over an axis with bands: the 95 % interval over the seeds."""
-    plot = whole.plot
-    logarithmic = plot.x_scale == "log" or (plot.x_scale is None and is_log(whole.values(plot.x)))
-    place = set_axis(axes, "x", whole, plot.x, logarithmic)
-    scale = DisplayScale.of([line[plot.y] for line in whole.lines if line[plot.y] is not None], quantity_of(plot.y))
-    for number, (value, label) in enumerate(whole.groups(plot.by)):
+    plot = data.plot
+    logarithmic = plot.x_scale == "log" or (plot.x_scale is None and is_log(data.values(plot.x)))
+    place = set_axis(axes, "x", data, plot.x, logarithmic)
+    scale = DisplayScale.of([line[plot.y] for line in data.lines if line[plot.y] is not None], quantity_of(plot.y))
+    for number, (value, label) in enumerate(data.groups(plot.by)):
         group = part.having(**{plot.by: value})
         rows = sorted(
             (line for line in group if line[plot.y] is not None and line[plot.x] is not None),
@@ -78,7 +78,7 @@ def lines(part: PlotData, axes: Axes, whole: PlotData) -> None:
         x = [place(line[plot.x]) for line in rows]
         (drawn,) = axes.plot(x, [line[plot.y] / scale.by for line in rows], label=label or None, **marker_style(number))
         _band(axes, x, rows, plot.y, scale, drawn.get_color())
-    measure_axis(axes, "y", whole, plot.y)
+    measure_axis(axes, "y", data, plot.y)
     begin_at_zero(axes)
 
 
@@ -89,11 +89,11 @@ def _band(axes: Axes, x: Sequence[float], rows: Sequence[Line], name: str, scale
         axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
 
 
-def heatmap(part: PlotData, axes: Axes, whole: PlotData) -> None:
+def heatmap(part: PlotData, axes: Axes, data: PlotData) -> None:
     """Plot a map of means over two axes, with the values written into its cells if they fit."""
-    plot = whole.plot
-    xs, ys = whole.values(plot.x), whole.values(plot.y)
-    values = [line[plot.value] for line in whole.lines if line[plot.value] is not None]
+    plot = data.plot
+    xs, ys = data.values(plot.x), data.values(plot.y)
+    values = [line[plot.value] for line in data.lines if line[plot.value] is not None]
     scale = DisplayScale.of(values, quantity_of(plot.value))
     grid = np.full((len(ys), len(xs)), np.nan)
     for line in part.lines:
@@ -104,11 +104,11 @@ def heatmap(part: PlotData, axes: Axes, whole: PlotData) -> None:
     axes.grid(visible=False)
     for which, column, axis_values in (("x", plot.x, xs), ("y", plot.y, ys)):
         step = -(-len(axis_values) // (2 * MOST_TICKS))
-        texts = [whole.label(column, value) for value in axis_values]
+        texts = [data.label(column, value) for value in axis_values]
         getattr(axes, f"set_{which}ticks")(range(0, len(axis_values), step), texts[::step])
         if which == "x" and sum(len(text) + 2 for text in texts[::step]) > CHARACTERS[plot.columns]:
             axes.tick_params(axis="x", rotation=40)
-        getattr(axes, f"set_{which}label")(getattr(plot, f"{which}_label") or whole.axis(column).title)
+        getattr(axes, f"set_{which}label")(getattr(plot, f"{which}_label") or data.axis(column).title)
     if grid.size <= MOST_CELLS:
         middle = (limits.get("vmin", 0.0) + limits.get("vmax", 0.0)) / 2
         for (row, column_), value in np.ndenumerate(grid):
@@ -135,12 +135,12 @@ def pooled_distribution(part: PlotData, value: Any, by: str) -> tuple[Floats, Fl
     return np.array(values, dtype=np.float64)[order], shares
 
 
-def _distribution(part: PlotData, axes: Axes, whole: PlotData, is_tail: bool) -> None:
-    plot = whole.plot
+def _distribution(part: PlotData, axes: Axes, data: PlotData, is_tail: bool) -> None:
+    plot = data.plot
     which = plot.x or "completion"
     groups = [
         (number, label, *pooled_distribution(part, value, plot.by))
-        for number, (value, label) in enumerate(whole.groups(plot.by))
+        for number, (value, label) in enumerate(data.groups(plot.by))
     ]
     quantity = "time" if which == "completion" else ""
     medians = [values[len(values) // 2] for _, _, values, _ in groups if len(values)]
@@ -163,14 +163,14 @@ def _distribution(part: PlotData, axes: Axes, whole: PlotData, is_tail: bool) ->
         axes.set_ylabel(plot.y_label or "share of messages up to x")
 
 
-def cdf(part: PlotData, axes: Axes, whole: PlotData) -> None:
+def cdf(part: PlotData, axes: Axes, data: PlotData) -> None:
     """Plot the share of messages up to a time, of all seeds together."""
-    _distribution(part, axes, whole, is_tail=False)
+    _distribution(part, axes, data, is_tail=False)
 
 
-def tail(part: PlotData, axes: Axes, whole: PlotData) -> None:
+def tail(part: PlotData, axes: Axes, data: PlotData) -> None:
     """Plot the share of messages slower than a time (1 - CDF, including equal ones), on logarithmic axes."""
-    _distribution(part, axes, whole, is_tail=True)
+    _distribution(part, axes, data, is_tail=True)
 
 
 def pareto_front(dots: Sequence[tuple[float, float]]) -> list[int]:
@@ -184,13 +184,13 @@ def pareto_front(dots: Sequence[tuple[float, float]]) -> list[int]:
     return on_front
 
 
-def pareto(part: PlotData, axes: Axes, whole: PlotData) -> None:
+def pareto(part: PlotData, axes: Axes, data: PlotData) -> None:
     """Plot two measures of every row of coordinates, and a line through the Pareto front: smaller is better."""
-    plot = whole.plot
-    x_scale, y_scale = (measure_axis(axes, which, whole, getattr(plot, which)) for which in "xy")
+    plot = data.plot
+    x_scale, y_scale = (measure_axis(axes, which, data, getattr(plot, which)) for which in "xy")
     known = [line for line in part.lines if line[plot.x] is not None and line[plot.y] is not None]
     dots = [(line[plot.x] / x_scale.by, line[plot.y] / y_scale.by) for line in known]
-    for number, (value, label) in enumerate(whole.groups(plot.by)):
+    for number, (value, label) in enumerate(data.groups(plot.by)):
         group = [dot for dot, line in zip(dots, known, strict=True) if not plot.by or line[plot.by] == value]
         if group:
             style = {

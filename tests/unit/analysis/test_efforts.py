@@ -117,7 +117,7 @@ def test_the_short_ones_are_made_first_in_a_full_reproduction(tmp_path: Path, mo
     one = reproductions._one
     monkeypatch.setattr(reproductions, "_one", lambda run, store: (made.append(run.setting), one(run, store))[1])
     reproductions.reproduce(
-        "tolerance", tmp_path / "out", full=True, seeds=1, told=lambda share, words: heard.append((share, words))
+        "tolerance", tmp_path / "out", full=True, seeds=1, on_progress=lambda share, words: heard.append((share, words))
     )
     assert made == ["short", "short", "long", "long"]
     shares = [share for share, words in heard if "runs" in words and "timing" not in words]

@@ -26,7 +26,7 @@ def deaf(heard: list[str]):
 def test_everything_is_read_though_nobody_can_be_told():
     heard: list[str] = []
     stream = io.BytesIO(b"".join(LINES))
-    supervisor._listen(stream, SimpleNamespace(heard=deaf(heard)))
+    supervisor._listen(stream, SimpleNamespace(report_progress=deaf(heard)))
     assert heard == NUMBERS
     assert stream.read() == b""
 

@@ -63,7 +63,7 @@ def test_a_program_with_many_scattered_pages_lives() -> None:
     memory_mappings.LIMIT.write_text("65530\n")
     heard: list[str] = []
     words: list[str] = []
-    status = run_inside([sys.executable, "-c", TOUCH], seed=1, limit_s=200, heard=heard.append, words=words)
+    status = run_inside([sys.executable, "-c", TOUCH], seed=1, limit_s=200, on_line=heard.append, words=words)
     assert (status, heard) == (0, ["all touched, 0"]), words
 
 

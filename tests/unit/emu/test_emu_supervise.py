@@ -136,7 +136,7 @@ def test_what_a_machine_says_last_is_kept():
     words: list[str] = []
     heard: list[str] = []
     command = ["/bin/sh", "-c", f"echo '{PREFIX}news'; echo trouble; exit 3"]
-    assert run_inside(command, seed=1, limit_s=60, heard=heard.append, words=words) == 3
+    assert run_inside(command, seed=1, limit_s=60, on_line=heard.append, words=words) == 3
     assert heard == ["news"] and words[-1] == "trouble"
 
 
@@ -157,7 +157,7 @@ def test_what_a_machine_gives_its_program(tmp_path, monkeypatch):
     heard: list[str] = []
     command = ["/bin/sh", "-c", INSIDE.replace("PREFIX", PREFIX)]
     given = {"GIVEN": "a 'b' {c}"}
-    assert run_inside(command, seed=1, limit_s=60, environment=given, heard=heard.append) == 128 + 9
+    assert run_inside(command, seed=1, limit_s=60, environment=given, on_line=heard.append) == 128 + 9
     assert heard[0] == f"1 67108864 65536 {tmp_path} a 'b' {{c}} 0"
     assert heard[1].split()[:3] == ["SigIgn:", "0000000000000000", "/dev/null"]
 
@@ -199,7 +199,7 @@ def test_programs_have_a_minute_more_for_every_rank_to_start(monkeypatch, tmp_pa
     for told in (None, programs):
         plan, runner = (
             types.SimpleNamespace(seed=1, programs=told),
-            types.SimpleNamespace(heard=None, ask=None, words=[]),
+            types.SimpleNamespace(report_progress=None, request_end=None, words=[]),
         )
         assert supervisor.run_virtual("module", plan, tmp_path, 1.0, runner, None) == 0
         assert ("still_s" in given, "memory_mb" in given) == (told is not None, told is not None)

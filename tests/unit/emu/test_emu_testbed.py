@@ -63,7 +63,7 @@ def runs(monkeypatch):
         monkeypatch.setattr(testbed, "check_scenario", lambda scenario, **more: None)
         monkeypatch.setattr(testbed, "_once", once)
         scenario = star_scenario(job=[], traffic=[{"kind": "all_to_all", "name": "all", "size": "1kB"}])
-        found = testbed.emulate(scenario, resolve(scenario), request, heard=heard.append)
+        found = testbed.emulate(scenario, resolve(scenario), request, on_progress=heard.append)
         assert made == list(range(1, len(made) + 1))
         return found, len(made), heard
 

@@ -58,7 +58,7 @@ def test_packets_arrive_when_arithmetic_says(tmp_path, rate):
     code_cache.make_ready({compiled_switch.SWITCH: compiled_switch.work()})  # inside it takes far longer
     seen = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'support'}", "GRADWIRE_CACHE": str(cache_folder())}
     status = run_inside(
-        [sys.executable, str(script), str(rate)], seed=1, limit_s=120, environment=seen, heard=heard.append
+        [sys.executable, str(script), str(rate)], seed=1, limit_s=120, environment=seen, on_line=heard.append
     )
     assert status == 0
     seen = json.loads(heard[-1])

@@ -77,5 +77,5 @@ def test_what_is_reckoned_outlives_faults_calls_and_switches() -> None:
     heard: list[str] = []
     words: list[str] = []
     command = [sys.executable, "-c", RECKON, *(repr(reckoned(seed)) for seed in range(3))]
-    status = run_inside(command, seed=1, limit_s=100, heard=heard.append, words=words)
+    status = run_inside(command, seed=1, limit_s=100, on_line=heard.append, words=words)
     assert (status, heard) == (0, ["{0: True, 1024: True, 2048: True}", *["True"] * 3]), words[-5:]

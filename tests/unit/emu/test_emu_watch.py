@@ -35,7 +35,7 @@ def start(command, heard, **more):
 
     def run():
         try:
-            outcome.append(run_inside(command, seed=1, limit_s=120, heard=heard.append, **more))
+            outcome.append(run_inside(command, seed=1, limit_s=120, on_line=heard.append, **more))
         except BaseException as error:
             outcome.append(error)
 

@@ -228,7 +228,7 @@ def test_what_is_kept_loses_nothing() -> None:
     for make in made:
         assert loses(make(), ()) == [True] * 3
         assert loses(make(), [1]) == [True, False, True]
-    played = Session(scenario()).step(made_trace(3, 60_000), kept=[2])
+    played = Session(scenario()).step(made_trace(3, 60_000), reliable_tensors=[2])
     bounds = {
         int(tensor): float(bound)
         for tensor, bound, kind in zip(played.messages.tensor, played.messages.bound, played.messages.kind, strict=True)

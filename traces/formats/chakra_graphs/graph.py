@@ -119,18 +119,18 @@ class ChakraGraph:
             self.layers[position] = (layer, str(node.attributes.get("gradwire_layer_name", f"layer{layer}")))
         return True
 
-    def dependencies(self, place: int, data_only: bool = False) -> list[int]:
+    def dependencies(self, position: int, data_only: bool = False) -> list[int]:
         """Return the positions of the nodes that a node depends on, without missing ones."""
-        first = (self.first_data if data_only else self.first_dep)[place]
-        positions = (self.place.get(i) for i in self.deps[first : self.first_dep[place + 1]])
+        first = (self.first_data if data_only else self.first_dep)[position]
+        positions = (self.place.get(i) for i in self.deps[first : self.first_dep[position + 1]])
         return [p for p in positions if p is not None]
 
-    def waits_for(self, place: int) -> set[int]:
+    def waits_for(self, position: int) -> set[int]:
         """Return the positions that a node waits for: with its stream's order, without cut dependencies."""
-        needs = set(self.dependencies(place))
-        if place in self.extra:
-            needs.add(self.extra[place])
-        return {before for before in needs if (place, before) not in self.cut} if self.cut else needs
+        needs = set(self.dependencies(position))
+        if position in self.extra:
+            needs.add(self.extra[position])
+        return {before for before in needs if (position, before) not in self.cut} if self.cut else needs
 
     def followers(self, data_only: bool = False) -> tuple[list[list[int]], list[int]]:
         """Return (positions of the nodes that depend on each node, number of dependencies of each)."""

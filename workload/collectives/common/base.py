@@ -180,12 +180,12 @@ class ExchangedIteration:
     called: Mapping[tuple[int, int], RoundAction] = field(default_factory=dict)
     rounds: tuple[Ints, Ints] = ()  # type: ignore[assignment]
 
-    def at_forward(self, place: int) -> list[int]:
-        """Return the events that are fired at index `place` of `forward`."""
+    def at_forward(self, position: int) -> list[int]:
+        """Return the events that are fired at index `position` of `forward`."""
         if self.forward is None:
             return []
         first, events = self.forward
-        return [int(event) for event in events[first[place] : first[place + 1]]]
+        return [int(event) for event in events[first[position] : first[position + 1]]]
 
 
 def partial_updates(reduced: Ints, parts: int, updated: Ints | None = None) -> Ints:

@@ -100,12 +100,12 @@ class ParameterServers(Exchange):
         self._patterns = ImportancePatterns()
         self._layers = [(layer,) for layer in range(len(context.trace.layers))]
 
-    def told(self, back: float | Sequence[int], kept: Sequence[int] = ()) -> None:
+    def told(self, back: float | Sequence[int], reliable_tensors: Sequence[int] = ()) -> None:
         """Set the sizes of servers' answers, if these are not sums, and the tensors that must not be lost.
 
         back : bytes returned per byte pushed, or for each tensor; rounded to whole float32 values, at least one per
             partition.
-        kept : tensors that are lossless in both directions.
+        reliable_tensors : tensors that are lossless in both directions.
         """
         if back != 1:
             share: float | Floats = back  # type: ignore[assignment]
@@ -113,7 +113,7 @@ class ParameterServers(Exchange):
                 pushed = np.bincount(self._tensor, weights=self._bytes, minlength=len(back))
                 share = (np.asarray(back, dtype=np.float64) / pushed.clip(min=1))[self._tensor]
             self._returned = np.maximum(4 * np.ceil(self._bytes * share / 4 - 1e-9), 4).astype(np.int64)
-        self._kept = np.isin(self._tensor, np.array(kept, dtype=np.int64))
+        self._kept = np.isin(self._tensor, np.array(reliable_tensors, dtype=np.int64))
 
     @property
     def tensors(self) -> Ints:
