@@ -146,7 +146,7 @@ def flow_blocks(
     """
     runs_by_traffic: dict[str, list[tuple[Metrics, list[FlowTimes]]]] = {}
     for result, entries in zip(results, metrics, strict=True):
-        for entry in entries if result.kept("flows").num_rows else ():
+        for entry in entries if result.stored_rows("flows").num_rows else ():
             times = flow_times(result, entry.job)
             if times:
                 runs_by_traffic.setdefault(entry.job, []).append((entry, times))
@@ -199,7 +199,7 @@ def write_flows(results: Sequence[Result], metrics: Sequence[Sequence[Metrics]],
     names = dict(zip(map(id, flat), headings(flat), strict=True))
     lines = []
     for result, entries in zip(results, metrics, strict=True):
-        for entry in entries if result.kept("flows").num_rows else ():
+        for entry in entries if result.stored_rows("flows").num_rows else ():
             for times in flow_times(result, entry.job):
                 line: Json = {"run": names[id(entry)], "traffic": times.traffic}
                 line |= {"above_bytes": times.above, "up_to_bytes": times.up_to, "flows": times.count}

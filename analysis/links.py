@@ -55,7 +55,7 @@ class Bundle(NamedTuple):
 def bundles(result: Result) -> list[Bundle]:
     """Return all bundles over which messages were delivered, the one with the busiest port first. Empty for an emulated
     run, where not all drops are known."""
-    if result.summary.get("engine", {}).get("kind") == "emulation" or not result.kept("messages").num_rows:
+    if result.summary.get("engine", {}).get("kind") == "emulation" or not result.stored_rows("messages").num_rows:
         return []
     ports = dict(zip(result.ports["port"].to_pylist(), result.ports["bytes"].to_pylist(), strict=True))
     delivered = Delivered.of(result)

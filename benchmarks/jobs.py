@@ -107,7 +107,7 @@ def run_row(case: str, hosts: int, count: int, threads: int, fast: bool) -> Row:
         "ranks": scenario.job[0].workers if scenario.job else FLOW_HOSTS,
         "threads": threads,
         "fast_forward": result.timing.get("fast_forward", ""),
-        "messages": result.kept("messages").num_rows,
+        "messages": result.stored_rows("messages").num_rows,
         "packet_hops": result.timing["packet_hops"],
         "setup_s": result.timing["setup_s"],
         "wall_s": time.perf_counter() - wall,

@@ -67,7 +67,7 @@ def measure_sweep(engine: str, jobs: int, points: int, flows: int = FLOWS) -> Ro
         begin = time.perf_counter()
         sweep(declared, out=output_dir, engine=engine, jobs=jobs)
         again = time.perf_counter() - begin
-    assert result.complete, result.words
+    assert result.complete, result.text
     inside = sum(record.wall_s for record in result.records.values())
     return {
         "engine": engine,

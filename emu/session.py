@@ -149,13 +149,13 @@ class Session:
             end_ps, program.messages, missing, message_workers(job, program.messages), buckets, segments
         )
 
-    def rest(self) -> tuple[int, int, int]:
+    def come_to_rest(self) -> tuple[int, int, int]:
         """End the state that the next step depends on; return the arguments of `resume`. In virtual time the next step
         uses a new machine, so that resumed runs are identical. On the wall clock no two runs are, and the network
         stays."""
         if self._clock == "virtual":
             self.close()
-        self._steps.rest()
+        self._steps.reset()
         return self.built, self._steps.done, 0
 
     def resume(self, built: int, steps: int, now_ps: int = 0) -> None:
@@ -168,7 +168,7 @@ class Session:
         if self._held is not None:
             self._held.close()
             self._held = None
-        self._steps.rest()
+        self._steps.reset()
 
     def _make(self, trace: Trace) -> None:
         scenario = self.scenario

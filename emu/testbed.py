@@ -160,7 +160,7 @@ def _emulate(
                 scenario, resolved, clock, switch, captures, request.answers_late, programs, on_progress
             )
         except TestbedError:
-            if ctrl_c.asked:  # a terminal's Ctrl-C also ends the probe
+            if ctrl_c.is_requested:  # a terminal's Ctrl-C also ends the probe
                 raise EmulationInterrupted(None) from None
             raise
     if request.programs is not None:
@@ -172,7 +172,7 @@ def _emulate(
         except ClockStoppedError as error:  # the machine's fault: a repetition gives the same run
             _say(on_progress, state="again", why=str(error))
             result = _once(scenario, resolved, request, chosen, ideal, on_progress, attempt + 1, ctrl_c)
-        if ctrl_c.asked:  # during verification
+        if ctrl_c.is_requested:  # during verification
             raise EmulationInterrupted(result)
         is_valid, ended_by = result.summary["engine"]["valid"], result.summary["totals"]["ended_by"]
         if is_valid or request.programs is not None or ended_by != "done" or clock == "virtual":
@@ -221,7 +221,7 @@ def choose_backend(
     choice = select_backend(plan, kernel, switch)
     check_rates(plan, kernel.reachable_bps)
     kind = backend_kind_of(choice.name)
-    works = {**compiled_agent.works(owners_of(plan)), **kind.works()}
+    works = {**compiled_agent.works(owners_of(plan)), **kind.build_units()}
     compiled = code_cache.make_ready(works, partial(_say, on_progress, state="compiling"))
     options |= {"ahead_ns": kind.ahead_ns, **kind.ready(), "compiled": compiled}
     plan = make(switch=choice.name, options=options)

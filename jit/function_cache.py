@@ -112,14 +112,14 @@ class FunctionCache:
         if key is not None:
             descriptor.mangled_name, descriptor.env_name = _names(function, key)
 
-    def keep(self, key: str, result: compiler.CompileResult) -> None:
+    def store(self, key: str, result: compiler.CompileResult) -> None:
         """Store a lowered function and continue with its stored form. An engine is then the same whatever was lowered
         before. Nothing is stored if the disk is full or read-only."""
         self._results[key], self._libraries[key] = result, result.library
         self._key_of[result.library] = key
         module = result.library._final_module.clone()
         calls: dict[str, None] = {}
-        self._bring(result.library, module, calls, set())
+        self._link_unkeyed(result.library, module, calls, set())
         if any(variable.name.startswith(DYNAMIC) for variable in module.global_variables):
             return
         for symbol in (*module.functions, *module.global_variables):
@@ -134,7 +134,7 @@ class FunctionCache:
         about = {CALLS: list(calls), RESULT: returned, NO_ALIAS: bool(result.fndesc.noalias)}
         write(self._folder, key, CacheEntry(about, module.as_bitcode()))
 
-    def _bring(self, library: Any, module: llvm.ModuleRef, calls: dict[str, None], seen: set[Any]) -> None:
+    def _link_unkeyed(self, library: Any, module: llvm.ModuleRef, calls: dict[str, None], seen: set[Any]) -> None:
         """Link called libraries without a key (Numba's helpers) into a module, and collect the keys of the others."""
         for called in library._linking_libraries:
             if called in self._key_of:
@@ -143,7 +143,7 @@ class FunctionCache:
                 seen.add(called)
                 fresh = isinstance(called, type(library)) and not called._finalized
                 module.link_in(called._final_module if fresh else called._get_module_for_linking(), preserve=True)
-                self._bring(called, module, calls, seen)
+                self._link_unkeyed(called, module, calls, seen)
 
     def _library(self, key: str, piece: CacheEntry | None = None) -> codegen.CodeLibrary | None:
         """Return the library of a key with all that it calls; None if any of them is absent."""

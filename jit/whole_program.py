@@ -194,7 +194,7 @@ def enable_whole_program(folder: Path) -> None:
             lowered.naming(self.py_func, key)
             result = lower(self, args, return_type)
             if key is not None and not outermost:
-                lowered.keep(key, result)
+                lowered.store(key, result)
         return result
 
     def from_specialized_function(func_ir: Any, *args: Any, **kws: Any) -> funcdesc.FunctionDescriptor:

@@ -52,7 +52,7 @@ class _Table:
     def __get__(self, result: Result | None, owner: type) -> pyarrow.Table:
         if result is None:
             raise AttributeError(self.name)  # the dataclass field must have no default
-        return result.kept(self.name).table()
+        return result.stored_rows(self.name).table()
 
     def __set__(self, result: Result, value: pyarrow.Table | LazyTable) -> None:
         vars(result)[self.name] = value
@@ -109,7 +109,7 @@ class Result:
         rows = ", ".join(
             f"{count:,} {'worker-iterations' if name == 'iterations' else name}" for name, count in self._rows().items()
         )
-        return f"<Result: {self._what()}; {rows or 'empty'}>"
+        return f"<Result: {self._summary_text()}; {rows or 'empty'}>"
 
     def _repr_html_(self) -> str:
         """Return the HTML that notebooks show."""
@@ -120,9 +120,9 @@ class Result:
             for name, count in self._rows().items()
         )
         head = "<tr><th>table</th><th>rows</th><th>columns</th></tr>"
-        return f"<p><b>Result</b>: {escape(self._what())}</p><table>{head}{lines}</table>"
+        return f"<p><b>Result</b>: {escape(self._summary_text())}</p><table>{head}{lines}</table>"
 
-    def _what(self) -> str:
+    def _summary_text(self) -> str:
         """Return a summary: scenario, policy, duration and end."""
         totals = self.summary.get("totals", {})
         name, policy = (str(self.summary.get(key, "?")) for key in ("name", "policy"))
@@ -131,20 +131,20 @@ class Result:
         return f"{name} {policy}, {where}{end}, ended by {totals.get('ended_by', '?')}"
 
     def _rows(self) -> dict[str, int]:
-        return {name: rows for name in TABLES if (rows := self.kept(name).num_rows)}
+        return {name: rows for name in TABLES if (rows := self.stored_rows(name).num_rows)}
 
-    def kept(self, table: str) -> LazyTable:
+    def stored_rows(self, table: str) -> LazyTable:
         """Return the stored rows of a table."""
         value = vars(self)[table]
         return value if isinstance(value, LazyTable) else InMemoryTable(value)
 
     def select(self, table: str, *columns: str) -> pyarrow.Table:
         """Return some columns of a table, without reading the others. Texts may be dictionary-encoded."""
-        return self.kept(table).select(columns)
+        return self.stored_rows(table).select(columns)
 
     def parts(self, table: str, *columns: str) -> Iterator[pyarrow.Table]:
         """Yield some columns of a table, about a million rows at a time."""
-        return self.kept(table).parts(columns)
+        return self.stored_rows(table).parts(columns)
 
     def to_pandas(self, table: str = "messages") -> pandas.DataFrame:
         """Return one of the tables as a pandas DataFrame.
@@ -165,7 +165,7 @@ class Result:
         directory exists, as results are never overwritten or mixed, or cannot be written."""
         with new_folder(directory) as folder:
             for name in TABLES:
-                self.kept(name).write(folder / f"{name}.parquet")
+                self.stored_rows(name).write(folder / f"{name}.parquet")
             _write_json(folder / "result.json", {"format": FORMAT, **self.summary})
             _write_json(folder / "timing.json", self.timing)
             if self.scenario:

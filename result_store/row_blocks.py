@@ -125,7 +125,7 @@ class RowBlocks:
             self._pack()
 
     def _pack(self) -> None:
-        rows = self._ordered(concatenate_rows(self._loose))
+        rows = self._sort_rows(concatenate_rows(self._loose))
         self._loose, count, self._waiting = [], self._waiting, 0
         for first in range(0, count, ROWS):
             piece = {name: column[first : first + ROWS] for name, column in rows.items()}
@@ -147,7 +147,7 @@ class RowBlocks:
             rows[name] = np.frombuffer(data, dtype=self._types[name])
         return rows
 
-    def _ordered(self, rows: Rows) -> Rows:
+    def _sort_rows(self, rows: Rows) -> Rows:
         """Return rows sorted by their keys."""
         first = rows[self._key[0]]
         if len(self._key) == 1 and np.greater_equal(first[1:], first[:-1]).all():
@@ -159,7 +159,7 @@ class RowBlocks:
         """Yield some columns of all rows in order, about a block at a time."""
         key = self._key[0]
         blocks = sorted(self._blocks, key=lambda block: block.first)
-        loose = self._ordered(concatenate_rows(self._loose)) if self._loose else None
+        loose = self._sort_rows(concatenate_rows(self._loose)) if self._loose else None
         begins = [block.first for block in blocks]
         sources: list[RowBlock | Rows] = [*blocks]
         if loose is not None:
@@ -173,7 +173,7 @@ class RowBlocks:
         for source, beyond in zip(sources, [*begins[1:], None], strict=False):  # nothing without sources
             rows = self._unpacked(source, columns) if isinstance(source, RowBlock) else {n: source[n] for n in columns}
             if pending is not None:
-                rows = self._ordered(concatenate_rows([pending, rows]))
+                rows = self._sort_rows(concatenate_rows([pending, rows]))
             cut = None if disjoint or beyond is None else int(np.searchsorted(rows[key], beyond, side="left"))
             pending = None if cut is None or cut == len(rows[key]) else {n: column[cut:] for n, column in rows.items()}
             yield {name: rows[name][:cut] for name in names}

@@ -92,7 +92,7 @@ class TrainingResult:
         return str(self.summary.get("label") or self.summary.get("policy") or "?")
 
     def __repr__(self) -> str:
-        return f"<TrainingResult: {self._what()}>"
+        return f"<TrainingResult: {self._summary_text()}>"
 
     def _repr_html_(self) -> str:
         """Return the HTML that notebooks show: progress and scores."""
@@ -104,9 +104,9 @@ class TrainingResult:
             + f"<td>{row['sent_bytes'] / 2**20:,.1f}</td></tr>"
             for row in self.scores
         )
-        return f"<p><b>TrainingResult</b>: {escape(self._what())}</p><table><tr>{head}</tr>{lines}</table>"
+        return f"<p><b>TrainingResult</b>: {escape(self._summary_text())}</p><table><tr>{head}</tr>{lines}</table>"
 
-    def _what(self) -> str:
+    def _summary_text(self) -> str:
         """Return a summary: scenario, progress and accuracy."""
         done, wanted = self.summary.get("steps_done", 0), self.summary.get("steps", 0)
         last = f", accuracy {accuracy_text(self.scores[-1]['accuracy'])}" if self.scores else ""

@@ -164,7 +164,7 @@ class HasDisplayName(Protocol):
     """Protocol of objects with a display name, such as a Scenario."""
 
     @property
-    def called(self) -> str:
+    def display_name(self) -> str:
         """The display name."""
 
 
@@ -181,7 +181,7 @@ def with_scenario_location(function: Callable[Concatenate[S, P], R]) -> Callable
         try:
             return function(scenario, *arguments, **keywords)
         except ScenarioError as error:
-            raise error.of(scenario.called) from None
+            raise error.of(scenario.display_name) from None
 
     return named
 

@@ -73,8 +73,8 @@ def _raise_unless_importing(number: int, frame: FrameType | None) -> None:
     """Raise KeyboardInterrupt; while the main thread imports, retry shortly from SIGALRM. A thread could not do this:
     starting one takes locks that the interrupted code may hold."""
     global _is_raised
-    if _outermost is not None and not _outermost.asked:
-        _outermost.asked = True
+    if _outermost is not None and not _outermost.is_requested:
+        _outermost.is_requested = True
         return
     ours = signal.getsignal(signal.SIGALRM) in (signal.SIG_DFL, _raise_unless_importing)
     if ours and _is_importing(frame) and time.monotonic() - _last_s < IMPORT_S:
@@ -110,11 +110,11 @@ class DeferredInterrupt:
         self._outer: DeferredInterrupt | None = None
 
     @property
-    def asked(self) -> bool:
-        return self._asked or (self._outer is not None and self._outer.asked)
+    def is_requested(self) -> bool:
+        return self._asked or (self._outer is not None and self._outer.is_requested)
 
-    @asked.setter
-    def asked(self, value: bool) -> None:
+    @is_requested.setter
+    def is_requested(self, value: bool) -> None:
         self._asked = value
 
     def __enter__(self) -> DeferredInterrupt:
@@ -125,7 +125,7 @@ class DeferredInterrupt:
                 return self
             _outermost = self
             if _is_raised and sys.exception() is None:  # a compiled library has swallowed the exception
-                self.asked = True
+                self.is_requested = True
             if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
                 self._before = signal.signal(signal.SIGINT, on_signal)
         return self
@@ -140,12 +140,12 @@ class DeferredInterrupt:
             signal.signal(signal.SIGINT, self._before)
             mark_caught()  # a program other than the command line handles it now
         _outermost = None
-        if self.asked and not self._raised and (kind is None or not issubclass(kind, KeyboardInterrupt)):
+        if self.is_requested and not self._raised and (kind is None or not issubclass(kind, KeyboardInterrupt)):
             raise KeyboardInterrupt from error
 
     def check(self) -> None:
         """Raise KeyboardInterrupt if an interrupt has been requested."""
-        if self.asked:
+        if self.is_requested:
             self._raised = True
             if self._outer is not None:
                 self._outer._raised = True

@@ -76,7 +76,7 @@ class Faults:
 
     def _slow(self, tracks: Sequence[Track], host: int, node: int, now: Ps) -> None:
         for track in tracks:
-            track.slow(node, self.slowness(host, now))
+            track.slow_host(node, self.slowness(host, now))
 
     # --- applying faults ----------------------------------------------------------------------------------------
 
@@ -108,7 +108,7 @@ class Faults:
             for link in self.links[fault]:
                 rates[link] = min(rates[link], table.most_rate or rates[link])
                 losses[link] = max(losses[link], table.least_loss)
-        dead = self._dead(self._active)
+        dead = self._dead_hosts(self._active)
         for link in self.links[number]:
             control.set_rate(link, Bps(min(int(network.link_rate[link]), rates[link])))
             control.set_loss(link, max(float(network.link_loss[link]), losses[link]))
@@ -119,9 +119,9 @@ class Faults:
 
     def _notice(self, fabric: Fabric, change: Callable[[], None], now: Ps) -> None:
         change()
-        fabric.control.reroute(build_routing(self.network, self._dead(self._noticed)))
+        fabric.control.reroute(build_routing(self.network, self._dead_hosts(self._noticed)))
 
-    def _dead(self, faults: set[int]) -> set[int]:
+    def _dead_hosts(self, faults: set[int]) -> set[int]:
         return {link for number in faults if self.tables[number].cuts for link in self.links[number]}
 
     # --- names --------------------------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ class MessageRows:
     def _job(self, name: str) -> int:
         return self._jobs.setdefault(name, len(self._jobs))
 
-    def kept(self) -> BlockTable:
+    def table(self) -> BlockTable:
         """Return the table."""
         texts = {"job": list(self._jobs), "kind": KINDS, "src": self._names, "dst": self._names}
         return BlockTable("messages", self.blocks, texts)

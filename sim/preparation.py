@@ -84,7 +84,7 @@ def _network(scenario: Scenario) -> tuple[object, ...]:
 def _frames(scenario: Scenario) -> list[tuple[Bytes, Bytes]]:
     """Return, for each transport, the bytes on a link of a full packet and of its answer."""
     owners = [resolve_component("transport", transport.kind, scenario.folder) for transport in scenario.transports]
-    bounds = [BoundTransport.to(owner, table) for owner, table in zip(owners, scenario.transports, strict=True)]
+    bounds = [BoundTransport.bind(owner, table) for owner, table in zip(owners, scenario.transports, strict=True)]
     return [(Bytes(bound.frame), Bytes(bound.owner.control_bytes)) for bound in bounds]
 
 
@@ -121,14 +121,14 @@ def check_paths(scenario: Scenario, routing: Routing) -> None:
     """Raise ScenarioError if a path has more switches than a transport in use can record. The scenario's own checks
     find this earlier for topologies whose paths they can count without building them; they count neither paths of
     topology files nor switches within hosts that have accelerators."""
-    between = 1 + routing.farthest
+    between = 1 + routing.longest_path
     mistakes = [
         Mistake(path, **path_too_long(transport, between))
         for path, transport in used_transports(scenario)
         if transport.switches_between is not None and between > transport.switches_between
     ]
     if mistakes:
-        raise ScenarioError("does not fit its network:", scenario.called, mistakes=mistakes)
+        raise ScenarioError("does not fit its network:", scenario.display_name, mistakes=mistakes)
 
 
 def check_transports(scenario: Scenario, network: Network) -> None:
@@ -136,5 +136,7 @@ def check_transports(scenario: Scenario, network: Network) -> None:
     a window too large for acknowledgements that cover several packets."""
     routing = build_routing(network)
     tables = scenario.transports
-    bounds = [BoundTransport.to(resolve_component("transport", table.kind, scenario.folder), table) for table in tables]
+    bounds = [
+        BoundTransport.bind(resolve_component("transport", table.kind, scenario.folder), table) for table in tables
+    ]
     check_settings(bounds, ps_per_byte(network.link_rate[routing.up_link].astype(object)), RoundTrips(network, routing))

@@ -68,12 +68,12 @@ class Observer:
         self._due = time.monotonic()
         self._end = None if max_wall_s is None else time.monotonic() + max_wall_s
 
-    def within(self, now_ps: Ps) -> bool:
+    def report_within_call(self, now_ps: Ps) -> bool:
         """Report progress from within a long call of the fabric; return True if the call is to return."""
         self.report(now_ps)
-        return self._ctrl_c.asked or self._late
+        return self._ctrl_c.is_requested or self._late
 
-    def between(self, now_ps: Ps) -> None:
+    def report_progress(self, now_ps: Ps) -> None:
         """Report progress between two steps of the coupling; raise what ends the run."""
         self._ctrl_c.check()
         if self._late:

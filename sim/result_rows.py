@@ -70,7 +70,7 @@ class ResultRows:
         if len(part.hosts):
             self.iterations += iteration_rows(part, number, outcome)
 
-    def rest(self, coupling: Coupling, tracks: Sequence[Track], tables: FabricTables, end_ps: Ps) -> None:
+    def take_rest(self, coupling: Coupling, tracks: Sequence[Track], tables: FabricTables, end_ps: Ps) -> None:
         """Take what has not been handed over, from any network, which has advanced to `end_ps`."""
         counts = message_counts(tables)
         self.messages.add_messages(coupling.messages, counts)
@@ -83,12 +83,12 @@ class ResultRows:
         if log is not None:
             self.drops(log())
 
-    def kept(self, routing: Routing) -> dict[str, LazyTable | Columns]:
+    def tables(self, routing: Routing) -> dict[str, LazyTable | Columns]:
         """Return the tables by name."""
         ports = [self._network.link_name(link) for link in range(self._network.link_count)]
         return {
             "iterations": {**iteration_columns(self.iterations)},
-            "messages": self.messages.kept(),
+            "messages": self.messages.table(),
             "flows": self._flows(routing),
             "drops": BlockTable("drops", self._drops, {"port": ports, "cause": CAUSES}),
             "missing": BlockTable("missing", self._missing, {}),

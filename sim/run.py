@@ -101,9 +101,9 @@ class SimulationRun:
         if self.jobs:
             return self.iterations, sum(job.table.iterations for job in self.jobs)
         submitted = sum(submitted_messages(track) for track in self.tracks)
-        return submitted - sum(track.left for track in self.tracks), submitted
+        return submitted - sum(track.undelivered for track in self.tracks), submitted
 
-    def standing(self, now_ps: Ps) -> ProgressReport:
+    def progress_at(self, now_ps: Ps) -> ProgressReport:
         """Return the progress at a simulated time."""
         done, total = self.progress
         if self.done or self.ended_by == "duration":
@@ -134,7 +134,7 @@ def job_progress(run: SimulationRun) -> float:
 
 
 def _settled(fabric: Fabric, numbers: Ints) -> int:
-    return fabric.settled_of(int(numbers[0]), len(numbers)) if len(numbers) else 0
+    return fabric.delivered_bytes_of(int(numbers[0]), len(numbers)) if len(numbers) else 0
 
 
 def flow_progress(run: SimulationRun) -> float:
@@ -149,7 +149,7 @@ def expected_bytes(table: TrafficTable, track: Track) -> float:
     """Return the bytes of all flows of a traffic table, extrapolated while more are to come."""
     steps = track.steps
     so_far = float(track.handed.nbytes + sum(int(step.step.messages.nbytes.sum()) for step in steps))
-    if not steps or not track.more_to_come:
+    if not steps or not track.has_more_steps:
         return so_far
     last, submitted = steps[-1].step, submitted_messages(track)
     flows, rounds = getattr(table, "flows", None), getattr(table, "rounds", None)
@@ -172,7 +172,7 @@ def collect_result(state: SimulationRun, traces: Sequence[Trace], threads: int, 
 
     scenario, coupling, collected = state.scenario, state.coupling, state.collected
     tables, forward = coupling.fabric.finish(), getattr(coupling.fabric, "forward", None)
-    collected.rest(coupling, state.tracks, tables, state.counted_ps)
+    collected.take_rest(coupling, state.tracks, tables, state.counted_ps)
     hops, messages = int(tables.packet_hops), collected.messages
     simulated = hops - (forward.hops if forward else 0)
     digests = dict.fromkeys(trace.digest() for trace in dict.fromkeys(traces))
@@ -200,14 +200,14 @@ def collect_result(state: SimulationRun, traces: Sequence[Trace], threads: int, 
         )
     return Result.build(
         summary,
-        {**collected.kept(state.routing), "ports": dict(tables.ports), **telemetry_tables(state)},
+        {**collected.tables(state.routing), "ports": dict(tables.ports), **telemetry_tables(state)},
         {
             **times,
             "threads": threads,
             "packet_hops": hops,
             "packet_hops_simulated": simulated,
             "hops_per_s": simulated / times["run_s"] if times["run_s"] > 0 else 0.0,
-            "fast_forward": forward.said if forward else "off",
+            "fast_forward": forward.outcome if forward else "off",
         },
         scenario_text(scenario),
     )

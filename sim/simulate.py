@@ -133,14 +133,14 @@ def simulate(
     result: Result | None = None
     try:
         with DeferredInterrupt() as ctrl_c:  # until the Result exists
-            observer = Observer(state.standing, progress, ctrl_c, max_wall_s)
+            observer = Observer(state.progress_at, progress, ctrl_c, max_wall_s)
             if hasattr(engine, "on_progress"):
-                engine.on_progress = observer.within
+                engine.on_progress = observer.report_within_call
             reached = coupling.run(
                 lambda: state.done,
                 until=scenario.duration,
                 waiting=lambda: describe_waiting_workers(state.tracks, state.network, engine.finish()),
-                tick=observer.between,
+                tick=observer.report_progress,
             )
             state.ended_by = "done" if reached else "duration"
             coupling.settle(state.last_ps)
@@ -252,7 +252,7 @@ def check_senders(scenario: Scenario) -> None:
     if not scenario.senders:
         problem = "has neither job nor traffic: it describes only a network"
         raise ScenarioError(
-            problem, scenario.called, "a [[job]] or [[traffic]]; use gradwire exec to run your own program"
+            problem, scenario.display_name, "a [[job]] or [[traffic]]; use gradwire exec to run your own program"
         )
 
 

@@ -37,7 +37,7 @@ TIMEOUT_FIELDS = ("max_rto", "min_rto", "rto", "probe_timeout", "min_timeout", "
 
 def stall_timeout_ps(scenario: Scenario, network: Network, routing: Routing) -> Ps:
     """Return the picoseconds without progress after which a run of the scenario has stalled."""
-    hops = 2 * (2 + routing.farthest)  # there and back
+    hops = 2 * (2 + routing.longest_path)  # there and back
     rates = [int(network.link_rate.min()), *(getattr(fault, "rate", math.inf) for fault in scenario.fault)]
     losses = [float(network.link_loss.max()), *(getattr(fault, "loss", 0.0) for fault in scenario.fault)]
     frame = max(frame_bytes(transport.payload, transport.overhead) for transport in scenario.transports)

@@ -66,7 +66,7 @@ class Samples:
 
     def _take(self, now: Ps) -> Ps:
         """Sample at a multiple of the period; the multiples between two calls have nothing to show
-        (`Fabric._until_seen`)."""
+        (`Fabric._until_observed`)."""
         if now % self.period == 0:
             queues, sent = self._M[self._ports + at.P_QUEUE] >> 8, self._M[self._ports + at.P_BYTES]
             if queues.any() or (sent != self._seen).any():

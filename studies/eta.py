@@ -91,7 +91,7 @@ class RemainingTime:
             self._seconds, self._work = self._seconds + now - self._last, self._work + work
         self._last = now
 
-    def words(self, left: float) -> str:
+    def text(self, left: float) -> str:
         """Return the text for `left` units of work: "estimating", "about 40 s left", "40 s to 2 min left"."""
         if len(self._rates) < max(self.PIECES, self.SHARE * self._pieces) or not self._work:
             return "estimating"

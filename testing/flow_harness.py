@@ -150,7 +150,7 @@ class FlowHarness:
     def __setitem__(self, offset: int, value: int) -> None:
         self.M[self.f + offset] = self.word(value)
 
-    def of_pair(self, offset: int) -> int:
+    def pair_word(self, offset: int) -> int:
         """Return a word that the messages of its two hosts share at the sender."""
         return int(self.M[self[at.S_PAIR] + offset])
 

@@ -108,7 +108,7 @@ class PacketRecorder:
             fabric.play = lambda part, logged=True, begin=None: play(part, begin=begin)  # type: ignore[method-assign]
         return FabricWithoutPrograms(fabric) if self.by_processes else fabric
 
-    def letters(self) -> list[MessageSpec]:
+    def recorded_messages(self) -> list[MessageSpec]:
         """Return every message with its start time."""
         letters: dict[int, MessageSpec] = {}
         base = 0  # aggregation groups so far
@@ -133,13 +133,13 @@ class PacketRecorder:
         assert sorted(letters) == list(range(len(letters)))
         return [letters[number] for number in range(len(letters))]
 
-    def case(self) -> Case:
+    def recorded_case(self) -> Case:
         """Return the case that was run, for the oracle."""
         scenario = self.scenario
         return Case(
             self.network,
             scenario.transports,
-            self.letters(),
+            self.recorded_messages(),
             scenario.switch,
             scenario.load_balancing,
             scenario.seed,
@@ -150,7 +150,7 @@ class PacketRecorder:
 
     def difference(self) -> str:
         """Return the first difference of the engine's and the oracle's runs, up to the engine's current time; or ''."""
-        return _difference(self.made, self.case(), self.made.finish())
+        return _difference(self.made, self.recorded_case(), self.made.finish())
 
 
 class FabricWithoutPrograms:
@@ -186,7 +186,9 @@ def network_changes(scenario: Scenario, network: Network) -> list[NetworkChange]
     for what in ("cut", "mend", "set_rate", "set_loss", "stop_host", "resume_host"):
         setattr(control, what, note(what))
     faults = Faults(scenario.fault, network)
-    control.reroute = lambda _: changes.append(NetworkChange(time, "reroute", sorted(faults._dead(faults._noticed))))
+    control.reroute = lambda _: changes.append(
+        NetworkChange(time, "reroute", sorted(faults._dead_hosts(faults._noticed)))
+    )
     faults.schedule(fabric)
     for time, _, action in sorted(planned, key=lambda entry: entry[:2]):
         action(time)

@@ -46,7 +46,7 @@ class RoundTrips:
         """Return the picoseconds from the first bit of `out` bytes leaving `src` to the last of `back` bytes returning:
         int64[n]. `src` and `dst` are hosts, as numbers or int64[n]."""
         src, dst = np.broadcast_arrays(np.atleast_1d(src), np.atleast_1d(dst))
-        return self._one_way(src, dst, out) + self._one_way(dst, src, back)
+        return self._one_way_ps(src, dst, out) + self._one_way_ps(dst, src, back)
 
     def slowest(self, src: int | Ints, dst: int | Ints) -> Ints:
         """Return the picoseconds per byte << 16 of the slowest link on any path from host `src` to `dst`: int64[n]."""
@@ -59,7 +59,7 @@ class RoundTrips:
 
     def longest(self, out: Bytes, back: Bytes) -> Ps:
         """Return the longest round trip between any two hosts."""
-        hosts, has_others = self._unlike
+        hosts, has_others = self._unequal_hosts
         if len(hosts) == 1:
             return Ps(int(self.times(hosts, hosts, out, back)[0]))
         longest = 0
@@ -68,13 +68,13 @@ class RoundTrips:
             longest = max(longest, int(self.times(host, others, out, back).max()))
         return Ps(longest)
 
-    def unlike(self) -> list[int]:
+    def representatives(self) -> list[int]:
         """Return one host of each set of hosts on the same switch with cables of equal rate and latency."""
-        hosts: list[int] = self._unlike[0].tolist()
+        hosts: list[int] = self._unequal_hosts[0].tolist()
         return hosts
 
     @cached_property
-    def _unlike(self) -> tuple[Ints, Flags]:
+    def _unequal_hosts(self) -> tuple[Ints, Flags]:
         """The same hosts as an array, and True for those whose set has other hosts."""
         network, up = self.network, self.routing.up_link
         _, rate = np.unique(network.link_rate[up], return_inverse=True)
@@ -83,7 +83,7 @@ class RoundTrips:
         _, first, counts = np.unique(kind, return_index=True, return_counts=True)
         return first, counts > 1
 
-    def _one_way(self, src: Ints, dst: Ints, size: Bytes) -> Ints:
+    def _one_way_ps(self, src: Ints, dst: Ints, size: Bytes) -> Ints:
         network, routing = self.network, self.routing
         total = self._between(routing.edge_of[src], routing.edge_of[dst], size)
         for links in (routing.up_link[src], routing.down_link[dst]):
@@ -100,10 +100,10 @@ class RoundTrips:
         total = np.zeros(len(start), dtype=np.int64)
         for edge in np.unique(end).tolist():
             to_edge = end == edge
-            total[to_edge] = self._towards(edge, size)[start[to_edge]]
+            total[to_edge] = self._times_to_edge(edge, size)[start[to_edge]]
         return total
 
-    def _towards(self, edge: int, size: Bytes) -> Ints:
+    def _times_to_edge(self, edge: int, size: Bytes) -> Ints:
         """Return the time of the slowest best path from every switch to an edge switch: int64[switches]. With SLOWEST,
         return the speed of the slowest link on any of these paths. All next hops of a switch have shorter (longest)
         paths than the switch itself, so they are computed before it."""
@@ -159,7 +159,7 @@ def _round_trips(network: Network, frames: Iterable[tuple[Bytes, Bytes]]) -> tup
     island = inside if cards.islands is None else np.where(inside, -1, cards.islands)
     low, high = [], []
     for out, back in frames:
-        for card in trips.unlike():
+        for card in trips.representatives():
             peers = (host != host[card]) & (inside == inside[card]) & ((machine == machine[card]) == inside[card])
             if cards.machines is None:
                 peers &= number == number[card]

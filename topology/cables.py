@@ -37,7 +37,7 @@ class LinkSpec(NamedTuple):
     latency: int
     loss: float = 0.0
 
-    def but(self, rate: int | None = None, latency: int | None = None) -> LinkSpec:
+    def replace(self, rate: int | None = None, latency: int | None = None) -> LinkSpec:
         """Return the same properties with another rate or latency; None leaves the value."""
         return LinkSpec(self.rate if rate is None else rate, self.latency if latency is None else latency, self.loss)
 

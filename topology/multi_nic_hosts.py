@@ -47,7 +47,7 @@ class HostCards:
     islands: NDArray[np.int64] | None = None
 
     @classmethod
-    def one_each(cls, names: Sequence[str]) -> HostCards:
+    def with_one_card(cls, names: Sequence[str]) -> HostCards:
         """Return hosts with one card each, so that host and node numbers are equal."""
         return cls(tuple(names), np.arange(len(names) + 1, dtype=np.int64))
 
@@ -88,7 +88,7 @@ class HostCards:
         """Return the card by which a host sends and receives messages with this number on the network."""
         return int(self.first[host]) + number % int(self.network[host])
 
-    def ends(
+    def cards(
         self, src: NDArray[Any], dst: NDArray[Any], numbers: NDArray[Any]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the source and destination cards of messages with these numbers between these hosts.

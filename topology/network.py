@@ -81,7 +81,7 @@ class Network:
     @cached_property
     def cards(self) -> HostCards:
         """The hosts, by name and number, and their network cards."""
-        return self.grouped or HostCards.one_each(self.names[: self.host_count])
+        return self.grouped or HostCards.with_one_card(self.names[: self.host_count])
 
     @property
     def node_count(self) -> int:

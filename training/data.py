@@ -144,7 +144,7 @@ class Text:
         spans = self.train[torch.from_numpy(starts[:, None] + np.arange(self.length + 1)).to(self.train.device)]
         return (spans[:, :-1],), spans[:, 1:]
 
-    def held_out(self) -> tuple[Tensor, Tensor]:
+    def validation_batches(self) -> tuple[Tensor, Tensor]:
         """Return (inputs, targets) of the held-out text."""
         count = (len(self.test) - 1) // self.length
         spans = self.test[: count * self.length + 1].unfold(0, self.length + 1, self.length)

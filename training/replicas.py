@@ -181,12 +181,12 @@ class Replicas(Copies):
             for parameter, copies in zip(self.model.parameters(), zip(*self.values, strict=True), strict=True):
                 parameter.copy_(torch.stack(copies).mean(dim=0))
 
-    def together(self) -> None:
+    def copy_model_to_all(self) -> None:
         """Give all workers the parameters and buffers of the model."""
         self.pull((), "stale")
         self.buffers = [buffers_of(self.model) for _ in self.buffers]
 
-    def apart(self) -> tuple[float, float]:
+    def distance_from_mean(self) -> tuple[float, float]:
         """Return the distance of the workers' parameters from their mean: (maximum, root mean square)."""
         largest, total, count = 0.0, 0.0, 0
         for copies in zip(*self.values, strict=True):

@@ -39,10 +39,12 @@ def table_of(scenario: Scenario) -> Training:
     """Return the table [training] of a scenario with one job. Raises ScenarioError if it is missing, or there
     is not exactly one job."""
     if scenario.training is None:
-        raise ScenarioError("has no training table", scenario.called, "a table [training] (docs/training.md)")
+        raise ScenarioError("has no training table", scenario.display_name, "a table [training] (docs/training.md)")
     if len(scenario.job) != 1:
         raise ScenarioError(
-            f"has {len(scenario.job)} jobs", f"{scenario.called}: job", expected="one, whose workers train the model"
+            f"has {len(scenario.job)} jobs",
+            f"{scenario.display_name}: job",
+            expected="one, whose workers train the model",
         )
     return scenario.training
 
@@ -68,7 +70,7 @@ def model_kind(table: Training, folder: Path | None = None) -> ModelKind | UserM
 def sample_size(table: Training, kind: ModelKind | UserModel) -> int:
     """Return the width in pixels, or the tokens, of a sample. Raise ScenarioError if the model cannot take it."""
     size = table.size or kind.size
-    if kind.takes(size):
+    if kind.accepts_size(size):
         return size
     if kind.task == "images":
         what, expected = f"{size} pixels of a side are too few for {table.model}", f"at least {kind.sizes[0]}"

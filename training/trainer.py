@@ -180,7 +180,7 @@ class Trainer:
         self._update(means, sent, number)
         self.server_ns += sent.server_ns + self.watch() - began
         self.encode_ns += sent.encode_ns
-        apart_max, apart_rms = (0.0, 0.0) if self.replicas is None else self.replicas.apart()
+        apart_max, apart_rms = (0.0, 0.0) if self.replicas is None else self.replicas.distance_from_mean()
         numel = sum(info.numel for info in self.infos) * recipe.workers
         back = sum(int((~mask).sum()) for row in sent.pulled for mask in row if mask is not None) / numel
         more = {"apart_max": apart_max, "apart_rms": apart_rms, "lost_back": back}
@@ -228,15 +228,15 @@ class Trainer:
                 nbytes, time_ps = lossless_all_reduce(self.exchange, self.replicas.values, number, self.network)
                 sent.nbytes = [sent_bytes + nbytes for sent_bytes in sent.nbytes]
                 sent.time_ps += time_ps
-            self.replicas.together()
+            self.replicas.copy_model_to_all()
 
-    def last_turns(self) -> list[dict[str, Any]]:
+    def turn_rows(self) -> list[dict[str, Any]]:
         """Return the turns of the last step as rows of the table `turns`, if workers push one by one."""
         return []
 
     def score(self, batch: int = 500) -> Score:
         """Return loss and accuracy on held-out data."""
-        inputs, targets = self.data.held_out() if isinstance(self.data, Text) else self.data.test
+        inputs, targets = self.data.validation_batches() if isinstance(self.data, Text) else self.data.test
         if self.replicas is None:
             total, right = self._evaluate(inputs, targets, batch)
         else:
@@ -285,11 +285,11 @@ class Trainer:
                     return
 
     @property
-    def rests(self) -> bool:
+    def has_persistent_state(self) -> bool:
         """Return True if the network carries state between steps and must come to rest for a checkpoint."""
         return is_stateful(self.network)
 
-    def rest(self) -> None:
+    def come_to_rest(self) -> None:
         """Bring the network to rest, as for a checkpoint."""
         self.network.state_dict()
 
@@ -325,7 +325,7 @@ class Trainer:
         if differing:
             raise ValueError(f"the checkpoint is of another recipe: {', '.join(differing)}")
         try:
-            self.take_over(to_device(deepcopy(saved), self.device))  # optimisers keep references
+            self.load_state(to_device(deepcopy(saved), self.device))  # optimisers keep references
         except GradwireError:
             raise
         except KeyError as error:
@@ -334,7 +334,7 @@ class Trainer:
             first_line = (str(error).splitlines() or [type(error).__name__])[0]
             raise ScenarioError(f"does not fit ({first_line})", where, expected) from error
 
-    def take_over(self, saved: dict[str, Any]) -> None:
+    def load_state(self, saved: dict[str, Any]) -> None:
         """Load a state that is already on this device, and used by nothing else; systems override this."""
         for name in COUNTERS:
             setattr(self, name, saved[name])

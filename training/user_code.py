@@ -84,7 +84,7 @@ class UserModel:
         _returned_models.add(model)
         return model
 
-    def takes(self, size: int) -> bool:
+    def accepts_size(self, size: int) -> bool:
         """Return True: sizes are checked with samples later."""
         return True
 
@@ -172,7 +172,7 @@ def check_model_and_data(model: nn.Module, data: Images | Text, name: str, file:
 
     device, training = next(model.parameters()).device, model.training
     with torch.random.fork_rng(devices=[] if device.type != "cuda" else [device.index or 0]), torch.enable_grad():
-        samples, labels = data.held_out() if isinstance(data, Text) else data.test
+        samples, labels = data.validation_batches() if isinstance(data, Text) else data.test
         splits = {
             "": data.batch(np.arange(min(TRIAL_SAMPLES, len(data))), np.random.default_rng(0)),
             "held-out ": ((samples[:TRIAL_SAMPLES],), labels[:TRIAL_SAMPLES]),

@@ -173,7 +173,7 @@ class JobSteps:
             for worker in range(table.workers)
         ]
         if exchange.context.scheduling.starts == "backward":
-            times = [[plan.held_back() for plan in plans] for plans in times]
+            times = [[plan.all_at_end() for plan in plans] for plans in times]
         ready = np.stack([_ready(plans[-1]) for plans in times])
         exchanged = replace(exchange.iteration(number, ready, iteration == last), micros=table.accumulate)
         step, seen = exchanged.step, None

@@ -72,7 +72,7 @@ class JobLossBounds:
         for way, bound in enumerate(self._ways):
             if isinstance(bound, Bound) and bound.critical is not None:
                 workers = range(self._table.workers)
-                critical = np.array([self._critical(index, iteration, bound.change) for index in workers])
+                critical = np.array([self._is_critical(index, iteration, bound.change) for index in workers])
                 affected = (back == bool(way)) & critical[worker]
                 share[affected] = np.minimum(share[affected], bound.critical)
         if self._table.bound_per != "step":
@@ -81,7 +81,7 @@ class JobLossBounds:
         pool = np.where(share > 0, (iteration + 1) << 24 | self._number << 1 | back, 0)
         return LossAllowance(most, share, pool.astype(np.int64))
 
-    def _critical(self, worker: int, iteration: int, change: float) -> bool:
+    def _is_critical(self, worker: int, iteration: int, change: float) -> bool:
         """Return True if the norm of a worker's gradients has changed by at least this share since the last
         iteration."""
         if iteration == 0:

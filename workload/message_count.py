@@ -50,12 +50,16 @@ def check_volume(scenario: Scenario, traces: list[Trace], assignment: list[HostA
     ]
     laid = [(counted.messages(counted.job) or 0) * loaded_iterations(counted.job) for counted in jobs]
     most = max_loaded_messages()
-    mistakes = [_begun(counted).under(counted.where) for counted in jobs if counted.at_once(counted.job) > MAX_FLOWS]
+    mistakes = [
+        _begun(counted).under(counted.where)
+        for counted in jobs
+        if counted.simultaneous_messages(counted.job) > MAX_FLOWS
+    ]
     if sum(laid) > most:
         number = laid.index(max(laid))
         mistakes = [_laid(jobs[number], most, sum(laid) - laid[number]).under(jobs[number].where)]
     if mistakes:
-        raise ScenarioError("has more messages than fit:", scenario.called, mistakes=mistakes)
+        raise ScenarioError("has more messages than fit:", scenario.display_name, mistakes=mistakes)
 
 
 @dataclass(frozen=True)
@@ -92,14 +96,14 @@ class CountedJob:
         with asked(job.exchange, "messages_of", f"{self.where}.exchange"):
             return job.exchange.messages_of(self._setting(job))
 
-    def at_once(self, job: Job) -> int:
+    def simultaneous_messages(self, job: Job) -> int:
         """Return a lower bound of the messages that begin at the same time; 0 if something holds them back."""
         setting = self._setting(job)
         held_back = setting.scheduling.order != FIFO or getattr(job.exchange, "slots", 0) > 0
         if held_back or self.lasting or job.parallel is not None:
             return 0
         with asked(job.exchange, "at_once", f"{self.where}.exchange"):
-            return int(job.exchange.at_once(setting))
+            return int(job.exchange.simultaneous_messages(setting))
 
     def _setting(self, job: Job) -> JobSetting:
         return replace(self.setting, table=job, scheduling=scheduling_of(job, self.setting.trace))
@@ -129,8 +133,8 @@ def _laid(counted: CountedJob, most: int, others: int) -> Mistake:
 
 
 def _begun(counted: CountedJob) -> Mistake:
-    path, value, fits = _remedy(counted.job, counted.at_once, MAX_FLOWS)
-    what = f"begins {counted.at_once(counted.job):,} messages at once"
+    path, value, fits = _remedy(counted.job, counted.simultaneous_messages, MAX_FLOWS)
+    what = f"begins {counted.simultaneous_messages(counted.job):,} messages at once"
     return Mistake(path, what, value, f"at most {MAX_FLOWS:,}: {fits}")
 
 

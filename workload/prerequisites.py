@@ -79,7 +79,7 @@ def _check_reached(scenario: Scenario, needs: Prerequisites) -> None:
         hosts = hosts_of(table, f"traffic[{number}]", needs.network)
         pairs = np.repeat(hosts, len(hosts)), np.tile(hosts, len(hosts))
         try:
-            cards.ends(*pairs, np.zeros(1, dtype=np.int64))
+            cards.cards(*pairs, np.zeros(1, dtype=np.int64))
         except ScenarioError as error:
             raise ScenarioError(error.what, f"traffic[{number}].hosts", "spines, or hosts of one rail") from None
 
@@ -111,7 +111,7 @@ def _check_groups(scenario: Scenario, traces: list[Trace]) -> None:
     """Raise ScenarioError for exchanges that do not fit a trace, or the group sizes of a split model."""
     mistakes: list[Mistake] = []
     for number, (job, trace) in enumerate(zip(scenario.job, traces, strict=True)):
-        mistakes += [mistake.under(f"job[{number}]") for mistake in job.exchange.against(job, trace)]
+        mistakes += [mistake.under(f"job[{number}]") for mistake in job.exchange.trace_conflicts(job, trace)]
         if job.parallel is None:
             continue
         groups = ModelGroups.of(job, trace, f"job[{number}]")
@@ -120,11 +120,11 @@ def _check_groups(scenario: Scenario, traces: list[Trace]) -> None:
         for size in sorted(sizes - {1}):
             one = job.model_copy(update={"workers": size, "parallel": None})
             inside = max(scenario.host.gpus // groups.tensor, 1)
-            for item in (*job.exchange.misfits(one), *job.exchange.unfit(one, inside)):
+            for item in (*job.exchange.misfits(one), *job.exchange.gpu_conflicts(one, inside)):
                 what = f"{item.what} (in groups of {size} with the same part of the model)"
                 mistakes.append(replace(item.under(f"job[{number}]"), what=what))
     if mistakes:
-        raise ScenarioError("the exchange does not fit its trace:", scenario.called, mistakes=mistakes)
+        raise ScenarioError("the exchange does not fit its trace:", scenario.display_name, mistakes=mistakes)
 
 
 def _check_messages(scenario: Scenario, traces: list[Trace]) -> None:
@@ -143,7 +143,7 @@ def _check_messages(scenario: Scenario, traces: list[Trace]) -> None:
             what = f"creates messages of {-(-largest // payload)} packets of {format_size(payload)}"
             mistakes.append(Mistake(path, what, format_size(largest), f"at most {MAX_PACKETS} packets in a message"))
     if mistakes:
-        raise ScenarioError("has messages that are too long:", scenario.called, mistakes=mistakes)
+        raise ScenarioError("has messages that are too long:", scenario.display_name, mistakes=mistakes)
 
 
 def _longest_call(job: Job, trace: Trace) -> int:

@@ -70,7 +70,7 @@ class Timetable:
         ends = round(self.backward_end * factor), round(self.optimizer * factor)
         return Timetable(forward, ready_at, self.ready, *ends, asked_at)
 
-    def held_back(self) -> Timetable:
+    def all_at_end(self) -> Timetable:
         """Return a copy with all gradients ready at the end of the backward pass, in their original order."""
         tensors = tuple(tensor for moment in self.ready for tensor in moment)
         return replace(self, ready_at=np.array([self.backward_end], dtype=np.int64), ready=(tensors,))

@@ -99,4 +99,6 @@ def _check_finite(scenario: Scenario, network: Network) -> None:
             if table.endless
         ]
     if mistakes:
-        raise ScenarioError("cannot be exported for hosts that run on their own:", scenario.called, mistakes=mistakes)
+        raise ScenarioError(
+            "cannot be exported for hosts that run on their own:", scenario.display_name, mistakes=mistakes
+        )

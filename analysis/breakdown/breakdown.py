@@ -147,7 +147,7 @@ class DroppedPackets:
         )
         self._gone_order = np.argsort(self._gone, kind="stable")
 
-    def since(self, number: int, timed_out: bool) -> int:
+    def first_drop_time(self, number: int, timed_out: bool) -> int:
         """Return the time of the first drop of the packet that was dropped last; -1 if no drop counts."""
         packets, times = (
             column[slice(*np.searchsorted(self.message, (number, number + 1)))] for column in (self.packet, self.time)
@@ -182,20 +182,20 @@ class MessageTimes:
         received = np.maximum(rows["received_bytes"], 1)
         self.ideal = unloaded_times(*flows, received, *wire)
 
-    def spent(self, message: int) -> MessageParts:
+    def breakdown(self, message: int) -> MessageParts:
         """Return the breakdown of a delivered message."""
         if message not in self._known:
-            self._known[message] = self._spent(message)
+            self._known[message] = self._breakdown(message)
         return self._known[message]
 
-    def _spent(self, message: int) -> MessageParts:
+    def _breakdown(self, message: int) -> MessageParts:
         rows = self.rows
         number, begin, end, timeout_count = (
             int(rows[name][message]) for name in ("number", "released_ps", "end_ps", "timeouts")
         )
         own = min(int(self.ideal[message]), end - begin)
         rest, recovery = end - begin - own, 0
-        since = self.lost.since(number, timeout_count > 0) if rest else -1
+        since = self.lost.first_drop_time(number, timeout_count > 0) if rest else -1
         if 0 <= since < end:
             recovery = min(rest, end - since)
         rest -= recovery
@@ -213,11 +213,11 @@ class WaitWalker:
     def wait(self, event: int, begin: int, end: int) -> Row:
         """Split a wait for an event, from `begin` to `end` when it fired, into picoseconds by cause."""
         spent = dict.fromkeys(CAUSES, 0)
-        for cause, low, high in self.stretches(event, begin, end):
+        for cause, low, high in self.pieces(event, begin, end):
             spent[cause] += high - low
         return spent
 
-    def stretches(self, event: int, begin: int, end: int) -> Iterator[tuple[str, int, int]]:
+    def pieces(self, event: int, begin: int, end: int) -> Iterator[tuple[str, int, int]]:
         """Yield the non-empty pieces (cause, from, to) of a wait, last one first."""
         played, now = self.played, end
         while now > begin:
@@ -227,7 +227,7 @@ class WaitWalker:
                 now = int(played.messages["start_ps"][message])
                 event = int(played.poster[message])
                 continue
-            came, cause = played.arrived(event)
+            came, cause = played.arrival_of(event)
             yield from _clipped([("server", came, now)], begin)
             now = came
             if cause >= 0:
@@ -250,7 +250,7 @@ class WaitWalker:
         """Return the pieces of a delivered message's time, last one first."""
         rows = self.played.messages
         start, released, end = (int(rows[name][message]) for name in ("start_ps", "released_ps", "end_ps"))
-        spent = self.times.spent(message)
+        spent = self.times.breakdown(message)
         pieces, at = [("serialisation", end - spent.serialisation, end)], end - spent.serialisation
         for name in ("timeouts", "retransmission", "queueing", "sharing"):
             length: int = getattr(spent, name)
@@ -349,7 +349,7 @@ def breakdown_of(context: ResultContext) -> Breakdown:
     """Break down the iterations of a Result whose context is already rebuilt."""
     traffic, lost = TrafficBreakdown(context), DroppedPackets(context)
     rows: list[Json] = []
-    for played in context.played:
+    for played in context.replays:
         walk = WaitWalker(played, MessageTimes(played, traffic, lost), context.latency)
         rows += [_row(played, walk, row) for row in context.iterations_of(played.name)]
     return Breakdown(sorted(rows, key=lambda row: (row["job"], row["worker"], row["iteration"])))

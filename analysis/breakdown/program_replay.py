@@ -57,7 +57,7 @@ class ProcessActivity:
     now: int = 0
     at: int = 0
 
-    def spend(self, until: int, event: int, work: int = 0) -> None:
+    def advance(self, until: int, event: int, work: int = 0) -> None:
         """Advance to a time, waiting for an event or (-1) computing."""
         if until > self.now:
             self.begin.append(self.now)
@@ -66,7 +66,7 @@ class ProcessActivity:
             self.work.append(work)
             self.now = until
 
-    def within(self, begin: int, end: int) -> range:
+    def pieces_between(self, begin: int, end: int) -> range:
         """Return the indices of the pieces between two times, both of which are borders of pieces."""
         return range(bisect_right(self.end, begin), bisect_right(self.end, end))
 
@@ -77,7 +77,7 @@ class HostSlowdowns:
 
     stretches: tuple[tuple[int, int, int, float], ...] = ()
 
-    def takes(self, value: int, host: int, now: int) -> int:
+    def compute_end(self, value: int, host: int, now: int) -> int:
         """Return the duration of `value` picoseconds of computing that begins at `now`, as the engine does."""
         factor = 1.0
         for slow_host, begin, end, slowness in self.stretches:
@@ -130,8 +130,8 @@ class ReplayedProgram:
         self.needs, self.station, self.effort = (
             np.concatenate([getattr(step, name) for step in self.steps]) for name in ("needs", "station", "effort")
         )
-        self.before = self._turned("after", lambda first, _: first, events)
-        posts = self._turned("posts", lambda _, offset: offset, count)
+        self.before = self._inverted("after", lambda first, _: first, events)
+        posts = self._inverted("posts", lambda _, offset: offset, count)
         self.poster = np.full(count, -1, dtype=np.int64)
         posted = np.flatnonzero(np.diff(posts[0]))
         self.poster[posted] = posts[1][posts[0][posted]]
@@ -161,12 +161,12 @@ class ReplayedProgram:
                 continue
             iteration = int(rows.messages.iteration[0])
             rows_of_step = np.flatnonzero(columns["iteration"] == iteration)
-            position = self._places(columns, rows_of_step, planned, offset, n, step)
+            position = self._positions(columns, rows_of_step, planned, offset, n, step)
             for name in recorded:
                 recorded[name][position] = columns[name][rows_of_step]
         return {**recorded, **{name: column for name, column in planned.items() if name != "nbytes"}}
 
-    def _places(
+    def _positions(
         self, columns: dict[str, Ints], rows_of_step: Ints, planned: dict[str, Ints], offset: int, n: int, step: int
     ) -> Ints:
         """Return the positions of the Result's rows `rows_of_step` among the messages of a step. The engine numbers a
@@ -200,7 +200,7 @@ class ReplayedProgram:
 
     # --- what follows from it -------------------------------------------------------------------------------------
 
-    def _turned(self, name: str, base: Any, count: int) -> tuple[Ints, Ints]:
+    def _inverted(self, name: str, base: Any, count: int) -> tuple[Ints, Ints]:
         """Invert lists of the steps: for each item the owners of the lists that contain it, as (first, owners)."""
         pairs = []
         for step, first, offset in zip(self.steps, self.first.tolist(), self.offset.tolist(), strict=False):
@@ -208,11 +208,11 @@ class ReplayedProgram:
             pairs.append((base(first, offset) + lists[1], first + owners_of(lists)))
         return csr_lists(pairs, count)
 
-    def causes(self, event: int) -> Ints:
+    def counted_events(self, event: int) -> Ints:
         """Return the events that this event counts."""
         return self.before[1][self.before[0][event] : self.before[0][event + 1]]
 
-    def _fired(self, event: int) -> int:
+    def _fire_time(self, event: int) -> int:
         """Return the time at which an event fired; -1 if it has not, or is not known yet."""
         waiting = [event]
         while waiting:
@@ -220,7 +220,7 @@ class ReplayedProgram:
             if self.fire[e] >= 0 or self.message_of[e] >= 0:
                 waiting.pop()
                 continue
-            causes = self.causes(e)
+            causes = self.counted_events(e)
             if len(causes) + self._counted[e] < self.needs[e]:
                 return -1
             unknown = causes[self.fire[causes] < 0]
@@ -238,26 +238,26 @@ class ReplayedProgram:
             waiting.pop()
         return int(self.fire[event])
 
-    def arrived(self, event: int) -> tuple[int, int]:
+    def arrival_of(self, event: int) -> tuple[int, int]:
         """Return (time of the last thing an event needs, its cause: an event, or -1 - process). The work of an
         aggregation node counts from when the node could begin with it."""
-        causes = self.causes(event)
+        causes = self.counted_events(event)
         moment, who = int(self._last[event]), -1 - int(self._by[event])
         if len(causes):
             times = self.fire[causes]
             for index in np.flatnonzero(times < 0).tolist():
                 cause = int(causes[index])
-                times[index] = self.arrived(cause)[0] if self.station[cause] >= 0 else self._fired(cause)
+                times[index] = self.arrival_of(cause)[0] if self.station[cause] >= 0 else self._fire_time(cause)
             last = int(times.max())
             if last >= moment:
                 return last, int(causes[int(times.argmax())])
         return moment, who
 
-    def delivered_for(self, event: int) -> Ints:
+    def deliveries_awaited(self, event: int) -> Ints:
         """Return the messages whose delivery an event waits for, directly or through events that post nothing."""
         deliveries, waiting, seen = [], [event], {event}
         while waiting:
-            causes = self.causes(waiting.pop())
+            causes = self.counted_events(waiting.pop())
             messages = self.message_of[causes]
             deliveries.append(messages[messages >= 0])
             more = [cause for cause in causes[messages < 0].tolist() if cause not in seen]
@@ -281,10 +281,10 @@ class ReplayedProgram:
         events_of_station = events_of_station[(self.station[events_of_station] == self.station[event])]
         arrivals = []
         for e in events_of_station.tolist():
-            causes = self.causes(e)
+            causes = self.counted_events(e)
             if len(causes) + self._counted[e] < self.needs[e] or (self.fire[causes] < 0).any():
                 return -1
-            arrivals.append((self.arrived(e)[0], e))
+            arrivals.append((self.arrival_of(e)[0], e))
         free = 0
         for moment, e in sorted(arrivals):
             free = max(free, moment) + int(self.effort[e])
@@ -311,19 +311,21 @@ class ReplayedProgram:
         while course.at < len(rows):
             operation, value, iteration = rows[course.at]
             if operation == COMPUTE:
-                course.spend(course.now + self.seen.slow.takes(value, self.hosts[process], course.now), -1, value)
+                course.advance(
+                    course.now + self.seen.slow.compute_end(value, self.hosts[process], course.now), -1, value
+                )
             elif operation == WAIT:
-                fired = self._fired(value)
+                fired = self._fire_time(value)
                 if fired < 0:
                     break
                 course.waits.append((course.now, value, iteration))
-                course.spend(fired, value)
+                course.advance(fired, value)
             elif operation == FIRE:
                 self._counted[value] += 1
                 if course.now >= self._last[value]:
                     self._last[value], self._by[value] = course.now, process
             elif operation == UNTIL:
-                course.spend(value, IDLE)
+                course.advance(value, IDLE)
             elif operation == NOTE:
                 course.notes.append((value, iteration, course.now))
             course.at += 1

@@ -78,7 +78,7 @@ class ResultContext:
         self._by_job = {name: self.columns["job"] == n for n, name in enumerate(self.columns["jobs"])}
 
     @cached_property
-    def played(self) -> list[ReplayedProgram]:
+    def replays(self) -> list[ReplayedProgram]:
         """Replays of every job. Raises ResultError if the Result is from real sockets (its clocks are not exact to the
         picosecond), has repeated iterations, or does not follow from its scenario."""
         if not self.simulated:

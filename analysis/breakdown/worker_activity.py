@@ -64,7 +64,7 @@ def _spans(context: ResultContext, window: tuple[int, int] | None) -> Iterator[A
         yield from _passes(context)
         return
     traffic, lost = TrafficBreakdown(context), DroppedPackets(context)
-    for played in context.played:
+    for played in context.replays:
         walk = WaitWalker(played, MessageTimes(played, traffic, lost), context.latency)
         for process, course in enumerate(played.courses[: len(played.workers)]):
             yield from _of_worker(played, walk, process, course, window)
@@ -81,7 +81,7 @@ def _of_worker(
             continue
         pieces = _pieces(played.job, played.workers[process], iteration)
         spent = 0
-        for index in course.within(start, end):
+        for index in course.pieces_between(start, end):
             identity = (played.name, played.workers[process], played.hosts[process], iteration)
             first, last, event = course.begin[index], course.end[index], course.event[index]
             if event >= 0:
@@ -166,7 +166,7 @@ def _scheduled(pieces: list[_Piece], spent: int, work: int, first: int, last: in
 def _awaited(played: ReplayedProgram, event: int) -> str:
     """Describe a wait by the layers whose tensors it is for."""
     trace, layers = played.job.trace, set[int]()
-    for message in played.delivered_for(event).tolist():
+    for message in played.deliveries_awaited(event).tolist():
         layers |= {trace.tensors[tensor].layer for tensor in played.tensors_of(message)}
     if len(layers) == 1:
         return f"for {trace.layers[min(layers)]}"

@@ -68,10 +68,10 @@ class Agreement:
     @property
     def missed(self) -> list[Measure]:
         """Figures beyond their tolerance."""
-        return [measure for measure in self.measures if measure.passed is False]
+        return [measure for measure in self.measures if measure.is_within is False]
 
     @property
-    def passed(self) -> bool:
+    def is_within(self) -> bool:
         """True if the runs agree."""
         return not (self.missed or self.faults or self.invalid)
 
@@ -85,11 +85,11 @@ class Agreement:
             for measure in self.missed
         ]
         lines += [f"unknown: {measure.title} was not counted by both" for measure in self.measures if measure.unknown]
-        judged = sum(measure.passed is not None for measure in self.measures)
+        judged = sum(measure.is_within is not None for measure in self.measures)
         within = f"{judged - len(self.missed)} of {judged} figures within their tolerances"
         if self.invalid:
             return [*lines, f"{self.name}: INVALID, the emulated run was disturbed; {within}"]
-        return [*lines, f"{self.name}: {'passed' if self.passed else 'FAILED'}, {within}"]
+        return [*lines, f"{self.name}: {'passed' if self.is_within else 'FAILED'}, {within}"]
 
     def as_dict(self) -> Json:
         """Return plain values for JSON, times in picoseconds."""
@@ -100,7 +100,7 @@ class Agreement:
         return {
             "format": FORMAT,
             "name": self.name,
-            "passed": self.passed,
+            "passed": self.is_within,
             "valid": not self.invalid,
             "invalid": self.invalid,
             "faults": self.faults,

@@ -60,7 +60,7 @@ class Measure:
         return self.sim < 0 or self.emu < 0
 
     @property
-    def passed(self) -> bool | None:
+    def is_within(self) -> bool | None:
         """True if it is within its tolerance; None if it is not judged."""
         if self.tolerance is None or self.unknown:
             return None
@@ -110,11 +110,11 @@ class Measure:
         """Return the verdict in one word."""
         if self.unknown:
             return "unknown"
-        return {True: "ok", False: "MISSED", None: "not judged"}[self.passed]
+        return {True: "ok", False: "MISSED", None: "not judged"}[self.is_within]
 
     def as_dict(self) -> Json:
         """Return plain values for JSON."""
-        return vars(self) | {"passed": self.passed}
+        return vars(self) | {"passed": self.is_within}
 
 
 def relative(sim: float, emu: float) -> float | None:

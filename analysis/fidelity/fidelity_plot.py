@@ -76,7 +76,7 @@ def draw_fidelity(agreement: Agreement, sim: Result, emu: Result, path: str | Pa
     handles = [Line2D([], [], color=c, linestyle=style, linewidth=2, label=name) for name, c, style, _ in RUNS]
     verdict = (
         "agrees"
-        if agreement.passed
+        if agreement.is_within
         else "invalid: the testbed was disturbed"
         if agreement.invalid
         else "does not agree"

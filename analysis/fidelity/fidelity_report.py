@@ -78,7 +78,7 @@ def compare_runs(
             print_grid(table)
     data = {**found.as_dict(), "seeds": seeds, "mean_difference": mean_difference(seeds)}
     results = results_of(simulated, emulated, len(simulated) > 1)
-    return FidelityReport(found.passed, found.verdicts(), data, found, one, other, results)
+    return FidelityReport(found.is_within, found.verdicts(), data, found, one, other, results)
 
 
 def _paired(simulated: Sequence[Result], emulated: Sequence[Result]) -> None:
@@ -148,7 +148,7 @@ def fidelity_grids(agreement: Agreement) -> list[Grid]:
     head = [*HEADINGS[:2], RANGE_HEADING, *HEADINGS[2:]] if scatter else HEADINGS
     whole = [measure for measure in agreement.measures if _port(measure) not in port_names]
     ports = [measure for measure in agreement.measures if _port(measure) in port_names]
-    ports.sort(key=lambda measure: (measure.passed is not False, -abs(measure.emu - measure.sim)))
+    ports.sort(key=lambda measure: (measure.is_within is not False, -abs(measure.emu - measure.sim)))
     tables = [
         Grid(f"{agreement.name}: simulated and emulated", head, [measure_row(measure, scatter) for measure in whole])
     ]

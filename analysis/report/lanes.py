@@ -67,7 +67,7 @@ class _Texts:
         return self._index_of.setdefault(text, len(self._index_of))
 
     @property
-    def all(self) -> list[str]:
+    def unique_texts(self) -> list[str]:
         return list(self._index_of)
 
 
@@ -114,7 +114,7 @@ def lanes_of(context: ResultContext, iteration: int | None = None, most: int = M
         "hosts": hosts,
         "queues": _queues(context, window, tick, notes),
         "drops": _drops(context, window, notes),
-        "texts": texts.all,
+        "texts": texts.unique_texts,
         "kinds": [kind.replace("_", " ") for kind in KINDS],
         "spans": list(SPANS),
         "notes": notes,
@@ -189,7 +189,7 @@ def _messages(context: ResultContext, rows: Any, scale: tuple[int, int], host_of
 
 
 def _queues(context: ResultContext, window: Window, tick: int, notes: list[str]) -> list[Json]:
-    if not context.result.kept("samples").num_rows:
+    if not context.result.stored_rows("samples").num_rows:
         notes.append('no queues: none were sampled (output.queue_samples = "20us" enables it)')
         return []
     drawn = []

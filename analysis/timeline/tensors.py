@@ -53,7 +53,7 @@ def tensors_of(context: ResultContext) -> pyarrow.Table:
 
     types = {name: pyarrow.string() for name in ("job", "name", "layer_name")}
     schema = pyarrow.schema([(name, types.get(name, pyarrow.int64())) for name in COLUMNS])
-    tables = [_of_job(context, played, schema) for played in context.played]
+    tables = [_of_job(context, played, schema) for played in context.replays]
     return pyarrow.concat_tables(tables) if tables else schema.empty_table()
 
 
@@ -165,7 +165,7 @@ def needed_at(played: ReplayedProgram) -> Ints:
     needed = np.full(len(played.messages["src"]), -1, dtype=np.int64)
     for course in played.courses[: len(played.workers)]:
         for moment, event, _ in course.waits:
-            messages = played.delivered_for(event)
+            messages = played.deliveries_awaited(event)
             needed[messages[needed[messages] < 0]] = moment  # first time only: no later wait for the same message
     return needed
 

@@ -221,7 +221,7 @@ class _Writing:
         self.written.note = "; ".join([*self._queues(window, ports), *self._drops(window, most)])
 
     def _queues(self, window: Window, ports: int) -> Iterator[str]:
-        if not self._found.result.kept("samples").num_rows:
+        if not self._found.result.stored_rows("samples").num_rows:
             yield "no queues: there are no samples (enable output.queue_samples)"
             return
         for queue in queues_of(self._found, window, ports):

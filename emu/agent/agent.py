@@ -163,7 +163,7 @@ class Agent:
     def slowest(self, row: MessageRow) -> PsPerByte:
         return self._trips.slowest(row.src, row.dst)
 
-    def settled(self, message: int, sent_packets: int, retransmitted: int) -> None:
+    def message_finished(self, message: int, sent_packets: int, retransmitted: int) -> None:
         self._settled[message] = sent_packets, retransmitted
         self._contents.settled(message)
         self._script.settled(message)
@@ -175,12 +175,12 @@ class Agent:
         """Store the plan and make everything that needs no socket."""
         self.plan, self.node, self.clock, self.seed = plan, node, plan.clock, plan.seed
         if self.clock == "virtual":
-            self.loop.stand_still()
+            self.loop.freeze_between_waits()
         self.token = self._decoder.token = token_of(plan)
         # real machines only
         self._addresses: Mapping[int, str] = plan.options.get("addresses", {})
         self._pauses = pauses_of(plan.changes, node)
-        self.rate = min(port.rate for port in plan.of_node(node))
+        self.rate = min(port.rate for port in plan.ports_of_node(node))
         self._trips = RoundTrips(plan)
         self._watched = WatchedLoop(self.loop)
         self._script, self._contents = self._parts(plan, node, self._watched, self._send)
@@ -251,13 +251,13 @@ class Agent:
             # work done now does not delay packets later
             for number, carrier in self._carriers.items():
                 carrier.prepare(row for row in self._script.part.rows.values() if row.transport == number)
-            while self._make_ahead():
+            while self._prepare_next():
                 pass
-            self._ahead = self._make_ahead
+            self._ahead = self._prepare_next
         self._reply("opened")
 
-    def _make_ahead(self) -> bool:
-        return self._contents.make_ahead(AHEAD_BYTES)
+    def _prepare_next(self) -> bool:
+        return self._contents.prepare_next(AHEAD_BYTES)
 
     def _do_connect(self) -> None:
         for number, carrier in self._carriers.items():
@@ -284,7 +284,7 @@ class Agent:
     def _do_go(self, beginning: int) -> None:
         self.loop.begin(beginning)
         for begin, end in self._pauses:
-            self.loop.at(begin, partial(self.loop.stand, end), counts=False)
+            self.loop.at(begin, partial(self.loop.pause_until, end), counts=False)
         for carrier in self._carriers.values():
             carrier.begin()
         self._script.start()
@@ -361,7 +361,9 @@ class Agent:
             {a.message: a.have for a in arrivals if a is not None and a.have is not None},
         )
         endpoint = next((c.endpoint for c in carriers if hasattr(c, "endpoint")), None)
-        strays = sum(carrier.strays() for carrier in carriers) + (endpoint.unasked() if endpoint else 0)
+        strays = sum(carrier.invalid_count() for carrier in carriers) + (
+            endpoint.total_invalid_count() if endpoint else 0
+        )
         if strays and self._addresses:  # other processes can reach a real machine, which does not invalidate the run
             notes.append(f"{self.plan.names[self.node]}: {strays} packets or connections of other programs rejected")
             strays = 0

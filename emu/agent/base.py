@@ -125,7 +125,7 @@ class CarrierHost(Protocol):
     def arrived(self, arrival: Arrival) -> None:
         """Record that a message to this host is complete (within its bound); its buffer no longer changes."""
 
-    def settled(self, message: int, sent_packets: int, retransmitted: int) -> None:
+    def message_finished(self, message: int, sent_packets: int, retransmitted: int) -> None:
         """Record that the sender has finished a message; called once. The counts may still grow by packets on their way
         out; `Carrier.counts` has the final ones."""
 
@@ -175,7 +175,7 @@ class Carrier(ABC):
     def received(self) -> dict[int, int]:
         """Return the payload bytes received so far by message, at least of incomplete ones."""
 
-    def strays(self) -> int:
+    def invalid_count(self) -> int:
         """Return the number of invalid connections and headers, besides those of the host's UDP sockets."""
         return 0
 

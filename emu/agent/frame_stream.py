@@ -206,8 +206,8 @@ class _Reader:
             b"D": lambda depth: REAL.unpack(self._take(REAL.size))[0],
             b"S": lambda depth: self._take(self._count()).decode(),
             b"B": lambda depth: self._take(self._count()),
-            b"L": lambda depth: self._many(self._count(), depth),
-            b"U": lambda depth: tuple(self._many(self._count(), depth)),
+            b"L": lambda depth: self._repeat(self._count(), depth),
+            b"U": lambda depth: tuple(self._repeat(self._count(), depth)),
             b"M": self._mapping,
             b"A": self._array,
             b"R": self._record,
@@ -233,13 +233,13 @@ class _Reader:
         count: int = COUNT.unpack(self._take(COUNT.size))[0]
         return count
 
-    def _many(self, count: int, depth: int) -> list[object]:
+    def _repeat(self, count: int, depth: int) -> list[object]:
         if count > len(self.data) - self.at:  # a value has at least one byte
             raise ForeignDataError("a frame's body ends early")
         return [self.value(depth + 1) for _ in range(count)]
 
     def _mapping(self, depth: int) -> dict[object, object]:
-        flat = self._many(2 * self._count(), depth)
+        flat = self._repeat(2 * self._count(), depth)
         return dict(zip(flat[::2], flat[1::2], strict=True))
 
     def _array(self, depth: int) -> AnyArray:
@@ -256,7 +256,7 @@ class _Reader:
         kind = self._records.get(name)
         if kind is None:
             raise ForeignDataError(f"unexpected record {name[:QUOTED_CHARS]!r}")
-        values = self._many(self._count(), depth)
+        values = self._repeat(self._count(), depth)
         if len(values) != len(_fields(kind)):
             raise ForeignDataError(f"a record {name} has {len(values)} fields; expected {len(_fields(kind))}")
         return kind(*values)

@@ -71,7 +71,7 @@ class EpollLoop:
             at.ASK_TIMER: self._fire,
             at.ASK_FILE: self._serve_file,
             at.ASK_IDLE: self._use_time,
-            at.ASK_ROOM: self._make_room,
+            at.ASK_ROOM: self._grow,
         }
         self._callback = _CALLED(self._serve_request)
         words[at.W_CALL] = ctypes.cast(self._callback, ctypes.c_void_p).value or 0
@@ -93,12 +93,12 @@ class EpollLoop:
         self.words[at.W_LATE_COUNT] = 0
         del self._lateness[:]
 
-    def stand_still(self) -> None:
+    def freeze_between_waits(self) -> None:
         """Let time pass only while the loop waits, as in virtual time."""
         self.words[at.W_SEEN] = time.monotonic_ns()
         self.words[at.W_STILL] = 1
 
-    def stand(self, until_ns: int) -> None:
+    def pause_until(self, until_ns: int) -> None:
         """Pause until a time: no timer fires, nothing is read, and the resulting lateness does not count."""
         while (remaining := until_ns + self.words[at.W_BEGINNING] - time.monotonic_ns()) > 0:
             time.sleep(remaining / 1e9)
@@ -148,11 +148,11 @@ class EpollLoop:
         call()
         words[at.W_CALLED] = NEVER
 
-    def _make_room(self, *_: int) -> None:
+    def _grow(self, *_: int) -> None:
         words = self.words
         self._collect_late()
         if words[at.W_HEAP_COUNT] == words[at.W_HEAP_ROOM]:
-            self._heap = self._heap.longer(2 * len(self._heap.words))
+            self._heap = self._heap.resized(2 * len(self._heap.words))
             words[at.W_HEAP], words[at.W_HEAP_ROOM] = self._heap.address, 2 * words[at.W_HEAP_ROOM]
 
     def _collect_late(self) -> None:
@@ -170,7 +170,7 @@ class EpollLoop:
     def serve_in_core(self, file: int, kind: int) -> None:
         """Have compiled code read a file (FILE_*) or note when it is writable (FILE_ROOM); FILE_OF_PYTHON ends that."""
         if file >= len(self._files.words):
-            self._files = self._files.longer(2 * file)
+            self._files = self._files.resized(2 * file)
             self.words[at.W_FILES], self.words[at.W_FILES_ROOM] = self._files.address, len(self._files.words)
         self._files.words[file] = kind
         if kind != at.FILE_OF_PYTHON:

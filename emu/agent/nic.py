@@ -114,10 +114,10 @@ class Nic:
         words[at.W_MAKE_UP] = min(ahead_ns, MAKE_UP_NS) * 1000
         words[at.W_LAST_CLASS], words[at.W_OUT] = classes - 1, sender.index
         self._paced = WordBlock(0)
-        self._make_room(TURNS)
+        self._make_space(TURNS)
 
-    def _make_room(self, turns: int) -> None:
-        self._paced = self._paced.longer(turns * at.PACED_WORDS)
+    def _make_space(self, turns: int) -> None:
+        self._paced = self._paced.resized(turns * at.PACED_WORDS)
         self._words[at.W_PACED], self._words[at.W_PACED_ROOM] = self._paced.address, turns
 
     def restart(self) -> None:
@@ -130,7 +130,7 @@ class Nic:
         self._register(flow)
         self._loop.enter(at.BEGIN, flow.index)
 
-    def heard(self, flow: Flow) -> None:
+    def update(self, flow: Flow) -> None:
         """Update a flow after a change of its timer or its data to send."""
         self._register(flow)
         self._loop.enter(at.HEARD, flow.index)
@@ -140,9 +140,9 @@ class Nic:
         turn = flow.group or flow
         self._turns[flow.index], self._turns[turn.index] = flow, turn
         if len(self._turns) > self._words[at.W_PACED_ROOM]:
-            self._make_room(2 * len(self._turns))
+            self._make_space(2 * len(self._turns))
 
-    def took(self, nbytes: int) -> None:
+    def add_control_bytes(self, nbytes: int) -> None:
         """Account for control packets, sent now or as soon as the line is free."""
         self._loop.enter(at.TOOK, nbytes)
 

@@ -100,9 +100,9 @@ class Script:
     def delivered(self, message: int) -> None:
         """Record the delivery of a message to this host; at equal times call its sender's `settled` first."""
         self._missing.remove(message)
-        self._settle([message], by_process=False)
+        self._count_all([message], by_process=False)
 
-    def settled(self, message: int) -> None:
+    def message_finished(self, message: int) -> None:
         """Record that the sender of a message from this host has finished it."""
         self._unsettled.remove(message)
         row = self.part.rows[message]
@@ -130,7 +130,7 @@ class Script:
 
     # --- time
 
-    def _now(self) -> int:
+    def _now_ps(self) -> int:
         return self._loop.now() * self._tick
 
     def _at(self, time_ps: int, call: Callable[..., None], *args: object) -> None:
@@ -138,7 +138,7 @@ class Script:
 
     # --- events
 
-    def _settle(self, counted: list[int], by_process: bool) -> None:
+    def _count_all(self, counted: list[int], by_process: bool) -> None:
         """Count events, the last of the list first, and all consequences of each before the next; `by_process`: caused
         by a process."""
         while counted:
@@ -152,12 +152,12 @@ class Script:
                 counted += self._fire(event, by_process)
             else:
                 station, effort = work
-                end = max(self._now(), self._busy.get(station, 0)) + effort
+                end = max(self._now_ps(), self._busy.get(station, 0)) + effort
                 self._busy[station] = end
-                self._at(end, self._worked, event)
+                self._at(end, self._computed, event)
 
-    def _worked(self, event: int) -> None:
-        self._settle(self._fire(event, False), False)
+    def _computed(self, event: int) -> None:
+        self._count_all(self._fire(event, False), False)
 
     def _fire(self, event: int, by_process: bool) -> list[int]:
         """Fire an event; return the events that it counts for, last first."""
@@ -165,8 +165,8 @@ class Script:
         for message in self.part.posts.get(event, ()):
             self._post(message, by_process)
         for course in self._waiting.pop(event, ()):
-            course.clock = max(course.clock, self._now())
-            self._at(self._now(), self._run, course)
+            course.clock = max(course.clock, self._now_ps())
+            self._at(self._now_ps(), self._run, course)
         return list(self.part.after.get(event, ())[::-1])
 
     def _post(self, message: int, by_process: bool) -> None:
@@ -188,7 +188,7 @@ class Script:
 
     def _release(self, message: int, latency: int) -> None:
         if latency:
-            self._at(self._now() + latency, self._send, message)
+            self._at(self._now_ps() + latency, self._send, message)
         else:
             self._send(message)
 
@@ -206,37 +206,37 @@ class Script:
                 course.place += 1
             elif operation == FIRE:
                 course.place += 1
-                self._settle([value], by_process=True)
+                self._count_all([value], by_process=True)
             elif operation == NOTE:
                 course.place += 1
                 self._note(course, value, iteration)
             else:
                 if operation == COMPUTE:
-                    passed, course.place = self._stretch(steps, course.place, course.clock)
+                    passed, course.place = self._compute_stretch(steps, course.place, course.clock)
                     course.clock += passed
                     course.computed += passed
                 elif operation == UNTIL:
                     course.clock = max(course.clock, value)
                     course.place += 1
-                if course.clock > self._now():
+                if course.clock > self._now_ps():
                     self._at(course.clock, self._run, course)
                     return
         self._running -= 1
         self._workers -= course.process.worker >= 0
 
-    def _stretch(self, steps: Sequence[Operation], first: int, begin: int) -> tuple[int, int]:
+    def _compute_stretch(self, steps: Sequence[Operation], first: int, begin: int) -> tuple[int, int]:
         """Return the uninterrupted compute time from step `place` at picosecond `begin`, and the step after it. Waits
         for events that have already fired do not interrupt it."""
         passed, index = 0, first
         while index < len(steps) and steps[index].operation in (COMPUTE, WAIT):
             if steps[index].operation == COMPUTE:
-                passed += self._takes(steps[index].value, begin + passed)
+                passed += self._compute_time(steps[index].value, begin + passed)
             elif steps[index].value not in self._fired:
-                return self._takes(steps[first].value, begin), first + 1
+                return self._compute_time(steps[first].value, begin), first + 1
             index += 1
         return passed, index
 
-    def _takes(self, effort: int, begin: int) -> int:
+    def _compute_time(self, effort: int, begin: int) -> int:
         """Return the time of a computation that begins at `begin`, longer while the host is slow."""
         if not self._slowness:
             return effort

@@ -24,7 +24,7 @@ class WordBlock:
         self.address = int(self._array.ctypes.data)
         self.index = self.address >> 3
 
-    def longer(self, size: int) -> WordBlock:
+    def resized(self, size: int) -> WordBlock:
         """Return a block of that size that begins with the same words."""
         block = WordBlock(size)
         block._array[: len(self._array)] = self._array
@@ -46,12 +46,12 @@ class WordTable:
 
     def put(self, number: int, index: int) -> bool:
         """Enter a message, or finish it (index 0); return True if the table has moved, as new messages may cause."""
-        position = self._place(number)
+        position = self._slot_of(number)
         fresh = self._block.words[position] == 0
         moved = fresh and 2 * self._count > self.mask
         if moved:
             self._grow()
-            position = self._place(number)
+            position = self._slot_of(number)
         words = self._block.words
         self._count += fresh
         words[position], words[position + 1] = number + 1, index
@@ -59,9 +59,9 @@ class WordTable:
 
     def get(self, number: int) -> int:
         """Return the index of a message; 0 if missing."""
-        return self._block.words[self._place(number) + 1]
+        return self._block.words[self._slot_of(number) + 1]
 
-    def _place(self, number: int) -> int:
+    def _slot_of(self, number: int) -> int:
         words, position = self._block.words, number * HASH_MULTIPLIER >> 7 & self.mask
         while words[2 * position] and words[2 * position] != number + 1:
             position = position + 1 & self.mask
@@ -74,5 +74,5 @@ class WordTable:
         words = self._block.words
         for i in range(0, len(old_words), 2):
             if old_words[i]:
-                position = self._place(old_words[i] - 1)
+                position = self._slot_of(old_words[i] - 1)
                 words[position], words[position + 1] = old_words[i], old_words[i + 1]

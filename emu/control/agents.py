@@ -41,7 +41,7 @@ class Agents:
                 self._nodes[child.reading] = self._nodes[child.writing] = node
                 self._poll.register(child.reading, select.EPOLLIN)
                 if not child.told:
-                    self.tell(node, "plan", plan, node)
+                    self.send(node, "plan", plan, node)
         except BaseException:
             self.close()
             raise
@@ -50,15 +50,15 @@ class Agents:
         """Return a host's name."""
         return self.plan.names[node]
 
-    def tell(self, node: int, *frame: object) -> None:
+    def send(self, node: int, *frame: object) -> None:
         """Send a frame as far as the pipe has room; the rest is sent while `hear` waits."""
         self._waiting[node] += encode(frame, self._token)
         self._drain(node)
 
-    def tell_all(self, *frame: object) -> None:
+    def send_all(self, *frame: object) -> None:
         """Send the same frame to all agents."""
         for node in self.children:
-            self.tell(node, *frame)
+            self.send(node, *frame)
 
     def _drain(self, node: int) -> None:
         child, data = self.children[node], self._waiting[node]
@@ -77,7 +77,7 @@ class Agents:
             with suppress(FileNotFoundError):
                 self._poll.unregister(child.writing)
 
-    def hear(self, wait_s: float) -> None:
+    def receive(self, wait_s: float) -> None:
         """Receive frames for up to `wait_s` seconds; return as soon as one has arrived. Raises TestbedError: an agent
         has failed or died."""
         select.select([self._poll], [], [], max(0.0, wait_s))  # epoll itself waits in milliseconds
@@ -113,9 +113,9 @@ class Agents:
             ) from None
         if not data:
             self._poll.unregister(child.reading)
-            raise TestbedError(self._obituary(child), f"agent of {self.name(child.node)}", usage=False)
+            raise TestbedError(self._describe_exit(child), f"agent of {self.name(child.node)}", usage=False)
 
-    def _obituary(self, child: Child) -> str:
+    def _describe_exit(self, child: Child) -> str:
         deadline = time.monotonic() + 1
         while child.status() is None and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -130,7 +130,7 @@ class Agents:
         last_line = f"; last line of its stderr: {child.last_line}" if child.last_line else ""
         return f"{ending}{last_line}"
 
-    def all_say(self, what: str, wait_s: float, doing: str) -> None:
+    def wait_for_all(self, what: str, wait_s: float, doing: str) -> None:
         """Wait for a frame of kind `what` from every agent; raise TestbedError after `wait_s` seconds."""
         deadline = time.monotonic() + wait_s
         while True:
@@ -144,7 +144,7 @@ class Agents:
                 raise TestbedError(
                     f"no answer within {wait_s:g} s from {names}{others}, asked to {doing}", "agents", usage=False
                 )
-            self.hear(remaining)
+            self.receive(remaining)
 
     def forget(self, what: str) -> None:
         """Discard received frames of this kind."""
@@ -155,7 +155,7 @@ class Agents:
         """End all agents."""
         for node in self.children:
             with suppress(Exception):
-                self.tell(node, "end")
+                self.send(node, "end")
         for child in self.children.values():
             with suppress(OSError):
                 self._poll.unregister(child.reading)

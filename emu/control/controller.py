@@ -56,7 +56,7 @@ class RunObserver:
         """Return the seconds until the next call of `check` is due."""
         return math.inf
 
-    def over(self) -> None:
+    def end_run(self) -> None:
         """Handle the end of the run, however it ended, before hosts are asked for their reports."""
 
 
@@ -78,15 +78,15 @@ class Controller:
         stopped; `self.reports` has the partial results."""
         try:
             self.prepare()
-            self.go()
+            self.start()
             self.wait()
         except KeyboardInterrupt:
             self.reports.ended_by = "interrupt"
-            self._salvage()
+            self._collect_partial_results()
             raise
         except TestbedError:
             self.reports.ended_by = "failure"
-            self._salvage()
+            self._collect_partial_results()
             raise
         else:
             self.collect(self.plan.wait_s)
@@ -95,7 +95,7 @@ class Controller:
             self.close()
         return self.reports
 
-    def _salvage(self) -> None:
+    def _collect_partial_results(self) -> None:
         """Collect the partial results of an interrupted or failed run."""
         with suppress(Exception):
             self._mark_over()
@@ -109,8 +109,8 @@ class Controller:
             ("open", "opened", "open their sockets"),
             ("connect", "connected", "connect to the others"),
         ):
-            agents.tell_all(request)
-            agents.all_say(reply, self.plan.wait_s, purpose)
+            agents.send_all(request)
+            agents.wait_for_all(reply, self.plan.wait_s, purpose)
         self._measure_clocks()
 
     def _measure_clocks(self) -> None:
@@ -122,7 +122,7 @@ class Controller:
             for number in range(QUESTIONS):
                 sent_ns = time.monotonic_ns()
                 agents.heard[node].pop("clock", None)
-                agents.tell(node, "clock", number)
+                agents.send(node, "clock", number)
                 deadline = time.monotonic() + self.plan.wait_s
                 while agents.heard[node].get("clock", (-1, 0))[0] != number:
                     if time.monotonic() > deadline:
@@ -131,21 +131,21 @@ class Controller:
                             "agents",
                             usage=False,
                         )
-                    agents.hear(deadline - time.monotonic())
+                    agents.receive(deadline - time.monotonic())
                 received_ns = time.monotonic_ns()
                 agent_ns = agents.heard[node]["clock"][1]
                 best = min(best, (received_ns - sent_ns, agent_ns - (sent_ns + received_ns) // 2))
             self.reports.round_trips[node] = best[0]
             self.reports.offsets[node] = 0 if child.told else best[1]
 
-    def go(self) -> int:
+    def start(self) -> int:
         """Begin; return the common beginning on this process's monotonic clock in ns."""
         agents = self._all()
         slowest = max(self.reports.round_trips.values(), default=0)
         self._observer.ready()
         self.began_ns = time.monotonic_ns() + max(LEAD_NS, 4 * slowest) + LEAD_PER_HOST_NS * len(self.nodes)
         for node in self.nodes:
-            agents.tell(node, "go", self.began_ns + self.reports.offsets[node])
+            agents.send(node, "go", self.began_ns + self.reports.offsets[node])
         self._observer.begin(self.began_ns)
         return self.began_ns
 
@@ -174,7 +174,7 @@ class Controller:
                 self._observer.progress(count, messages)
             delivered = count
             if now / SECOND - last_progress > patience:
-                raise TestbedError(self._stuck(patience), "run", usage=False)
+                raise TestbedError(self._stall_message(patience), "run", usage=False)
             quietest = min(agents.when, key=agents.when.__getitem__)
             if time.monotonic() - max(agents.when[quietest], self.began_ns / SECOND) > self.plan.wait_s:
                 raise TestbedError(
@@ -185,7 +185,7 @@ class Controller:
             if problems := self._observer.check():
                 raise TestbedError("; ".join(problems), "network", usage=False)
             wait = PAUSE_S if end is None else min(PAUSE_S, (end - now) / SECOND)
-            agents.hear(min(wait, self._observer.pause()))
+            agents.receive(min(wait, self._observer.pause()))
         self._mark_over()
 
     def _mark_over(self) -> None:
@@ -193,15 +193,15 @@ class Controller:
         if not self.began_ns or self.reports.over_ns:
             return
         self.reports.over_ns = time.monotonic_ns() - self.began_ns
-        self._observer.over()
+        self._observer.end_run()
 
-    def _stuck(self, patience: float) -> str:
+    def _stall_message(self, patience: float) -> str:
         """Return the message of a stall: what the agents wait for."""
         agents = self._all()
         agents.forget("state")
-        agents.tell_all("state")
+        agents.send_all("state")
         with suppress(TestbedError):
-            agents.all_say("state", STATE_WAIT_S, "report their state")
+            agents.wait_for_all("state", STATE_WAIT_S, "report their state")
         states = [agents.heard[node]["state"] for node in self.nodes if "state" in agents.heard[node]]
         delivered = {message for state in states for message in state[2]}
         undelivered = [message for state in states for message in state[1] if message not in delivered]
@@ -223,12 +223,12 @@ class Controller:
         agents.forget("report")
         for node in list(agents.children):
             if agents.children[node].status() is None:
-                agents.tell(node, "report")
+                agents.send(node, "report")
         deadline = time.monotonic() + wait_s
         done_nodes: set[int] = set()
         while len(done_nodes) < len(self.nodes) and time.monotonic() < deadline:
             with suppress(TestbedError):
-                agents.hear(min(0.2, deadline - time.monotonic()))
+                agents.receive(min(0.2, deadline - time.monotonic()))
             for node in self.nodes:
                 if node in done_nodes:
                     continue

@@ -182,15 +182,15 @@ class NetworkWatch(RunObserver):
         self._began = time_ns
         self._backend.begin(time_ns)
 
-    def over(self) -> None:
+    def end_run(self) -> None:
         self._raw.counts = self._counts()
-        self._backend.over()
+        self._backend.end_run()
         drops = ((drop, drop.time_ns - self._began) for drop in self._backend.drops())
         self._raw.drops = [replace(drop, time_ns=time) for drop, time in drops if time >= 0]
 
     def _counts(self) -> list[PortCounts]:
         """Return the ports' counts since the beginning."""
-        return [now.since(then) for now, then in zip(self._backend.counts(), self._before, strict=True)]
+        return [now.difference(then) for now, then in zip(self._backend.counts(), self._before, strict=True)]
 
     def progress(self, delivered: int, messages: int) -> None:
         report_progress(state="running", delivered=delivered, messages=messages)
@@ -198,7 +198,7 @@ class NetworkWatch(RunObserver):
     def check(self) -> Sequence[str]:
         if self._stop.exists():
             raise KeyboardInterrupt
-        if reason := self._backend.ended():
+        if reason := self._backend.exit_reason():
             return [reason]
         began = self._began
         if not self._begun:

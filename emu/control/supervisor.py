@@ -61,7 +61,7 @@ class Runner:
         self.asked = ""
         self._begun = False
 
-    def heard(self, text: str) -> None:
+    def report_progress(self, text: str) -> None:
         """Handle a line of progress; called from a thread."""
         try:
             news = json.loads(text)
@@ -71,16 +71,16 @@ class Runner:
             self.errors.append(TestbedError(*news["error"]))
             return
         self._begun = self._begun or news.get("state") == "running"
-        self.tell(news)
+        self.report(news)
 
-    def ask(self, why: str) -> bool:
+    def request_end(self, why: str) -> bool:
         """Ask the runner to end ("interrupt" or "max_wall"); return True if it has begun and may leave results."""
         self.asked = why
         with suppress(OSError):
             (self._folder / STOP).touch()
         return self._begun
 
-    def tell(self, news: JsonView) -> None:
+    def report(self, news: JsonView) -> None:
         """Pass on progress that is not the runner's."""
         if self._told is not None:
             self._told(news)
@@ -135,9 +135,9 @@ def run_virtual(
     """Run a module on a folder in virtual time; return its exit status."""
 
     def ask(why: str) -> bool:
-        begun = runner.ask(why)
+        begun = runner.request_end(why)
         if begun and plan.programs is not None:  # programs may compute for long before the inside reacts
-            runner.tell({"state": "ending"})
+            runner.report({"state": "ending"})
         return begun
 
     options: dict[str, Any] = {}
@@ -149,7 +149,7 @@ def run_virtual(
             seed=plan.seed,
             limit_s=limit_s,
             environment={"PYTHONPATH": python_path(ROOT)},
-            on_line=runner.heard,
+            on_line=runner.report_progress,
             ask=ask,
             ctrl_c=ctrl_c,
             words=runner.words,
@@ -180,12 +180,12 @@ def run_private(module: str, folder: Path, limit_s: float, runner: Runner, ctrl_
         thread.start()
 
     def ask(why: str) -> bool:
-        begun = runner.ask(why)
+        begun = runner.request_end(why)
         _signal_runner(process)  # it may be too busy to poll for files
         return begun
 
     try:
-        wait(process, limit_s, GRACE_S, ask, "testbed", ctrl_c, FinalFile(folder / RAW_FILE).is_old)
+        wait(process, limit_s, GRACE_S, ask, "testbed", ctrl_c, FinalFile(folder / RAW_FILE).is_settled)
     except KeyboardInterrupt:
         pass
     finally:
@@ -212,7 +212,7 @@ def _listen(stream: IO[bytes], runner: Runner) -> None:
         line = raw.decode(errors="replace").rstrip()
         with suppress(OSError):  # a closed terminal or pipe
             if line.startswith(PREFIX):
-                runner.heard(line[len(PREFIX) :])
+                runner.report_progress(line[len(PREFIX) :])
             else:
                 print(line, file=sys.stderr)
 

@@ -19,13 +19,13 @@ class RoundTrips:
     def __init__(self, plan: TestbedPlan) -> None:
         self.plan = plan
         self._own = {port.src: port.number for port in plan.ports if port.src < plan.host_count}
-        self._one_way = cache(self._slowest)
+        self._one_way_ps = cache(self._slowest)
         self.slowest = cache(self._slowest_link)
 
     def time_ps(self, src: int, dst: int, transport: TransportPlan) -> Ps:
         """Return the base round-trip time of a flow from host `src` to host `dst`."""
         out, back = Bytes(transport.payload + transport.overhead), answer_bytes(transport)
-        return Ps(self._one_way(src, dst, out) + self._one_way(dst, src, back))
+        return Ps(self._one_way_ps(src, dst, out) + self._one_way_ps(dst, src, back))
 
     def _slowest_link(self, src: int, dst: int) -> PsPerByte:
         """Return picoseconds per byte << 16 of the slowest link on any path from a node to a host."""
@@ -47,7 +47,9 @@ class RoundTrips:
             return Ps(0)
         port_numbers = (self._own[node],) if node in self._own else self.plan.routes.get((node, host), ())
         ports = [self.plan.ports[number] for number in port_numbers]
-        times = (crossing_ps(size, port.rate, port.latency_ps) + self._one_way(port.dst, host, size) for port in ports)
+        times = (
+            crossing_ps(size, port.rate, port.latency_ps) + self._one_way_ps(port.dst, host, size) for port in ports
+        )
         return Ps(max(times, default=0))
 
 

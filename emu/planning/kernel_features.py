@@ -66,7 +66,7 @@ class KernelFeatures:
         table = {"qdisc": self.qdiscs, "classifier": self.classifiers, "action": self.actions}[kind]
         return table.get(name, "not tried")
 
-    def why_not(self, kind: str, name: str) -> str:
+    def explain_missing(self, kind: str, name: str) -> str:
         """Return one line that explains why `has` returns False."""
         if kind == "tool":
             return f"command not found: {name} (package {PACKAGES.get(name, name)})"
@@ -74,7 +74,7 @@ class KernelFeatures:
 
     def lacks(self, required: Iterable[tuple[str, str]]) -> list[str]:
         """Return why those of the `required` features, (kind, name), that are missing do not work."""
-        return [self.why_not(kind, name) for kind, name in required if not self.has(kind, name)]
+        return [self.explain_missing(kind, name) for kind, name in required if not self.has(kind, name)]
 
     @property
     def netem_works(self) -> bool:

@@ -151,7 +151,7 @@ class TestbedPlan:
     def node_count(self) -> int:
         return len(self.names)
 
-    def of_node(self, node: int) -> list[Port]:
+    def ports_of_node(self, node: int) -> list[Port]:
         """Return the egress ports of a node."""
         return [port for port in self.ports if port.src == node]
 

@@ -224,7 +224,7 @@ def options_of_programs(scenario: Scenario) -> dict[str, int]:
 def check_kernel(programs: Programs, kernel: KernelFeatures) -> None:
     """Raise TestbedError if the kernel lacks marking rules or congestion controls that the programs need."""
     if programs.rules and not kernel.has("tool", "nft"):
-        raise TestbedError(kernel.why_not("tool", "nft"), "exec.mark", "nftables, or no rules")
+        raise TestbedError(kernel.explain_missing("tool", "nft"), "exec.mark", "nftables, or no rules")
     if programs.rules and kernel.nft_marks:
         what = f"nftables cannot modify packets on this kernel ({kernel.nft_marks})"
         raise TestbedError(what, "exec.mark", "no rules, or --clock virtual")

@@ -46,7 +46,7 @@ class PortCounts:
     by_queue: list[Mapping[str, int]] = field(default_factory=list)
     """known counts per queue: keys packets, bytes, drops_tail, drops_selective, marks"""
 
-    def since(self, before: PortCounts) -> PortCounts:
+    def difference(self, before: PortCounts) -> PortCounts:
         """Return the counts since an earlier reading; current and peak queue lengths are unchanged."""
         differences = {name: getattr(self, name) - getattr(before, name) for name in COUNTERS}
         queues: list[Mapping[str, int]] = [
@@ -118,7 +118,7 @@ class SwitchBackend(ABC):
         then on, not during the setup of hosts, which may occupy the machine for milliseconds. Peak queue lengths count
         from then on, too."""
 
-    def over(self) -> None:
+    def end_run(self) -> None:
         """End the run before hosts send their reports; lateness does not count any more."""
 
     @abstractmethod
@@ -137,7 +137,7 @@ class SwitchBackend(ABC):
     def check(self) -> list[str]:
         """Return problems inside (a dead process, a late clock); empty if none."""
 
-    def ended(self) -> str:
+    def exit_reason(self) -> str:
         """Return why it has ended, without a request to its processes; "" if it is running."""
         return ""
 
@@ -183,7 +183,7 @@ class Backend(ABC):
         """Compile what would be slow inside a virtual machine; return options of the plan with its location."""
         return {}
 
-    def works(self) -> Mapping[str, CompileTask]:
+    def build_units(self) -> Mapping[str, CompileTask]:
         """Return its other units to compile, by name (`gradwire.emu.native.code_cache`)."""
         return {}
 

@@ -24,7 +24,7 @@ class LinuxBackend(Backend):
     def missing(self, kernel: KernelFeatures, plan: TestbedPlan) -> list[str]:
         missing = [f"no private namespaces: {kernel.namespaces}"] if kernel.namespaces else []
         missing += kernel.lacks(REQUIRED)
-        several = [plan.names[node] for node in range(plan.host_count) if len(plan.of_node(node)) > 1]
+        several = [plan.names[node] for node in range(plan.host_count) if len(plan.ports_of_node(node)) > 1]
         if several:
             missing.append(f"hosts with several cables, such as {several[0]}")
         return missing

@@ -101,7 +101,7 @@ class Capture:
 
     def start(self, namespace: int) -> None:
         """Start to listen in the network namespace of this descriptor; raise TestbedError if that fails."""
-        ports = self.plan.of_node(self.node)
+        ports = self.plan.ports_of_node(self.node)
         try:
             file = self.path.open("xb")
         except OSError as error:

@@ -152,7 +152,7 @@ class DatagramCarrier(Carrier):
         """Handle a Probe for a message, from the address at `name`; return False if it is invalid."""
         return False
 
-    def told(self, sender: DatagramSender, header: tuple[int, ...], datagram: memoryview, now: int) -> bool:
+    def handle_packet(self, sender: DatagramSender, header: tuple[int, ...], datagram: memoryview, now: int) -> bool:
         """Handle another packet for a sender; return False if it is invalid."""
         return False
 
@@ -162,19 +162,19 @@ class DatagramCarrier(Carrier):
             Arrival(
                 receiver.row.number,
                 Ns(self.host.loop.now()),
-                Bytes(receiver.got),
-                Bytes(receiver.nbytes - receiver.got),
+                Bytes(receiver.received_bytes),
+                Bytes(receiver.nbytes - receiver.received_bytes),
                 receiver.arrived(),
-                receiver.marked,
+                receiver.marked_packets,
             )
         )
         receiver.place = memoryview(b"")
 
-    def settle(self, sender: DatagramSender) -> None:
+    def finish_message(self, sender: DatagramSender) -> None:
         """Settle a message whose sender has finished."""
-        self.endpoint.is_over(sender)
+        self.endpoint.remove_sender(sender)
         sender.content, sender.block.words[at.F_CONTENT] = memoryview(b""), 0
-        self.host.settled(sender.number, *self._count(sender))
+        self.host.message_finished(sender.number, *self._count(sender))
 
     def _count(self, sender: DatagramSender) -> tuple[int, int]:
         return sender.sent, sender.sent - sender.probes - sender.new
@@ -183,10 +183,10 @@ class DatagramCarrier(Carrier):
         return {sender.number: self._count(sender) for sender in self._sent}
 
     def marks(self) -> dict[int, int]:
-        return {number: receiver.marked for number, receiver in self._receivers()}
+        return {number: receiver.marked_packets for number, receiver in self._receivers()}
 
     def received(self) -> dict[int, int]:
-        return {number: receiver.got for number, receiver in self._receivers()}
+        return {number: receiver.received_bytes for number, receiver in self._receivers()}
 
     def _receivers(self) -> Iterator[tuple[int, ReceivingEnd]]:
         items = self.endpoint.receivers.items()

@@ -48,7 +48,7 @@ def take_part(sender: SendingEnd, first: int, content: bytes, number: int, now: 
         return  # invalid part
     part = first // BITMAP_PACKETS
     words = np.frombuffer(content + bytes(-len(content) % 4), dtype="<u4").tolist()
-    sender.told(SNAPSHOT, part * ANSWER_WORDS, words)
+    sender.store_bitmap(SNAPSHOT, part * ANSWER_WORDS, words)
     sender.take(BITMAP, part, number & NUMBERS, 0, now)
 
 
@@ -68,9 +68,9 @@ class Dlcp(DatagramCarrier):
         return settings
 
     def probe(self, sender: DatagramSender, question: int) -> int:
-        return self.ask_for(sender, question & NUMBERS, question >> NUMBER_BITS)
+        return self.send_probe(sender, question & NUMBERS, question >> NUMBER_BITS)
 
-    def ask_for(self, sender: DatagramSender, number: int, part: int) -> int:
+    def send_probe(self, sender: DatagramSender, number: int, part: int) -> int:
         """Send a Probe for one part of the Bitmap, counted from 1, or for all (0); return its bytes on the link."""
         size = max(int(self.owner.control_bytes), UDP_OVERHEAD)
         header = sender.row.number, part, 0, number, PROBE | IMPORTANT
@@ -91,11 +91,11 @@ class Dlcp(DatagramCarrier):
                 self.endpoint.control(receiver.row, BITMAP, header[3], name, first, fill - len(bits), bits)
         return True
 
-    def told(self, sender: DatagramSender, header: tuple[int, ...], datagram: memoryview, now: int) -> bool:
+    def handle_packet(self, sender: DatagramSender, header: tuple[int, ...], datagram: memoryview, now: int) -> bool:
         if header[4] & KIND_MASK != BITMAP or len(datagram) < GRADWIRE + header[2]:
             return False
         take_part(sender, header[1], bytes(datagram[len(datagram) - header[2] :]), header[3], now)
-        self.endpoint.nic.heard(sender)
+        self.endpoint.nic.update(sender)
         return True
 
     def _answer_to_probe(self, receiver: ReceivingEnd, part: int, number: int, now: int) -> tuple[int, int] | None:
@@ -134,13 +134,13 @@ class DlcpBySide(Dlcp):
         self.side.listen_for(row.number, self.on_control)
         return super().make_sender(row)
 
-    def ask_for(self, sender: DatagramSender, number: int, part: int) -> int:
+    def send_probe(self, sender: DatagramSender, number: int, part: int) -> int:
         return self.side.probe(sender.row, number, part)
 
     def probed(self, receiver: ReceivingEnd, header: tuple[int, ...], name: int, now: int) -> bool:
         return False
 
-    def told(self, sender: DatagramSender, header: tuple[int, ...], datagram: memoryview, now: int) -> bool:
+    def handle_packet(self, sender: DatagramSender, header: tuple[int, ...], datagram: memoryview, now: int) -> bool:
         return False
 
     def answer(self, receiver: ReceivingEnd, word: int) -> None:  # a Stop
@@ -157,10 +157,10 @@ class DlcpBySide(Dlcp):
         now = self.host.loop.now() * 1000
         if header.kind == STOP:
             sender.take(STOP, 0, 0, 0, now)
-            self.settle(sender)
+            self.finish_message(sender)
         elif header.kind == BITMAP:
             take_part(sender, header.offset, content, header.sequence, now)
-            self.endpoint.nic.heard(sender)
+            self.endpoint.nic.update(sender)
             self.endpoint.nic.serve()
 
     def _handle_probe(self, header: Header) -> None:

@@ -112,17 +112,17 @@ class Endpoint:
         self.sources, self._data = [], None
 
     @property
-    def strays(self) -> int:
+    def invalid_count(self) -> int:
         """Return the number of invalid datagrams: unknown message, wrong size, or wrong source."""
         return self._words[at.W_STRAYS]
 
-    def overflows(self) -> int:
+    def overflow_count(self) -> int:
         """Return the number of datagrams lost because this process was too slow to read them."""
         return sum(sockets.overflowed(opened) for opened in [*self.sources, *([self._data] if self._data else [])])
 
-    def unasked(self) -> int:
+    def total_invalid_count(self) -> int:
         """Return the number of invalid datagrams, and of invalid connections to the side channel."""
-        return self.strays + (self.side.strays() if self.side is not None else 0)
+        return self.invalid_count + (self.side.invalid_count() if self.side is not None else 0)
 
     def name_of(self, node: int) -> int:
         """Return the address of the sockaddr_in at which a host receives data."""
@@ -137,7 +137,7 @@ class Endpoint:
         if self._sending.put(sender.number, sender.index):
             self._store_tables()
 
-    def is_over(self, sender: DatagramSender) -> None:
+    def remove_sender(self, sender: DatagramSender) -> None:
         """Unregister a sender."""
         self.senders.pop(sender.number, None)
         self._sending.put(sender.number, 0)
@@ -209,11 +209,11 @@ class Endpoint:
     def _handle_special_answer(self, message: int, slot: int, now: int, _: int) -> bool:
         sender, arrived = self.senders[message], self._in
         header = HEADER.unpack_from(arrived.data, slot * arrived.room)
-        return sender.carrier.told(sender, header, arrived.datagram(slot), now)
+        return sender.carrier.handle_packet(sender, header, arrived.datagram(slot), now)
 
     def _settle(self, message: int, *_: int) -> None:
         sender = self.senders[message]
-        sender.carrier.settle(sender)
+        sender.carrier.finish_message(sender)
 
     def _probe(self, message: int, question: int, *_: int) -> int:
         sender = self.senders[message]

@@ -82,15 +82,15 @@ class Connection:
         else:
             acknowledge_now(self.link)
 
-    def look(self) -> tuple[int, int]:
+    def poll(self) -> tuple[int, int]:
         """Return the cost of a connection: consecutive retransmissions, and segments in flight in steps of THIN.
 
         While nothing is in flight the kernel is not queried: many hosts may share a processor, and a system call per
         connection and Probe makes their timers late.
         """
-        return FREE if self._idle else self.ask()
+        return FREE if self._idle else self.query_kernel()
 
-    def ask(self) -> tuple[int, int]:
+    def query_kernel(self) -> tuple[int, int]:
         """Return the same after a query of the kernel."""
         info = self.link.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES)
         (segments,), (sent,) = WORD.unpack_from(info, SEGMENTS_AT), LONG.unpack_from(info, BYTES_AT)
@@ -101,7 +101,7 @@ class Connection:
         self._idle = not (waits or unacked)
         return waits + max(info[AGAIN_AT], info[BACKOFF_AT]), unacked // THIN
 
-    def owed(self) -> int:
+    def take_link_bytes(self) -> int:
         """Return the bytes on the link since the last call. They are the written ones, and acknowledgements and
         retransmissions known from the last query."""
         owed = max(self._unpaid, 0)
@@ -158,16 +158,16 @@ class Connection:
             read = len(data)
             if self._opening is not None:
                 data = take_opening(self._opening, self.link, data, self._peer)
-                if not self._opening.lacking:
+                if not self._opening.missing_bytes:
                     self._opening = None
                     self.opened(self)
             for header, content in self._frames.feed(data):
                 self.take(self, header, content)
             if read < READ_BYTES:
                 break
-        self.ask()
-        if owed := self.owed():
-            self.nic.took(owed)
+        self.query_kernel()
+        if owed := self.take_link_bytes():
+            self.nic.add_control_bytes(owed)
 
     def _peer(self) -> str:
         return ":".join(map(str, self.link.getpeername()))
@@ -222,7 +222,7 @@ class SideChannel:
         allow_files()
         self._listener = OpeningListener(self.host, CONTROL_PORT, self._accept, configure)
 
-    def strays(self) -> int:
+    def invalid_count(self) -> int:
         """Return the number of invalid Probes and connections."""
         return self.unknown + (self._listener.turned if self._listener is not None else 0)
 
@@ -259,8 +259,8 @@ class SideChannel:
     def begin(self) -> None:
         """Begin the run; earlier bytes on the line do not count."""
         for connection in self._all():
-            connection.ask()
-            connection.owed()
+            connection.query_kernel()
+            connection.take_link_bytes()
 
     def _all(self) -> Iterator[Connection]:
         for connections in (*self._to.values(), *self._from.values()):
@@ -298,12 +298,12 @@ class SideChannel:
         connections = self._from.get(self.host.address(row.src))
         if connections is None:
             raise TestbedError(f"no connection from {self.host.address(row.src)} for answers", "agent", usage=False)
-        self.nic.took(self._send(connections, header, content))
+        self.nic.add_control_bytes(self._send(connections, header, content))
 
     @staticmethod
     def _send(connections: Sequence[Connection], header: Header, content: bytes = b"", tos: int = CONTROL_TOS) -> int:
-        min(connections, key=Connection.look).write(header, content, tos)
-        return sum(connection.owed() for connection in connections)
+        min(connections, key=Connection.poll).write(header, content, tos)
+        return sum(connection.take_link_bytes() for connection in connections)
 
     def close(self) -> None:
         """Close all connections."""

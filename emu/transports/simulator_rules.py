@@ -187,7 +187,7 @@ class SendingEnd(Flow):
         """Handle a control packet."""
         self._call("on_control", kind, sequence, argument, echo, now)
 
-    def told(self, bitmap: int, first: int, words: list[int]) -> None:
+    def store_bitmap(self, bitmap: int, first: int, words: list[int]) -> None:
         """Store received words of one of the receiver's bitmaps, from word `first` on."""
         begin = self.word(at.S_PEER) - self.index + bitmap * self.words + first
         for position, word in enumerate(words, begin):
@@ -247,18 +247,18 @@ class ReceivingEnd:
         return self.word(at.R_DONE) != 0
 
     @property
-    def got(self) -> int:
+    def received_bytes(self) -> int:
         """Return the number of received bytes."""
         return self.word(at.R_GOT)
 
     @property
-    def marked(self) -> int:
+    def marked_packets(self) -> int:
         """Return the number of data packets with a mark."""
         return self.block.words[core.E_MARKED]
 
     def arrived(self) -> Flags | None:
         """Return bool[packets] of received packets; None if all have been received."""
-        if self.got == self.nbytes:
+        if self.received_bytes == self.nbytes:
             return None
         bits = np.array(self.bitmap(0, 0, self.words), dtype="<u4").view(np.uint8)
         return np.unpackbits(bits, bitorder="little")[: self.packets].astype(bool)

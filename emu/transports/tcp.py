@@ -126,7 +126,7 @@ class OutgoingConnection:
             return
         if self._opening is not None:
             data = take_opening(self._opening, self.link, data, self._peer)
-            if not self._opening.lacking:
+            if not self._opening.missing_bytes:
                 self._opening = None
                 self.carrier.opened(self)
         for header, _ in self._frames.feed(data):
@@ -135,7 +135,7 @@ class OutgoingConnection:
                 now = self.segments()
                 counts = tuple(a - b for a, b in zip(now, self._base, strict=True))
                 self._base = now
-                self.carrier.settle(self, header.message, counts)
+                self.carrier.finish_message(self, header.message, counts)
 
     def segments(self) -> tuple[int, int, int]:
         """Return (data segments sent, retransmissions, acknowledged with marks) as counted by the kernel."""
@@ -145,7 +145,7 @@ class OutgoingConnection:
         ]
         return counts[0], counts[1], counts[2]
 
-    def under_way(self) -> dict[int, tuple[int, int, int]]:
+    def message_in_progress(self) -> dict[int, tuple[int, int, int]]:
         """Return the counts of the message being sent."""
         if not self._queue or not self.established:
             return {}
@@ -188,7 +188,7 @@ class IncomingConnection:
             if self._at < len(self._buffer):
                 continue
             if self._row is None:
-                if not self._begin():
+                if not self._check_header():
                     self.carrier.unknown += 1
                     self.close()
                     return
@@ -196,7 +196,7 @@ class IncomingConnection:
                     continue
             self._end()
 
-    def _begin(self) -> bool:
+    def _check_header(self) -> bool:
         """Check a header and prepare the buffer of its message; return False if it is unexpected."""
         host, carrier, header = self.carrier.host, self.carrier, unpack(self._header)
         try:
@@ -219,7 +219,7 @@ class IncomingConnection:
         host.arrived(Arrival(row.number, Ns(host.loop.now()), row.nbytes, Bytes(0), None, -1))
 
     @property
-    def under_way(self) -> tuple[int, int] | None:
+    def message_in_progress(self) -> tuple[int, int] | None:
         """Return the incoming message and its received bytes."""
         return None if self._row is None else (self._row.number, self._at)
 
@@ -280,7 +280,7 @@ class Tcp(Carrier):
     def _accept(self, link: socket.socket, address: str) -> None:
         self.incoming[IncomingConnection(self, link)] = None
 
-    def strays(self) -> int:
+    def invalid_count(self) -> int:
         return self.unknown + (self._listener.turned if self._listener is not None else 0)
 
     def connect(self, peers: Sequence[int]) -> None:
@@ -289,9 +289,9 @@ class Tcp(Carrier):
         else:
             rows = map(self.host.row, self._messages)
             self._pairs = deque({(row.dst, row.priority): row for row in rows}.items())
-        self._open_ahead()
+        self._open_early()
 
-    def _open_ahead(self) -> None:
+    def _open_early(self) -> None:
         """Continue to open connections before the beginning."""
         while self._opening < OPEN_AT_ONCE:
             if self._ahead:
@@ -314,7 +314,7 @@ class Tcp(Carrier):
     def opened(self, link: OutgoingConnection) -> None:
         """Handle a connection that is established at both ends."""
         self._opening -= 1
-        self._open_ahead()
+        self._open_early()
 
     def connected(self) -> bool:
         return self._opening == 0 and not self._ahead and not self._pairs
@@ -329,18 +329,18 @@ class Tcp(Carrier):
             self._late += 1
         self._links[key].send(message)
 
-    def settle(self, link: OutgoingConnection, message: int, counts: tuple[int, ...]) -> None:
+    def finish_message(self, link: OutgoingConnection, message: int, counts: tuple[int, ...]) -> None:
         """Settle a finished message."""
         self._counts[message] = counts
         if self.fresh and self._messages:
             self._links.pop(message).close()
             self._open_next()
-        self.host.settled(message, counts[0], counts[1])
+        self.host.message_finished(message, counts[0], counts[1])
 
     def _all_counts(self) -> dict[int, tuple[int, ...]]:
         counts = dict(self._counts)
         for link in self._links.values():
-            counts |= link.under_way()
+            counts |= link.message_in_progress()
         return counts
 
     def counts(self) -> dict[int, tuple[int, int]]:
@@ -352,7 +352,9 @@ class Tcp(Carrier):
         return {message: marked for message, (_, _, marked) in self._all_counts().items()}
 
     def received(self) -> dict[int, int]:
-        return dict(connection.under_way for connection in self.incoming if connection.under_way is not None)
+        return dict(
+            connection.message_in_progress for connection in self.incoming if connection.message_in_progress is not None
+        )
 
     def notes(self) -> list[str]:
         return [f"{self._late} messages of {self.transport.kind} waited for their connection"] if self._late else []

@@ -44,7 +44,7 @@ def take_opening(opening: Opening, link: socket.socket, data: bytes, where: Call
         data = opening.feed(data)
     except ForeignDataError as error:
         raise TestbedError(f"{error}", where(), "a port reserved for gradwire's agent", usage=False) from None
-    if not opening.lacking:
+    if not opening.missing_bytes:
         acknowledge_now(link)
     return data
 
@@ -98,11 +98,11 @@ class OpeningListener:
     def _read_opening(self, link: socket.socket) -> None:
         address, opening = self._unopened[link]
         try:
-            data = link.recv(opening.lacking)
+            data = link.recv(opening.missing_bytes)
             if not data:
                 raise ForeignDataError("no opening")
             opening.feed(data)
-            if opening.lacking:
+            if opening.missing_bytes:
                 return
             link.send(opening.words)
             acknowledge_now(link)  # after a reply the kernel would delay acknowledgements until the next one

@@ -75,7 +75,7 @@ class Player:
         try:
             self._prepare()
             self._begin()
-            self._look()  # samples begin now, even if ranks compute before the clock advances
+            self._check_run()  # samples begin now, even if ranks compute before the clock advances
             self._wait()
         except KeyboardInterrupt:
             self.reports.ended_by = "interrupt"
@@ -121,7 +121,7 @@ class Player:
             self._start(rank)
 
     def _start(self, rank: Rank) -> None:
-        device = self.plan.of_node(rank.node)[0].device
+        device = self.plan.ports_of_node(rank.node)[0].device
         variables = rank_environment.environment(self.programs, rank, device, self.left, self.plan.clock)
         process = start(
             rank,
@@ -154,11 +154,11 @@ class Player:
             self._reap()
             while self._changes and self._changes[0].time_ns <= time.monotonic_ns() - self.began_ns:
                 self._apply(self._changes.pop(0))
-            self._enforce()
+            self._signal_ranks()
             if self._kill_at is None:
-                self._look()
+                self._check_run()
 
-    def _look(self) -> None:
+    def _check_run(self) -> None:
         """Raise TestbedError if the network has failed, and KeyboardInterrupt if the run must end."""
         if problems := self._watch.check():
             raise TestbedError("; ".join(problems), "network", usage=False)
@@ -196,7 +196,7 @@ class Player:
     def _running(self) -> list[RankProcess]:
         return [process for process in self._ranks if process.end is None]
 
-    def _enforce(self) -> None:
+    def _signal_ranks(self) -> None:
         """Send SIGTERM and SIGKILL to ranks when they are due."""
         now = time.monotonic()
         limit = self.plan.duration_ps
@@ -228,7 +228,7 @@ class Player:
             process.close()
         self._selector.close()
         if self.began_ns:
-            self._watch.over()
+            self._watch.end_run()
             with suppress(TestbedError):
                 self._count_marks()
         if self._traffic is not None:

@@ -113,7 +113,7 @@ class MachineWatch:
                 os.close(memory)
         return None
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Raise ClockStoppedError if the machine must be given up."""
         now = time.monotonic()
         if now - self._looked < min(EVERY_S, self._asleep_s / 4):
@@ -181,7 +181,7 @@ class EndingMachine:
         self._taken = 0
         self._worked = time.monotonic()
 
-    def may_go_on(self) -> bool:
+    def is_alive(self) -> bool:
         """Return True while it is worth waiting; counts from the first call on."""
         now = time.monotonic()
         ticks = {process.number: process.ticks for process in self._watch.processes()}

@@ -193,10 +193,10 @@ def run_inside(
 
             def over() -> bool:
                 if not status.exists() and not (pause is not None and pause.lasts):
-                    watch.look()
-                return left.is_old()
+                    watch.check()
+                return left.is_settled()
 
-            wait(process, limit_s, GRACE_S, ask, WHERE, ctrl_c, over, EndingMachine(watch).may_go_on)
+            wait(process, limit_s, GRACE_S, ask, WHERE, ctrl_c, over, EndingMachine(watch).is_alive)
         finally:
             _kill(process)
             ended.set()
@@ -218,7 +218,7 @@ class FinalFile:
         self._path, self._old_s = path, old_s
         self._since: float | None = None
 
-    def is_old(self) -> bool:
+    def is_settled(self) -> bool:
         """Return True if the file has existed for so long that the program's process cannot end."""
         if self._since is None and self._path.exists():
             self._since = time.monotonic()

@@ -79,7 +79,7 @@ class Opening:
         self.words = self._left = head + OPENING.pack(OPENING_MAGIC, OPENING_VERSION, token)
 
     @property
-    def lacking(self) -> int:
+    def missing_bytes(self) -> int:
         """Return the number of its bytes still to arrive."""
         return len(self._left)
 

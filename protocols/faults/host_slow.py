@@ -22,7 +22,7 @@ def _computes(at: TableContext) -> bool:
     jobs, training = at.scenario.job, at.scenario.training
     if not jobs or any(job.optimizer is not None for job in jobs):
         return True
-    return any(job.compute_scale > 0 for job in jobs) and (training is None or training.takes_time)
+    return any(job.compute_scale > 0 for job in jobs) and (training is None or training.has_compute_times)
 
 
 class HostSlow(HostFault):

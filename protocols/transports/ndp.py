@@ -264,7 +264,7 @@ class Ndp(Transport):
     """Data goes one queue below its usual one: headers and control packets go first. Ours."""
 
     @model_validator(mode="after")
-    def _ordered(self) -> Ndp:
+    def _check_order(self) -> Ndp:
         check_timeouts(self.min_rto, self.max_rto)
         return self
 

@@ -48,7 +48,7 @@ class RealHost(ScenarioTable):
     """Remote interpreter that can import this project."""
 
     @model_validator(mode="after")
-    def _one_way(self) -> RealHost:
+    def _check_link(self) -> RealHost:
         if bool(self.ssh) == bool(self.command):
             what = "and command are both set" if self.ssh else "and command are both missing"
             raise single_mistake("ssh", what, self.ssh or None, "one of them")
@@ -97,7 +97,7 @@ class Emulation(ScenarioTable):
         return table
 
     @model_validator(mode="after")
-    def _distinct(self) -> Emulation:
+    def _check_distinct(self) -> Emulation:
         for field in ("name", "address"):
             values = [getattr(host, field) for host in self.hosts]
             if len(set(values)) != len(values):

@@ -79,7 +79,7 @@ class ExecMark(ScenarioTable):
     ECN (`ecn`)."""
 
     @model_validator(mode="after")
-    def _says_something(self) -> ExecMark:
+    def _check_not_empty(self) -> ExecMark:
         if self.priority is None and self.important is None:
             raise single_mistake("", "sets neither priority nor important", None, "one of them, or both")
         if self.host is not None and self.rank is not None:
@@ -119,7 +119,7 @@ class Exec(ScenarioTable):
     mark: tuple[ExecMark, ...] = ()
 
     @model_validator(mode="after")
-    def _distinct(self) -> Exec:
+    def _check_distinct(self) -> Exec:
         for field, names in (("hosts", list(self.hosts or ())), ("host", [each.name for each in self.host])):
             if len(set(names)) != len(names):
                 raise single_mistake(field, "name a host twice", names, "each host once")

@@ -22,7 +22,7 @@ class Window(NamedTuple):
     until: int | None = None
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """Text such as "that begin from 1ms to 5ms"; empty for the whole run."""
         if self == Window():
             return ""
@@ -41,7 +41,7 @@ class Measure(ScenarioTable):
     """Flows that begin at this time or later do not count either; no limit if absent."""
 
     @model_validator(mode="after")
-    def _ordered(self) -> Measure:
+    def _check_order(self) -> Measure:
         if self.until is not None and self.until <= self.after:
             what = "is not after the start of the window"
             raise single_mistake("until", what, format_time(self.until), "after < until")

@@ -170,7 +170,7 @@ class Scenario(ScenarioTable):
     _file: str = PrivateAttr(default="")
 
     @model_validator(mode="after")
-    def _whole(self) -> Scenario:
+    def _check_whole(self) -> Scenario:
         mistakes = checks.find_mistakes(self)
         for policy in self.policy if not mistakes else ():
             mistakes.extend(checks.find_policy_mistakes(self, policy))
@@ -250,11 +250,11 @@ class Scenario(ScenarioTable):
         def trace(name: str) -> str:
             return absolute(name) if "/" in name or os.path.isdir(directory / name) else name
 
-        scenario = self.moved(trace, absolute, Path(absolute(self.modules or ".")))
+        scenario = self.with_paths(trace, absolute, Path(absolute(self.modules or ".")))
         scenario._folder = directory.resolve()
         return scenario
 
-    def moved(self, trace: Callable[[str], str], file: Callable[[str], str], modules: Path) -> Scenario:
+    def with_paths(self, trace: Callable[[str], str], file: Callable[[str], str], modules: Path) -> Scenario:
         """Return the same scenario with other paths.
 
         Parameters
@@ -280,7 +280,7 @@ class Scenario(ScenarioTable):
         return scenario
 
     @property
-    def called(self) -> str:
+    def display_name(self) -> str:
         """Display name in messages: file, or name if there is none, and policy."""
         policy = f", policy {self._applied.name}" if self._applied else ""
         return f"{self._file or self.name}{policy}"
@@ -307,7 +307,7 @@ class Scenario(ScenarioTable):
             name = require_instance(policy, str, "variant(policy)", "a policy, or the name of one", ScenarioError)
             by_name = {each.name: each for each in self.policy}
             if name not in by_name:
-                raise unknown_policy_error(name, list(by_name), self.called)
+                raise unknown_policy_error(name, list(by_name), self.display_name)
             policy = by_name[name]
         variant = Scenario.model_validate(self.variant_tables(policy))
         if self._folder is not None:
@@ -321,7 +321,7 @@ class Scenario(ScenarioTable):
         return variant
 
     def __repr__(self) -> str:
-        return f"<Scenario {self._what()}>"
+        return f"<Scenario {self._summary_text()}>"
 
     def __str__(self) -> str:
         return repr(self)
@@ -331,9 +331,9 @@ class Scenario(ScenarioTable):
         from html import escape
 
         text = f"<details><summary>TOML</summary><pre>{escape(write_toml(self.as_written()))}</pre></details>"
-        return f"<p><b>Scenario</b>: {escape(self._what())}</p>{text}"
+        return f"<p><b>Scenario</b>: {escape(self._summary_text())}</p>{text}"
 
-    def _what(self) -> str:
+    def _summary_text(self) -> str:
         """Return a summary: name, policy, network, jobs and traffic."""
         policy = "" if self.policy_name == "base" else f" {self.policy_name}"
         parts = [f"{self.name}{policy}: {self.transport.kind} over {self.topology.kind}"]

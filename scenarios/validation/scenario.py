@@ -99,7 +99,7 @@ def _exchanges(scenario: Scenario) -> Iterator[Mistake]:
     for index, job in enumerate(scenario.job):
         if job.parallel is not None:
             continue  # depends on the trace: gradwire.workload.prerequisites
-        for mistake in job.exchange.unfit(job, scenario.host.gpus):
+        for mistake in job.exchange.gpu_conflicts(job, scenario.host.gpus):
             yield replace(mistake.under(f"job[{index}]"), concerns=("host.gpus", f"job[{index}].workers"))
 
 
@@ -212,7 +212,7 @@ def _overrides(scenario: Scenario) -> Iterator[Mistake]:
 
 
 def _switch(scenario: Scenario) -> Iterator[Mistake]:
-    """Check sizes of [switch] against the capacity of queues, whichever key limits it (`Switch.room`)."""
+    """Check sizes of [switch] against the capacity of queues, whichever key limits it (`Switch.queue_capacity`)."""
     switch, transport = scenario.switch, scenario.transport
     frame = frame_bytes(transport.payload, transport.overhead)
     lists_fit = True
@@ -224,7 +224,7 @@ def _switch(scenario: Scenario) -> Iterator[Mistake]:
             expected = f"one {one} without brackets, or a list of {switch.queues}"
             what = f"has {count_text(value)} for {switch.queues} queues"
             yield Mistake(f"switch.{key}", what, values, expected, ("switch.queues",))
-    rooms = switch.rooms()
+    rooms = switch.queue_capacities()
     least = min(rooms, default=None)
     if least is not None and least.size < frame:
         yield _too_small(switch, least, frame)
@@ -254,7 +254,7 @@ def _unreachable(switch: Switch) -> Iterator[Mistake]:
     dropped. In a list, thresholds of some queues may be unreachable, which turns marking off there, unless a share
     limits them."""
     thresholds = switch.thresholds() or ()
-    rooms = [switch.room(queue) for queue in range(switch.queues)]
+    rooms = [switch.queue_capacity(queue) for queue in range(switch.queues)]
     above = {queue: room for queue, room in enumerate(rooms) if room is not None and thresholds[queue] >= room.size}
     shares = {queue: room for queue, room in above.items() if room.key == "buffer_share"}
     if len(above) < switch.queues and not shares:

@@ -94,7 +94,7 @@ def _trimming(scenario: Scenario, known: list[UsedTransport]) -> Iterator[Mistak
             what = f"leaves headers without payload, which {transport.kind} cannot read"
             expected = 'no trim_threshold, or transport = "ndp" or "nscc"'
             yield Mistake("switch.trim_threshold", what, value, expected, (path, "transport"))
-    room = max(switch.rooms(), default=None)
+    room = max(switch.queue_capacities(), default=None)
     if room is not None and threshold >= room.size:
         what = f"is not below {room.words}: no space would be left for a header"
         concerns = (f"switch.{room.key}",)

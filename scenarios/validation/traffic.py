@@ -47,7 +47,7 @@ def _names(scenario: Scenario) -> Iterator[Mistake]:
 def _own_transport(scenario: Scenario, path: str, transport: Any) -> Iterator[Mistake]:
     yield from beyond_queues(f"{path}.control_priority", transport.control_priority, scenario.switch.queues)
     frame = frame_bytes(transport.payload, transport.overhead)
-    room = min(scenario.switch.rooms(), default=None)
+    room = min(scenario.switch.queue_capacities(), default=None)
     if room is not None and room.size < frame:
         what = "makes packets too large for the switches"
         expected = f"packets below {room.words}, {format_size(room.size)}"
@@ -67,7 +67,7 @@ def _hosts(scenario: Scenario, path: str, traffic: TrafficTable) -> Iterator[Mis
     count = total if named is None else len(named)
     for mistake in () if count is None else traffic.misfits(count):
         yield replace(mistake.under(path), concerns=(*HOST_KEYS, f"{path}.hosts"))
-    for key, names in traffic.named.items():
+    for key, names in traffic.named_hosts.items():
         unknown = [] if total is None else [name for name in names if not scenario.is_host(name)]
         if unknown:
             what, expected = "is not a host of the topology", scenario.host_names

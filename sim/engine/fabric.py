@@ -126,7 +126,7 @@ class Fabric:
         combination = make_combination(transports, balancing, switch, folder, features_of(switch, faults, delays))
         owners, balancer = combination.transports, combination.balancer
         self._combination = combination
-        self.transports = [BoundTransport.to(owner, table) for owner, table in zip(owners, transports, strict=True)]
+        self.transports = [BoundTransport.bind(owner, table) for owner, table in zip(owners, transports, strict=True)]
         line = ps_per_byte(network.link_rate[routing.up_link].astype(object)).astype(np.int64)
         trips = RoundTrips(network, routing)
         check_settings(self.transports, line, trips)  # reports mistakes before anything is compiled
@@ -176,7 +176,7 @@ class Fabric:
         self._asked = 0.0
         self.on_progress: Callable[[Ps], bool] | None = None  # true: `run` returns where it is
         self._workers = WorkerThreads(self.memory.M, self.kernel, threads)
-        self._finalizer = weakref.finalize(self, self._workers.quit)
+        self._finalizer = weakref.finalize(self, self._workers.stop)
 
     def _warm_up(self) -> None:
         """Compile the engine, or load it from the cache, by an empty run."""
@@ -292,7 +292,7 @@ class Fabric:
             limit=limit,
             why=why,
             approximate=approximate,
-            stopped=self._asks_to_stop,
+            stopped=self._is_stop_requested,
         )
 
     def play(self, part: ProgramPart, logged: bool = True, begin: Ps | None = None) -> Track:
@@ -323,23 +323,23 @@ class Fabric:
     @property
     def undelivered(self) -> int:
         """Messages that were handed over and have not been delivered."""
-        return self._deliveries.expected + sum(track.left for track in self._programs.tracks)
+        return self._deliveries.expected + sum(track.undelivered for track in self._programs.tracks)
 
     @property
     def jobs_left(self) -> int:
         """Known undelivered messages of jobs; 0 while any job computes."""
         if self._programs.timer < at.FOREVER:
             return 0
-        return sum(track.left for track in self._programs.tracks if len(track.part.hosts))
+        return sum(track.undelivered for track in self._programs.tracks if len(track.part.hosts))
 
     @property
     def settled_bytes(self) -> Bytes:
         """Payload bytes of all delivered messages, plus those that have arrived of the others."""
-        return Bytes(self.flows.settled_in_all())
+        return Bytes(self.flows.all_delivered_bytes())
 
-    def settled_of(self, first: int, count: int) -> Bytes:
+    def delivered_bytes_of(self, first: int, count: int) -> Bytes:
         """Return the same for `count` messages from `first` on, of which none has been handed over."""
-        return Bytes(self.flows.settled(first, first + count))
+        return Bytes(self.flows.delivered_total(first, first + count))
 
     @property
     def packet_hops(self) -> int:
@@ -356,7 +356,7 @@ class Fabric:
         due = M[self.memory.next : self.memory.next + nodes]
         wake = int(M[at.H_WAKE])
         quiet = due.min() >= at.FOREVER and not M[wake : wake + 2 * nodes].any()
-        soon = min(self._programs.soonest(), self._programs.timer, self.agenda.next_action)
+        soon = min(self._programs.next_python_time(), self._programs.timer, self.agenda.next_action)
         return bool(quiet and soon >= at.FOREVER)
 
     def run(self, until_ps: Ps) -> list[Event]:
@@ -375,13 +375,13 @@ class Fabric:
             if self.deadlock != known_deadlock:
                 break
             programs.fill(self.now)
-            if self.forward is not None and self.forward.look():
+            if self.forward is not None and self.forward.skip_if_repeated():
                 continue  # time has moved on
-            until = Ps(min(until_ps, programs.soonest(), agenda.next_action))
+            until = Ps(min(until_ps, programs.next_python_time(), agenda.next_action))
             if self.forward is not None:
                 until = min(until, self.forward.soonest)
             if agenda.next_observer < until:
-                until = self._until_seen(until)
+                until = self._until_observed(until)
             if programs.timer < self.now:
                 # A part begins up to one host latency before now: play it up to now in an empty window, since its
                 # first messages enter the network within the next window.
@@ -399,7 +399,7 @@ class Fabric:
             self._watch()
         return events
 
-    def _until_seen(self, until: Ps) -> Ps:
+    def _until_observed(self, until: Ps) -> Ps:
         """Return the time to run to when observers are due on the way. That is the next observer's time, unless nothing
         waits at any port and nothing happens before; then it is the time of the next event, or of the next observer
         that has not seen the present state."""
@@ -420,10 +420,10 @@ class Fabric:
         while True:
             M[at.H_STATUS] = at.RUNNING
             M[at.H_BUDGET] = self._budget
-            M[at.H_HOLDS] = self.choice.holds
+            M[at.H_HOLDS] = self.choice.is_forced
             packets, before, used = self._packets_handled(), time.perf_counter(), time.process_time()
             try:
-                self._workers.advance(self.choice.alone)
+                self._workers.advance(self.choice.is_single_threaded)
             except Exception as error:  # Raised; or a rule's own exception if Numba compiled it in this process
                 raise rule_error(self._combination.owners, error) or error from error
             spent, used = time.perf_counter() - before, time.process_time() - used
@@ -445,7 +445,7 @@ class Fabric:
                 self._budget = min(max(least, int(self._budget * factor)), self._budgets[1])
             if is_trial:  # a measurement of one thread ends soon, and so does a call of threads without processors
                 self._budget = max(1, self._budget // 16)
-            if self._asks_to_stop():
+            if self._is_stop_requested():
                 return True
             if status == at.REACHED:
                 return False
@@ -465,7 +465,7 @@ class Fabric:
         self._close_batch = 1
         self._has_tight_heaps = True
 
-    def _asks_to_stop(self) -> bool:
+    def _is_stop_requested(self) -> bool:
         """Call `on_progress` about every `CALL_SECONDS`, however short the calls of the engine are. They are very short
         between samples of queues, for example."""
         now = time.perf_counter()
@@ -486,7 +486,7 @@ class Fabric:
             self.stalled = "no pending events"
         elif self.now - since >= self.patience:
             silent = format_rounded_time(self.now - since)
-            self.stalled = f"no new data has arrived anywhere for {silent}: {self._still_open()}"
+            self.stalled = f"no new data has arrived anywhere for {silent}: {self._open_messages()}"
 
     def describe_open(self) -> list[str]:
         """Return descriptions of the undelivered messages for a stall report (`open_messages`)."""
@@ -496,7 +496,7 @@ class Fabric:
         """Empty the log of packets, if it serves only stall reports."""
         self._logs.packets.clear()
 
-    def _still_open(self) -> str:
+    def _open_messages(self) -> str:
         """Return a summary of the undelivered messages: their number, and the one that lacks most. It does not depend
         on the positions of records."""
         M, records = self.memory.M, self.flows.records

@@ -59,7 +59,7 @@ def job_snapshot(memory: EngineMemory, flows: Flows, tracks: list[Track], anchor
     """Return the state of jobs while the network is quiet, as words. `anchor`: time of the next event."""
     M, nodes = memory.M, memory.node_base
     parts = [_timers(memory, tracks, anchor)]
-    parts += flows.lasting(anchor)
+    parts += flows.persistent_state(anchor)
     pulls = M[nodes + at.N_PULL_AT][M[nodes + at.N_KIND] == at.HOST]
     parts.append(M[nodes + at.N_SLOTS][M[nodes + at.N_KIND] == at.SWITCH])
     more = M[memory.port_base + at.P_MORE]

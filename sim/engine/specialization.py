@@ -135,7 +135,7 @@ class Combination:
         """All component classes."""
         return *self.transports, self.balancer, self.queue
 
-    def about(self) -> Json:
+    def names(self) -> Json:
         """Return the names of the components and features."""
         return {
             "transports": [_name(transport) for transport in self.transports],
@@ -252,7 +252,7 @@ def _compile(combinations: Iterable[Combination], jobs: int | None = None) -> di
     for combination in dict.fromkeys(combinations):
         users = [owner for owner in combination.owners if is_user_defined(owner)]
         functions, check = partial(_functions, combination), partial(type_check, users)
-        works.append(CompileTask(_identity(combination), functions, combination.about(), check, COMMON))
+        works.append(CompileTask(_identity(combination), functions, combination.names(), check, COMMON))
     try:
         return compile_all(works, jobs)
     except CompileError as error:

@@ -47,12 +47,12 @@ class ThreadChoice:
         self._pause_s = FIRST_PAUSE_S
 
     @property
-    def alone(self) -> bool:
+    def is_single_threaded(self) -> bool:
         """True if one thread does the work of all in the next call."""
         return self.state != "together"
 
     @property
-    def holds(self) -> bool:
+    def is_forced(self) -> bool:
         """True if the engine must not return because of the number of packets in its windows."""
         return self._is_fixed or self.state in ("sampling", "paused")
 

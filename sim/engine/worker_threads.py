@@ -40,7 +40,7 @@ class WorkerThreads:
             return self.kernel.run(self.M.ctypes.data, number, self.threads, epoch)
         except Exception as error:
             self._raised = error
-            self.quit()
+            self.stop()
             return epoch
 
     def _start(self) -> None:
@@ -50,7 +50,7 @@ class WorkerThreads:
             arguments = (number, int(self.M[at.H_GO]), event)
             threading.Thread(target=self._work, args=arguments, name=f"fabric-{number}", daemon=True).start()
 
-    def quit(self) -> None:
+    def stop(self) -> None:
         """Let the workers end."""
         self.M[at.H_QUIT] = 1
         for event in self.events:

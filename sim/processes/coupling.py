@@ -223,7 +223,7 @@ class Coupling:
         return Ps(int(self.env.now))
 
     @property
-    def under_way(self) -> int:
+    def undelivered(self) -> int:
         """Undelivered messages, without those of programs that the network plays."""
         return len(self._under_way)
 

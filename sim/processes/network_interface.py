@@ -70,11 +70,11 @@ class Track(Protocol):
         """int64[processes]: steps that every process has completed."""
 
     @property
-    def left(self) -> int:
+    def undelivered(self) -> int:
         """Undelivered messages of the steps so far."""
 
     @property
-    def more_to_come(self) -> bool:
+    def has_more_steps(self) -> bool:
         """True if there are steps that have not been begun."""
 
     @property
@@ -96,5 +96,5 @@ class Track(Protocol):
     def waiting(self) -> list[tuple[int, int]]:
         """Return (process, event) for each waiting process; events are numbered through the part."""
 
-    def slow(self, host: int, factor: float) -> None:
+    def slow_host(self, host: int, factor: float) -> None:
         """Let computing take `factor` times as long on a host (a node) from now on."""

@@ -111,7 +111,7 @@ class SimpyPlayer:
     # --- progress -----------------------------------------------------------------------------------------------
 
     @property
-    def more_to_come(self) -> bool:
+    def has_more_steps(self) -> bool:
         return self._more
 
     @property
@@ -119,12 +119,12 @@ class SimpyPlayer:
         return self._begun
 
     @property
-    def left(self) -> int:
+    def undelivered(self) -> int:
         return sum(played.left for played in self._played)
 
     @property
     def finished(self) -> bool:
-        return not self._more and self._next is None and bool(self._over.all()) and not self.left
+        return not self._more and self._next is None and bool(self._over.all()) and not self.undelivered
 
     @property
     def ended_ps(self) -> Ps:
@@ -140,7 +140,7 @@ class SimpyPlayer:
     def waiting(self) -> list[tuple[int, int]]:
         return sorted(self._waits.items())
 
-    def slow(self, host: int, factor: float) -> None:
+    def slow_host(self, host: int, factor: float) -> None:
         self._slow[self.part.hosts == host] = round(factor * SLOW_UNIT)
 
     # --- steps --------------------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ class SimpyPlayer:
         while (played := self._step(number)) is not None:
             for course in played.step.courses:
                 if course.process == process:
-                    yield from self._course(process, played, course.operations.tolist())
+                    yield from self._run_process(process, played, course.operations.tolist())
             self._begun[process] += 1
             number += 1
             if number + 1 >= len(self._played):
@@ -188,7 +188,7 @@ class SimpyPlayer:
         yield LowPriorityEvent(self._env, self._number)
         self._step(number)
 
-    def _course(self, process: int, played: SimpyTrack, operations: list[tuple[int, int, int]]) -> SimpyEvents:
+    def _run_process(self, process: int, played: SimpyTrack, operations: list[tuple[int, int, int]]) -> SimpyEvents:
         env, computed = self._env, 0
         for operation, value, _ in operations:
             if operation == COMPUTE:
@@ -233,10 +233,10 @@ class SimpyPlayer:
     def _count(self, event: ProgramEvent) -> None:
         """Count one of the things that an event needs."""
         event.needs -= 1
-        if event.needs == 0 and not self._works(event):
+        if event.needs == 0 and not self._compute(event):
             self._fire(event)
 
-    def _works(self, event: ProgramEvent) -> bool:
+    def _compute(self, event: ProgramEvent) -> bool:
         if event.station < 0:
             return False
         end = max(int(self._env.now), self._busy[event.station]) + event.effort
@@ -256,7 +256,7 @@ class SimpyPlayer:
             stack.append((current, index + 1))
             following = current.after[index]
             following.needs -= 1
-            if following.needs == 0 and not self._works(following):
+            if following.needs == 0 and not self._compute(following):
                 stack.append((self._begin(following), 0))
 
     def _begin(self, event: ProgramEvent) -> ProgramEvent:
@@ -279,12 +279,12 @@ class SimpyPlayer:
         key = (int(row.src[message]), int(row.dst[message]) if self.part.table.apart else None)
         queue = self._queues.setdefault(key, ReleaseQueue(self.part.table.credit))
         waiting = self._message(played, message, now)
-        waiting.settled = lambda settled: self._settled(queue, settled)
+        waiting.settled = lambda settled: self._finished(queue, settled)
         heappush(queue.heap, (int(row.rank[message]), queue.offered, waiting))
         queue.offered += 1
         self._fill(queue)
 
-    def _settled(self, queue: ReleaseQueue, message: Message) -> None:
+    def _finished(self, queue: ReleaseQueue, message: Message) -> None:
         queue.under_way -= message.bytes
         self._fill(queue)
 
@@ -293,15 +293,15 @@ class SimpyPlayer:
         while queue.heap and (not queue.under_way or queue.under_way + queue.heap[0][2].bytes <= queue.credit):
             message = heappop(queue.heap)[2]
             queue.under_way += message.bytes
-            self._hand_over(message, Ps(int(self._env.now) + self._coupling.latency))
+            self._deliver(message, Ps(int(self._env.now) + self._coupling.latency))
 
     def _send(self, played: SimpyTrack, message: int, start: Ps) -> None:
         begins = played.step.begins
         timed = begins is not None and begins[message] >= 0
         at = start if timed else Ps(start + self._coupling.latency)
-        self._hand_over(self._message(played, message, start), at)
+        self._deliver(self._message(played, message, start), at)
 
-    def _hand_over(self, message: Message, at: Ps) -> None:
+    def _deliver(self, message: Message, at: Ps) -> None:
         self._coupling.send(message, at)
         message.sent(message, at)
 

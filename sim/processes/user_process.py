@@ -183,7 +183,7 @@ class Wires:
         for track in coupling.tracks:
             for step in track.steps:
                 rows.add_step(track.part.table, step, counts, now)
-        return rows.kept().table()
+        return rows.table().table()
 
 
 def _is_whole(value: object) -> bool:

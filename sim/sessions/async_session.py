@@ -98,7 +98,7 @@ class AsyncSession:
             return None
         return heappop(self._came)[2]
 
-    def rest(self, now_ps: int) -> list[TransferOutcome]:
+    def come_to_rest(self, now_ps: int) -> list[TransferOutcome]:
         """Complete and return, in order, all that is under way, and let the network rest at `now_ps`. What is sent
         later uses a rebuilt network."""
         while self._flying:
@@ -115,7 +115,7 @@ class AsyncSession:
     def close(self) -> None:
         """End the engine's threads and drop what is under way."""
         self._network.close()
-        self._turns.rest()
+        self._turns.reset()
         self._flying, self._came = [], []
 
     # --- messages under way -------------------------------------------------------------------------------------

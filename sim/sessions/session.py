@@ -88,7 +88,7 @@ class Session:
             coupling.run(lambda: track.finished, waiting=lambda: self._waiting(track, coupling))
         except StallError as error:
             beside = "".join(f", beside {table.name} (class {table.priority})" for table in self.scenario.traffic)
-            raise StallError(f"step {self._steps.done}{beside}: {error.what}", self.scenario.called) from None
+            raise StallError(f"step {self._steps.done}{beside}: {error.what}", self.scenario.display_name) from None
         coupling.settle(Ps(track.ended_ps))
         self._ended_ps = Ps(track.ended_ps)
         (step,) = track.steps
@@ -110,7 +110,7 @@ class Session:
         """Return one line per waiting worker, for a stall report."""
         return describe_waiting_workers([track], self._network.network, coupling.fabric.finish())  # type: ignore[arg-type]  # packet engine only
 
-    def rest(self) -> tuple[int, int, int]:
+    def come_to_rest(self) -> tuple[int, int, int]:
         """Let the network forget everything: the next step uses a rebuilt one. Returns the arguments of `resume`."""
         self.close()
         return self.built, self._steps.done, self.now_ps
@@ -124,4 +124,4 @@ class Session:
         """End the engine's threads."""
         self._network.close(self._ended_ps)
         self._ended_ps = Ps(0)
-        self._steps.rest()
+        self._steps.reset()

@@ -54,7 +54,7 @@ class CodeBundle:
     def scenario(self, given: Scenario) -> Scenario:
         """Return a scenario with its paths mapped into the bundle."""
         modules = given.folder or Path.cwd()
-        return given.moved(self._local_path, self._local_path, Path(self._local_path(f"{modules}/")))
+        return given.with_paths(self._local_path, self._local_path, Path(self._local_path(f"{modules}/")))
 
     def result(self, result: Result, given: Scenario) -> Result:
         """Return the Result of a mapped scenario, with the paths of the original one."""

@@ -285,7 +285,7 @@ def fidelity_section(data: Json, sim: Result, emu: Result, title: str) -> PageSe
     measures = [Measure(**{key: value for key, value in row.items() if key != "passed"}) for row in data["measures"]]
     scatter = any(entry.low is not None for entry in measures)
     head = [*HEADINGS[:2], RANGE_HEADING, *HEADINGS[2:]] if scatter else HEADINGS
-    measures.sort(key=lambda entry: entry.passed is not False)
+    measures.sort(key=lambda entry: entry.is_within is not False)
     rows = [measure_row(entry, scatter) for entry in measures]
     section.add(heading("Figures"), grid(Grid("", ["figure", *head[1:]], rows)))
     commands = [str(run.timing["command"]) for run in (sim, emu) if run.timing.get("command")]

@@ -41,7 +41,7 @@ MOST_FAILURES = 20
 
 def sweep_section(sweep: Sweep) -> PageSection:
     """Return the section of a sweep."""
-    section = PageSection(sweep.file.name, "sweep", f"{sweep.words}, over {', '.join(sweep.axes) or 'nothing'}.")
+    section = PageSection(sweep.file.name, "sweep", f"{sweep.text}, over {', '.join(sweep.axes) or 'nothing'}.")
     section.add(paragraph(sweep.file.description), bullet_list(_facts(sweep)))
     for plot in sweep.file.plot or _plain_plots(sweep):
         section.add(*(chart(item) for item in charts_of(sweep, plot)))
@@ -74,7 +74,7 @@ def _facts(sweep: Sweep) -> Iterator[str]:
             )
     for text in sweep.axes_without_effect:
         yield f"**{text}.**"
-    for point in sweep.broken:
+    for point in sweep.broken_bounds:
         yield f"**A loss bound is broken at {point.name}.**"
 
 

@@ -136,7 +136,7 @@ def _section(judgement: Judgement, figure: Figure | None) -> list[str]:
             what = f"{finding.expect.text}{f' ({finding.expect.condition})' if finding.expect.condition else ''}"
             lines.append(
                 f"<tr><td>{escape(what)}</td><td class='n'>{finding.measured}</td>"
-                f"<td class='n'>{escape(finding.wanted)}</td><td>{HOLDS[finding.holds]}"
+                f"<td class='n'>{escape(finding.expected_text)}</td><td>{HOLDS[finding.holds]}"
                 f"{f'; time-outs: {escape(finding.because)}' if finding.because else ''}</td></tr>"
             )
         lines.append("</table>")
@@ -155,7 +155,7 @@ def _everything(judgement: Judgement) -> list[str]:
     for setting, policy in dict.fromkeys((s, p) for s, p, _ in judgement.figures):
         cells = ""
         for name in names:
-            spread = judgement.spread(setting, policy, name)
+            spread = judgement.over_seeds(setting, policy, name)
             cells += f"<td class='n'>{value_text(spread.median, unit_of(name)) if spread else '-'}</td>"
         lines.append(f"<tr><td>{escape(setting)}</td><td>{escape(label_of(policy))}</td>{cells}</tr>")
     return [*lines, "</table></details>"]

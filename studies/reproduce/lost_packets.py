@@ -49,13 +49,13 @@ class LostPackets:
         """Return the share of packets lost over all steps, by sender and hop."""
         return np.asarray(self.lost.mean(axis=(0, 3)).T)
 
-    def again(self) -> float | None:
+    def repeated_share(self) -> float | None:
         """Return the share of a step's lost packets that the previous step lost too; None if nothing was lost. By
         chance it is about the share lost."""
         lost_count = int(self.lost[1:].sum())
         return int((self.lost[1:] & self.lost[:-1]).sum()) / lost_count if lost_count else None
 
-    def often(self) -> float:
+    def often_lost_share(self) -> float:
         """Return the share of packets that are lost in half of the steps or more."""
         return float((self.lost.mean(axis=0) >= OFTEN).mean())
 
@@ -70,7 +70,7 @@ class LostPackets:
             expected += float((count * (beyond - first - count + 1)).sum()) / (beyond - first)
         return expected / runs if runs else None
 
-    def together(self) -> float | None:
+    def correlation(self) -> float | None:
         """Return the correlation of two workers' shares lost over the steps, mean of all pairs and hops. It is computed
         per hop, so that differences between hops have no effect. None if no two workers vary in any hop."""
         correlations: list[float] = []
@@ -134,10 +134,10 @@ def lost_figures(folder: Path) -> dict[str, float]:
     if lost is None:
         return {}
     named = {
-        "again_lost": lost.again(),
-        "often_lost": lost.often(),
+        "again_lost": lost.repeated_share(),
+        "often_lost": lost.often_lost_share(),
         "runs": lost.runs(),
-        "together": lost.together(),
+        "together": lost.correlation(),
         "worst_place": lost.worst(),
     }
     cells = {f"{PLACE_PREFIX}{worker},{hop}": float(share) for (worker, hop), share in np.ndenumerate(lost.matrix())}

@@ -40,7 +40,7 @@ class RunStore:
         if not folder.exists():
             return None
         try:
-            return self._learned(folder) if (folder / SUMMARY).exists() else self._measured(folder)
+            return self._training_result(folder) if (folder / SUMMARY).exists() else self._measured(folder)
         except ResultError:
             shutil.rmtree(folder)
             _figures_file(folder).unlink(missing_ok=True)
@@ -72,7 +72,7 @@ class RunStore:
             return 0.0
         return min(1.0, done / steps) if steps > 0 and (done == steps or (folder / CHECKPOINT).exists()) else 0.0
 
-    def _learned(self, folder: Path) -> dict[str, float] | None:
+    def _training_result(self, folder: Path) -> dict[str, float] | None:
         training = TrainingResult.read(folder)
         if training.summary["steps_done"] < training.summary["steps"]:
             return None

@@ -170,7 +170,7 @@ class _Progress:
 
     def _say(self, last: str) -> None:
         left = self.whole - self.done_work
-        rest = f", {self.estimate.words(left)}" if self.done_work and left > 0 else ""
+        rest = f", {self.estimate.text(left)}" if self.done_work and left > 0 else ""
         share = self.done_work / self.whole if self.whole else 1.0
         self.on_progress(share, f"{self.done_runs}/{self.runs} runs{rest}{last}")
 

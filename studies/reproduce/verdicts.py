@@ -91,7 +91,7 @@ class Finding:
         return f"{words}, {self.absent}" if self.absent else words
 
     @property
-    def wanted(self) -> str:
+    def expected_text(self) -> str:
         """The expected range as text."""
         low, high, unit = self.expect.low, self.expect.high, self.expect.unit
         parts = [f">= {value_text(low, unit)}"] if low is not None else []
@@ -108,7 +108,7 @@ class Judgement:
     findings: tuple[Finding, ...]
     figures: Figures
 
-    def spread(self, setting: str, policy: str, measure: str) -> SeedRange | None:
+    def over_seeds(self, setting: str, policy: str, measure: str) -> SeedRange | None:
         """Return a measure over the seeds; None if absent."""
         values = tuple(
             figures[measure]
@@ -197,8 +197,10 @@ def _verdict(findings: Sequence[Finding]) -> tuple[str, str]:
     if not bad and not unknown:
         words = f"all {len(good)} figures are as expected" if len(good) > 1 else "it is as expected"
         return SHOWN, _sentence(words, _blame(good))
-    failed = "; ".join(f"{_label(finding)} ({finding.measured}, not {finding.wanted})" for finding in bad)
-    open_items = "; ".join(f"{_label(finding)} ({finding.measured}; expected {finding.wanted})" for finding in unknown)
+    failed = "; ".join(f"{_label(finding)} ({finding.measured}, not {finding.expected_text})" for finding in bad)
+    open_items = "; ".join(
+        f"{_label(finding)} ({finding.measured}; expected {finding.expected_text})" for finding in unknown
+    )
     open_ = f"unresolved: {open_items}" if open_items else ""
     if not good:
         return NOT_SHOWN if bad else UNRESOLVED, _sentence(failed, _blame(bad), open_)

@@ -41,9 +41,9 @@ def parse_condition(text: str, axes: Sequence[str], where: str) -> Test:
     have no order.
     """
     parser = _Parser(_tokens(text, where), text, axes, where)
-    test = parser.any_of(0)
-    if parser.here is not None:
-        raise parser.wrong(f"has {parser.here!r} where it should end")
+    test = parser.parse_any(0)
+    if parser.current_position is not None:
+        raise parser.wrong(f"has {parser.current_position!r} where it should end")
     return test
 
 
@@ -67,14 +67,14 @@ class _Parser:
         self.position = 0
 
     @property
-    def here(self) -> str | None:
+    def current_position(self) -> str | None:
         return self.tokens[self.position] if self.position < len(self.tokens) else None
 
     def wrong(self, what: str, expected: str = SYNTAX) -> ScenarioError:
         return ScenarioError(f"{self.text!r} {what}", self.where, expected)
 
     def take(self, expected: str = "") -> str:
-        token = self.here
+        token = self.current_position
         if token is None:
             raise self.wrong("ends too early")
         if expected and token != expected:
@@ -82,30 +82,30 @@ class _Parser:
         self.position += 1
         return token
 
-    def any_of(self, depth: int) -> Test:
-        parts = [self.all_of(depth)]
-        while self.here == "or":
+    def parse_any(self, depth: int) -> Test:
+        parts = [self.parse_all(depth)]
+        while self.current_position == "or":
             self.take()
-            parts.append(self.all_of(depth))
+            parts.append(self.parse_all(depth))
         return parts[0] if len(parts) == 1 else lambda at: any(part(at) for part in parts)
 
-    def all_of(self, depth: int) -> Test:
-        parts = [self.one(depth)]
-        while self.here == "and":
+    def parse_all(self, depth: int) -> Test:
+        parts = [self.parse_one(depth)]
+        while self.current_position == "and":
             self.take()
-            parts.append(self.one(depth))
+            parts.append(self.parse_one(depth))
         return parts[0] if len(parts) == 1 else lambda at: all(part(at) for part in parts)
 
-    def one(self, depth: int) -> Test:
+    def parse_one(self, depth: int) -> Test:
         if depth > MOST_NESTING:
             raise self.wrong("is nested too deeply")
-        if self.here == "not":
+        if self.current_position == "not":
             self.take()
-            inner = self.one(depth + 1)
+            inner = self.parse_one(depth + 1)
             return lambda at: not inner(at)
-        if self.here == "(":
+        if self.current_position == "(":
             self.take()
-            inner = self.any_of(depth + 1)
+            inner = self.parse_any(depth + 1)
             self.take(")")
             return inner
         return self.comparison()
@@ -127,7 +127,7 @@ class _Parser:
     def listed(self) -> list[Scalar]:
         self.take("[")
         values = [self.value()]
-        while self.here == ",":
+        while self.current_position == ",":
             self.take()
             values.append(self.value())
         self.take("]")

@@ -179,7 +179,7 @@ def _seen(result: Result, metrics: Metrics, broken: float) -> JobFigures:
     durations = [*completion_times(result, metrics.job).values()]
     if durations:
         distributions["completion"] = ValueCounts.of(np.concatenate(durations))
-    if result.kept("flows").num_rows:
+    if result.stored_rows("flows").num_rows:
         parts = flow_times(result, metrics.job, ((0, SMALL), (LARGE, None)))
         for prefix, part in zip(_SIZES, parts, strict=False):
             figures |= _of_flows(prefix, part)

@@ -105,7 +105,7 @@ class Sweep:
         return list(failed_by_key.values())
 
     @property
-    def broken(self) -> list[PointPlace]:
+    def broken_bounds(self) -> list[PointPlace]:
         """Points at which a message lost more than its bound allows."""
         return [
             point
@@ -133,7 +133,7 @@ class Sweep:
         return sentences
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """Summary such as "12 runs: 10 done, 2 failed"."""
         total = sum(self.states.values())
         parts = ", ".join(f"{count:,} {state}" for state, count in self.states.items() if count)
@@ -141,14 +141,14 @@ class Sweep:
 
     def __repr__(self) -> str:
         axes = " x ".join(self.axes) or "no axes"
-        return f"<Sweep {self.file.name} over {axes}, {self.words}>"
+        return f"<Sweep {self.file.name} over {axes}, {self.text}>"
 
     def _repr_html_(self) -> str:
         """Return the notebook view: the table of means."""
         grid = self.grid
         names, rows = rows_of_table(grid)
         table = html_table("", names, rows, grid.head[0])
-        return f"<p><b>{escape(self.file.name)}</b>: {escape(self.words)}</p>{table}"
+        return f"<p><b>{escape(self.file.name)}</b>: {escape(self.text)}</p>{table}"
 
     def print(self) -> None:
         """Print the table of means to stdout; of a long one the beginning."""

@@ -161,9 +161,9 @@ class PointStore:
                 partial.replace(self.points / f"{key}.json")
         finally:
             partial.unlink(missing_ok=True)
-        self.left(key)
+        self.unmark_running(key)
 
-    def left(self, key: str) -> None:
+    def unmark_running(self, key: str) -> None:
         """Remove the mark of a running point."""
         with suppress(FileNotFoundError):
             (self.points / f"{key}.running").unlink()
@@ -213,13 +213,13 @@ class PointStore:
             return "waiting"
         return "running" if self.is_running(key) else "interrupted"
 
-    def tidy(self) -> None:
+    def remove_partial_files(self) -> None:
         """Remove partial files of killed processes. Requires the folder's lock."""
         for partial in self.points.glob(".*.partial"):
             partial.unlink(missing_ok=True)
         for marker in self.points.glob("*.running"):
             if self.read(marker.stem) is not None:  # killed after writing the record
-                self.left(marker.stem)
+                self.unmark_running(marker.stem)
 
 
 def _myself() -> str:

@@ -100,10 +100,10 @@ def sweep(
     ):
         run = _Run.begun(declared, points, output_dir, options, on_progress)
         run.store.make()
-        run.store.tidy()
+        run.store.remove_partial_files()
         write_declaration(output_dir, declared, text)
         try:
-            run.work()
+            run.run_remaining()
         except BaseException as stop:
             with suppress(ResultError), defer_interrupt():  # the original cause matters more
                 outcome = run.outcome()
@@ -140,7 +140,7 @@ def plan_sweep(
     lines = [
         f"{declared.name}: {coordinates:,} coordinates, {len(points):,} points",
         *(f"  {axis}: {_values(points, axis)}" for axis in outcome.axes),
-        f"{outcome.words} in {output_dir}",
+        f"{outcome.text} in {output_dir}",
     ]
     if run.left:
         missing = sum(not engine_is_cached(engine) for engine in engines)
@@ -273,12 +273,12 @@ class _Run:
         folder = self.output_dir if self.store.points.exists() else None
         return Sweep(self.declared, folder, self.points, self.records, self.store.states(keys, self.records))
 
-    def work(self) -> None:
+    def run_remaining(self) -> None:
         """Run the remaining points. Raises `SweepFailed` at the first failure with `fail_fast`."""
         by_key = {point.key: point for point in self.left}
         total = len({point.key for point in self.points})
         self._say(total, None)
-        for ended in self._ended() if self.left else ():
+        for ended in self._finished_runs() if self.left else ():
             point = by_key[ended.work.key]
             record = self._record(ended)
             self.records[point.key] = record
@@ -288,7 +288,7 @@ class _Run:
             if record.state == "failed" and self.options.fail_fast:
                 raise SweepFailed(record.why, point.name)
 
-    def _ended(self) -> Iterator[TaskOutcome]:
+    def _finished_runs(self) -> Iterator[TaskOutcome]:
         """Yield finished work from the selected engine."""
         keep = self.declared.results
         if self.options.engine == "ray":

@@ -63,7 +63,7 @@ class Range(ScenarioTable):
     """Spacing: equal differences, or equal factors."""
 
     @model_validator(mode="after")
-    def _ordered(self) -> Self:
+    def _check_order(self) -> Self:
         low, high = number_of(self.low), number_of(self.high)
         for key, bound, number in (("from", self.low, low), ("to", self.high, high)):
             if number is None:
@@ -112,14 +112,14 @@ class Axis(ScenarioTable):
     """Axes with the same word move together instead of forming a grid."""
 
     @model_validator(mode="after")
-    def _one_of(self) -> Self:
+    def _choose(self) -> Self:
         kinds = ("values", "range", "variant", "policies")
         present = [kind for kind in kinds if getattr(self, kind) not in (None, ())]
         if len(present) != 1:
             what = f"has {' and '.join(present)}" if present else "has no values"
             raise single_mistake("", what, None, f"one of {', '.join(kinds)}")
         if present[0] in ("values", "range"):
-            self._keyed()
+            self._by_key()
         elif self.key:
             raise single_mistake("key", f"has no effect beside {present[0]}", list(self.key), "no key")
         if not NAME.fullmatch(self.column) or self.column in RESERVED_COLUMNS:
@@ -127,7 +127,7 @@ class Axis(ScenarioTable):
             raise single_mistake("name", what, self.column, "letters, digits and . _ + -, such as load")
         return self
 
-    def _keyed(self) -> None:
+    def _by_key(self) -> None:
         invalid = [key for key in self.key if not path_steps(key)]
         if not self.key or invalid:
             raise single_mistake(
@@ -240,7 +240,7 @@ class SweepFile(ScenarioTable):
     plot: tuple[Plot, ...] = ()
 
     @model_validator(mode="after")
-    def _whole(self) -> Self:
+    def _check_whole(self) -> Self:
         names = [axis.column for axis in self.axis]
         for number, name in enumerate(names):
             if name in names[:number]:

@@ -159,7 +159,7 @@ def _held_out_samples(trainer: Trainer) -> int:
     from gradwire.training.data import Text
 
     data = trainer.data
-    return len(data.held_out()[0]) if isinstance(data, Text) else len(data.test[1])
+    return len(data.validation_batches()[0]) if isinstance(data, Text) else len(data.test[1])
 
 
 def _measure(work: Callable[[], object], device: torch.device | None = None) -> float:

@@ -24,7 +24,7 @@ def with_seed(scenario: Scenario, seed: int) -> Scenario:
     losses. Raises ScenarioError if it has no training table, or the seed is not a whole number from 1."""
     seed = require_integer(seed, "of_seed(seed)", 1, ScenarioError)
     if scenario.training is None:
-        raise ScenarioError("has no training table", scenario.called, "a table [training] (docs/training.md)")
+        raise ScenarioError("has no training table", scenario.display_name, "a table [training] (docs/training.md)")
     changed: dict[str, object] = {"model_seed": seed, "data_seed": seed}
     if isinstance(rule := scenario.training.network, RandomLoss):
         changed["network"] = rule.model_copy(update={"seed": seed})

@@ -194,7 +194,7 @@ def _train(
     first = trainer.done
     tenth = max(1, -(-trainer.recipe.steps // DEFAULT_EVALUATIONS))
     score_every = table.score_every or tenth
-    rest = (table.checkpoint_every or tenth) if trainer.rests else score_every
+    rest = (table.checkpoint_every or tenth) if trainer.has_persistent_state else score_every
 
     def current_result() -> TrainingResult:
         details = environment()
@@ -206,7 +206,7 @@ def _train(
         result = current_result()
         if folder is None:
             if rests:  # as for a checkpoint
-                trainer.rest()
+                trainer.come_to_rest()
             return result
         try:
             result.write(folder, text, trainer.network.write if isinstance(trainer.network, LossRecording) else None)
@@ -224,7 +224,7 @@ def _train(
                 tables["scores"].append(asdict(row))
             else:
                 tables["steps"].append(asdict(row))
-                turns = trainer.last_turns()
+                turns = trainer.turn_rows()
                 numbers = [turn["turn"] for turn in turns] if turns else [None] * len(trainer.senders)
                 tables["lost"] += [
                     {"step": row.step, "turn": number, "worker": worker, "tensor": tensor, "lost": share}

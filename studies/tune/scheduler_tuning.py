@@ -102,7 +102,9 @@ def tune(
     job = require_integer(job, "tune(job)", 0, ScenarioError)
     trials = require_integer(trials, "tune(trials)", 1, ScenarioError)
     if job >= len(scenario.job):
-        raise ScenarioError(f"has {len(scenario.job)} jobs", f"{scenario.called}: job {job}", "an index below that")
+        raise ScenarioError(
+            f"has {len(scenario.job)} jobs", f"{scenario.display_name}: job {job}", "an index below that"
+        )
     scheduler = scenario.job[job].scheduler
     if scheduler is None or scheduler.kind != "bytescheduler":
         kind = "none" if scheduler is None else scheduler.kind

@@ -66,14 +66,14 @@ class AggregationGroup:
             return self.whole
         return leaf if leaf is not None and leaf.switch == switch else None
 
-    def inwards(self, packet: Packet) -> bool:
+    def is_towards_one(self, packet: Packet) -> bool:
         """Return True if the packet goes to the one host: data if messages go there, otherwise acknowledgements."""
         return packet.kind == (ACK if self.out else DATA)
 
-    def outwards(self, station: AggregationNode, packet: Packet) -> bool:
+    def is_from_one(self, station: AggregationNode, packet: Packet) -> bool:
         """Return True if the packet comes from the one host and is for all members that meet at a station."""
         if station is not self.whole:
-            return packet.leaf and not self.inwards(packet)
+            return packet.leaf and not self.is_towards_one(packet)
         return packet.kind == DATA if self.out else packet.kind == ACK and packet.all
 
     def copies(self, station: AggregationNode, packet: Packet) -> list[Packet]:
@@ -87,12 +87,12 @@ class AggregationGroup:
             before = station is self.whole and leaf is not None
             if before and leaf is not None and place != leaf.places[0]:
                 continue
-            copies.append(replace(self.as_of(member, packet), all=False, leaf=before))
+            copies.append(replace(self.copy_for(member, packet), all=False, leaf=before))
         turn = station.copied[packet.sequence] % len(copies)
         station.copied[packet.sequence] += 1
         return copies[turn:] + copies[:turn]
 
-    def as_of(self, one: Flow, packet: Packet) -> Packet:
+    def copy_for(self, one: Flow, packet: Packet) -> Packet:
         """Return a packet of message `one` of the group, copied from that of another member."""
         data = packet.kind == DATA
         return replace(
@@ -103,7 +103,7 @@ class AggregationGroup:
             priority=one.priority if data else one.protocol.control_priority,
         )
 
-    def whose(self, position: int, packet: Packet) -> set[int]:
+    def members_of(self, position: int, packet: Packet) -> set[int]:
         """Return the members that a packet represents."""
         if packet.all:
             return set(range(self.size))
@@ -115,7 +115,7 @@ class AggregationGroup:
         state = self.there.setdefault(packet.sequence, SlotState())
         if packet.all:  # it also contains the parts received before
             state = self.there[packet.sequence] = SlotState(marked=state.marked)
-        whose = self.whose(position, packet)
+        whose = self.members_of(position, packet)
         if whose & state.whose:
             state.marked |= marked(packet)
             return None
@@ -132,7 +132,7 @@ class AggregationGroup:
         """Return True if the one host already has such a packet, a part of it, or that of all."""
         number = packet.sequence
         there = self.there[number].whose if number in self.there else set()
-        return number in self.complete or (not packet.all and bool(self.whose(position, packet) & there))
+        return number in self.complete or (not packet.all and bool(self.members_of(position, packet) & there))
 
 
 class SwitchSlots:
@@ -156,7 +156,7 @@ class SwitchSlots:
         if number in station.passed:
             self.unsummed += packet.kind == DATA
             return packet
-        slot, whose = station.held[number], fan.whose(position, packet)
+        slot, whose = station.held[number], fan.members_of(position, packet)
         repeated = bool(whose & slot.whose)
         if not repeated:
             add_packet(slot, whose, position, packet)
@@ -172,7 +172,7 @@ class SwitchSlots:
         changes: dict[str, Any] = {"ce" if packet.kind == DATA else "echo": slot.marked}
         whole = station is fan.whole
         return replace(
-            fan.as_of(fan.members[station.places[0]], packet),
+            fan.copy_for(fan.members[station.places[0]], packet),
             all=whole,
             leaf=not whole,
             parts=tuple(slot.parts),

@@ -103,4 +103,4 @@ def start_key(one: Transmission) -> tuple[int, int]:
 
 
 def sorted_by_time(drops: Iterable[Drop]) -> list[Drop]:
-    return sorted(drops, key=lambda drop: (drop.time, drop.link, drop.packet.flow, drop.packet.words()))
+    return sorted(drops, key=lambda drop: (drop.time, drop.link, drop.packet.flow, drop.packet.as_words()))

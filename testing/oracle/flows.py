@@ -202,7 +202,7 @@ class Flow:
         return self.memory[self.sender + at.S_DATA] >> at.A_PRIORITY & 7
 
     @property
-    def rider(self) -> int:
+    def piggyback(self) -> int:
         """The piggyback value of the transport's next packet."""
         return self.memory[self.sender + at.S_RIDER]
 
@@ -318,7 +318,7 @@ class Flow:
 class PairGroup:
     """The messages of a pair in one class, at the sender's NIC: they share a turn, at the pair's pace."""
 
-    rider = 0
+    piggyback = 0
     finished = False
 
     def __init__(self, memory: Memory, pair: int, priority: int) -> None:

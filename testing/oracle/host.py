@@ -125,7 +125,7 @@ class OracleHost:
             if control:
                 self._send_queued(control.popleft())
             while turns and not self.link.busy:
-                self._turn(turns)
+                self._take_turn(turns)
 
     def _send_queued(self, packet: Packet) -> None:
         """Send a packet that has waited."""
@@ -144,10 +144,10 @@ class OracleHost:
             flow.on_sender("at_nic", packet.size)
             self.control[min(packet.priority, len(self.control) - 1)].append(packet)
 
-    def _turn(self, turns: deque[Flow | PairGroup]) -> None:
+    def _take_turn(self, turns: deque[Flow | PairGroup]) -> None:
         """Send a packet of the flow whose turn it is and move it to the end of the line, or remove it."""
         now = self.clock.now
-        first = min(range(len(turns)), key=lambda i: (turns[i].rider, i)) if self.shortest_first else 0
+        first = min(range(len(turns)), key=lambda i: (turns[i].piggyback, i)) if self.shortest_first else 0
         flow = turns[first]
         del turns[first]
         flow.ready = False
@@ -157,9 +157,9 @@ class OracleHost:
             if flow.not_before > now:
                 # the pair's best class goes first, before all other timers
                 best = min(flow.priority, len(self.turns) - 1)
-                self._rest(flow, (best << 23 | flow.members[0].number) - (1 << 26))
+                self._defer(flow, (best << 23 | flow.members[0].number) - (1 << 26))
             else:
-                self._turn_of_group(flow, turns)
+                self._take_group_turn(flow, turns)
             return
         packet = self._next_packet(flow)
         if packet is not None:
@@ -167,7 +167,7 @@ class OracleHost:
             turns.append(flow)
             self.link.send(packet)
 
-    def _rest(self, flow: Flow | PairGroup, order: int) -> None:
+    def _defer(self, flow: Flow | PairGroup, order: int) -> None:
         """Defer a flow or group until the time in `not_before`."""
         flow.resting = True
         self.timers.set(flow.not_before, order << 2 | RELEASE, partial(self._release, flow))
@@ -176,7 +176,7 @@ class OracleHost:
         """Return the flow's next packet, or None if it may not send."""
         now = self.clock.now
         if flow.not_before > now:
-            self._rest(flow, flow.number)
+            self._defer(flow, flow.number)
             return None
         pulled = flow.on_sender("pull", now)
         self._watch(flow)
@@ -192,7 +192,7 @@ class OracleHost:
             flow.not_before = now + -(-packet.size * flow.gap // 65536)
         return packet
 
-    def _turn_of_group(self, group: PairGroup, turns: deque[Flow | PairGroup]) -> None:
+    def _take_group_turn(self, group: PairGroup, turns: deque[Flow | PairGroup]) -> None:
         """Send a packet of the group's oldest message that has one; finished ones leave the group, and an empty group
         the line."""
         now = self.clock.now
@@ -232,8 +232,8 @@ class OracleHost:
         is_required = bool(pulled & IMPORTANT_FLAG)
         sequence = pulled & ~IMPORTANT_FLAG
         flow.sequences_sent.append(sequence)
-        rider = flow.rider if flow.protocol.rides else 0
-        flow.clear_stamps(rider)
+        piggyback = flow.piggyback if flow.protocol.rides else 0
+        flow.clear_stamps(piggyback)
         return Packet(
             flow.number,
             DATA,
@@ -243,7 +243,7 @@ class OracleHost:
             flow.tags[sequence] or is_required,
             entropy,
             sequence=sequence,
-            argument=rider,
+            argument=piggyback,
             values=flow.carries and flow.carries(sequence),
         )
 
@@ -263,18 +263,18 @@ class OracleHost:
             self.serve()
             return
         flow = self.flows[packet.flow]
-        if flow.fan is not None and flow.fan.inwards(packet):
-            (self._hear_of_all if flow.fan.out else self.receivers.take_of_all)(flow.fan, flow, packet)
+        if flow.fan is not None and flow.fan.is_towards_one(packet):
+            (self._receive_for_group if flow.fan.out else self.receivers.take_of_all)(flow.fan, flow, packet)
         elif packet.kind in (DATA, PROBE):
             self.receivers.take(flow, packet)
         elif flow.stream is not None:
             stream = flow.stream
-            self._hear(stream, packet, flow.first + packet.sequence, stream.acknowledged(packet.argument))
+            self._receive(stream, packet, flow.first + packet.sequence, stream.acknowledged(packet.argument))
         elif not flow.finished:
-            self._hear(flow, packet, packet.sequence, packet.argument)
+            self._receive(flow, packet, packet.sequence, packet.argument)
         self.serve()
 
-    def _hear(self, flow: Flow, packet: Packet, sequence: int, argument: int) -> None:
+    def _receive(self, flow: Flow, packet: Packet, sequence: int, argument: int) -> None:
         echo, now = int(packet.echo), self.clock.now
         if self.paths:
             uncompiled(self.balancer.heard)(flow.memory, flow.sender, packet.kind, packet.entropy, echo, now)
@@ -282,7 +282,7 @@ class OracleHost:
         self._watch(flow)
         self._ready(flow)
 
-    def _hear_of_all(self, fan: AggregationGroup, flow: Flow, packet: Packet) -> None:
+    def _receive_for_group(self, fan: AggregationGroup, flow: Flow, packet: Packet) -> None:
         """Handle an acknowledgement of one or all members: the first member receives it once it is that of all."""
         first = fan.members[0]
         if first.finished or packet.sequence in fan.complete:
@@ -322,7 +322,7 @@ class OracleHost:
         for number, (packet, link) in enumerate(arrivals):
             self.clock.at(now, HELD, number, partial(self.receive, packet, link))
 
-    def hear_no_more(self) -> None:
+    def cut_incoming(self) -> None:
         """Cut the link from the switch, which ends its pauses."""
         self.deaf = True
         self.paused = set()

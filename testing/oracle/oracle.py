@@ -135,8 +135,8 @@ class Oracle:
     def _protocol(self, transport: int, src: int, dst: int) -> Protocol:
         """Return the transport with its parameters for a flow from one host to another."""
         owner, table = self.owners[transport], self.tables[transport]
-        out = self._one_way(src, dst, table.payload + owner.data_overhead)
-        rtt, speed = out + self._one_way(dst, src, owner.control_bytes), self.line_speed[src]
+        out = self._one_way_ps(src, dst, table.payload + owner.data_overhead)
+        rtt, speed = out + self._one_way_ps(dst, src, owner.control_bytes), self.line_speed[src]
         rates = (int(self.case.network.link_rate[link]) for path in self.whole.paths(src, dst) for link in path)
         slowest = -(-(8 * 10**12 << 16) // min(rates))
         if (transport, rtt, speed, slowest) not in self.protocols:
@@ -151,7 +151,7 @@ class Oracle:
             )
         return self.protocols[transport, rtt, speed, slowest]
 
-    def _one_way(self, src: int, dst: int, size: int) -> int:
+    def _one_way_ps(self, src: int, dst: int, size: int) -> int:
         """Return the unloaded picoseconds of a packet on the slowest of its paths in the whole network."""
         network = self.case.network
         return max(
@@ -281,7 +281,7 @@ class Oracle:
         """Cut a directed link, which then loses everything."""
         if not self.links[link].down:
             self.links[link].down = True
-            self.ports[link ^ 1].hear_no_more()
+            self.ports[link ^ 1].cut_incoming()
 
     def mend(self, link: int, _: None) -> None:
         """Repair a link."""

@@ -40,11 +40,11 @@ class Packet:
         """Remaining bytes, for shortest-first ports: lower goes first, control packets before data."""
         return self.argument if self.kind == DATA else 0
 
-    def marked(self) -> Packet:
+    def with_mark(self) -> Packet:
         """Return the packet with the congestion mark set."""
         return replace(self, ce=True)
 
-    def words(self) -> tuple[int, int]:
+    def as_words(self) -> tuple[int, int]:
         """Return the two words of the engine's format, for load balancers.
 
         Layout: destination 18, size 14, kind 3, priority 3, important, ce, echo, trimmed, entropy 16, logged (not

@@ -81,7 +81,7 @@ class Port:
             self.send(packet)
             return
         queue = self.queues[c]
-        if self.too_long(c, packet):
+        if self.is_to_be_trimmed(c, packet):
             self.trim(queue, packet, came_by)
             return
         if not self.finds_room(c, packet, came_by):
@@ -96,13 +96,13 @@ class Port:
                 self._drop(packet, "tail" if verdict == 2 else "selective")
                 return
             if verdict:
-                packet = packet.marked()
+                packet = packet.with_mark()
                 self.marks += 1
                 self.control_marks += packet.kind != DATA
         elif self.thresholds is not None:
-            if self.above(self.waiting([queue]), self.thresholds[c]):
+            if self.is_above(self.waiting([queue]), self.thresholds[c]):
                 if packet.important:
-                    packet = packet.marked()
+                    packet = packet.with_mark()
                     self.marks += 1
                     self.control_marks += packet.kind != DATA
                 elif self.table.selective_drop:
@@ -115,13 +115,16 @@ class Port:
         """Add a packet to its queue."""
         self.queues[c].append((packet, came_by))
         self.peak = max(self.peak, self.waiting(self.queues))
-        self.buffer.held_more(came_by, c)
+        self.buffer.after_enqueue(came_by, c)
 
     def finds_room(self, c: int, packet: Packet, came_by: int) -> bool:
         """Return True if a packet has room; a worse one may be dropped for it."""
         queue = self.queues[c]
         if self.buffer.pausable(c):
-            return self.buffer.held(came_by, c) + packet.size <= self.table.pfc_threshold + self.buffer.room[came_by]
+            return (
+                self.buffer.queued_bytes(came_by, c) + packet.size
+                <= self.table.pfc_threshold + self.buffer.room[came_by]
+            )
         if self.table.shortest_first:
             return self.evict_for(queue, packet)
         return not self.full(c, packet.size)
@@ -138,7 +141,7 @@ class Port:
         free = self.shared[0] - self.buffer.used()
         return size > free or self.waiting([self.queues[c]]) + size > free * round(self.shared[1] * 65536) // 65536
 
-    def above(self, waiting: int, threshold: int) -> bool:
+    def is_above(self, waiting: int, threshold: int) -> bool:
         """Return True if a packet is to be marked or dropped above the threshold."""
         if waiting < threshold or self.ramp is None or waiting >= self.ramp[0]:
             return waiting >= threshold
@@ -167,7 +170,7 @@ class Port:
         self.tests += 1
         return int(draw.py_func(self.key, self.tests - 1))
 
-    def too_long(self, c: int, packet: Packet) -> bool:
+    def is_to_be_trimmed(self, c: int, packet: Packet) -> bool:
         """Return True if a packet has to be trimmed to its header."""
         limit = self.table.trim_threshold
         if limit is None or packet.kind != DATA or packet.trimmed or packet.size <= self.table.trim_size:
@@ -248,7 +251,7 @@ class Port:
         packet, came_by = queue[first]
         del queue[first]
         self.send(packet)
-        self.buffer.held_less(came_by, c)
+        self.buffer.after_dequeue(came_by, c)
 
     def send(self, packet: Packet) -> None:
         """Send a packet, with a stamp of this port's state."""
@@ -260,7 +263,7 @@ class Port:
 
     # --- flow control -------------------------------------------------------------------------------------------
 
-    def tell(self) -> None:
+    def signal_pause(self) -> None:
         """Signal a change of the paused classes to the far end."""
         self.signal = True
         if not self.link.busy:
@@ -282,19 +285,19 @@ class Port:
         if not self.link.busy:
             self.serve()
 
-    def hear_no_more(self) -> None:
+    def cut_incoming(self) -> None:
         """Cut the link from the far end, which ends its pauses."""
         self.deaf = True
         self.paused = set()
-        self.link.clock.at(self.link.clock.now, FREE, self.link.index, self._go_on)
+        self.link.clock.at(self.link.clock.now, FREE, self.link.index, self._continue)
 
     def repeat(self) -> None:
         """Repeat the pause frame when the link to the far end works again."""
         if self.table.pfc:
             self.signal = True
-            self.link.clock.at(self.link.clock.now, FREE, self.link.index, self._go_on)
+            self.link.clock.at(self.link.clock.now, FREE, self.link.index, self._continue)
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         if not self.link.busy:
             self.serve()
 
@@ -333,7 +336,7 @@ class Buffer:
         """Return True if a class has flow control."""
         return self.table.pfc and (self.table.pfc_classes is None or c in self.table.pfc_classes)
 
-    def held(self, came_by: int, c: int) -> int:
+    def queued_bytes(self, came_by: int, c: int) -> int:
         """Return the queued bytes of a class that came by a link, at all ports."""
         return sum(p.size for port in self.ports.values() for p, link in port.queues[c] if link == came_by)
 
@@ -345,16 +348,16 @@ class Buffer:
         size, alpha = shared
         return min(self.table.pfc_threshold, max(size - self.used(), 0) * round(alpha * 65536) // 65536)
 
-    def held_more(self, came_by: int, c: int) -> None:
+    def after_enqueue(self, came_by: int, c: int) -> None:
         """Pause the far end if needed, after a packet of a class that came by a link was queued."""
         back = self.ports[came_by ^ 1]
-        if self.pausable(c) and c not in back.wanted and self.held(came_by, c) > self.limit():
+        if self.pausable(c) and c not in back.wanted and self.queued_bytes(came_by, c) > self.limit():
             back.wanted.add(c)
-            back.tell()
+            back.signal_pause()
 
-    def held_less(self, came_by: int, c: int) -> None:
+    def after_dequeue(self, came_by: int, c: int) -> None:
         """Resume the far end if possible, after a packet has left its queue."""
         back = self.ports[came_by ^ 1]
-        if c in back.wanted and self.held(came_by, c) <= max(self.limit() - self.hysteresis, 0):
+        if c in back.wanted and self.queued_bytes(came_by, c) <= max(self.limit() - self.hysteresis, 0):
             back.wanted.remove(c)
-            back.tell()
+            back.signal_pause()

@@ -20,7 +20,7 @@ class PullPacer:
         self._wanting: deque[Flow] = deque()  # flows with pending pulls
         self._next = 0
 
-    def want(self, flow: Flow, pulls: int) -> None:
+    def add_pulls(self, flow: Flow, pulls: int) -> None:
         """Add pulls of a receiver; each is followed by a gap of the time of a packet of its flow."""
         flow.pulls += pulls
         if pulls and flow not in self._wanting:

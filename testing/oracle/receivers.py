@@ -55,7 +55,7 @@ class Receivers:
         if packet.kind == DATA and not packet.trimmed:
             self.latest[ends] = flow, packet
         self._watch(ends)
-        self._tell(done)
+        self._record_arrivals(done)
 
     def take_of_all(self, fan: AggregationGroup, flow: Flow, packet: Packet) -> None:
         """Receive a data packet of one member, or of all: once complete, it is taken and answered for all.
@@ -81,10 +81,10 @@ class Receivers:
     def _take_one(self, flow: Flow, number: int, marked: bool) -> int:
         """Let the receiver of one member take a packet; return its answer."""
         reply, done = flow.arrive(number, flow.payload_of(number), int(marked), self.timers.now)
-        self._tell(done)
+        self._record_arrivals(done)
         return reply
 
-    def _tell(self, done: list[Flow]) -> None:
+    def _record_arrivals(self, done: list[Flow]) -> None:
         """Record the arrival of messages."""
         now = self.timers.now
         for flow in done:
@@ -107,10 +107,10 @@ class Receivers:
     def _answer(self, flow: Flow, packet: Packet, reply: int) -> None:
         """Queue the receiver's control packets, from the fields of its reply.
 
-        Fields: kind 3, echo 1, size 14, count 12, rider 1, pulls 8, unused 1, argument 22 bits, lowest first. A single
-        control packet carries the sequence number of the packet that it answers, or its rider; several are numbered.
+        Fields: kind 3, echo 1, size 14, count 12, piggyback 1, pulls 8, unused 1, argument 22 bits, lowest first. A single
+        control packet carries the sequence number of the packet that it answers, or its piggyback value; several are numbered.
         """
-        self.pulls.want(flow, reply >> 31 & 0xFF)
+        self.pulls.add_pulls(flow, reply >> 31 & 0xFF)
         count = reply >> 18 & 0xFFF
         alone = packet.argument if reply >> 30 & 1 else packet.sequence
         for number in range(count):

@@ -56,12 +56,12 @@ class Switch:
         flow = self.flows[packet.flow]
         station = None if flow.fan is None else flow.fan.station(flow.place, self.number)
         if flow.fan is not None and station is not None:
-            if flow.fan.inwards(packet):
+            if flow.fan.is_towards_one(packet):
                 whole = self.slots.add_up(flow.fan, station, flow.place, packet)
                 if whole is not None:
                     self._route(whole, link)
                 return
-            if flow.fan.outwards(station, packet):
+            if flow.fan.is_from_one(station, packet):
                 copies = flow.fan.copies(station, packet)
                 self.slots.copied += len(copies) * (packet.kind == DATA)
                 for copy in copies:
@@ -84,7 +84,7 @@ class Switch:
                 self.state[at + P_BUSY] = port.link.free_at
                 self.state[at + P_SPEED] = port.link.speed
             now = self.clock.now
-            way = self.choose(self.state, 0, WAYS, len(ways), *packet.words(), self.balanced, now)
+            way = self.choose(self.state, 0, WAYS, len(ways), *packet.as_words(), self.balanced, now)
             check_returned(self.balancer, "choose", way, len(ways))
             self.balanced += 1
             if self.source_routes:

@@ -76,5 +76,5 @@ def test_random_jobs(name: str, tmp_path: Any) -> None:
 
 def engine_of(case: Scenario) -> Engine:
     """Transports and features of the engine that a scenario needs."""
-    about = combination_of(case).about()
+    about = combination_of(case).names()
     return tuple(about["transports"]), tuple(about["features"])

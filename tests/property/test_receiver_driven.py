@@ -141,7 +141,7 @@ def answering(table: Any, network: Network) -> Any:
     routing = build_routing(network)
     line = ps_per_byte(network.link_rate[routing.up_link].astype(object)).astype(np.int64)
     try:
-        check_settings([BoundTransport.to(type(table), table)], line, RoundTrips(network, routing))
+        check_settings([BoundTransport.bind(type(table), table)], line, RoundTrips(network, routing))
     except ScenarioError as error:
         assert error.where == "transport.ack_every"
         return table.model_copy(update={"ack_every": 1})

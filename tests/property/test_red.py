@@ -68,7 +68,7 @@ def _watching(case: Case, seen: list[tuple[float, bool]]) -> Any:
     from gradwire.testing.oracle.port import Port
 
     kmin, (kmax, pmax) = case.switch.ecn_threshold[0], case.switch.ramp()
-    plain = Port.above
+    plain = Port.is_above
 
     def above(self: Port, waiting: int, threshold: int) -> bool:
         verdict = plain(self, waiting, threshold)
@@ -77,7 +77,7 @@ def _watching(case: Case, seen: list[tuple[float, bool]]) -> Any:
         return verdict
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Port, "above", above)
+        patch.setattr(Port, "is_above", above)
         return run_oracle(case)
 
 

@@ -121,7 +121,7 @@ def check(network: Network, down: set[int]) -> None:
         hops = routing.distance(np.arange(network.switch_count), edge).tolist()
         assert [(hops[switch], routing.next_links(switch, edge)) for switch in range(network.switch_count)] == column
         assert [routing.group(s, edge) for s in range(network.switch_count)] == routing.groups_towards(edge).tolist()
-    assert routing.farthest == max(hops for column in wanted.values() for hops, _ in column)
+    assert routing.longest_path == max(hops for column in wanted.values() for hops, _ in column)
 
 
 def inner(network: Network) -> list[int]:

@@ -148,7 +148,7 @@ def garbage(draw: random.Random) -> str:
             assert (host.room[:PAYLOAD] == 0xA5).all() and (host.room[-PAYLOAD:] == 0xA5).all(), (
                 "written beyond a message"
             )
-            return "refused" if endpoint.strays else "ok"
+            return "refused" if endpoint.invalid_count else "ok"
         finally:
             carrier.close()
             host.loop.close()

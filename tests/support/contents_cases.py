@@ -68,8 +68,8 @@ class Network(Scripts):
         arrival = Arrival(message, self.clock.now(), row.nbytes - lost, lost, None if have.all() else have)
         self.arrivals[message] = arrival
         self.contents[dst].arrived(arrival)
-        self.contents[src].settled(message)
-        self.most_held = max(self.most_held, sum(each.held() for each in self.contents.values()))
+        self.contents[src].message_finished(message)
+        self.most_held = max(self.most_held, sum(each.buffer_bytes() for each in self.contents.values()))
         super().deliver(message)
 
     def evidence(self, **changes):

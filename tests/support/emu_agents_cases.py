@@ -147,7 +147,7 @@ class Script:
     def delivered(self, message: int) -> None:
         self._open.remove(message)
 
-    def settled(self, message: int) -> None:
+    def message_finished(self, message: int) -> None:
         self._open.remove(message)
 
     def waiting(self) -> list[str]:
@@ -184,10 +184,10 @@ class Contents:
         if not np.array_equal(right, self.buffers[arrival.message]) or row.nbytes - arrival.received != arrival.lost:
             self.wrong.append(arrival.message)
 
-    def settled(self, message: int) -> None:
+    def message_finished(self, message: int) -> None:
         pass
 
-    def make_ahead(self, most: int) -> bool:
+    def prepare_next(self, most: int) -> bool:
         return False
 
     @property

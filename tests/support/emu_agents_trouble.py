@@ -199,7 +199,7 @@ def for_a_time(duration_ms: int, gap_ms: int, wait_s: float) -> dict[str, Any]:
         def begin(self, time_ns: int) -> None:
             told.append(("begin", time_ns > time.monotonic_ns(), time_ns == controller.began_ns))
 
-        def over(self) -> None:
+        def end_run(self) -> None:
             told.append(("over", len(controller.reports.punctuality)))
 
     controller = Controller(plan, ForkLauncher(files.__getitem__, parts), Observer())

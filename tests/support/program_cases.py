@@ -71,7 +71,7 @@ class Scripts:
     def deliver(self, message):
         rows = self.program.messages
         self.ends[message] = self.clock.now()
-        self.scripts[int(rows.src[message])].settled(message)
+        self.scripts[int(rows.src[message])].message_finished(message)
         self.scripts[int(rows.dst[message])].delivered(message)
 
     def run(self):

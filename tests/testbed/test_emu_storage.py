@@ -68,7 +68,7 @@ def test_files_are_read_and_written_as_simulated(operation, switch, tmp_path: Pa
     to_storage = {row["dst"] in ("h3", "h4") for row in stripes}
     assert to_storage == {operation == "write"}
     found = agreement(sim, emu, chosen.fidelity)
-    assert found.passed, "\n".join(found.verdicts())
+    assert found.is_within, "\n".join(found.verdicts())
     assert found.matched == sim.messages.num_rows
     ends = [max(row["end_ps"] for row in run.messages.to_pylist()) for run in (sim, emu)]
     assert ends[1] == pytest.approx(ends[0], rel=0.02)

@@ -69,7 +69,7 @@ class Dragonfly(TopologyTable):
         return local, (value_or(self.global_rate, rate), value_or(self.global_latency, latency))
 
     def network(self, link: LinkSpec, overrides: Iterable[Override]) -> Network:
-        return dragonfly(link=link, overrides=overrides, **self.given())
+        return dragonfly(link=link, overrides=overrides, **self.parameters())
 
 
 GLOBAL_COST = 3
@@ -129,7 +129,7 @@ def dragonfly(
     if not 2 <= groups <= most:
         what = f"does not fit {a * h} global cables per group"
         refuse_network([Mistake("topology.groups", what, groups, f"2 to {most} (a * h + 1)")])
-    local, far = link.but(local_rate, local_latency), link.but(global_rate, global_latency)
+    local, far = link.replace(local_rate, local_latency), link.replace(global_rate, global_latency)
     switches = a * groups
     hosts = p * switches
     cables = [Cable(host, hosts + host // p, *link) for host in range(hosts)]

@@ -48,7 +48,7 @@ class Dumbbell(TopologyTable):
 
     def network(self, link: LinkSpec, overrides: Iterable[Override]) -> Network:
         right = value_or(self.right, self.left)
-        return dumbbell(self.left, right, link, overrides=overrides, **self.given("left", "right"))
+        return dumbbell(self.left, right, link, overrides=overrides, **self.parameters("left", "right"))
 
 
 def dumbbell(
@@ -73,6 +73,6 @@ def dumbbell(
     hosts = left + right
     sides = [hosts if host < left else hosts + 1 for host in range(hosts)]
     cables = [Cable(host, side, *link) for host, side in enumerate(sides)]
-    cables.append(Cable(hosts, hosts + 1, *link.but(bottleneck_rate, bottleneck_latency)))
+    cables.append(Cable(hosts, hosts + 1, *link.replace(bottleneck_rate, bottleneck_latency)))
     order = [*range(left), hosts, *range(left, hosts), hosts + 1]
     return assemble(numbered("h", hosts), ["left", "right"], cables, title="dumbbell", order=order, overrides=overrides)

@@ -79,7 +79,7 @@ class FatTree(TopologyTable):
         return (uplink, core) if self.tiers == 3 else (uplink,)
 
     def network(self, link: LinkSpec, overrides: Iterable[Override]) -> Network:
-        return fat_tree(link=link, overrides=overrides, **self.given())
+        return fat_tree(link=link, overrides=overrides, **self.parameters())
 
 
 def edge_ports(k: int, oversubscription: float) -> tuple[int, int] | None:
@@ -146,11 +146,11 @@ def fat_tree(
         what = "core_rate and core_latency need aggregation switches"
         refuse_network([Mistake("topology", what, expected="uplink_rate and uplink_latency with two tiers")])
     check_counts(link)
-    uplink = link.but(uplink_rate, uplink_latency)
+    uplink = link.replace(uplink_rate, uplink_latency)
     if tiers == 2:
         hosts, switches, cables, order = _two_tiers(k, *ports, link, uplink)
     else:
-        hosts, switches, cables, order = _three_tiers(k, *ports, link, uplink, link.but(core_rate, core_latency))
+        hosts, switches, cables, order = _three_tiers(k, *ports, link, uplink, link.replace(core_rate, core_latency))
     return assemble(numbered("h", hosts), switches, cables, title="fat_tree", order=order, overrides=overrides)
 
 

@@ -36,7 +36,7 @@ class LeafSpine(TopologyTable):
     bit/s."""
 
     @model_validator(mode="after")
-    def _one_way_to_say_it(self) -> LeafSpine:
+    def _check_exclusive_keys(self) -> LeafSpine:
         if self.uplink_rate is not None and self.oversubscription is not None:
             what = "is given together with uplink_rate, which it would contradict"
             raise single_mistake("oversubscription", what, self.oversubscription, "one of the two, or neither")
@@ -70,7 +70,7 @@ class LeafSpine(TopologyTable):
         return ((self.resolved_uplink_rate(rate), value_or(self.uplink_latency, latency)),)
 
     def network(self, link: LinkSpec, overrides: Iterable[Override]) -> Network:
-        return leaf_spine(link=link, overrides=overrides, **self.given())
+        return leaf_spine(link=link, overrides=overrides, **self.parameters())
 
 
 def leaf_spine(
@@ -104,7 +104,7 @@ def leaf_spine(
             where = "topology.oversubscription"
             refuse_network([Mistake(where, "is not positive", oversubscription, "a ratio such as 2.0")])
         uplink_rate = round(hosts_per_leaf * link.rate / (spines * oversubscription))
-    uplink = link.but(uplink_rate, uplink_latency)
+    uplink = link.replace(uplink_rate, uplink_latency)
     hosts = leaves * hosts_per_leaf
     first_spine = hosts + leaves
     cables = [Cable(host, hosts + host // hosts_per_leaf, *link) for host in range(hosts)]

@@ -62,7 +62,7 @@ class Rail(TopologyTable):
         return ((value_or(self.uplink_rate, rate), value_or(self.uplink_latency, latency)),)
 
     def network(self, link: LinkSpec, overrides: Iterable[Override]) -> Network:
-        return rail(link=link, overrides=overrides, **self.given())
+        return rail(link=link, overrides=overrides, **self.parameters())
 
 
 def rail(
@@ -106,7 +106,7 @@ def rail(
     groups = -(-hosts // group_size)
     if spines < (groups > 1):
         refuse_network([Mistake("topology.spines", "are too few to join the groups", spines, "1 or more")])
-    uplink = link.but(uplink_rate, uplink_latency)
+    uplink = link.replace(uplink_rate, uplink_latency)
     first_spine = hosts + groups * cards
     all_spines = range(first_spine, first_spine + spines)
     ends = product(range(hosts), range(cards))

@@ -55,7 +55,7 @@ class Torus(TopologyTable):
         return ((value_or(self.switch_rate, rate), value_or(self.switch_latency, latency)),)
 
     def network(self, link: LinkSpec, overrides: Iterable[Override]) -> Network:
-        return torus(link=link, overrides=overrides, **self.given())
+        return torus(link=link, overrides=overrides, **self.parameters())
 
 
 def torus(
@@ -98,7 +98,7 @@ def torus(
     switches = prod(dims)
     hosts = switches * hosts_per_switch
     cables = [Cable(host, hosts + host // hosts_per_switch, *link) for host in range(hosts)]
-    spec = link.but(switch_rate, switch_latency)
+    spec = link.replace(switch_rate, switch_latency)
     coordinates = list(product(*map(range, dims)))
     for switch, position in enumerate(coordinates):
         stride = switches

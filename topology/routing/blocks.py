@@ -57,11 +57,11 @@ class GroupTable(NamedTuple):
     details: NDArray[np.int32]
 
     @property
-    def words(self) -> int:
+    def word_count(self) -> int:
         """Total number of entries."""
         return self.table.size + self.details.size
 
-    def towards(self, edge: int) -> NDArray[np.int32]:
+    def groups_towards(self, edge: int) -> NDArray[np.int32]:
         """Return the group of every switch towards an edge switch: int32[switches], NONE if there is none."""
         number = int(self.number[edge])
         groups = self.table[:, number >> self.shift].copy()

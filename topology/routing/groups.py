@@ -63,7 +63,7 @@ class GroupFinder:
             none = np.zeros(0, dtype=np.int64)
             return Groups(none, none.astype(np.int32), np.full(len(self.edges), -1, dtype=np.int32))
         kind, near = self.kinds.of[switch], self.kinds.of[self.wiring.dst[one_of]]
-        closer, to = self._closer(kind, near, one_of), self._column_of[near]
+        closer, to = self._nearer_bundles(kind, near, one_of), self._column_of[near]
         own = np.flatnonzero((to >= 0) & (self.kinds.size[near] > 1))
         divided = own[closer[own, to[own]]]
         closer[own, to[own]] = False
@@ -80,7 +80,7 @@ class GroupFinder:
         tokens, indices = self._members(switch, sets, divided, alone, closer)
         return self._numbered(switch, token, tokens, indices)
 
-    def _closer(self, kind: int, near: Ints, one_of: Ints) -> Flags:
+    def _nearer_bundles(self, kind: int, near: Ints, one_of: Ints) -> Flags:
         """Return True for each bundle of a switch of `kind` on a cheapest path to each column: bool[bundles,
         columns]."""
         there = self.found.cost[kind]

@@ -65,7 +65,7 @@ class Routing:
 
     def groups_towards(self, edge: int) -> NDArray[np.int32]:
         """Return the group of every switch towards an edge switch: int32[switches]."""
-        return self.blocks.towards(edge)
+        return self.blocks.groups_towards(edge)
 
     def next_links(self, switch: int, edge: int) -> tuple[int, ...]:
         """Return the links of the group from a switch towards an edge switch; empty if there is none."""
@@ -96,7 +96,7 @@ class Routing:
                 yield at_level, self.group_links[links].astype(np.int64), starts
 
     @cached_property
-    def farthest(self) -> int:
+    def longest_path(self) -> int:
         """The most hops between a switch and an edge switch."""
         return max(0, int(self.hops_of_kinds.max()))
 

@@ -112,7 +112,7 @@ class NumberedModel:
         around = {self.inside.get(owner, owner) for owner in self.owners}
         return sorted({0, *around})
 
-    def entrances(self) -> list[int]:
+    def entry_modules(self) -> list[int]:
         """Return the modules whose call may begin an iteration. They are the model and its direct parts, as a loop may
         call these one by one."""
         entrances, containers = [0], [] if is_compiled(self.modules[0]) else [self.modules[0]]
@@ -128,7 +128,7 @@ class NumberedModel:
         """Return the modules that hold parameter `number` directly; several if it is tied."""
         return self._owners_of[id(self.parameters[number][1])]
 
-    def spread(self, times: dict[int, int], ends: dict[int, int]) -> tuple[dict[int, int], dict[int, int]]:
+    def with_inner_layers(self, times: dict[int, int], ends: dict[int, int]) -> tuple[dict[int, int], dict[int, int]]:
         """Return forward times including the layers inside compiled modules, in execution order."""
         all_starts: dict[int, int] = {}
         all_ends: dict[int, int] = {}

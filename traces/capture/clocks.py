@@ -135,6 +135,6 @@ class Timeline:
         paused = sum(self._clock.since(*pause) for pause in self._pauses[origin.pauses : mark.pauses])
         return max(0, self._clock.since(origin.moment, mark.moment) - paused)
 
-    def whole(self, origin: Mark, mark: Mark) -> int:
+    def with_pauses(self, origin: Mark, mark: Mark) -> int:
         """Return the picoseconds from `origin` to `mark`, pauses included; only after the clock has settled."""
         return self._clock.since(origin.moment, mark.moment)

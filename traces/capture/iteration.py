@@ -27,7 +27,7 @@ def iteration_of(
     stop = since(begin, marks.backward_end)
     ready = elapsed(marks.ready)
     backward_end = max(ready.values(), default=stop) if local else stop
-    starts, ends = model.spread(elapsed(marks.forward_start), elapsed(marks.forward_end))
+    starts, ends = model.with_inner_layers(elapsed(marks.forward_start), elapsed(marks.forward_end))
     _refuse_disorder(model, f"capture, step {step}", starts, ends, ready, backward_end)
     return CapturedIteration(
         phase=phase,

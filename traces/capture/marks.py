@@ -69,7 +69,7 @@ class StepMarks:
         counts, except the recorder's own work."""
         assert self.begin is not None and self.backward_end is not None
         assert self.optimizer_start is not None and self.optimizer_end is not None
-        whole = self.timeline.whole
+        whole = self.timeline.with_pauses
         return whole(self.begin, self.backward_end) + whole(self.optimizer_start, self.optimizer_end)
 
     def statistics(self, parameters: Sequence[tuple[str, nn.Parameter]], step: int) -> list[np.ndarray]:

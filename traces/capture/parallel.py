@@ -64,7 +64,7 @@ class ProcessGroup:
     backend: str | None = None
 
     @classmethod
-    def around(cls, model: nn.Module) -> ProcessGroup:
+    def find_group(cls, model: nn.Module) -> ProcessGroup:
         """Return the group that `model` is part of."""
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         sharded = any(_is_sharded(module) for module in model.modules())

@@ -73,7 +73,7 @@ class TraceRecorder:
         self.plan = CapturePlan(phases, every, overhead_pairs)
         self._every = every
         self._raw = raw
-        self.world = ProcessGroup.around(model)
+        self.world = ProcessGroup.find_group(model)
         self._anatomy = NumberedModel(model)
         self._units = FsdpUnits(model) if self.world.kind == "fsdp2" else None
         self._number_of = {id(p): number for number, (_, p) in enumerate(self._anatomy.parameters)}
@@ -119,7 +119,7 @@ class TraceRecorder:
             elif marks.skipped:
                 self._skip()
             else:
-                self._keep(marks, str(phase), _loss_of(loss))
+                self._store(marks, str(phase), _loss_of(loss))
         self.step_index += 1
         self._prepare()
 
@@ -151,7 +151,7 @@ class TraceRecorder:
 
     def _install_hooks(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Install the hooks that every step has."""
-        for number in self._anatomy.entrances():
+        for number in self._anatomy.entry_modules():
             entrance = self._anatomy.modules[number]
             self._permanent_hooks.append(wrap_calls(entrance, self._begins(number), None, first=self._units is None))
         for optimizer in optimizers:
@@ -309,7 +309,7 @@ class TraceRecorder:
             self._sparse.add(number)
         self._marks.figures[number] = summarise(gradient)
         if self._raw is not None:
-            self._raw.keep(self.step_index, number, gradient, float(self._marks.scale))
+            self._raw.store(self.step_index, number, gradient, float(self._marks.scale))
 
     # Figures ----------------------------------------------------------------------------------------------
 
@@ -319,7 +319,7 @@ class TraceRecorder:
         if self._raw is not None:
             self._raw.drop(self.step_index)
 
-    def _keep(self, marks: StepMarks, phase: str, loss: float) -> None:
+    def _store(self, marks: StepMarks, phase: str, loss: float) -> None:
         step = self.step_index
         iteration = iteration_of(
             marks, self._anatomy, phase, step, loss, local=self.world.local, sampled=self.plan.samples(step)

@@ -93,7 +93,7 @@ def capture(
     else:
         expected = 'phases of training and their steps, such as {"early": range(3, 6)}'
         steps = require_instance(phases, Mapping, "capture(phases)", expected, TraceError)
-    world = ProcessGroup.around(model)
+    world = ProcessGroup.find_group(model)
     if world.size > 1:
         out = out.with_name(f"{out.name}.rank{world.rank}")
     if is_taken(out):

@@ -53,7 +53,7 @@ class RawFolder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def keep(self, step: int, parameter: int, gradient: torch.Tensor, scale: float = 1.0) -> None:
+    def store(self, step: int, parameter: int, gradient: torch.Tensor, scale: float = 1.0) -> None:
         """Write the gradient, divided by `scale`; a later one of the same step and parameter replaces it."""
         dense = (gradient.to_dense() if gradient.is_sparse else gradient).detach()
         if dense.dtype == torch.bfloat16:  # NumPy has none

@@ -56,7 +56,7 @@ class Task:
         length = {"next": self.size + 1, "masked": self.size, "pairs": 2 * self.size}[self.kind]
         chance = np.random.default_rng([seed, 1])
         for spans in self.dataset.batches(batch, length, seed):
-            inputs, targets = self._of_text(spans, chance)
+            inputs, targets = self._from_text(spans, chance)
             yield tuple(_to(part, device) for part in inputs), _to(targets, device)
 
     def loss(self, model: nn.Module, inputs: tuple[Tensor, ...], targets: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ class Task:
         smoothing = 0.1 if self.kind == "pairs" else 0.0
         return cross_entropy(outputs.flatten(0, -2), targets.flatten(), label_smoothing=smoothing)
 
-    def _of_text(self, spans: np.ndarray, chance: np.random.Generator) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+    def _from_text(self, spans: np.ndarray, chance: np.random.Generator) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
         if self.kind == "next":
             return (spans[:, :-1],), spans[:, 1:]
         special = self.outputs - 1

@@ -50,7 +50,7 @@ class ModelKind:
         module, function = self.builder.split(":")
         return getattr(importlib.import_module(f"gradwire.traces.models.{module}"), function)(outputs or self.outputs)
 
-    def takes(self, size: int) -> bool:
+    def accepts_size(self, size: int) -> bool:
         """Return True if the model can be trained on samples of that size. Many image sizes below `sizes` work too.
         They are tried on torch's "meta" device, which computes and draws nothing."""
         if self.task != "images" or size >= self.sizes[0]:

@@ -101,7 +101,7 @@ class FlatGradients:
         until = chosen.int().cumsum(1)[:, self._last]
         return torch.diff(until, dim=1, prepend=until.new_zeros(len(until), 1))
 
-    def spread(self, numbers: Tensor) -> Tensor:
+    def repeat_per_element(self, numbers: Tensor) -> Tensor:
         """Repeat a number of each tensor, (R, T), for each of its elements, (R, P)."""
         return numbers[:, self.owners]
 
@@ -116,9 +116,9 @@ class FlatGradients:
         first = torch.arange(rows, device=self.device)[:, None] * width
         return (torch.cat(columns, dim=1) + first).view(-1)
 
-    def own(self, tensor: int, worker: int) -> Generator:
+    def generator(self, tensor: int, worker: int) -> Generator:
         """Return the random generator of that worker's tensor in this step."""
-        return State(self.seed, worker, tensor, self.workers, self.step).own(self.device)
+        return State(self.seed, worker, tensor, self.workers, self.step).generator(self.device)
 
     def shared(self, tensor: int) -> Generator:
         """Return the random generator of that tensor in this step that all workers share."""
@@ -133,7 +133,7 @@ class FlatGradients:
             for name in names
         }
 
-    def give(self, states: Sequence[Sequence[State]]) -> None:
+    def copy_back(self, states: Sequence[Sequence[State]]) -> None:
         """Copy the state back to each worker and tensor, N x T."""
         for worker, worker_states in enumerate(states):
             for state, (begin, end) in zip(worker_states, self.bounds, strict=True):

@@ -248,7 +248,7 @@ class FastestGradients:
             self._equivalent = False
 
     @property
-    def way(self) -> str:
+    def method_text(self) -> str:
         """The method, in words."""
         if self._equivalent is not True:
             return "one worker after the other"

@@ -132,10 +132,10 @@ class Exchange:
             return means, sent
         if self.in_rows and type(network) is Ideal:
             return self._step_in_rows(gradients, number)
-        sent = self.nothing_sent()
-        self.begins(number)
+        sent = self.empty_stats()
+        self.begin_step(number)
         encoded, times = self.compressed(gradients, sent)
-        if self.tries:
+        if self.is_trial:
             checks.check_lost(self.reducer, encoded[0], self.infos)
         for round_ in range(self.reducer.rounds):
             if round_:
@@ -171,11 +171,11 @@ class Exchange:
         for ring, saved_states in zip(self.rings, saved["rings"], strict=True):
             ring.load_state_dict(saved_states)
 
-    def nothing_sent(self) -> ExchangeStats:
+    def empty_stats(self) -> ExchangeStats:
         """Return the statistics of a step before anything is sent."""
         return ExchangeStats([0] * self.workers, [[0.0] * len(self.infos) for _ in range(self.workers)])
 
-    def begins(self, number: int) -> None:
+    def begin_step(self, number: int) -> None:
         """Tell the reducers' states that a step begins."""
         for states in self._reducer_states():
             for state in states:
@@ -183,7 +183,7 @@ class Exchange:
 
     def _reducer_states(self) -> list[list[State]]:
         if self.rows is not None:
-            self.rows.give(self.states)
+            self.rows.copy_back(self.states)
             self.rows = None
         return self.states
 
@@ -193,7 +193,7 @@ class Exchange:
             self.rows = FlatGradients(self.infos, self.workers, self.seed, self.device)
             self.rows.take(self.states)
         self.rows.step = number
-        sent, began = self.nothing_sent(), self.watch()
+        sent, began = self.empty_stats(), self.watch()
         encoded = self.reducer.whole(matrix_of(gradients), self.rows)
         sent.encode_ns, began = self.watch() - began, self.watch()
         total = encoded.sent[0].clone()
@@ -245,7 +245,7 @@ class Exchange:
         return answer_sizes
 
     @property
-    def tries(self) -> bool:
+    def is_trial(self) -> bool:
         """True in the first step of a user-defined reducer."""
         return not self.tried and checks.is_user_defined(self.reducer)
 
@@ -255,11 +255,11 @@ class Exchange:
     def compressed(self, gradients: Gradients, sent: ExchangeStats) -> tuple[Encodings, Times]:
         """Return all workers' encodings of their gradients, N lists of T tensors; see `each`."""
         make = lambda w, t: self.reducer.compress(gradients[w][t], self.infos[t], self.states[w][t])  # noqa: E731
-        return self.each(make, sent, "compress", gradients if self.tries else None)
+        return self.each(make, sent, "compress", gradients if self.is_trial else None)
 
     def encoded_alone(self, worker: int, gradients: Sequence[Tensor]) -> list[Encoded]:
         """Return one worker's encodings of its gradients, T tensors; a user-defined reducer is checked."""
-        is_first, encodings = self.tries, list[Encoded]()
+        is_first, encodings = self.is_trial, list[Encoded]()
         for gradient, info, state in zip(gradients, self.infos, self.states[worker], strict=True):
             make = partial(self.reducer.compress, gradient, info, state)
             encodings.append(self._encoded(make, "compress", info, gradient if is_first else None)[0])

@@ -41,8 +41,8 @@ def ring_step(
 ) -> tuple[list[Tensor], ExchangeStats]:
     """Return the first worker's mean of N lists of T gradients after a step, and its statistics: `Exchange.step`."""
     reducer, infos, workers = exchange.reducer, exchange.infos, range(exchange.workers)
-    sent = exchange.nothing_sent()
-    exchange.begins(number)
+    sent = exchange.empty_stats()
+    exchange.begin_step(number)
     encoded, times = exchange.compressed(gradients, sent)
     first = encoded
     views: list[list[Tensor]] = []

@@ -68,7 +68,7 @@ class OwnedLayers:
         with torch.no_grad():
             self.flat.copy_(self.filled([parameter.detach() for parameter in self.parameters]))
 
-    def hand_out(self) -> None:
+    def gather_parameters(self) -> None:
         """Copy all parts to the model: the all-gather of parameters."""
         with torch.no_grad():
             if self.group.matrix is not None:
@@ -134,7 +134,7 @@ class OverlappedExchange:
                 self.modules[number] = linear[id(layers.weight)]
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
+    def recording(self) -> Iterator[None]:
         """Record activations and errors of fully connected layers inside the context."""
         self.seen = {module: [] for module in self.modules.values()}
         handles = [module.register_forward_hook(self._record) for module in self.seen]
@@ -162,7 +162,7 @@ class OverlappedExchange:
         for group, layers in enumerate(self.owned):
             rows = 0
             if group in self.modules:
-                activations, errors = self._recorded(self.modules[group])
+                activations, errors = self._activations_and_errors(self.modules[group])
                 layers.multiply(activations, errors)
                 rows = len(activations) // self.workers
             else:
@@ -171,7 +171,7 @@ class OverlappedExchange:
         tensors = sum(len(layers.parameters) for layers in self.owned)
         return [], ExchangeStats([nbytes] * self.workers, [[0.0] * tensors for _ in range(self.workers)])
 
-    def _recorded(self, module: nn.Linear) -> tuple[Tensor, Tensor]:
+    def _activations_and_errors(self, module: nn.Linear) -> tuple[Tensor, Tensor]:
         """Return activations and errors of all workers' samples. Gradients come from one pass per worker, or one for
         all; in the first step from both, one after the other
         (`gradwire.training.backward.worker_gradients.FastestGradients`)."""
@@ -216,7 +216,7 @@ class OverlappedTrainer(Trainer):
         self.optimizer = self._optimizer([part for layers in owned for part in (*layers.parts, *layers.bias)])
 
     def step(self) -> StepRow:
-        with self.averaging.watching():
+        with self.averaging.recording():
             return super().step()
 
     def _update(self, means: list[Tensor], sent: ExchangeStats, number: int) -> None:
@@ -225,4 +225,4 @@ class OverlappedTrainer(Trainer):
             group["lr"] = self.recipe.rate_at(number)
         self.optimizer.step()
         for layers in self.averaging.owned:
-            layers.hand_out()
+            layers.gather_parameters()

@@ -81,7 +81,7 @@ class RingLayout:
         size = self.segment(bucket) * self.workers
         return torch.nn.functional.pad(flat, (0, size - len(flat))).view(self.workers, -1)
 
-    def dealt(self, bucket: int, content: Tensor, into: list[Any]) -> None:
+    def scattered(self, bucket: int, content: Tensor, into: list[Any]) -> None:
         """Split the content of a bucket, (N, segment), into flat tensors: the inverse of `gathered`."""
         first = 0
         flat = content.reshape(-1)
@@ -178,7 +178,7 @@ class Ring:
         for worker in range(max(map(len, by_bucket))):
             means.append([None] * len(layout.numels))
             for number, bucket_means in enumerate(by_bucket):
-                layout.dealt(number, bucket_means[worker if len(bucket_means) > 1 else 0], means[-1])
+                layout.scattered(number, bucket_means[worker if len(bucket_means) > 1 else 0], means[-1])
         return means
 
     def reduce_bucket(self, layout: RingLayout, number: int, gradients: Tensor, mask: Tensor | None) -> Tensor:

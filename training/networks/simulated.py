@@ -45,7 +45,7 @@ class IterationNetwork(Protocol):
         must not lose anything."""
         ...
 
-    def rest(self) -> tuple[int, int, int]:
+    def come_to_rest(self) -> tuple[int, int, int]:
         """Bring the network to rest, and return its position."""
         ...
 
@@ -107,7 +107,7 @@ class Simulated:
     def state_dict(self) -> dict[str, object]:
         """Bring the network to rest and return its position. Transports forget what they remember of pairs, so that a
         resumed run equals one that goes on."""
-        built, steps, now_ps = self.plays.rest()
+        built, steps, now_ps = self.plays.come_to_rest()
         return {"built": built, "steps": steps, "now_ps": now_ps}
 
     def load_state_dict(self, saved: Mapping[str, object]) -> None:

@@ -41,7 +41,7 @@ class TurnNetwork(Protocol):
     def pull(self, worker: int, turn: int, trace: Trace, begin_ps: int) -> None: ...
     def skip(self, worker: int, pushed: bool, at_ps: int) -> None: ...
     def next(self, until_ps: int | None = None) -> TransferOutcome | None: ...
-    def rest(self, now_ps: int) -> list[TransferOutcome]: ...
+    def come_to_rest(self, now_ps: int) -> list[TransferOutcome]: ...
     def resume(self, built: int, now_ps: int) -> None: ...
 
 
@@ -111,10 +111,10 @@ class SimulatedTurns:
         arrival = self.plays.next(until_ps)
         return None if arrival is None else self._arrived(arrival)
 
-    def rest(self, now_ps: int) -> list[Arrival]:
+    def come_to_rest(self, now_ps: int) -> list[Arrival]:
         """Bring the network to rest and return what arrives meanwhile; nothing sent later meets it. Transports forget
         what they remember of pairs, so that a resumed run equals one that goes on."""
-        return [self._arrived(arrival) for arrival in self.plays.rest(now_ps)]
+        return [self._arrived(arrival) for arrival in self.plays.come_to_rest(now_ps)]
 
     def state_dict(self) -> dict[str, object]:
         """Return the position of the network at rest."""

@@ -58,7 +58,7 @@ class LinkTiming:
         """Return the compute time of a worker, in picoseconds."""
         return self.compute_ps[worker % len(self.compute_ps)]
 
-    def moved(self, nbytes: int, now: int, free: int) -> tuple[int, int]:
+    def transfer_end(self, nbytes: int, now: int, free: int) -> tuple[int, int]:
         """Return (end of the transfer, time when the server's link is free), in picoseconds, rounded up. A transfer
         begins now, or when the server's link is free, and takes the time of the slower link."""
         worker_ps, server_ps = (
@@ -166,7 +166,7 @@ class Asynchronous(Trainer):
         """Run as many turns as there are workers; a worker may have several of them, or none. Losses are reported turn
         by turn (`lost`, `senders`)."""
         if self.live is not None and self.live.full:
-            self.rest()
+            self.come_to_rest()
         before = self.clock_ps
         rate = self.recipe.rate_at(self.done)
         self.log = [self.turn() for _ in range(self.recipe.workers)]
@@ -177,7 +177,7 @@ class Asynchronous(Trainer):
         self.done += 1
         return StepRow(number, loss, total["sent_bytes"], lost, passed_ps, self.clock_ps, rate, pulled_bytes=pulled)
 
-    def last_turns(self) -> list[dict[str, Any]]:
+    def turn_rows(self) -> list[dict[str, Any]]:
         return [{name: value for name, value in asdict(turn).items() if name != "by_tensor"} for turn in self.log]
 
     def turn(self) -> Turn:
@@ -190,7 +190,7 @@ class Asynchronous(Trainer):
                     if arrival.pushed:
                         self._receive(arrival.worker, arrival.masks)
                         return self._merge(arrival.worker)
-                    self._plan(self.clock_ps + self.pace.computing(arrival.worker), arrival.worker, COMPUTED)
+                    self._schedule(self.clock_ps + self.pace.computing(arrival.worker), arrival.worker, COMPUTED)
                     continue
             self.clock_ps, _, worker, kind = heapq.heappop(self.events)
             if kind == ARRIVED:
@@ -198,20 +198,20 @@ class Asynchronous(Trainer):
             self._compute(worker)
 
     @property
-    def rests(self) -> bool:
-        return self.live is not None or super().rests
+    def has_persistent_state(self) -> bool:
+        return self.live is not None or super().has_persistent_state
 
-    def rest(self) -> None:
+    def come_to_rest(self) -> None:
         """Bring the network to rest: what is under way arrives at its time, and nothing new meets it."""
         if self.live is None:
-            super().rest()
+            super().come_to_rest()
             return
-        for arrival in self.live.rest(self.clock_ps):
+        for arrival in self.live.come_to_rest(self.clock_ps):
             if arrival.pushed:
                 self._receive(arrival.worker, arrival.masks)
-                self._plan(arrival.time_ps, arrival.worker, ARRIVED)
+                self._schedule(arrival.time_ps, arrival.worker, ARRIVED)
             else:
-                self._plan(arrival.time_ps + self.pace.computing(arrival.worker), arrival.worker, COMPUTED)
+                self._schedule(arrival.time_ps + self.pace.computing(arrival.worker), arrival.worker, COMPUTED)
 
     # --- overridden by systems ---------------------------------------------------------------------------------
 
@@ -285,7 +285,7 @@ class Asynchronous(Trainer):
             return
         answer = checked_carry(self.network, pushed)
         self._receive(worker, answer.arrived[0])
-        self._plan(answer.time_ps + self._transfer_end(nbytes, PUSH), worker, ARRIVED)
+        self._schedule(answer.time_ps + self._transfer_end(nbytes, PUSH), worker, ARRIVED)
 
     def _receive(self, worker: int, masks: Sequence[Tensor | None]) -> None:
         push = self.flying[worker]
@@ -327,17 +327,17 @@ class Asynchronous(Trainer):
             self.pulled_at[worker] = self.version
             self.batches[worker], self.begun = self.begun, self.begun + 1
             if self.live is None:
-                self._plan(self._transfer_end(nbytes, PULL) + self.pace.computing(worker), worker, COMPUTED)
+                self._schedule(self._transfer_end(nbytes, PULL) + self.pace.computing(worker), worker, COMPUTED)
             else:
                 self.live.pull(worker, self.turns[worker], self.messages, self.answer(worker, nbytes), self.clock_ps)
         self.waiting = still
         return total
 
     def _transfer_end(self, nbytes: int, way: int) -> int:
-        when, self.free[way] = self.pace.moved(nbytes, self.clock_ps, self.free[way])
+        when, self.free[way] = self.pace.transfer_end(nbytes, self.clock_ps, self.free[way])
         return when
 
-    def _plan(self, when: int, worker: int, what: int) -> None:
+    def _schedule(self, when: int, worker: int, what: int) -> None:
         heapq.heappush(self.events, (when, self.planned, worker, what))
         self.planned += 1
 
@@ -351,13 +351,13 @@ class Asynchronous(Trainer):
 
     def state_dict(self) -> dict[str, Any]:
         """Bring the network to rest and return the state."""
-        self.rest()
+        self.come_to_rest()
         live, order = self.live and self.live.state_dict(), {name: _plain(getattr(self, name)) for name in ORDER}
         copies, flying = self.copies.state_dict(), deepcopy(self.flying)
         return {**super().state_dict(), "live": live, "copies": copies, "flying": flying, "order": order}
 
-    def take_over(self, saved: dict[str, Any]) -> None:
-        super().take_over(saved)
+    def load_state(self, saved: dict[str, Any]) -> None:
+        super().load_state(saved)
         self.copies.load_state_dict(saved["copies"])
         self.flying = saved["flying"]
         for name in ORDER:

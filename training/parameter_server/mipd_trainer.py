@@ -177,9 +177,9 @@ class MipdTrainer(Asynchronous):
             self.there.view(-1).index_fill_(0, positions, True)
         self.since += 1
         self.turned[worker] = int((self.turns[worker] + worker) % rules.rotation == rules.rotation - 1)
-        self._descend(None if rules.update == "all" else self.halves[self.turned[worker]], rate)
+        self._sgd_step(None if rules.update == "all" else self.halves[self.turned[worker]], rate)
 
-    def _descend(self, rows: Tensor | None, rate: float) -> None:
+    def _sgd_step(self, rows: Tensor | None, rate: float) -> None:
         """Make an SGD step on some blocks, or all, by the gradients of all pushes since their last update. Works in
         place where possible, since a server spends its time reading and writing memory."""
         recipe = self.recipe
@@ -250,8 +250,8 @@ class MipdTrainer(Asynchronous):
             parameter.data = part
         return vector.view(-1, self.block)
 
-    def take_over(self, saved: dict[str, Any]) -> None:
-        super().take_over(saved)
+    def load_state(self, saved: dict[str, Any]) -> None:
+        super().load_state(saved)
         for worker in range(self.recipe.workers):
             self._record_positions(worker)
 

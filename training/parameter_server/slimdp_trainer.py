@@ -85,8 +85,8 @@ class SlimTrainer(Trainer):
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "copies": self.copies.state_dict()}
 
-    def take_over(self, saved: dict[str, Any]) -> None:
-        super().take_over(saved)
+    def load_state(self, saved: dict[str, Any]) -> None:
+        super().load_state(saved)
         self.copies.load_state_dict(saved["copies"])
 
     # --- workers -------------------------------------------------------------------------------------------------
@@ -101,13 +101,13 @@ class SlimTrainer(Trainer):
             restore_buffers(self.model, before)
             loss, worker_gradients = self.copies.gradients(worker, self.loss, *slice_of(batch, worker, count))
             after.append(buffers_of(self.model))
-            self._descend(worker, worker_gradients, rate)
+            self._sgd_step(worker, worker_gradients, rate)
             losses.append(loss)
             gradients.append(worker_gradients)
         merge_buffers(self.model, before, after, count)
         return losses, gradients
 
-    def _descend(self, worker: int, gradients: Sequence[Tensor], rate: float) -> None:
+    def _sgd_step(self, worker: int, gradients: Sequence[Tensor], rate: float) -> None:
         values = self.copies.values[worker]
         worker_moves, self.velocity[worker] = moves(self.recipe, values, gradients, self.velocity[worker])
         for value, move in zip(values, worker_moves, strict=True):
@@ -136,7 +136,7 @@ class SlimTrainer(Trainer):
             rest = torch.ones(info.numel, dtype=torch.bool, device=self.device)
             rest[core] = False
             positions = rest.nonzero().view(-1)
-            draws = State(self.recipe.seed, worker, tensor, step=number).own(self.device)
+            draws = State(self.recipe.seed, worker, tensor, step=number).generator(self.device)
             order = torch.randperm(len(positions), generator=draws, device=self.device)
             sets.append((core, positions[order[:count]]))
         return sets

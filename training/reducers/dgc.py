@@ -84,7 +84,9 @@ class DGC(Reducer):
         count = self._sample_size(numel)
         sampled = sizes
         if count < numel:
-            sampled = sizes[torch.randint(numel, (count,), generator=state.own(sizes.device), device=sizes.device)]
+            sampled = sizes[
+                torch.randint(numel, (count,), generator=state.generator(sizes.device), device=sizes.device)
+            ]
         threshold = float(sampled.topk(max(1, round(count * target / numel))).values[-1])
         for _ in range(TRIES):
             beyond = int((sizes >= threshold).sum())
@@ -125,16 +127,16 @@ class DGC(Reducer):
         threshold = torch.stack(parts, dim=1).double()
         target_tensor = torch.tensor(targets, device=sizes.device)
         for _ in range(TRIES):
-            beyond = rows.counts(sizes >= rows.spread(threshold.float()))
+            beyond = rows.counts(sizes >= rows.repeat_per_element(threshold.float()))
             few, many = beyond < LOWER * target_tensor, beyond > UPPER * target_tensor
             threshold = torch.where(many, threshold * UPPER, torch.where(few, threshold * LOWER, threshold))
-        chosen = sizes >= rows.spread(threshold.float())
+        chosen = sizes >= rows.repeat_per_element(threshold.float())
         beyond = rows.counts(chosen)
         out_of_range = (beyond > UPPER * target_tensor) | (beyond == 0)
         if bool(out_of_range.any()):
             largest = torch.zeros_like(chosen)
             largest.view(-1)[rows.largest(sizes, targets)] = True
-            chosen = torch.where(rows.spread(out_of_range), largest, chosen)
+            chosen = torch.where(rows.repeat_per_element(out_of_range), largest, chosen)
         return chosen
 
     def _initial_threshold(self, sizes: Tensor, tensor: int, target: int, rows: FlatGradients) -> Tensor:
@@ -144,7 +146,7 @@ class DGC(Reducer):
         count = self._sample_size(numel)
         if count < numel:
             indices = [
-                torch.randint(numel, (count,), generator=rows.own(tensor, worker), device=rows.device)
+                torch.randint(numel, (count,), generator=rows.generator(tensor, worker), device=rows.device)
                 for worker in range(len(sizes))
             ]
             samples = samples.gather(1, torch.stack(indices))

@@ -49,10 +49,10 @@ class Memory(ReducerWrapper):
     """Base of wrappers that change a gradient before its reduction, and remember something for the next step."""
 
     def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
-        return self.reducer.compress(self._corrected(flat(tensor, info), state.values), info, state)
+        return self.reducer.compress(self._with_residual(flat(tensor, info), state.values), info, state)
 
     def whole(self, gradients: Tensor, rows: FlatGradients) -> EncodedModels:
-        return self.reducer.whole(self._corrected(gradients, rows.values), rows)
+        return self.reducer.whole(self._with_residual(gradients, rows.values), rows)
 
     def settle(self, sent: Tensor, info: TensorInfo, state: State) -> None:
         self._remember(sent, state.values)
@@ -62,7 +62,7 @@ class Memory(ReducerWrapper):
         self._remember(sent, rows.values)
         self.reducer.settle_whole(sent, rows)
 
-    def _corrected(self, gradient: Tensor, remembered: dict[str, Tensor]) -> Tensor:
+    def _with_residual(self, gradient: Tensor, remembered: dict[str, Tensor]) -> Tensor:
         """Return the gradient to reduce."""
         raise NotImplementedError
 
@@ -88,7 +88,7 @@ class ErrorFeedback(Memory):
     def without_feedback(self) -> str:
         return "already has error feedback"
 
-    def _corrected(self, gradient: Tensor, remembered: dict[str, Tensor]) -> Tensor:
+    def _with_residual(self, gradient: Tensor, remembered: dict[str, Tensor]) -> Tensor:
         if (residual := remembered.get("residual")) is not None:
             gradient = gradient + self.decay * residual
         remembered["corrected"] = gradient
@@ -117,7 +117,7 @@ class MomentumCorrection(Memory):
     def without_momentum(self) -> str:
         return "already has momentum correction"
 
-    def _corrected(self, gradient: Tensor, remembered: dict[str, Tensor]) -> Tensor:
+    def _with_residual(self, gradient: Tensor, remembered: dict[str, Tensor]) -> Tensor:
         if (momentum := remembered.get("momentum")) is not None:
             gradient = gradient + self.momentum * momentum
         remembered["momentum"] = gradient

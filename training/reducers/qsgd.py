@@ -40,7 +40,7 @@ class QSGD(Reducer):
         rows = group_units(values, min(self.bucket, max(len(values), 1)))
         norms = rows.norm(dim=1, keepdim=True)
         scaled = rows.abs() * (self.levels / norms.clamp(min=torch.finfo(torch.float32).tiny))
-        draws = torch.rand(rows.shape, generator=state.own(rows.device), device=rows.device)
+        draws = torch.rand(rows.shape, generator=state.generator(rows.device), device=rows.device)
         levels = (scaled + draws).floor().clamp(max=self.levels)  # a single element is its own norm
         return Encoded((norms, (levels * rows.sign()).to(torch.int8)))
 

@@ -61,6 +61,6 @@ class RandomK(Reducer):
         chosen[torch.cat(indices)] = True
         if self.unbiased:
             factors = [info.numel / count for info, count in zip(rows.infos, counts, strict=True)]
-            gradients = gradients * rows.spread(gradients.new_tensor([factors]))
+            gradients = gradients * rows.repeat_per_element(gradients.new_tensor([factors]))
         nbytes = gradients.element_size() * sum(counts)
         return EncodedModels(torch.where(chosen, gradients, 0.0), [nbytes] * len(gradients), nbytes)

@@ -40,7 +40,7 @@ class SignSGD(Reducer):
     """Take the majority's sign instead of the mean of signs; with `scale = "none"`."""
 
     @model_validator(mode="after")
-    def _of_signs_alone(self) -> SignSGD:
+    def _signs_only(self) -> SignSGD:
         if self.vote and self.scale != "none":
             raise single_mistake("vote", "needs signs without a scale", self.scale, 'scale = "none"')
         return self

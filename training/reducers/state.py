@@ -32,7 +32,7 @@ class State:
     step: int = 0
     values: dict[str, Tensor] = field(default_factory=dict)
 
-    def own(self, device: Any = "cpu") -> Generator:
+    def generator(self, device: Any = "cpu") -> Generator:
         """Return the random generator of this worker's tensor in this step."""
         return _generator(device, self.seed, self.step, self.tensor, self.worker + 1)
 

@@ -39,7 +39,7 @@ class TernGrad(Reducer):
             if limit and bool(smallest != largest):  # the deviation of equal values is zero, or rounding error
                 values = values.clamp(-limit, limit)
         scale = values.abs().max().view(1) if len(values) else values.new_zeros(1)
-        draws = torch.rand(values.shape, generator=state.own(values.device), device=values.device)
+        draws = torch.rand(values.shape, generator=state.generator(values.device), device=values.device)
         signs = values.sign() * (draws * scale < values.abs())
         return Encoded((pack(signs + 1, 2),), (scale,))  # 0, 1, 2 for -1, 0, 1
 

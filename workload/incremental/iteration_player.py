@@ -67,7 +67,9 @@ def single_iteration_scenario(scenario: Scenario | str | Path, given: str, besid
     """
     scenario = as_scenario(scenario, given)
     if len(scenario.job) != 1:
-        raise ScenarioError(f"has {len(scenario.job)} jobs", f"{scenario.called}: job", expected="exactly one job")
+        raise ScenarioError(
+            f"has {len(scenario.job)} jobs", f"{scenario.display_name}: job", expected="exactly one job"
+        )
     played, alone = "iterations are played one at a time", "a job only"
     duration = "" if scenario.duration is None else format_time(scenario.duration)
     communicates = "applies to communications of traces, and a training run provides gradients only"
@@ -85,7 +87,7 @@ def single_iteration_scenario(scenario: Scenario | str | Path, given: str, besid
         ),
     ):
         if excluded:
-            raise ScenarioError(what, f"{scenario.called}: {key}", expected)
+            raise ScenarioError(what, f"{scenario.display_name}: {key}", expected)
     output = scenario.output.model_copy(update={"missing": True, "packet_log": False})
     job = scenario.job[0].model_copy(update={"phase": None, "trace": TRACE_NAME, "iterations": 1, "start": Ps(0)})
     return scenario.model_copy(update={"output": output, "job": (job,)})
@@ -131,7 +133,7 @@ class IterationJobs:
             self._norms = bounds.norms(self.done)
         return job
 
-    def rest(self) -> None:
+    def reset(self) -> None:
         """Forget the state between iterations."""
         self._norms = None
 
@@ -144,7 +146,7 @@ class IterationJobs:
             raise ScenarioError(
                 f"is {bound}: answers of other sizes than the pushes may be lost", "job.pull_bound", "0"
             )
-        job.exchange.told(back, reliable_tensors)
+        job.exchange.set_answer_sizes(back, reliable_tensors)
 
 
 def message_workers(job: Job, sent: Messages) -> Ints:

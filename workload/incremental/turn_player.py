@@ -114,8 +114,8 @@ class AsyncTurns:
         reliable_tensors : tensors that must not be lost.
         """
         exchange = _servers(job)
-        exchange.told(1.0, reliable_tensors)
-        parts = exchange.away(worker)
+        exchange.set_answer_sizes(1.0, reliable_tensors)
+        parts = exchange.remote_partitions(worker)
         moments = self._ready(job, trace, worker, turn)
         ready = moments[exchange.tensors[parts]]
         order = np.argsort(ready, kind="stable")
@@ -127,10 +127,10 @@ class AsyncTurns:
     def pull(self, job: Job, worker: int, turn: int) -> Messages:
         """Return the lossless messages from the servers back to a worker."""
         exchange = _servers(job)
-        exchange.told(1.0, range(len(job.trace.tensors)))
-        return exchange.of_worker(turn, worker, exchange.away(worker), pushed=False)
+        exchange.set_answer_sizes(1.0, range(len(job.trace.tensors)))
+        return exchange.of_worker(turn, worker, exchange.remote_partitions(worker), pushed=False)
 
-    def rest(self) -> None:
+    def reset(self) -> None:
         """Forget the state between turns."""
         self._norms[:] = [0.0] * len(self._norms)
 

@@ -54,7 +54,7 @@ class TrafficSetting:
     rng: Generator
     node_hosts: Ints | None = None
 
-    def over(self, time_ps: int) -> bool:
+    def is_over(self, time_ps: int) -> bool:
         """Return True if it is too late to start a flow."""
         return self.end_ps is not None and time_ps >= self.end_ps
 
@@ -119,7 +119,7 @@ def random_generator(seed: int, name: str) -> Generator:
 def rounds(setting: TrafficSetting, table: RepeatedTraffic) -> Iterator[tuple[int, int]]:
     """Yield (round, its start) of repeated traffic."""
     number, begin = 0, table.start
-    while not setting.over(begin):
+    while not setting.is_over(begin):
         yield number, begin
         number += 1
         if table.period is None or number == table.rounds:

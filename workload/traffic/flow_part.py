@@ -90,7 +90,7 @@ def flow_ends(flows: Flows, cards: HostCards) -> tuple[Ints, Ints]:
     if cards.single:
         return flows.src, flows.dst
     rails = flows.rails[_firsts(len(flows), flows.edges)]
-    return cards.ends(flows.src, flows.dst, rails)
+    return cards.cards(flows.src, flows.dst, rails)
 
 
 def _firsts(n: int, edges: Ints) -> Ints:

@@ -23,7 +23,7 @@ class Incast(RepeatedTraffic):
     """Receiving host of every burst; if absent, a random host for each burst."""
 
     @property
-    def named(self) -> Mapping[str, tuple[str, ...]]:
+    def named_hosts(self) -> Mapping[str, tuple[str, ...]]:
         return {} if self.receiver is None else {"receiver": (self.receiver,)}
 
     def misfits(self, hosts: int) -> Iterator[Mistake]:

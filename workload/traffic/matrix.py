@@ -130,7 +130,7 @@ def matrix(setting: TrafficSetting, table: Matrix) -> Iterator[Flows]:
         Path(table.file), f"{setting.where}.file", len(setting.hosts), table.start_unit
     )
     start = np.array([table.start + max(0, connection.start) for connection in connections], dtype=np.int64)
-    late = np.array([setting.over(begin) for begin in start.tolist()])
+    late = np.array([setting.is_over(begin) for begin in start.tolist()])
     order, edges, settled = _sorted(len(connections), start, edges, settled, late)
     if not len(order):
         return

@@ -55,7 +55,7 @@ class Storage(RepeatedTraffic):
     """Hosts begin at a random time within this from the start of a round; all at once if 0."""
 
     @property
-    def named(self) -> Mapping[str, tuple[str, ...]]:
+    def named_hosts(self) -> Mapping[str, tuple[str, ...]]:
         return {"storage": self.storage}
 
     @property
@@ -96,7 +96,7 @@ class Storage(RepeatedTraffic):
             late = setting.rng.integers(0, self.spread + 1, n)
             first = setting.rng.integers(0, len(servers), n)
             order = np.argsort(late, kind="stable")
-            order = order[[not setting.over(begin + delay) for delay in late[order].tolist()]]
+            order = order[[not setting.is_over(begin + delay) for delay in late[order].tolist()]]
             for start in range(0, len(order), step):
                 batch = order[start : start + step]
                 opened = begin + late[batch], clients[batch], first[batch], number * n + batch

@@ -40,7 +40,7 @@ def check_files(scenario: Scenario) -> None:
         except ScenarioError as error:
             mistakes += error.mistakes or [Mistake(error.where, error.what, expected=error.expected)]
     if mistakes:
-        raise ScenarioError("the traffic cannot be used:", scenario.called, mistakes=mistakes)
+        raise ScenarioError("the traffic cannot be used:", scenario.display_name, mistakes=mistakes)
 
 
 def check_hosts(scenario: Scenario, network: Network) -> None:
@@ -95,7 +95,9 @@ def hosts_of(table: TrafficTable, where: str, network: Network) -> NDArray[np.in
     """Return the numbers of the participating hosts. Errors as in `check_hosts`."""
     cards = network.cards
     named = cards.hosts if table.hosts == "all" else table.hosts
-    names = [("hosts", name) for name in named] + [(key, name) for key, group in table.named.items() for name in group]
+    names = [("hosts", name) for name in named] + [
+        (key, name) for key, group in table.named_hosts.items() for name in group
+    ]
     mistakes = [
         Mistake(f"{where}.{key}", "is not a host of the network", name, ", ".join(cards.hosts[:8]))
         for key, name in names

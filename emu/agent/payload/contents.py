@@ -85,7 +85,7 @@ class Contents:
             self._outgoing[message], self.sums.sent[message] = data, sums
         return data
 
-    def make_ahead(self, most: int) -> bool:
+    def prepare_next(self, most: int) -> bool:
         """Make the next gradient or traffic message in idle time; return False if there is none. A gradient takes
         milliseconds per megabyte, check sums one. No message is made while `most` bytes are unused."""
         if sum(self.part.rows[message].nbytes for message in self._ahead) >= most:
@@ -113,11 +113,11 @@ class Contents:
         if not self._uses[message]:
             del self._incoming[message]
 
-    def settled(self, message: int) -> None:
+    def message_finished(self, message: int) -> None:
         """Release the buffer of a finished message from here."""
         self._outgoing.pop(message, None)
 
-    def held(self) -> int:
+    def buffer_bytes(self) -> int:
         """Return the bytes of all buffers."""
         buffers = {id(each.obj): each.nbytes for each in self._outgoing.values() if each.obj is not self._pattern.obj}
         for data, _ in self._made.values():

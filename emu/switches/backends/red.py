@@ -28,7 +28,7 @@ class Red(LinuxBackend):
         missing = super().missing(kernel, plan) + kernel.lacks(required)
         if plan.balancing != "ecmp":
             if not kernel.has("tool", "nft"):
-                missing.append(kernel.why_not("tool", "nft"))
+                missing.append(kernel.explain_missing("tool", "nft"))
             elif kernel.nft_numgen:
                 missing.append(f"nftables cannot spray packets: {kernel.nft_numgen}")
         return missing

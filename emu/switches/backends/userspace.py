@@ -64,7 +64,7 @@ class Userspace(Backend):
             )
         return departures
 
-    def works(self) -> Mapping[str, CompileTask]:
+    def build_units(self) -> Mapping[str, CompileTask]:
         from gradwire.emu.switches.userspace_switch import compiled_switch
 
         return {compiled_switch.SWITCH: compiled_switch.work()}

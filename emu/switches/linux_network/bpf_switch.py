@@ -158,14 +158,14 @@ class BpfSwitch(KernelSwitch):
         if node < self.plan.host_count:
             return []
         lines = []
-        for port in self.plan.of_node(node):
+        for port in self.plan.ports_of_node(node):
             lines.append(f"qdisc add dev {port.device} clsact")
             lines.append(self._bpf_line(f"dev {port.device} ingress", "choose", 2))
         return lines
 
     def check_queues(self) -> None:
         for node in range(self.plan.node_count):
-            ports = self.plan.of_node(node)
+            ports = self.plan.ports_of_node(node)
             is_switch = node >= self.plan.host_count
             entrance = {"choose": True} if is_switch and self.wired else {"release": True, "choose": is_switch}
             if not is_switch and self.wired:

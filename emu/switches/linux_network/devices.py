@@ -94,7 +94,7 @@ def cable_lines(plan: TestbedPlan, wired: bool) -> list[str]:
 def node_lines(plan: TestbedPlan, node: int) -> list[str]:
     """Return `ip` lines of one node: devices up, addresses, neighbours, and a host's route to all hosts."""
     lines = ["link set lo up"]
-    ports = plan.of_node(node)
+    ports = plan.ports_of_node(node)
     is_host = node < plan.host_count
     for port in ports:
         far = port.number ^ 1
@@ -122,7 +122,7 @@ def make_devices(plan: TestbedPlan, spaces: Namespaces, wired: bool, routes: Cal
         sysctls = SWITCHES
         if node < plan.host_count:
             sysctls = HOSTS
-            for port in plan.of_node(node)[:1]:
+            for port in plan.ports_of_node(node)[:1]:
                 sysctls = sysctls | kernel_tcp.sysctls(plan, port, queueing.ahead_ps(plan, port))
         spaces.set_sysctls(name, ALL_NODES | sysctls, MAY_MISS)
     if wired:
@@ -130,7 +130,7 @@ def make_devices(plan: TestbedPlan, spaces: Namespaces, wired: bool, routes: Cal
     batch("ip", None, cable_lines(plan, wired))
     for node, name in enumerate(names):
         batch("ip", name, node_lines(plan, node) + (routes(node) if node >= plan.host_count else []))
-        without_offloads(spaces, name, [port.device for port in plan.of_node(node)])
+        without_offloads(spaces, name, [port.device for port in plan.ports_of_node(node)])
     if wired:
         devices = [wire_device(port.number) for port in plan.ports]
         batch("ip", WIRES, [f"link set {device} gso_max_segs 1 up" for device in devices])
@@ -171,7 +171,7 @@ def check_node(plan: TestbedPlan, node: int, links: Any, neighbours: Any) -> Non
     mtu = largest_packet(plan)
     links_by_name = {link["ifname"]: link for link in links}
     neighbours_by_address = {(entry["dev"], entry["dst"]): entry for entry in neighbours}
-    for port in plan.of_node(node):
+    for port in plan.ports_of_node(node):
         far = port.number ^ 1
         address = host_address(node) if node < plan.host_count else port_address(port.number)
         link = links_by_name.get(port.device, {})
@@ -193,7 +193,7 @@ def check_node(plan: TestbedPlan, node: int, links: Any, neighbours: Any) -> Non
             {"lladdr": port_mac(far), "state": ["PERMANENT"]},
             f"neighbour of {port.device} of {plan.names[node]}",
         )
-    extra = set(links_by_name) - {port.device for port in plan.of_node(node)} - _DEFAULT_DEVICES
+    extra = set(links_by_name) - {port.device for port in plan.ports_of_node(node)} - _DEFAULT_DEVICES
     if extra:
         raise TestbedError(
             f"{plan.names[node]} has unexpected devices: {', '.join(sorted(extra))}", namespace_name(node)

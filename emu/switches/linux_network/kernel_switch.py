@@ -79,7 +79,7 @@ class KernelSwitch(SwitchBackend):
             lines += self.arrival_lines(port, device)
         for node in range(plan.node_count):
             lines = arrivals.pop(namespace_name(node), [])
-            for port in plan.of_node(node):
+            for port in plan.ports_of_node(node):
                 lines += queueing.htb_lines(plan, port, early_ns=self.early_ns(port))
                 lines += [self.leaf_line(port, queue) for queue in range(plan.queues.count)]
                 lines += self.filter_lines(port)

@@ -146,7 +146,7 @@ def check_htb(
     limit : bytes in a bfifo of a port and queue.
     """
     disciplines, *answers = query_json("tc", space, ["qdisc show", *more])
-    ports = plan.of_node(node)
+    ports = plan.ports_of_node(node)
     by_place = {(discipline["dev"], discipline.get("parent", "root")): discipline for discipline in disciplines}
     for port in ports:
         where = f"{port.device} of {plan.names[node]}"

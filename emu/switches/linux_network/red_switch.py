@@ -74,7 +74,7 @@ class RedSwitch(KernelSwitch):
     def adjust(self) -> None:
         for node in range(self.plan.host_count, self.plan.node_count):
             with inside(self.spaces[namespace_name(node)]):
-                for port in self.plan.of_node(node):
+                for port in self.plan.ports_of_node(node):
                     for queue in range(self.plan.queues.count):
                         threshold = self.threshold(port, queue)
                         if threshold is None:
@@ -92,7 +92,7 @@ class RedSwitch(KernelSwitch):
     def check_queues(self) -> None:
         plan = self.plan
         for node in range(plan.node_count):
-            ports = plan.of_node(node)
+            ports = plan.ports_of_node(node)
             reds = {
                 (port.number, queue): threshold
                 for port in ports
@@ -135,7 +135,7 @@ class RedSwitch(KernelSwitch):
         for node in range(plan.node_count):
             (disciplines,) = query_json("tc", namespace_name(node), ["qdisc show"], counters=True)
             leaves = {(each["dev"], each.get("parent")): each for each in disciplines}
-            for port in plan.of_node(node):
+            for port in plan.ports_of_node(node):
                 queues = [leaves[port.device, queueing.class_of(queue)] for queue in range(plan.queues.count)]
                 lost_on_cable = lost.get(wire_device(port.number ^ 1), 0)
                 counts_by_port[port.number] = _sum(port, queues, lost_on_cable, plan.queues.selective_drop)

@@ -94,7 +94,7 @@ def check_node(plan: TestbedPlan, node: int, answers: Sequence[Any], spaces: Nam
 
 
 def _check_host(plan: TestbedPlan, node: int, routes: Any) -> None:
-    ports = plan.of_node(node)
+    ports = plan.ports_of_node(node)
     metrics = tuple(sorted(kernel_tcp.metrics(plan, kernel_tcp.tick_ns()).items()))
     expected = {("10.0.0.0/8", port_address(ports[0].number ^ 1), ports[0].device, metrics)} if ports else set()
     actual = {

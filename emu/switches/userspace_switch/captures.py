@@ -37,7 +37,7 @@ class SwitchCaptureFiles:
         fabric.grow()  # the rules need space for all records
 
     def _begin(self, plan: TestbedPlan, node: int, file: BinaryIO, hosts: Mapping[str, str]) -> None:
-        ports, flags = plan.of_node(node), self._fabric.state.ports
+        ports, flags = plan.ports_of_node(node), self._fabric.state.ports
         names = [name for port in ports for name in (port.name, plan.ports[port.number ^ 1].name)]
         packets = PacketFile(file, names, hosts)
         for index, port in enumerate(ports):

@@ -34,7 +34,7 @@ def missing_features(kernel: KernelFeatures | None) -> list[str]:
 
 def make(plan: TestbedPlan, host: int) -> None:
     """Make the queues of a host's port and compare them with the kernel's state."""
-    (port,) = plan.of_node(host)
+    (port,) = plan.ports_of_node(host)
     batch("ip", None, [f"link set {port.device} gso_max_segs 1"])
     lines = queueing.htb_lines(plan, port, header=ETHERNET)  # the device's packets have no Ethernet header
     for queue in range(plan.queues.count):

@@ -74,7 +74,7 @@ class UserspaceSwitch(SwitchBackend):
                 name = self._names[host]
                 self._devices.append(tun.open_tun(namespace, name))
                 mtu = self.plan.largest_frame() - ETHERNET
-                port = self.plan.of_node(host)[0]
+                port = self.plan.ports_of_node(host)[0]
                 # a packet that has left the NIC's queue no longer counts
                 sysctls = kernel_tcp.sysctls(self.plan, port, queueing.ahead_ps(self.plan, port))
                 metrics = kernel_tcp.metrics(self.plan, kernel_tcp.tick_ns())
@@ -124,7 +124,7 @@ class UserspaceSwitch(SwitchBackend):
     def begin(self, time_ns: int) -> None:
         self._request(process.WATCH + process.LENGTH.pack(time_ns))
 
-    def over(self) -> None:
+    def end_run(self) -> None:
         self.begin(0)
 
     def set_loss(self, port: int, probability: float) -> None:
@@ -135,7 +135,7 @@ class UserspaceSwitch(SwitchBackend):
         lateness: process.Lateness = self._request(process.STATE)
         return lateness
 
-    def ended(self) -> str:
+    def exit_reason(self) -> str:
         if self._control is None:
             return ""
         if stopped_for := self._stopped_for():
@@ -183,7 +183,7 @@ class UserspaceSwitch(SwitchBackend):
         problems = list(self._trouble)
         if not problems and self._control is not None:
             try:
-                problems += self._complaints(self.lateness())
+                problems += self._warnings(self.lateness())
             except TestbedError as error:
                 problems.append(f"userspace switch: {error.what}")
         for host, name in self._names.items() if self._namespaces else ():
@@ -192,14 +192,14 @@ class UserspaceSwitch(SwitchBackend):
                 problems.append(f"the kernel dropped {lost:,} packets between {self.plan.names[host]} and the switch")
         return problems
 
-    def _complaints(self, lateness: process.Lateness) -> list[str]:
+    def _warnings(self, lateness: process.Lateness) -> list[str]:
         problems = []
         if lateness.refused:
             problems.append(f"the kernel did not accept {lateness.refused:,} packets of the switch")
         if self.plan.clock == "wall":
             default_ns = LATE_TRIPS * base_round_trip_ns(self.plan)
             limit = int(float(self.plan.options.get("late_ms", default_ns / 1e6)) * 1e6)
-            late_count = lateness.later_than(limit)
+            late_count = lateness.count_later_than(limit)
             if late_count > LATE_SHARE * lateness.count:
                 problems.append(
                     f"{late_count:,} of {lateness.count:,} packets were delivered more than {limit / 1e6:.3g} ms late "
@@ -240,8 +240,8 @@ class UserspaceSwitch(SwitchBackend):
             raise TestbedError("not running", "userspace switch", usage=False)
         try:
             self._control.sendall(question)
-            length = process.LENGTH.unpack(self._exactly(process.LENGTH.size))[0]
-            answer = pickle.loads(self._exactly(length))
+            length = process.LENGTH.unpack(self._read_exactly(process.LENGTH.size))[0]
+            answer = pickle.loads(self._read_exactly(length))
         except TimeoutError:
             raise self._failed(f"did not answer within {ANSWER_S:g} s") from None
         except OSError:
@@ -250,7 +250,7 @@ class UserspaceSwitch(SwitchBackend):
             raise self._failed(f"ended: {answer[1]}")
         return answer
 
-    def _exactly(self, size: int) -> bytes:
+    def _read_exactly(self, size: int) -> bytes:
         assert self._control is not None
         parts = bytearray()
         while len(parts) < size:

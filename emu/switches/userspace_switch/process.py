@@ -63,7 +63,7 @@ class Lateness:
         """Return the number of deliveries."""
         return sum(self.buckets)
 
-    def later_than(self, time_ns: int) -> int:
+    def count_later_than(self, time_ns: int) -> int:
         """Return the number of deliveries that were certainly later than `time_ns`."""
         return sum(bucket_count for i, bucket_count in enumerate(self.buckets) if i and 1 << (i - 1) >= time_ns)
 

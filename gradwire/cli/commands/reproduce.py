@@ -84,7 +84,7 @@ def cmd_reproduce(
         for one in each.findings:
             condition = f" [{one.expect.condition}]" if one.expect.condition else ""
             holds = "?" if one.holds is None else "+" if one.holds else "-"
-            typer.echo(f"    {holds} {one.expect.text}{condition}: {one.measured}, expected {one.wanted}")
+            typer.echo(f"    {holds} {one.expect.text}{condition}: {one.measured}, expected {one.expected_text}")
         typer.echo(f"    {each.verdict.upper()}. {each.reason}")
     typer.echo(f"\npage and plots: {output_dir}/page.html")
 

@@ -203,7 +203,9 @@ def _simulate(
             if partial_result is None:
                 return results, False
             partial_result.timing.update(options)
-            has_rows = partial_result.kept("iterations").num_rows or partial_result.kept("messages").num_rows
+            has_rows = (
+                partial_result.stored_rows("iterations").num_rows or partial_result.stored_rows("messages").num_rows
+            )
             return results + ([partial_result] if has_rows else []), False
     return results, True
 

@@ -80,7 +80,7 @@ def cmd_sweep(
         typer.echo(json.dumps(outcome.as_dict()))
     else:
         outcome.print()
-        typer.echo(f"{outcome.words}; tables and plots: {outcome.folder}")
+        typer.echo(f"{outcome.text}; tables and plots: {outcome.folder}")
     _report_problems(outcome)
 
 
@@ -91,9 +91,9 @@ def _report_problems(outcome: Sweep) -> None:
         typer.echo(f"failed: {point.name}: {record.why}", err=True)
     if len(failures) > MOST_FAILURES:
         typer.echo(f"and {len(failures) - MOST_FAILURES} more: points.csv lists them", err=True)
-    for point in outcome.broken:
+    for point in outcome.broken_bounds:
         typer.echo(f"loss bound broken: {point.name}", err=True)
     if not outcome.complete and not failures:
         typer.echo("time limit reached: the same command resumes", err=True)
-    if failures or outcome.broken or not outcome.complete:
+    if failures or outcome.broken_bounds or not outcome.complete:
         raise typer.Exit(1)

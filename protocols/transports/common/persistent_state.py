@@ -31,11 +31,11 @@ class PersistentState(NamedTuple):
     ahead: tuple[int, ...] = ()
     idle: tuple[int, ...] = ()
 
-    def and_of(self, other: PersistentState) -> PersistentState:
+    def union(self, other: PersistentState) -> PersistentState:
         """Return the union of two sets of offsets: those of the engine and those of a transport."""
         return PersistentState(*(offsets + others for offsets, others in zip(self, other, strict=True)))
 
-    def told(self, rows: Ints, anchor: int) -> Ints:
+    def relevant_state(self, rows: Ints, anchor: int) -> Ints:
         """Return the relevant state of records, so that records with equal state continue equally. `rows` : int64[n,
         words]; times are relative to `anchor`, the next event."""
         import numpy as np
@@ -47,7 +47,7 @@ class PersistentState(NamedTuple):
         rows[:, list(self.idle)] = 0
         return rows
 
-    def later(self, M: Ints, bases: Ints, by: int) -> None:
+    def shift_times(self, M: Ints, bases: Ints, by: int) -> None:
         """Move all points in time of records by `by` picoseconds. `bases` : int64[n], in the state `M`."""
         import numpy as np
 
@@ -63,5 +63,5 @@ def relevant_states(parts: Iterable[tuple[int, Ints, int, PersistentState]], M: 
     states = []
     for transport, bases, words, offsets in parts:
         rows = M[bases[:, None] + np.arange(words)]
-        states += [np.array([transport, len(bases)]), offsets.told(rows, anchor).ravel()]
+        states += [np.array([transport, len(bases)]), offsets.relevant_state(rows, anchor).ravel()]
     return states

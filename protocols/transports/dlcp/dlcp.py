@@ -448,7 +448,7 @@ class Dlcp(Transport):
     """Additive increase per update on a 10 Gbps line; scaled with the line rate (the scaling is ours)."""
 
     @model_validator(mode="after")
-    def _ordered(self) -> Dlcp:
+    def _check_order(self) -> Dlcp:
         if self.t_low >= self.t_high:
             raise single_mistake("t_low", "is not below t_high", format_time(self.t_low), "t_low < t_high")
         return self
@@ -480,7 +480,7 @@ class Dlcp(Transport):
     on_probe = staticmethod(on_probe)
 
     @staticmethod
-    def goes_by(settings: dict) -> str:
+    def order_dependence(settings: dict) -> str:
         """Return the dependence of the packet order on the message's number."""
         order = settings["send_order"]
         if order == "sequential":

@@ -271,7 +271,7 @@ class Ltp(Transport):
     """The rate is at least line rate over this."""
 
     @model_validator(mode="after")
-    def _ordered(self) -> Ltp:
+    def _check_order(self) -> Ltp:
         if self.threshold > self.deadline:
             raise single_mistake("threshold", "is above deadline", self.threshold, "threshold <= deadline")
         return self
@@ -295,7 +295,7 @@ class Ltp(Transport):
     on_probe = staticmethod(on_probe)
 
     @staticmethod
-    def goes_by(settings: dict) -> str:
+    def clock_dependence(settings: dict) -> str:
         """Return the dependence of `update_rate` on the clock."""
         return "at which place of its cycle the rate of ltp begins goes by what time it is"
 

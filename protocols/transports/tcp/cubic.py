@@ -151,7 +151,7 @@ class Cubic(Reliable, ConnectionTransport, TcpRulesTable):
     """Aim lower when the last peak was not reached again [RFC 9438 section 4.7]."""
 
     streams = True
-    sender_at_rest = SENDER_AT_REST.and_of(PersistentState(times=(EPOCH, SEEN)))
+    sender_at_rest = SENDER_AT_REST.union(PersistentState(times=(EPOCH, SEEN)))
     receiver_at_rest = RECEIVER_AT_REST
     sums = True
     start = staticmethod(start)

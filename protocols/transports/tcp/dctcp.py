@@ -120,7 +120,7 @@ class Dctcp(ConnectionTransport, MarkBased, TcpRulesTable):
 
     kernel_tcp = "dctcp"
     streams = True
-    sender_at_rest = SENDER_AT_REST.and_of(PersistentState(idle=(OBSERVED,)))
+    sender_at_rest = SENDER_AT_REST.union(PersistentState(idle=(OBSERVED,)))
     receiver_at_rest = RECEIVER_AT_REST
     sums = True
     pull = staticmethod(pull)

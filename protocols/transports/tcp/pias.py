@@ -70,7 +70,7 @@ class Pias(MarkBased):
     for eight queues at 10 Gbps: packets of 1460 bytes [code]."""
 
     @model_validator(mode="after")
-    def _rising(self) -> Pias:
+    def _check_rising(self) -> Pias:
         sizes = self.thresholds
         if len(sizes) > MOST_THRESHOLDS or any(a >= b for a, b in pairwise(sizes)):
             raise single_mistake(

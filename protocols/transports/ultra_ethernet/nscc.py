@@ -305,7 +305,7 @@ class Nscc(Reliable, Transport):
     """Data goes one queue below its usual one: headers and control packets go first. Ours."""
 
     @model_validator(mode="after")
-    def _ordered(self) -> Nscc:
+    def _check_order(self) -> Nscc:
         check_timeouts(self.min_rto, self.max_rto)
         return self
 

@@ -71,11 +71,11 @@ class ExchangeTable(ScenarioTable, ABC):
         if job.servers:
             yield Mistake("servers", f"is not used by {self.kind}", job.servers, "no servers")
 
-    def unfit(self, job: Job, gpus: int) -> Iterator[Mistake]:
+    def gpu_conflicts(self, job: Job, gpus: int) -> Iterator[Mistake]:
         """Yield the job's conflicts with `gpus` accelerators per host, with paths in the job's table."""
         return iter(())
 
-    def against(self, job: Job, trace: Any) -> Iterator[Mistake]:
+    def trace_conflicts(self, job: Job, trace: Any) -> Iterator[Mistake]:
         """Yield the job's conflicts with the trace that it replays, with paths in the job's table."""
         return iter(())
 
@@ -89,7 +89,7 @@ class ExchangeTable(ScenarioTable, ABC):
         `setting`: a `JobSetting` (`gradwire.workload.collectives.common.base`)."""
         return None
 
-    def at_once(self, setting: Any) -> int:
+    def simultaneous_messages(self, setting: Any) -> int:
         """Return a lower bound of messages that begin at one time, with workers in step and nothing held back; 0 if
         unknown."""
         return 0

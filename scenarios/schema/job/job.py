@@ -29,7 +29,7 @@ class HostPlacement(ScenarioTable):
     servers: HostNames = ()
 
     @model_validator(mode="after")
-    def _distinct(self) -> HostPlacement:
+    def _check_distinct(self) -> HostPlacement:
         for role, names in (("workers", self.workers), ("servers", self.servers)):
             if len(set(names)) != len(names):
                 raise single_mistake(role, "names a host twice", list(names), "distinct hosts")
@@ -80,7 +80,7 @@ WORKERS_UPDATE = Precondition(
     "an exchange without servers, such as ring",
 )
 OF_TIMES = Precondition(
-    lambda at: not at.is_trained() or at.scenario.training.takes_time,
+    lambda at: not at.is_trained() or at.scenario.training.has_compute_times,
     "it applies to runs; training uses no times of the trace",
     'training.compute = "trace"',
 )

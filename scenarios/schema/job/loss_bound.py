@@ -52,7 +52,7 @@ class Bound(ScenarioTable):
     """Relative change of the norm from which an iteration is critical; DBLP: 0.5 [notes]."""
 
     @model_validator(mode="after")
-    def _one_rule(self) -> Bound:
+    def _check_rule(self) -> Bound:
         keys = [name for name in ("share", "layers", "front", "back") if getattr(self, name) is not None]
         if keys not in (["share"], ["layers"], ["front", "back"]):
             expected = "one of share, layers, and front with back"

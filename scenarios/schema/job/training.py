@@ -64,7 +64,7 @@ class Optimizer(ScenarioTable):
     """Maximum norm of the mean gradient; 0: no clipping."""
 
     @model_validator(mode="after")
-    def _its_own(self) -> Optimizer:
+    def _check_fields(self) -> Optimizer:
         others = ("betas", "epsilon") if self.kind == "sgd" else ("momentum", "nesterov")
         for name in others:
             if name in self.model_fields_set:
@@ -80,7 +80,7 @@ class Optimizer(ScenarioTable):
         return self.kind == "adamw" or self.momentum > 0
 
     @property
-    def forgetful(self) -> str:
+    def is_memoryless(self) -> str:
         """Setting of an optimiser without memory, for messages."""
         return "optimizer.momentum = 0" if self.kind == "sgd" else 'optimizer = { kind = "sgd", momentum = 0 }'
 
@@ -254,23 +254,23 @@ class Training(ScenarioTable):
     """Seed of the order of samples."""
 
     @property
-    def takes_time(self) -> bool:
+    def has_compute_times(self) -> bool:
         """Return True if workers' computation may take time on the network's clock."""
         return self.compute == "trace" or self.encode_time != "none" or self.system is not None
 
     @model_validator(mode="after")
-    def _once(self) -> Training:
+    def _check_once(self) -> Training:
         if not DEVICE_PATTERN.fullmatch(self.device):
             raise single_mistake("device", "is not a compute device", self.device, '"cpu", "cuda", "cuda:1" or "auto"')
         if self.momentum_correction and self.optimizer.remembers:
             what = "duplicates the optimiser's momentum"
-            raise single_mistake("momentum_correction", what, self.momentum_correction, self.optimizer.forgetful)
+            raise single_mistake("momentum_correction", what, self.momentum_correction, self.optimizer.is_memoryless)
         if self.spread and self.network not in PACKET_NETWORKS:
             raise single_mistake("spread", "needs the losses of a network", True, 'network = "simulated" or "emulated"')
         if self.feed_back and not self.error_feedback:
             raise single_mistake("feed_back", "needs error feedback", True, "error_feedback = true")
         if self.system is not None:
-            self._with_a_system(self.system)
+            self._check_system(self.system)
         if not isinstance(self.reducer, UserReducer):  # its class is not loaded yet
             self.fits_reducer(self.reducer)
         if isinstance(self.network, RandomLoss):
@@ -296,9 +296,9 @@ class Training(ScenarioTable):
                 raise single_mistake(key, f"{reducer.kind} {why}", getattr(self, key), f"no {around} around it")
         if reducer.has_momentum and reducer.momentum and self.optimizer.remembers:
             what = "duplicates the optimiser's momentum"
-            raise single_mistake("reducer.momentum", what, reducer.momentum, self.optimizer.forgetful)
+            raise single_mistake("reducer.momentum", what, reducer.momentum, self.optimizer.is_memoryless)
 
-    def _with_a_system(self, system: Any) -> None:
+    def _check_system(self, system: Any) -> None:
         """Check conflicts with a system, which decides what is sent and may not support packet-level networks."""
         if self.reducer is not None and not system.reduces:
             what = f"conflicts with {system.kind}, which decides what is sent"
@@ -313,9 +313,9 @@ class Training(ScenarioTable):
         if self.compute == "trace" and not system.traced:
             raise single_mistake("compute", f"{system.kind} does not send what a trace has", self.compute, "none")
         if not system.together:
-            self._one_by_one(system)
+            self._check_asynchronous(system)
 
-    def _one_by_one(self, system: Any) -> None:
+    def _check_asynchronous(self, system: Any) -> None:
         """Check conflicts with asynchronous workers, which make no steps together."""
         for key, is_set, expected in (
             ("keep_missing", self.keep_missing, "false"),

@@ -41,7 +41,7 @@ class Fault(ScenarioTable):
     """End of the fault."""
 
     @model_validator(mode="after")
-    def _ends_later(self) -> Fault:
+    def _check_end(self) -> Fault:
         if self.until is not None and self.until <= self.at:
             what = "is not after at"
             raise single_mistake("until", what, format_time(self.until), f"later than {format_time(self.at)}")

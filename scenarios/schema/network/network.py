@@ -86,7 +86,7 @@ class LinkOverride(ScenarioTable):
     loss: Loss | None = None
 
     @model_validator(mode="after")
-    def _says_something(self) -> LinkOverride:
+    def _check_not_empty(self) -> LinkOverride:
         if self.rate is None and self.latency is None and self.loss is None:
             raise single_mistake("", "changes nothing", None, "at least one of rate, latency, loss")
         return self
@@ -257,7 +257,7 @@ class Switch(ScenarioTable):
         return self
 
     @model_validator(mode="after")
-    def _turns_fit(self) -> Switch:
+    def _check_quanta(self) -> Switch:
         if self.drr_quantum is None:
             if self.drr_after:
                 raise single_mistake("drr_after", "has no effect without turns", self.drr_after, "drr_quantum as well")
@@ -310,7 +310,7 @@ class Switch(ScenarioTable):
         shares = self.buffer_share if len(self.buffer_share) == self.queues else self.buffer_share * self.queues
         return tuple(allowed_loss(room, share) for share in shares)
 
-    def room(self, queue: int) -> QueueCapacity | None:
+    def queue_capacity(self, queue: int) -> QueueCapacity | None:
         """Return the capacity of one queue of a port in bytes; None if flow control limits its senders instead. A queue
         alone in a shared buffer ends up with alpha / (1 + alpha) of it, since it may hold alpha times the free bytes
         (Choudhury and Hahne, ToN 1998)."""
@@ -326,9 +326,9 @@ class Switch(ScenarioTable):
             return whole
         return QueueCapacity(limits[queue], "buffer_share", "what buffer_share leaves it")
 
-    def rooms(self) -> list[QueueCapacity]:
+    def queue_capacities(self) -> list[QueueCapacity]:
         """Return the capacities of all queues that have one (see `room`)."""
-        return [room for room in map(self.room, range(self.queues)) if room is not None]
+        return [room for room in map(self.queue_capacity, range(self.queues)) if room is not None]
 
     def ramp(self) -> tuple[int, float] | None:
         """Return Kmax in bytes and Pmax; None if the threshold is a step."""

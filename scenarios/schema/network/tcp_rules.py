@@ -81,7 +81,7 @@ class TcpRulesTable(LossBasedTcp):
         return table
 
     @model_validator(mode="after")
-    def _fitting(self) -> TcpRulesTable:
+    def _check_fit(self) -> TcpRulesTable:
         if rules_of(self.model_dump())["timers"] == "ticks" and self.min_rto < 2 * TICK:
             what = 'is less than two ticks of timers = "ticks"'
             expected = f'at least {format_time(2 * TICK)}, or timers = "exact"'

@@ -82,7 +82,7 @@ class TopologyTable(FileNamingTable, ABC):
         """Return the `gradwire.topology.network.Network`. `link`: default of cables, a `LinkSpec`; `overrides`:
         exceptions for single cables, `Override`s (`gradwire.topology.cables`)."""
 
-    def given(self, *leave_out: str) -> dict[str, Any]:
+    def parameters(self, *leave_out: str) -> dict[str, Any]:
         """Return the values by key, for a generator with parameters of the same names."""
         return {name: getattr(self, name) for name in type(self).model_fields if name not in (*leave_out, "kind")}
 

@@ -133,7 +133,7 @@ class TrafficTable(FileNamingTable, ABC):
     """Make all packets droppable (Not-ECT), whatever the transport does with untagged ones."""
 
     @model_validator(mode="after")
-    def _ordered(self) -> TrafficTable:
+    def _check_order(self) -> TrafficTable:
         if self.stop is not None and self.stop <= self.start:
             raise single_mistake("stop", "is not after start", format_time(self.stop), "start < stop")
         return self
@@ -144,7 +144,7 @@ class TrafficTable(FileNamingTable, ABC):
         return False
 
     @property
-    def named(self) -> Mapping[str, tuple[str, ...]]:
+    def named_hosts(self) -> Mapping[str, tuple[str, ...]]:
         """Hosts that the table names beside `hosts`, by key."""
         return {}
 
@@ -196,7 +196,7 @@ class RepeatedTraffic(TrafficTable):
     """Number of rounds; if absent, one without a period, and with one until the end."""
 
     @model_validator(mode="after")
-    def _repeats(self) -> RepeatedTraffic:
+    def _check_repetition(self) -> RepeatedTraffic:
         if self.period is None and self.rounds is not None and self.rounds > 1:
             raise single_mistake("rounds", "needs a period", self.rounds, 'period beside it, such as "1ms"')
         return self

@@ -143,7 +143,7 @@ class Tcp(Transport):
     """Largest retransmission time-out."""
 
     @model_validator(mode="after")
-    def _ordered(self) -> Tcp:
+    def _check_order(self) -> Tcp:
         check_timeouts(self.min_rto, self.max_rto)
         return self
 
@@ -172,7 +172,7 @@ class LossBasedTcp(Tcp):
         return False
 
     @model_validator(mode="after")
-    def _soon_enough(self) -> LossBasedTcp:
+    def _check_timers(self) -> LossBasedTcp:
         if self.delayed_acks is not None and self.delayed_acks >= self.min_rto:
             what = "is not below min_rto: a single packet would be retransmitted before it is acknowledged"
             expected = f"less than {format_time(self.min_rto)}, or a larger min_rto"

@@ -104,14 +104,14 @@ class FastForward:
         self.steady: SteadyState | None = None
         if approximate is not None:
             self.steady = SteadyState(approximate, self._leaper, recorder, self._most, why_not_movable)
-        self._follow([track for track in programs.tracks if len(track.part.hosts)])
+        self._restart([track for track in programs.tracks if len(track.part.hosts)])
 
     @property
     def hops(self) -> int:
         """Packet-hops that were skipped."""
         return self._leaper.hops
 
-    def _follow(self, jobs: list[Track]) -> None:
+    def _restart(self, jobs: list[Track]) -> None:
         """Restart with these jobs, those that have not ended."""
         self._jobs, self._moments, self._begun, self._looked, self._tries = jobs, [], [], [], 0
         differ = self._inputs_differ()
@@ -140,16 +140,16 @@ class FastForward:
         return ""
 
     @property
-    def said(self) -> str:
+    def outcome(self) -> str:
         """The number of skipped iterations, or the reason why there are none."""
         return f"{self.skipped} iterations not simulated again" if self.skipped else f"declined: {self.why}"
 
     # --- finding repetitions ------------------------------------------------------------------------------------
 
-    def look(self) -> bool:
+    def skip_if_repeated(self) -> bool:
         """Check, once per iteration of all jobs, for a repetition; return True if time has moved on because of one."""
         if any(track.finished for track in self._jobs):
-            self._follow([track for track in self._jobs if not track.finished])
+            self._restart([track for track in self._jobs if not track.finished])
         begun = [int(track.begun.min()) for track in self._jobs] if self._recorder.on else []
         if begun == self._looked:
             self.soonest = Ps(at.FOREVER)
@@ -184,33 +184,33 @@ class FastForward:
         for track in self._programs.tracks:
             track.sweep(self._programs.take)
             if track not in jobs and not track.finished:
-                self._disturbed("there is traffic beside the jobs")
+                self._record_disturbance("there is traffic beside the jobs")
                 return False
-        if any(not track.more_to_come or track.asks for track in jobs) or anchor >= at.FOREVER:
+        if any(not track.has_more_steps or track.is_requesting for track in jobs) or anchor >= at.FOREVER:
             return False
         self._logs.hand_over()
         now = self._moment(jobs, anchor)
         if self._moments:
             self.why = TOO_FEW
-        moved = not self._never and any(self._repeats(jobs, before, now) for before in self._before(jobs, now))
+        moved = not self._never and any(self._skip_if_repeated(jobs, before, now) for before in self._before(jobs, now))
         if self.steady is not None:
-            moved = self._looks_steady(self.steady, jobs, now, moved)
+            moved = self._skip_if_steady(self.steady, jobs, now, moved)
         periods = [track.part.repeats.period for track in jobs]
         self._moments = [] if moved or self._never else [*self._moments, now][-2 * max(periods) - self._rhythm :]
         return moved
 
-    def _disturbed(self, why: str) -> None:
+    def _record_disturbance(self, why: str) -> None:
         """Record that something beside the jobs is under way."""
         self._moments, self.why = [], self._never or why
         if self.steady is not None:
-            self.steady.disturbed(why)
+            self.steady.restart(why)
 
-    def _looks_steady(self, steady: SteadyState, jobs: list[Track], now: QuietMoment, moved: bool) -> bool:
+    def _skip_if_steady(self, steady: SteadyState, jobs: list[Track], now: QuietMoment, moved: bool) -> bool:
         """Skip iterations that are alike on average unless exact ones were skipped; return True if any were."""
         if moved:
             steady.reset()
             return True
-        if not steady.look(jobs, now):
+        if not steady.skip_if_steady(jobs, now):
             return False
         steady.begin(self._moment(jobs, self._programs.timer))
         return True
@@ -228,8 +228,8 @@ class FastForward:
             )
         ]
         oldest = [self._recorder.seen, *((moment.taken, moment.dropped) for moment in self._moments[:1])]
-        if self.steady is not None and self.steady.wants is not None:
-            oldest.append(self.steady.wants)
+        if self.steady is not None and self.steady.entries_needed is not None:
+            oldest.append(self.steady.entries_needed)
         self._recorder.forget(*min(oldest))
 
     def _before(self, jobs: list[Track], now: QuietMoment) -> list[QuietMoment]:
@@ -260,7 +260,7 @@ class FastForward:
 
     # --- deciding and skipping ----------------------------------------------------------------------------------
 
-    def _repeats(self, jobs: list[Track], before: QuietMoment, now: QuietMoment) -> bool:
+    def _skip_if_repeated(self, jobs: list[Track], before: QuietMoment, now: QuietMoment) -> bool:
         """Skip what is possible if the state is as before; return True if something was skipped."""
         self.why = self._drawn(before, now)
         if self.why:
@@ -272,7 +272,7 @@ class FastForward:
             handed.steps < max(track.part.repeats.first, TIE_DRAW_STEPS)
             for handed, track in zip(before.handed, jobs, strict=True)
         )
-        stretch = Stretch.between(before, now, self._recorder)
+        stretch = Stretch.from_moments(before, now, self._recorder)
         times = 0 if early else self._most(stretch.by, stretch.messages, stretch.steps, [0] * len(jobs))
         if times < 1:
             self.why = TOO_FEW

@@ -112,7 +112,7 @@ class Stretch:
     sums: Ints
 
     @classmethod
-    def between(
+    def from_moments(
         cls, begin: QuietMoment, now: QuietMoment, recorder: StepRecorder, span: tuple[int, int] | None = None
     ) -> Stretch:
         """Return the stretch between two moments. `span`: `origin` and `by`; by default those of the moments."""

@@ -77,12 +77,12 @@ class Regime:
     def of(self, job: int) -> Floats:
         return np.concatenate([times_by_job[job] for times_by_job in self.times])
 
-    def uncertain(self, job: int, lossy: Flags) -> str:
+    def uncertainty(self, job: int, lossy: Flags) -> str:
         """Return why too little of a job has been seen, apart from its times; empty if enough. `lossy`: lossy links."""
         used = any(stretch.ports[lossy, BYTES_COLUMN].any() for stretch in self.stretches)
         return too_rare(np.concatenate([flags_by_job[job] for flags_by_job in self.rare]), used)
 
-    def since(self, first: int) -> Regime:
+    def without_first(self, first: int) -> Regime:
         """Return the regime without its first stretches, and without repetitions."""
         stretches = self.stretches[first:]
         return Regime(stretches, self.times[first:], self.rare[first:], [0] * len(stretches), [False] * len(stretches))
@@ -179,17 +179,17 @@ class SteadyState:
         if jobs:
             self.why = why or "the network is never quiet between two iterations"
 
-    def disturbed(self, why: str) -> None:
+    def restart(self, why: str) -> None:
         """Restart because something else is under way."""
         self.reset()
         self.why = self.never or why
 
     @property
-    def wants(self) -> tuple[int, int] | None:
+    def entries_needed(self) -> tuple[int, int] | None:
         """First needed entries of the recorder's lists; None if none are needed."""
         return None if self._begin is None else (self._begin.taken, self._begin.dropped)
 
-    def look(self, jobs: list[Track], now: QuietMoment) -> bool:
+    def skip_if_steady(self, jobs: list[Track], now: QuietMoment) -> bool:
         """Skip iterations at a quiet moment if they are steady; return True if any were skipped."""
         if self.never:
             return False
@@ -204,17 +204,17 @@ class SteadyState:
             ):
                 self._begin = now
             return False
-        return self._ripe(jobs, begin, now) and self._judge(jobs, begin, now)
+        return self._is_complete(jobs, begin, now) and self._judge(jobs, begin, now)
 
-    def _ripe(self, jobs: list[Track], begin: QuietMoment, now: QuietMoment) -> bool:
+    def _is_complete(self, jobs: list[Track], begin: QuietMoment, now: QuietMoment) -> bool:
         """Return True if the stretch is long enough and its two moments match."""
         for track, one, other in zip(jobs, begin.handed, now.handed, strict=True):
             steps, period = other.steps - one.steps, track.part.repeats.period
-            if steps < self._need(track) or steps % period:
+            if steps < self._iterations_needed(track) or steps % period:
                 return False
         return begin.held == now.held
 
-    def _need(self, track: Track) -> int:
+    def _iterations_needed(self, track: Track) -> int:
         """Return the least iterations of a job in the present stretch."""
         period = track.part.repeats.period
         return -(-SAMPLE_ITERATIONS // period) * period if self._regime.stretches else _least(track)
@@ -225,12 +225,12 @@ class SteadyState:
             self.why = "jobs do not keep step"
             return False
         regime = self._regime
-        if self._sample and not self._holds(jobs, times):
+        if self._sample and not self._matches_prediction(jobs, times):
             self.missed += 1
             self._end_regime()
             self.why = "iteration times change"
             return False  # the stretch continues as the first of the next regime
-        regime.stretches.append(Stretch.between(begin, now, self._recorder, span))
+        regime.stretches.append(Stretch.from_moments(begin, now, self._recorder, span))
         regime.times.append(times)
         regime.rare.append(
             [rare_event_flags(track.part, regime.stretches[-1].over, regime.stretches[-1].lost) for track in jobs]
@@ -238,7 +238,7 @@ class SteadyState:
         regime.repeated.append(0)
         regime.late.append(regime.leaps > 0)
         self._begin, self._sample = now, False
-        return self._leave_out(jobs, now)
+        return self._skip_iterations(jobs, now)
 
     def _measured(
         self, jobs: list[Track], begin: QuietMoment, now: QuietMoment
@@ -262,7 +262,7 @@ class SteadyState:
 
     # --- deciding and skipping ----------------------------------------------------------------------------------
 
-    def _holds(self, jobs: list[Track], times: list[Floats]) -> bool:
+    def _matches_prediction(self, jobs: list[Track], times: list[Floats]) -> bool:
         """Compare a sample with the prediction: the mean of the iterations that represent those skipped before it."""
         agrees = True
         for number, track in enumerate(jobs):
@@ -271,12 +271,12 @@ class SteadyState:
             agrees &= not exceeds(before, sample, self.tolerance * float(before.mean()))
         return agrees
 
-    def _leave_out(self, jobs: list[Track], now: QuietMoment) -> bool:
+    def _skip_iterations(self, jobs: list[Track], now: QuietMoment) -> bool:
         """Skip iterations if the stretches so far, or the later ones of them, are steady."""
-        self.why = self._unsteady(jobs, self._regime)
+        self.why = self._unsteadiness(jobs, self._regime)
         for first in range(1, len(self._regime.stretches) if self.why else 0):
-            later = self._regime.since(first)
-            if all(map(int.__ge__, later.steps, map(_least, jobs))) and not self._unsteady(jobs, later):
+            later = self._regime.without_first(first)
+            if all(map(int.__ge__, later.steps, map(_least, jobs))) and not self._unsteadiness(jobs, later):
                 self._end_regime()
                 self._regime, self.why = later, ""
                 break
@@ -286,10 +286,10 @@ class SteadyState:
             return False
         return self._leap(jobs, now)
 
-    def _unsteady(self, jobs: list[Track], regime: Regime) -> str:
+    def _unsteadiness(self, jobs: list[Track], regime: Regime) -> str:
         """Return why mean iteration times are too uncertain; empty if they are not."""
         for number, track in enumerate(jobs):
-            if why := regime.uncertain(number, self._leaper.lossy):
+            if why := regime.uncertainty(number, self._leaper.lossy):
                 return why
             values = regime.of(number)
             if MeanUncertainty.of(values).half_width > self.tolerance / 2 * float(values.mean()):
@@ -306,7 +306,7 @@ class SteadyState:
                 self.reset()
                 return False
         for first in range(len(regime.stretches)):
-            times = min(self._times, self._fits(jobs, regime.since(first)))
+            times = min(self._times, self._fits(jobs, regime.without_first(first)))
             if times > 0:
                 repetitions = self._leaper.leave_out(jobs, now, regime.stretches[first:], times)
                 if repetitions:
@@ -319,7 +319,7 @@ class SteadyState:
         """Return how many times the stretches of a regime may be repeated now."""
         by, messages = (sum(getattr(stretch, name) for stretch in regime.stretches) for name in ("by", "messages"))
         # a sample must follow, and then another quiet moment
-        most = self._most(by, messages, regime.steps, [self._need(track) + 1 for track in jobs])
+        most = self._most(by, messages, regime.steps, [self._iterations_needed(track) + 1 for track in jobs])
         if min(self._regime.steps) < SETTLED:
             ahead = [track.part.repeats.last - track.laid for track in jobs]
             most = min(most, *(left // (EARLY * steps) for left, steps in zip(ahead, regime.steps, strict=True)))
@@ -327,7 +327,7 @@ class SteadyState:
 
     def _note(self, jobs: list[Track], now: QuietMoment, first: int, times: int) -> None:
         """Record that the stretches from `first` on were repeated `times` times."""
-        regime, repeats = self._regime, self._regime.since(first)
+        regime, repeats = self._regime, self._regime.without_first(first)
         regime.leaps += 1
         regime.repeated = [count + times * (index >= first) for index, count in enumerate(regime.repeated)]
         for number, (track, steps) in enumerate(zip(jobs, repeats.steps, strict=True)):

@@ -54,7 +54,7 @@ class Streams:
     def of(self, transport: int, src: Ints, dst: Ints, priority: Ints) -> Ints:
         """Return the streams of messages: int64[n, 2], the base of the sender's record, and path entropy."""
         pairs = zip(src.tolist(), dst.tolist(), priority.tolist(), strict=True)
-        return np.array([self._of(transport, *pair) for pair in pairs], dtype=np.int64).reshape(-1, 2)
+        return np.array([self._number_of(transport, *pair) for pair in pairs], dtype=np.int64).reshape(-1, 2)
 
     def _ends(self) -> Iterator[tuple[int, Ints, int, PersistentState]]:
         """Yield the records of either end by transport: its number, bases, words per record, and classification."""
@@ -65,21 +65,21 @@ class Streams:
             sender_state, receiver_state = (
                 getattr(owner, f"{end}_at_rest", PersistentState()) for end in ("sender", "receiver")
             )
-            yield transport, senders, at.SENDER_WORDS, SENDER_STATE.and_of(sender_state)
-            yield transport, receivers, at.RECEIVER_WORDS, RECEIVER_STATE.and_of(receiver_state)
+            yield transport, senders, at.SENDER_WORDS, SENDER_STATE.union(sender_state)
+            yield transport, receivers, at.RECEIVER_WORDS, RECEIVER_STATE.union(receiver_state)
 
-    def told(self, anchor: int) -> list[Ints]:
+    def relevant_state(self, anchor: int) -> list[Ints]:
         """Return the state of all streams while nothing is under way (`relevant_states`)."""
         return relevant_states(self._ends(), self._records.memory.M, anchor)
 
-    def later(self, by: int) -> None:
+    def shift_times(self, by: int) -> None:
         """Delay all times in the records by `by` picoseconds; entries in the hosts' heaps become invalid."""
         M = self._records.memory.M
         for _, bases, words, state in self._ends():
-            state.later(M, bases, by)
+            state.shift_times(M, bases, by)
             M[bases + (at.S_ARMED if words == at.SENDER_WORDS else at.R_ARMED)] = 0
 
-    def _of(self, transport: int, src: int, dst: int, priority: int) -> tuple[int, int]:
+    def _number_of(self, transport: int, src: int, dst: int, priority: int) -> tuple[int, int]:
         key = transport, src, dst, priority
         if key not in self._known:
             self._known[key] = self._begin(*key)

@@ -75,17 +75,17 @@ class Flows:
         `by`."""
         self.book.jump(messages, by)
         self.delivered_bytes += nbytes
-        self._pairs.later(by)
-        self._streams.later(by)
+        self._pairs.shift_times(by)
+        self._streams.shift_times(by)
 
     @property
     def shares(self) -> bool:
         """True if messages of any transport share words between two hosts."""
         return any(bound.pairs for bound in self.transports)
 
-    def lasting(self, anchor: int) -> list[Ints]:
+    def persistent_state(self, anchor: int) -> list[Ints]:
         """Return the state that outlives messages while none is under way, with times relative to `anchor`."""
-        return self._streams.told(anchor) + self._pairs.told(anchor)
+        return self._streams.relevant_state(anchor) + self._pairs.relevant_state(anchor)
 
     def variants(self, begin: InitialRecords, transport: int) -> tuple[Ints, Ints]:
         """Return what messages of one transport have in common (`FlowRecords.variants`). Makes the connections and
@@ -189,7 +189,7 @@ class Flows:
         words = self.records.receiver(np.arange(self.records.used)) + at.R_GOT
         return int(self.memory.M[words].sum())
 
-    def settled(self, first: int, beyond: int) -> int:
+    def delivered_total(self, first: int, beyond: int) -> int:
         """Return the bytes of delivered messages in [first, beyond), plus what has arrived of the others. None of them
         may be forgotten."""
         book = self.book.rows(first, beyond - first)
@@ -197,7 +197,7 @@ class Flows:
         live = book[~delivered & (book[:, B_FLOW] >= 0), B_FLOW]
         return int(book[delivered, B_BYTES].sum() + self.memory.M[self.records.receiver(live) + at.R_GOT].sum())
 
-    def settled_in_all(self) -> int:
+    def all_delivered_bytes(self) -> int:
         """Return the same for all messages so far."""
         M, receivers = self.memory.M, self.records.receiver(np.arange(self.records.used))
         nbytes = M[receivers + at.R_BYTES]  # FOREVER for streams

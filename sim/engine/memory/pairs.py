@@ -39,9 +39,9 @@ class Pairs:
         """Return bases for messages of a transport: int64[n, 4]. These are the pair's words at the sender, its group's
         record, the pair's words at the receiver, and the receiving host's words."""
         pairs = zip(src.tolist(), dst.tolist(), priority.tolist(), strict=True)
-        return np.array([self._of(transport, *pair) for pair in pairs], dtype=np.int64).reshape(-1, 4)
+        return np.array([self._number_of(transport, *pair) for pair in pairs], dtype=np.int64).reshape(-1, 4)
 
-    def _of(self, transport: int, src: int, dst: int, priority: int) -> tuple[int, int, int, int]:
+    def _number_of(self, transport: int, src: int, dst: int, priority: int) -> tuple[int, int, int, int]:
         owner = self._records.transports[transport].owner
         pair = (transport, src, dst)
         if pair not in self._senders:
@@ -55,28 +55,28 @@ class Pairs:
             self._groups[group] = self._begin(transport, self._senders[pair], src, dst, priority)
         return self._senders[pair], self._groups[group], self._receivers[pair], self._hosts[host]
 
-    def _words(self) -> Iterator[tuple[int, Ints, int, PersistentState]]:
+    def _all_records(self) -> Iterator[tuple[int, Ints, int, PersistentState]]:
         """Yield the words of pairs at senders and receivers, and of hosts, by transport. Each as transport number,
         bases, number of words, and their classification."""
         for transport in sorted({pair[0] for pair in self._senders}):
             owner = self._records.transports[transport].owner
             for bases_by_key, words, state in (
-                (self._senders, at.PAIR_USER + owner.pair_words, PAIR_STATE.and_of(_at_rest(owner, "pair"))),
+                (self._senders, at.PAIR_USER + owner.pair_words, PAIR_STATE.union(_at_rest(owner, "pair"))),
                 (self._receivers, owner.peer_words, _at_rest(owner, "peer")),
                 (self._hosts, owner.host_words, _at_rest(owner, "host")),
             ):
                 bases = [base for key, base in sorted(bases_by_key.items()) if key[0] == transport]
                 yield transport, np.array(bases, dtype=np.int64), words, state
 
-    def told(self, anchor: int) -> list[Ints]:
+    def relevant_state(self, anchor: int) -> list[Ints]:
         """Return the state of all pairs while nothing is under way (`relevant_states`)."""
-        return relevant_states(self._words(), self._records.memory.M, anchor)
+        return relevant_states(self._all_records(), self._records.memory.M, anchor)
 
-    def later(self, by: int) -> None:
+    def shift_times(self, by: int) -> None:
         """Delay all times in the words by `by` picoseconds; entries in the hosts' heaps become invalid."""
         M = self._records.memory.M
-        for _, bases, _, state in self._words():
-            state.later(M, bases, by)
+        for _, bases, _, state in self._all_records():
+            state.shift_times(M, bases, by)
         for base in self._groups.values():
             M[base + at.S_ARMED] = 0
 

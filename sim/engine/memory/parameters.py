@@ -59,7 +59,7 @@ class BoundTransport:
     pairs: bool = False
 
     @classmethod
-    def to(cls, owner: type[Transport], table: Transport) -> BoundTransport:
+    def bind(cls, owner: type[Transport], table: Transport) -> BoundTransport:
         """Bind a transport class to its table of the scenario. Raises ScenarioError if persistent connections are
         requested, but not supported."""
         table = validate_user_table(owner, table)

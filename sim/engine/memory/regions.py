@@ -84,7 +84,7 @@ class NetworkShape:
             np.bincount(network.link_dst, minlength=nodes),
             np.bincount(network.link_src, minlength=nodes),
             np.argsort(network.link_dst, kind="stable"),
-            routing.blocks.words,
+            routing.blocks.word_count,
             max_entries(nodes - hosts, len(np.unique(routing.edge_of))),
             int(ways[ways > 1].sum()),
         )

@@ -44,7 +44,7 @@ class LoadedStep:
         return len(self.step.messages)
 
     @property
-    def unopened(self) -> bool:
+    def unopened_messages(self) -> bool:
         return self.position < len(self.soonest)
 
     def jump(self, M: Ints, processes: int, jump: StepSkip, messages: int, by: Ps) -> None:

@@ -36,7 +36,7 @@ class Programs:
         self._part_count += 1
         self.tracks.append(track)
         while track.due <= now:
-            track.more(now)
+            track.load_next_step(now)
         return track
 
     def forget(self, track: Track) -> None:
@@ -44,14 +44,14 @@ class Programs:
         self.tracks.remove(track)
 
     @property
-    def _live(self) -> list[tuple[Track, LoadedStep]]:
+    def _live_programs(self) -> list[tuple[Track, LoadedStep]]:
         return [(track, step) for track in self.tracks for step in track.live]
 
     def fill(self, now: Ps) -> None:
         """Load the steps that are due; open the messages that start now, and those that there is room for."""
         self._load(now)
-        for _, step in self._live:
-            while step.unopened and step.soonest[step.position] <= now:
+        for _, step in self._live_programs:
+            while step.unopened_messages and step.soonest[step.position] <= now:
                 self._open_next(step, BATCH)
             left, room = len(step.soonest) - step.position, MAX_OPEN - self.flows.records.open
             if left and room >= min(left, BATCH):
@@ -71,7 +71,7 @@ class Programs:
             first = min(self.tracks, key=lambda track: (track.due, track.number), default=None)
             if first is None or first.due > now:
                 break
-            first.more(now)
+            first.load_next_step(now)
         for track in self.tracks:
             track.feed(now)
 
@@ -81,9 +81,9 @@ class Programs:
         self.flows.arena.check()
         step.position += count
 
-    def soonest(self) -> Ps:
+    def next_python_time(self) -> Ps:
         """Return the next time at which Python has to load or open something."""
-        opens = (int(step.soonest[step.position]) for _, step in self._live if step.unopened)
+        opens = (int(step.soonest[step.position]) for _, step in self._live_programs if step.unopened_messages)
         lays = (track.due for track in self.tracks)
         return Ps(min((*opens, *lays), default=at.FOREVER))
 

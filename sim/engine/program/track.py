@@ -79,7 +79,7 @@ class Track:
         return self._flows.memory.M[base : base + rows * columns].reshape(rows, columns)
 
     @property
-    def more_to_come(self) -> bool:
+    def has_more_steps(self) -> bool:
         return self._next is not None
 
     @property
@@ -92,7 +92,7 @@ class Track:
         return all(self._M[step.left] == 0 for step in self.live)
 
     @property
-    def left(self) -> int:
+    def undelivered(self) -> int:
         return int(sum(self._M[step.left] for step in self.live))
 
     @property
@@ -115,11 +115,11 @@ class Track:
         self.last_ps += by
 
     @property
-    def asks(self) -> bool:
+    def is_requesting(self) -> bool:
         """True if a process has completed enough steps to request the next one."""
         return bool(self.begun.max(initial=0) > self.laid - STEPS_AHEAD)
 
-    def slow(self, host: int, factor: float) -> None:
+    def slow_host(self, host: int, factor: float) -> None:
         for process in np.flatnonzero(self.part.hosts == host).tolist():
             base = self.processes + at.PROCESS_WORDS * process
             self._M[base + at.W_SLOW] = round(factor * at.SLOW_UNIT)
@@ -145,7 +145,7 @@ class Track:
         starts = begins[begins >= 0]
         return Ps(max(0, int(starts.min()) - int(self._M[at.H_HOST_LATENCY])) if len(starts) else 0)
 
-    def more(self, now: Ps) -> None:
+    def load_next_step(self, now: Ps) -> None:
         """Load the next step."""
         assert self._next is not None
         step, self._next = self._next, next(self._steps, None)
@@ -238,14 +238,14 @@ class Track:
             settles = loaded.step.settles
             table[:, at.G_DONE] = np.where(settles >= 0, loaded.events + at.EVENT_WORDS * settles, 0)
         if self.part.table.order == LAYER:
-            self._queue_up(loaded, table)
+            self._assign_queues(loaded, table)
 
-    def _queue_up(self, loaded: LoadedStep, table: Ints) -> None:
+    def _assign_queues(self, loaded: LoadedStep, table: Ints) -> None:
         """Assign messages to release queues, and make room there. `table`: the words of the messages."""
         keys, which, counts = np.unique(self._keys(loaded), return_inverse=True, return_counts=True)
         table[:, at.G_QUEUE] = np.array([self._queue(key) for key in keys.tolist()])[which.reshape(-1)]
         for key, more in zip(keys.tolist(), counts.tolist(), strict=True):
-            self._widen(key, more)
+            self._grow_queue(key, more)
 
     def _tag(self, loaded: LoadedStep, packets: Ints) -> tuple[Ints, Ints]:
         """Store the important packets: return where the bits of every message are, and how many are set."""
@@ -321,7 +321,7 @@ class Track:
             self._rooms[key] = 0
         return self.queues[key]
 
-    def _widen(self, key: int, more: int) -> None:
+    def _grow_queue(self, key: int, more: int) -> None:
         """Make room in a queue for more messages: it holds all known messages that have not left yet."""
         base, arena, M = self._queue(key), self._flows.arena, self._M
         self._known[key] = self._known.get(key, 0) + more
@@ -337,7 +337,7 @@ class Track:
     def _column(self, loaded: LoadedStep, word: int) -> Ints:
         return self._table(loaded.messages, len(loaded), at.MESSAGE_WORDS)[:, word]
 
-    def _feed(self, process: int, now: Ps) -> None:
+    def _load_next_step(self, process: int, now: Ps) -> None:
         """Give a process the operations of its next step, if it has none left."""
         M, base, pending = self._M, self.processes + at.PROCESS_WORDS * process, self.pending[process]
         if pending and not self._started[process]:
@@ -356,7 +356,7 @@ class Track:
         """Give processes the operations that are known."""
         for process in range(len(self.pending)):
             if self.pending[process]:
-                self._feed(process, now)
+                self._load_next_step(process, now)
 
     @property
     def finished(self) -> bool:

@@ -63,7 +63,7 @@ def _panels(judgement: Judgement, setting: Setting) -> list[tuple[str, Place]]:
     """Return (axis label, position function) of each panel."""
 
     def mean(policy: str, measure: str) -> float | None:
-        spread = judgement.spread(setting.name, policy, measure)
+        spread = judgement.over_seeds(setting.name, policy, measure)
         return spread.mean if spread else None
 
     def steps_of(measure: str, unit: float) -> Place:
@@ -79,7 +79,7 @@ def _panels(judgement: Judgement, setting: Setting) -> list[tuple[str, Place]]:
             if not step:
                 return 0.0
             if policy in setting.lossless:
-                clock_spread = judgement.spread(setting.lossless[policy], policy, "clock")
+                clock_spread = judgement.over_seeds(setting.lossless[policy], policy, "clock")
                 return clock_spread.mean * step / MS if clock_spread else None
             when = mean(policy, f"clock@{step}")
             return None if when is None else when / MS
@@ -104,7 +104,7 @@ def _curves(panel: Axes, judgement: Judgement, setting: Setting, place: Place) -
         )
         points = [(place(policy, 0), CHANCE)]
         for step in evaluations:
-            spread = judgement.spread(setting.name, learner, f"accuracy@{step}")
+            spread = judgement.over_seeds(setting.name, learner, f"accuracy@{step}")
             points.append((place(policy, step), spread.mean if spread else CHANCE))
         known = [(x, PERCENT * y) for x, y in points if x is not None]
         if len(known) < 2:

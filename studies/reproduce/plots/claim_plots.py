@@ -75,7 +75,7 @@ def _bars(panel: Axes, judgement: Judgement, setting: Setting, measure: str, col
     """Draw a bar per policy with the range over the seeds and its median. `colours` : by policy, in order."""
     scale, _ = _scale(judgement, measure)
     for row, policy in enumerate(colours):
-        spread = judgement.spread(setting.name, policy, measure)
+        spread = judgement.over_seeds(setting.name, policy, measure)
         if spread is None:
             continue
         middle, low, high = spread.median / scale, min(spread.values) / scale, max(spread.values) / scale

@@ -34,7 +34,7 @@ def test_figures_are_those_of_the_whole_tables(
     monkeypatch.setattr(row_blocks, "ROWS", 300)
     monkeypatch.setattr(lazy_table, "GROUP", 177)
     result = simulate(scenario)
-    assert result.kept("messages").num_rows > 1000
+    assert result.stored_rows("messages").num_rows > 1000
     assert told(result) == whole
     for table in ("messages", "drops", "missing"):  # nobody has asked for all of it
-        assert getattr(result.kept(table), "_table") is None, table  # noqa: B009
+        assert getattr(result.stored_rows(table), "_table") is None, table  # noqa: B009

@@ -84,7 +84,7 @@ def test_pairs_of_hosts_are_compared_by_rank():
 
     found = agreement(compared_result(change(0)), compared_result(change(1)), STRICT)
     measure = next(each for each in found.measures if each.what == "throughput")
-    assert found.passed and measure.difference == 0
+    assert found.is_within and measure.difference == 0
     assert "max difference of a pair 100.0 % (h1->h2)" in measure.note
 
 
@@ -133,20 +133,20 @@ def test_what_simulations_scatter_over_is_not_held_against_the_emulation():
         other = tables()
         other["ports"]["marks"] = [0, highest]
         found = agreement(SIM, emu, STRICT, [result(other)])
-        assert found.passed is passed
+        assert found.is_within is passed
         marks = next(each for each in found.measures if each.title == "marks of all ports")
         assert (marks.low, marks.high) == (2000, highest)
     completion = later(1.5)
     changed = tables()
     completion(changed)
-    assert not agreement(SIM, result(changed), STRICT, [SIM]).passed
+    assert not agreement(SIM, result(changed), STRICT, [SIM]).is_within
 
 
 @pytest.mark.parametrize(("emulated", "passed"), [(1700, True), (1699, False), (2300, True), (2301, False)])
 def test_the_scatter_of_simulations_has_two_ends(emulated, passed):
     others = [compared_result(count("marks", 1, marks)) for marks in (1700, 2300, 2100)]
     found = agreement(SIM, compared_result(count("marks", 1, emulated)), STRICT, others)
-    assert found.passed is passed
+    assert found.is_within is passed
     marks = next(each for each in found.measures if each.title == "marks of all ports")
     assert (marks.low, marks.high) == (1700, 2300)
 
@@ -165,7 +165,7 @@ def test_a_few_packets_are_no_difference():
     sim = tables()
     sim["ports"]["drops_tail"] = [0, 0]
     sim["ports"]["drops_selective"] = [0, 14]
-    assert agreement(result(sim), compared_result(change), STRICT).passed
+    assert agreement(result(sim), compared_result(change), STRICT).is_within
     fewer = STRICT.model_copy(update={"drops_packets": 9})
     assert missed(agreement(result(sim), compared_result(change), fewer)) == ["drops"]
 
@@ -314,7 +314,7 @@ def test_messages_that_one_run_has_not_delivered():
     changed = tables()
     change(changed)
     cut = agreement(result(**ended), result(changed, **ended), Fidelity())
-    assert cut.passed and cut.matched == 39
+    assert cut.is_within and cut.matched == 39
 
 
 @pytest.mark.parametrize("cut", [0, 1])
@@ -332,7 +332,7 @@ def test_iterations_that_the_end_has_cut_off_are_no_difference():
     for column in changed["iterations"].values():
         del column[5]
     ended = {"totals": {"ended_by": "duration"}}
-    assert agreement(result(**ended), result(changed, **ended), STRICT).passed
+    assert agreement(result(**ended), result(changed, **ended), STRICT).is_within
 
 
 def test_nothing_at_all_is_no_agreement():
@@ -344,7 +344,7 @@ def test_nothing_at_all_is_no_agreement():
     nothing = tables()
     change(nothing)
     found = agreement(result(nothing, **ended), result(nothing, **ended), STRICT)
-    assert found.faults == ["no message was delivered in both runs"] and not found.passed
+    assert found.faults == ["no message was delivered in both runs"] and not found.is_within
 
 
 def test_iterations_and_ports_without_a_partner():
@@ -392,5 +392,5 @@ def test_differences():
 
 
 def test_exactly_the_tolerance_passes():
-    assert Measure("marks", "x", PACKETS, 1000, 1030, relative(1000, 1030), 0.03).passed
-    assert Measure("loss", "x", "share", 0.1, 0.1 + 0.02, 0.1 + 0.02 - 0.1, 0.02).passed
+    assert Measure("marks", "x", PACKETS, 1000, 1030, relative(1000, 1030), 0.03).is_within
+    assert Measure("loss", "x", "share", 0.1, 0.1 + 0.02, 0.1 + 0.02 - 0.1, 0.02).is_within

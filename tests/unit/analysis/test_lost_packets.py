@@ -65,12 +65,12 @@ def test_servers_by_hand(tmp_path: Path) -> None:
     assert found.lost[0, 0].astype(int).tolist() == [[0, 1, 1, 0, 0, 0], [0, 0, 0, 0, 1, 0]]
     assert found.lost[1, 0].astype(int).tolist() == [[0, 1, 1, 0, 0, 1], [0] * 6]
     assert found.matrix().ravel().tolist() == pytest.approx([5 / 12, 1 / 12])
-    assert found.again() == pytest.approx(2 / 3)
-    assert found.often() == pytest.approx(4 / 12), "two in both steps, and two in one of two"
+    assert found.repeated_share() == pytest.approx(2 / 3)
+    assert found.often_lost_share() == pytest.approx(4 / 12), "two in both steps, and two in one of two"
     assert found.runs() == pytest.approx((2 * 2 * 3 / 4 + 2 * 1) / 4), (
         "pairs are 1.5 runs by chance, single ones 1; four runs"
     )
-    assert found.together() == pytest.approx(-1), "2 and 3 of 6, 1 and 0"
+    assert found.correlation() == pytest.approx(-1), "2 and 3 of 6, 1 and 0"
     assert found.worst() == pytest.approx(5 / 3)
 
 
@@ -97,18 +97,23 @@ def test_runs_and_workers_of_chance() -> None:
     tail is one run each, lost again, of no worker that varies."""
     lost = np.random.default_rng(1).random((400, 1, 4, 50)) < 0.1
     chance = LostPackets(lost, ((0, 50),))
-    assert chance.runs() == pytest.approx(1, abs=0.02) and chance.again() == pytest.approx(0.1, abs=0.01)
-    assert chance.together() == pytest.approx(0, abs=0.05) and chance.often() == 0
+    assert chance.runs() == pytest.approx(1, abs=0.02) and chance.repeated_share() == pytest.approx(0.1, abs=0.01)
+    assert chance.correlation() == pytest.approx(0, abs=0.05) and chance.often_lost_share() == 0
     tail = np.zeros((3, 1, 4, 50), dtype=bool)
     tail[..., 40:] = True
     always = LostPackets(tail, ((0, 50),))
-    assert (always.again(), always.often(), always.together(), always.worst()) == (1, 0.2, None, 1)
+    assert (always.repeated_share(), always.often_lost_share(), always.correlation(), always.worst()) == (
+        1,
+        0.2,
+        None,
+        1,
+    )
     assert always.runs() == pytest.approx(10 * 41 / 50)
     common = lost.copy()
     common[200:] = False
-    assert (LostPackets(common, ((0, 50),)).together() or 0) > 0.5, "there are steps in which nobody loses anything"
+    assert (LostPackets(common, ((0, 50),)).correlation() or 0) > 0.5, "there are steps in which nobody loses anything"
     hops = np.concatenate([lost, np.zeros_like(lost)], axis=1)
-    assert LostPackets(hops, ((0, 50),)).together() == chance.together(), (
+    assert LostPackets(hops, ((0, 50),)).correlation() == chance.correlation(), (
         "a hop in which nobody loses anything says nothing"
     )
 

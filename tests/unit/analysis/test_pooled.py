@@ -100,7 +100,7 @@ def test_figures_are_of_all_messages():
 def test_a_disturbed_run_disturbs_all():
     bad = result(engine={"valid": False, "disturbed": ["it stood still"]}, seed=4)
     found = agreement(pooled([SIM, SIM]), pooled([SIM, bad]), STRICT)
-    assert found.invalid == ["seed 4: it stood still"] and not found.passed
+    assert found.invalid == ["seed 4: it stood still"] and not found.is_within
 
 
 @pytest.mark.parametrize("ends, ended", [(("duration", "duration"), "duration"), (("duration", "done"), "done")])

@@ -61,8 +61,12 @@ def test_so_is_what_else_does_not_fit(file: str) -> None:
 
 def test_what_a_scenario_is_called(file: str) -> None:
     loaded = load_scenario(file)
-    assert loaded.called == "mine.toml" and build_scenario(loaded.as_written()).called == "far"
-    assert loaded.variant("other").called == load_scenario(file, policy="other").called == "mine.toml, policy other"
+    assert loaded.display_name == "mine.toml" and build_scenario(loaded.as_written()).display_name == "far"
+    assert (
+        loaded.variant("other").display_name
+        == load_scenario(file, policy="other").display_name
+        == "mine.toml, policy other"
+    )
     assert pickle.loads(pickle.dumps(loaded)).called == "mine.toml"
 
 

@@ -386,7 +386,7 @@ BUILT_IN: list[dict[str, Any]] = [
 def test_refused_are_those_built_in_networks_whose_paths_are_too_long(topology: dict[str, Any]):
     network = build_scenario(tables(topology=topology))
     routing = build_routing(build_network(network.topology, network.link, network.link_override))
-    longest = 1 + routing.farthest
+    longest = 1 + routing.longest_path
     if longest <= 6:
         build_scenario(tables("hpcc", topology=topology))
     else:

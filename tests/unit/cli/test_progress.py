@@ -75,7 +75,7 @@ def test_reports_come_when_it_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
     observer = Observer(lambda ps: ProgressReport(0, 1, 0.0, ps, 0), progress, DeferredInterrupt())
     for tick in range(100):
         now[0] = max(now[0], tick / 128)
-        assert not observer.within(tick)
+        assert not observer.report_within_call(tick)
     # the first at once; then 2 / 128 s of looking are paid for with 32 / 128 s of simulating
     assert seen == [0, 34, 68]
     observer.report(1000, last=True)
@@ -87,16 +87,16 @@ def test_the_wall_clock_and_ctrl_c_end_a_run_between_two_steps(monkeypatch: pyte
     monkeypatch.setattr(at.time, "monotonic", lambda: now[0])
     ctrl_c = DeferredInterrupt()
     observer = Observer(lambda ps: ProgressReport(0, 1, 0.0, ps, 0), None, ctrl_c, 2.0)
-    assert not observer.within(5)
-    observer.between(5)
+    assert not observer.report_within_call(5)
+    observer.report_progress(5)
     now[0] = 2.0
-    assert observer.within(6)
+    assert observer.report_within_call(6)
     with pytest.raises(WallClockLimit):
-        observer.between(6)
-    now[0], ctrl_c.asked = 0.0, True
-    assert observer.within(7)
+        observer.report_progress(6)
+    now[0], ctrl_c.is_requested = 0.0, True
+    assert observer.report_within_call(7)
     with pytest.raises(KeyboardInterrupt):
-        observer.between(7)
+        observer.report_progress(7)
 
 
 # --- runs that are ended ---------------------------------------------------------------------------
@@ -274,7 +274,7 @@ def estimated(seconds: list[float], pieces: int, left: float) -> str:
     for each in seconds:
         now[0] += each
         estimate.done(1.0)
-    return estimate.words(left)
+    return estimate.text(left)
 
 
 @pytest.mark.parametrize("seconds, said", [

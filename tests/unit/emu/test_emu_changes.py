@@ -122,7 +122,7 @@ def computing(slowness: list[tuple[int, int]]) -> list[tuple[int, int]]:
     while loop.calls:
         loop.run()
         for message in [each for each in script.starts if each in script._unsettled]:
-            script.settled(message)
+            script.message_finished(message)
         for message in sorted(script._missing):
             script.delivered(message)
     return [(row.end_ps, row.compute_ps) for row in script.iterations]
@@ -141,7 +141,7 @@ def test_who_stands_still_is_not_late():
     loop = EpollLoop()
     loop.begin(time.monotonic_ns())
     called = []
-    loop.at(2 * MS, lambda: loop.stand(30 * MS), counts=False)
+    loop.at(2 * MS, lambda: loop.pause_until(30 * MS), counts=False)
     loop.at(5 * MS, lambda: called.append(loop.now()))
     loop.at(40 * MS, loop.stop)
     loop.run()

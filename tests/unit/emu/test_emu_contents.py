@@ -187,13 +187,13 @@ def test_gradients_can_be_made_ahead(name, tmp_path):
     net = Network(CASES[name], TRACE, tmp_path)
     for contents in net.contents.values():
         made = 0
-        while contents.make_ahead(100_000):
+        while contents.prepare_next(100_000):
             made += 1
-        assert made > 3 and 100_000 <= contents.held() < 100_000 + 32_768
+        assert made > 3 and 100_000 <= contents.buffer_bytes() < 100_000 + 32_768
         send = contents.outgoing
-        contents.outgoing = lambda message, send=send, more=contents.make_ahead: (send(message), more(100_000))[0]
+        contents.outgoing = lambda message, send=send, more=contents.prepare_next: (send(message), more(100_000))[0]
     assert verify(net.run().evidence()) == []
-    assert sum(contents.held() for contents in net.contents.values()) == 0
+    assert sum(contents.buffer_bytes() for contents in net.contents.values()) == 0
 
 
 def test_buffers_are_held_no_longer_than_needed(tmp_path):

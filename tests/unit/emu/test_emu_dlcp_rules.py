@@ -87,7 +87,7 @@ def test_the_same_news_have_the_same_consequences(control, policy, packets, seed
             break
     assert both.sender.done and both.receiver.done
     both.same_bitmaps()
-    lost = both.receiver.nbytes - both.receiver.got
+    lost = both.receiver.nbytes - both.receiver.received_bytes
     assert 0 <= lost <= both.receiver.word(at.R_ALLOWED)
 
 
@@ -139,7 +139,7 @@ def delays(both, *round_trips, start=0):
         sequence = both.pull(now)
         both.ack(sequence, 0, now + rtt)
         now += rtt
-        rates.append(both.of_pair(Q_RATE))
+        rates.append(both.pair_word(Q_RATE))
     return rates
 
 

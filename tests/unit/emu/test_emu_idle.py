@@ -47,8 +47,8 @@ def test_a_message_that_is_asked_for_leaves_room_to_make_another():
     made = memoryview(b"bytes")
     agent._contents = SimpleNamespace(outgoing=lambda message: made, make_ahead=lambda most: False)
     assert agent.outgoing(1) is made and agent.loop.idle is None  # virtual time: contents cost nothing there
-    agent._ahead = agent._make_ahead
-    assert agent.outgoing(2) is made and agent.loop.idle == agent._make_ahead
+    agent._ahead = agent._prepare_next
+    assert agent.outgoing(2) is made and agent.loop.idle == agent._prepare_next
     agent.loop.close()
     for file in files:
         os.close(file)
@@ -61,7 +61,7 @@ def test_contents_are_made_ahead_on_the_wall_clock(clock):
     agent.clock = clock
     agent._contents = SimpleNamespace(make_ahead=lambda most: bool(left and left.pop()))
     agent._do_open()
-    assert agent._ahead == (agent._make_ahead if clock == "wall" else None)
+    assert agent._ahead == (agent._prepare_next if clock == "wall" else None)
     assert left == ([] if clock == "wall" else [1, 1, 1])
     agent.loop.close()
     for file in files:

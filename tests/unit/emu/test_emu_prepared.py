@@ -143,7 +143,7 @@ def test_a_switch_that_has_been_stopped_is_named(monkeypatch: pytest.MonkeyPatch
         sleeper.send_signal(19)
         os.waitid(os.P_PID, sleeper.pid, os.WSTOPPED)
         assert switch._stopped_for() == 0, "just now"
-        assert f"its process {sleeper.pid} has been stopped" in switch.ended()
+        assert f"its process {sleeper.pid} has been stopped" in switch.exit_reason()
         sleeper.send_signal(18)
         os.waitid(os.P_PID, sleeper.pid, os.WCONTINUED)
         assert switch._stopped_for() == 0

@@ -133,9 +133,9 @@ def test_a_course_of_events_has_the_same_consequences(kind, packets, seed):
         if both.sender.done:
             break
     assert both.sender.done and both.receiver.done
-    assert both.receiver.nbytes - both.receiver.got <= allowed
+    assert both.receiver.nbytes - both.receiver.received_bytes <= allowed
     here = both.receiver.arrived()
-    assert here is None or (len(here) == packets and int(here.sum()) * PAYLOAD == both.receiver.got)
+    assert here is None or (len(here) == packets and int(here.sum()) * PAYLOAD == both.receiver.received_bytes)
 
 
 def test_what_runs_on_sockets_and_why_the_rest_does_not():

@@ -80,7 +80,7 @@ def test_a_command_that_is_no_agent_is_named_at_once(says, words):
     agents = Agents(plan, CommandLauncher(lambda node: ["sh", "-c", says]), [0])
     try:
         with pytest.raises(TestbedError, match=words) as caught:
-            agents.all_say("opened", 5, "open their sockets")
+            agents.wait_for_all("opened", 5, "open their sockets")
     finally:
         agents.close()
     assert caught.value.where == "agent of h0"

@@ -38,7 +38,7 @@ def test_a_noted_interrupt_ends_the_program(sleeper):
         sleeper.terminate()
         return True
 
-    threading.Timer(0.3, lambda: setattr(ctrl_c, "asked", True)).start()
+    threading.Timer(0.3, lambda: setattr(ctrl_c, "is_requested", True)).start()
     began = time.monotonic()
     wait(sleeper, 50, 20, ask, "here", ctrl_c)
     assert asked == ["interrupt"] and sleeper.returncode == -signal.SIGTERM
@@ -47,7 +47,7 @@ def test_a_noted_interrupt_ends_the_program(sleeper):
 
 def test_a_noted_interrupt_of_what_cannot_be_asked(sleeper):
     ctrl_c = DeferredInterrupt()
-    ctrl_c.asked = True
+    ctrl_c.is_requested = True
     with pytest.raises(KeyboardInterrupt):
         wait(sleeper, 50, 20, None, "here", ctrl_c)
 
@@ -77,8 +77,8 @@ def test_a_program_that_ends(sleeper):
 @pytest.mark.parametrize("why", ["interrupt", "max_wall"])
 def test_what_was_asked_and_does_not_end_is_a_failure(sleeper, why):
     ctrl_c = DeferredInterrupt()
-    ctrl_c.asked = why == "interrupt"
-    with pytest.raises(KeyboardInterrupt if ctrl_c.asked else TestbedError):
+    ctrl_c.is_requested = why == "interrupt"
+    with pytest.raises(KeyboardInterrupt if ctrl_c.is_requested else TestbedError):
         wait(sleeper, 0.1, 0.2, lambda reason: reason == why, "here", ctrl_c)
     assert sleeper.poll() is None
 
@@ -94,7 +94,7 @@ def test_a_second_ctrl_c_is_raised_at_once():
     with DeferredInterrupt() as ctrl_c:
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.05)
-        assert ctrl_c.asked
+        assert ctrl_c.is_requested
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(REPEAT_S + 0.05)  # until here it counts as the same request
         with pytest.raises(KeyboardInterrupt):
@@ -183,10 +183,10 @@ def test_a_process_that_cannot_end_is_not_waited_for(tmp_path):
     with subprocess.Popen(["sleep", "60"]) as process:
         try:
             last = FinalFile(left, old_s=0.3)
-            assert not last.is_old()
+            assert not last.is_settled()
             left.touch()
             began = time.monotonic()
-            wait(process, 30, 1, None, "here", over=last.is_old)
+            wait(process, 30, 1, None, "here", over=last.is_settled)
             assert 0.3 <= time.monotonic() - began < 5 and process.poll() is None
         finally:
             process.kill()

@@ -110,7 +110,7 @@ def test_nor_one_for_which_there_is_no_time(runs):
 def test_a_ctrl_c_while_a_run_is_looked_through_is_not_lost(runs):
     outcomes = [outcome(False), outcome()]
     with pytest.raises(EmulationInterrupted) as caught:
-        runs(outcomes, Request(clock="wall"), lambda ctrl_c: setattr(ctrl_c, "asked", True))
+        runs(outcomes, Request(clock="wall"), lambda ctrl_c: setattr(ctrl_c, "is_requested", True))
     assert caught.value.result is outcomes[0]
 
 
@@ -250,11 +250,11 @@ def test_a_runner_that_has_left_nothing(seen):
 def test_only_a_runner_that_has_begun_is_worth_waiting_for(tmp_path):
     told: list[Any] = []
     seen = supervisor.Runner(tmp_path, told.append)
-    seen.heard("half a li")
-    seen.heard('{"state": "building", "backend": "red"}')
-    assert seen.ask("interrupt") is False
-    seen.heard('{"state": "running", "delivered": 0, "messages": 9}')
-    assert seen.ask("interrupt") is True
+    seen.report_progress("half a li")
+    seen.report_progress('{"state": "building", "backend": "red"}')
+    assert seen.request_end("interrupt") is False
+    seen.report_progress('{"state": "running", "delivered": 0, "messages": 9}')
+    assert seen.request_end("interrupt") is True
     assert [news["state"] for news in told] == ["building", "running"]
 
 
@@ -307,7 +307,7 @@ def test_a_runner_says_what_went_wrong_and_whose_fault_it_is(tmp_path, monkeypat
     assert runner.main([str(tmp_path)]) == status
     seen = supervisor.Runner(tmp_path, None)
     (line,) = capsys.readouterr().out.splitlines()
-    seen.heard(line.removeprefix(runner.PREFIX))
+    seen.report_progress(line.removeprefix(runner.PREFIX))
     assert (seen.errors[0].what, seen.errors[0].usage) == said
 
 

@@ -115,14 +115,14 @@ def test_answers_are_judged_by_the_round_trip():
     plan = star(2, options={"answers_late": 0.16})
     limit = 0.16 * base_round_trip_ns(plan)
     switch = UserspaceSwitch(plan)
-    assert switch._complaints(late_by(limit - 1)) == []
-    (said,) = switch._complaints(late_by(limit + 1))
+    assert switch._warnings(late_by(limit - 1)) == []
+    (said,) = switch._warnings(late_by(limit + 1))
     assert said.startswith(f"mean delay of hosts' answers {limit / 1000:.0f} us, base round-trip time ")
     assert "(limit 16 % of it)" in said
-    assert switch._complaints(late_by(10 * limit, ANSWERS - 1)) == []
-    assert UserspaceSwitch(star(2))._complaints(late_by(10 * limit)) == []
+    assert switch._warnings(late_by(10 * limit, ANSWERS - 1)) == []
+    assert UserspaceSwitch(star(2))._warnings(late_by(10 * limit)) == []
     virtual = star(2, clock="virtual", options={"answers_late": 0.16})
-    assert UserspaceSwitch(virtual)._complaints(late_by(10 * limit)) == []
+    assert UserspaceSwitch(virtual)._warnings(late_by(10 * limit)) == []
 
 
 @pytest.mark.parametrize("options", [{}, {"answers_late": None}, {"answers_late": 1.0}])

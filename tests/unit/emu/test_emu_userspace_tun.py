@@ -284,7 +284,7 @@ def test_packets_are_sprayed_in_turn(network):
     counts = {count.port: count.packets for count in running.counts()}
     assert counts["leaf0->spine0"] == counts["leaf0->spine1"] == 50
     late = running.lateness()
-    assert late.count == 100 and late.later_than(50_000_000) < 50  # they were waited for, not found by chance
+    assert late.count == 100 and late.count_later_than(50_000_000) < 50  # they were waited for, not found by chance
 
 
 @needs_devices

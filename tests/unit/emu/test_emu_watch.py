@@ -124,7 +124,7 @@ def test_one_that_gets_little_of_a_processor_is_left_alone(monkeypatch):
     def take(number: int, seconds: float) -> None:
         now[0] += 1.5
         ticks[number] = ticks.get(number, 0) + round(seconds * TICKS)
-        watch.look()
+        watch.check()
 
     take(1, 1.0)  # its clock is seen for the first time
     for _ in range(100):
@@ -166,19 +166,19 @@ def test_what_one_may_compute_that_is_to_end_is_counted_from_then_on(monkeypatch
     monkeypatch.setattr(watch, "processes", lambda: [Process(number, 0, "R", each) for number, each in ticks.items()])
     monkeypatch.setattr("gradwire.emu.virtual_time.machine_clock.time.monotonic", lambda: now[0])
     ending = EndingMachine(watch, most_s=6.0, asleep_s=30.0)
-    assert ending.may_go_on()
+    assert ending.is_alive()
     for _ in range(5):
         ticks[2] += TICKS
         now[0] += 29.0
-        assert ending.may_go_on()
+        assert ending.is_alive()
     now[0] += 29.0
-    assert ending.may_go_on()
+    assert ending.is_alive()
     now[0] += 1.0
-    assert not ending.may_go_on()
+    assert not ending.is_alive()
     ticks[2] += TICKS // 2
-    assert ending.may_go_on()
+    assert ending.is_alive()
     ticks[2] += TICKS // 2
-    assert not ending.may_go_on()
+    assert not ending.is_alive()
 
 
 def test_a_machine_that_is_gone_without_an_end_is_noticed(monkeypatch):
@@ -188,7 +188,7 @@ def test_a_machine_that_is_gone_without_an_end_is_noticed(monkeypatch):
     clock = iter([7 * 10**9])
     monkeypatch.setattr(watch, "_clock_of", lambda processes: next(clock, None))
     with pytest.raises(ClockStoppedError, match=r"stood still at 7\.0+ s.*it has ended"):
-        until(watch.look, 3)
+        until(watch.check, 3)
 
 
 @needs("uml")

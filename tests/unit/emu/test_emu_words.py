@@ -30,5 +30,5 @@ def test_a_longer_block_begins_with_the_same_words_and_ends_with_zeros():
     block = WordBlock(3)
     block.words[:] = WordBlock(3).words
     block.words[1] = -(1 << 63)
-    made = block.longer(5)
+    made = block.resized(5)
     assert made.words.tolist() == [0, -(1 << 63), 0, 0, 0] and made.index * 8 == made.address != block.address

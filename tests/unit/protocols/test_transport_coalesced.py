@@ -37,7 +37,7 @@ class Flow(FlowHarness):
         assert answer.count == 1
         self.control(answer.kind, sequence, answer.argument, answer.echo, now)
 
-    def told(self, answer):
+    def store_bitmap(self, answer):
         """The packets of an answer of kind BITMAP, for messages of up to 8192 packets."""
         assert answer.kind == BITMAP
         first = (answer.argument >> (ROOM + 1)) * 8
@@ -61,7 +61,7 @@ def test_what_came_out_of_order_is_told_one_by_one():
     for n in (9, 11, 14):
         assert flow.arrive(n).count == 0
     answer = flow.arrive(12)
-    assert flow.told(answer) == [9, 11, 12, 14]
+    assert flow.store_bitmap(answer) == [9, 11, 12, 14]
     flow.hear(12, answer)
     assert flow.bits(0) == [9, 11, 12, 14] and flow[UNA] == 0
 
@@ -94,7 +94,7 @@ def test_what_waits_too_long_is_told_and_no_delay_measured():
     assert flow.arrive(1, now=TRIP // 2).count == 0
     assert flow.at_receiver(R_TIMER) == TRIP // 2 + TRIP
     answer = flow._reply(flow.run["on_late"](flow.M, flow.k, flow.r, TRIP // 2 + TRIP))
-    assert flow.told(answer) == [1] and answer.argument & LATE
+    assert flow.store_bitmap(answer) == [1] and answer.argument & LATE
     before = flow[BASE], flow[AVERAGE], flow[CWND]
     flow.hear(1, answer, now=3 * TRIP)
     assert flow.bits(0) == [1] and (flow[BASE], flow[AVERAGE], flow[CWND]) == before

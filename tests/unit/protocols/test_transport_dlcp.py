@@ -113,7 +113,7 @@ def test_every_acknowledgement_puts_the_probe_off_by_half_a_round_trip():
     flow = flow_of(5)
     flow.pull(now=0)
     flow.ack(0, now=40 * US)  # the first packet was timed
-    assert flow.of_pair(Q_SRTT) == 40 * US
+    assert flow.pair_word(Q_SRTT) == 40 * US
     assert flow[S_TIMER] == 60 * US
     flow.ack(1, now=50 * US)
     assert flow[S_TIMER] == 70 * US

@@ -45,8 +45,8 @@ def flow_of(packets, base=BASE, **settings):
 
 def rate_of(flow):
     """Share of the line; the gap says the same."""
-    rate = flow.of_pair(Q_RATE)
-    assert flow.of_pair(PAIR_GAP) == flow[S_LINE] * ONE // rate
+    rate = flow.pair_word(Q_RATE)
+    assert flow.pair_word(PAIR_GAP) == flow[S_LINE] * ONE // rate
     return rate
 
 
@@ -74,7 +74,7 @@ def test_first_mark_halves_at_once():
     flow = flow_of(100)
     flow.pull(most=30)
     flow.ack(0, echo=1, now=BASE)
-    assert flow.of_pair(Q_ALPHA) == ONE
+    assert flow.pair_word(Q_ALPHA) == ONE
     assert rate_of(flow) == ONE // 2
 
 
@@ -85,7 +85,7 @@ def test_lower_once_per_round_trip():
         flow.ack(sequence, echo=1, now=BASE + sequence * US)
     assert rate_of(flow) == ONE // 2
     flow.ack(10, echo=1, now=2 * BASE)
-    assert rate_of(flow) == ONE // 2 - (ONE // 2 * flow.of_pair(Q_ALPHA) >> 21)
+    assert rate_of(flow) == ONE // 2 - (ONE // 2 * flow.pair_word(Q_ALPHA) >> 21)
 
 
 def test_a_round_trip_is_as_long_as_the_packet_that_is_timed_is_on_its_way():
@@ -109,16 +109,16 @@ def test_share_of_marks_moves_alpha():
     flow.pull(now=BASE, most=20)
     for sequence in range(1, 20):
         flow.ack(sequence, echo=int(sequence % 2 == 0), now=2 * BASE - 1)
-    assert flow.of_pair(Q_ALPHA) == ONE
+    assert flow.pair_word(Q_ALPHA) == ONE
     flow.ack(20, echo=1, now=2 * BASE)  # 10 of 20 are marked
-    assert flow.of_pair(Q_ALPHA) == ONE * 31 // 32
+    assert flow.pair_word(Q_ALPHA) == ONE * 31 // 32
 
 
 def test_alpha_moves_by_g():
     flow = steady(g=0.5)
     flow.pull(now=BASE, most=4)
     flow.ack(1, now=2 * BASE)  # ends a round trip without marks
-    assert flow.of_pair(Q_ALPHA) == ONE // 2
+    assert flow.pair_word(Q_ALPHA) == ONE // 2
 
 
 def test_rate_follows_alpha_down_and_rises_by_one_packet_per_round_trip():
@@ -126,7 +126,7 @@ def test_rate_follows_alpha_down_and_rises_by_one_packet_per_round_trip():
     flow.pull(now=BASE, most=1)
     flow.ack(1, now=2 * BASE)  # ends a round trip without a mark: one packet more
     assert rate_of(flow) == ONE // 2 + STEP
-    alpha = flow.of_pair(Q_ALPHA)
+    alpha = flow.pair_word(Q_ALPHA)
     assert alpha == ONE // 4 - ONE // 64
     flow.pull(now=2 * BASE, most=2)
     flow.ack(2, echo=1, now=3 * BASE - 2)
@@ -142,7 +142,7 @@ def test_rate_belongs_to_the_pair():
     for later, rate in ((8 * BASE - 1, ONE // 4), (8 * BASE, ONE)):
         flow.set_pair(Q_RATE, ONE // 4)
         flow.run["start"](flow.M, flow.k, flow.f, BASE + later)
-        assert flow.of_pair(Q_RATE) == rate
+        assert flow.pair_word(Q_RATE) == rate
 
 
 @pytest.mark.parametrize("floor", [64, 10])
@@ -187,12 +187,12 @@ def shared_line(senders, **settings):
 
 def test_a_pair_sends_its_share_of_the_slowest_link():
     flow = flow_of(100, rate_control="receiver", slowest=25 * GBPS)
-    assert flow.of_pair(PAIR_GAP) == flow[S_LINE]
+    assert flow.pair_word(PAIR_GAP) == flow[S_LINE]
     flow.pull(most=30)
     flow.ack(0, cumulative=3, now=BASE)  # three pairs send
-    assert flow.of_pair(PAIR_GAP) == 3 * 4 * flow[S_LINE]
+    assert flow.pair_word(PAIR_GAP) == 3 * 4 * flow[S_LINE]
     flow.ack(1, cumulative=1, now=BASE + 1)
-    assert flow.of_pair(PAIR_GAP) == 4 * flow[S_LINE]
+    assert flow.pair_word(PAIR_GAP) == 4 * flow[S_LINE]
 
 
 def test_marks_lower_the_share_itself_and_a_round_trip_without_gives_a_sixteenth_of_the_line_back():
@@ -200,12 +200,12 @@ def test_marks_lower_the_share_itself_and_a_round_trip_without_gives_a_sixteenth
     flow.pull(most=30)
     flow.set_pair(Q_ALPHA, ONE)
     flow.ack(0, cumulative=4, echo=1, now=BASE)
-    assert flow.of_pair(Q_RATE) == ONE // 4 * 3 // 4  # less a quarter: half as much as by marks alone
-    assert flow.of_pair(PAIR_GAP) == flow[S_LINE] * ONE // (ONE // 4 * 3 // 4)
+    assert flow.pair_word(Q_RATE) == ONE // 4 * 3 // 4  # less a quarter: half as much as by marks alone
+    assert flow.pair_word(PAIR_GAP) == flow[S_LINE] * ONE // (ONE // 4 * 3 // 4)
     flow.pull(now=BASE, most=1)
     flow.ack(30, cumulative=4, now=2 * BASE)
-    assert flow.of_pair(Q_RATE) == ONE // 4 * 3 // 4 + ONE // 16
-    assert flow.of_pair(PAIR_GAP) == 4 * flow[S_LINE]
+    assert flow.pair_word(Q_RATE) == ONE // 4 * 3 // 4 + ONE // 16
+    assert flow.pair_word(PAIR_GAP) == 4 * flow[S_LINE]
 
 
 def test_the_receiver_counts_pairs_of_which_something_comes():
@@ -267,7 +267,7 @@ def by_delay(rtts, rate=ONE // 2, base=100 * US, **settings):
     for sequence, rtt in enumerate(rtts):
         flow.pull(now=10**9 * sequence, most=1)
         flow.ack(sequence, now=10**9 * sequence + rtt)
-        rates.append(flow.of_pair(Q_RATE))
+        rates.append(flow.pair_word(Q_RATE))
     return rates
 
 
@@ -336,7 +336,7 @@ def test_marks_do_not_matter_to_delay_control():
     flow.pull(most=30)
     for sequence in range(30):
         flow.ack(sequence, echo=1, now=BASE)
-    assert flow.of_pair(Q_RATE) == ONE
+    assert flow.pair_word(Q_RATE) == ONE
 
 
 # --- the timed packet ----------------------------------------------------------------------------------------
@@ -346,10 +346,10 @@ def test_round_trip_is_smoothed_from_the_first_measurement_on():
     flow = flow_of(100)
     flow.pull(now=0, most=1)
     flow.ack(0, now=80 * US)
-    assert flow.of_pair(Q_SRTT) == 80 * US
+    assert flow.pair_word(Q_SRTT) == 80 * US
     flow.pull(now=80 * US, most=1)
     flow.ack(1, now=240 * US)
-    assert flow.of_pair(Q_SRTT) == 90 * US  # 80 + (160 - 80) / 8
+    assert flow.pair_word(Q_SRTT) == 90 * US  # 80 + (160 - 80) / 8
 
 
 def test_packet_sent_again_is_timed_from_then_on():
@@ -361,9 +361,9 @@ def test_packet_sent_again_is_timed_from_then_on():
     assert flow.pull(now=600 * US) == [3 | IMPORTANT_FLAG, 5 | IMPORTANT_FLAG]
     flow.ack(0, now=610 * US)
     flow.ack(5, now=620 * US)
-    assert flow.of_pair(Q_SRTT) == BASE
+    assert flow.pair_word(Q_SRTT) == BASE
     flow.ack(3, now=640 * US)
-    assert flow.of_pair(Q_SRTT) == 40 * US
+    assert flow.pair_word(Q_SRTT) == 40 * US
 
 
 def test_delay_control_goes_on_while_packets_are_sent_again():
@@ -374,7 +374,7 @@ def test_delay_control_goes_on_while_packets_are_sent_again():
     for n in range(10, 30):
         flow.pull(now=n * 1000 * US, most=1)
         flow.ack(n, now=n * 1000 * US + 20 * US)
-    assert flow.of_pair(Q_RATE) == ONE // 64 + 20 * ADD
+    assert flow.pair_word(Q_RATE) == ONE // 64 + 20 * ADD
 
 
 def test_timed_packet_is_given_up_when_others_come_back_eight_round_trips_later():
@@ -406,4 +406,4 @@ def test_numbers_fit_64_bits_on_slow_and_fast_links(rate, control):
     for sequence in range(1000):
         flow.pull(sequence * trip, most=1)
         flow.ack(sequence, echo=int(sequence < 500), now=sequence * trip + trip + sequence % 3 * trip // 2)
-    assert flow.of_pair(Q_SRTT) > 0
+    assert flow.pair_word(Q_SRTT) > 0

@@ -149,7 +149,7 @@ def test_a_table_is_made_once_and_goes_into_another_process(small: None):
     table = BlockTable("drops", in_blocks(columns, []), {"port": PORTS, "cause": CAUSES})
     result = Result.build({}, {"drops": table})
     assert result.drops is result.drops
-    assert result.kept("drops").num_rows == 40 and "40 drops" in repr(result)
+    assert result.stored_rows("drops").num_rows == 40 and "40 drops" in repr(result)
     assert pickle.loads(pickle.dumps(result)).drops.equals(whole(columns))
     assert copy.copy(result).drops.equals(result.drops)
 

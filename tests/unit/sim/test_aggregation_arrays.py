@@ -52,7 +52,7 @@ class Arrays:
         packets = -(-rows.nbytes // PAYLOAD)
         self.masks = {m: (rng.random(packets[m]) >= lose).astype(np.int64) for m in range(len(rows))}
         self.sums, self.with_own = over.step.contents()
-        case = self.recorder.case()
+        case = self.recorder.recorded_case()
         letters = [
             replace(letter, time=letter.time + wait * (not early))
             for letter, early in zip(case.letters, pushed, strict=True)

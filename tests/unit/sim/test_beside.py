@@ -57,7 +57,7 @@ def test_steps_are_a_runs_iterations(traffic: list[dict[str, Any]]) -> None:
     session = Session(one(1))
     found = [session.step(made).time_ps for _ in range(12)]
     assert found == np.diff(ends).tolist()
-    assert session.now_ps == sum(found) and session.rest()[2] == sum(found)
+    assert session.now_ps == sum(found) and session.come_to_rest()[2] == sum(found)
 
 
 @pytest.mark.parametrize("workers", [1, 12])
@@ -94,7 +94,7 @@ def test_traffic_goes_on_from_step_to_step_and_across_rests(tmp_path: Path) -> N
         session, found = Session(one), []
         for step in range(6):
             if step in rests:
-                where = session.rest()
+                where = session.come_to_rest()
                 if handed_on:
                     session = Session(one)
                     session.resume(*where)

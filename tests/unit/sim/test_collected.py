@@ -64,7 +64,7 @@ def test_a_result_is_the_same_whether_the_engine_keeps_what_is_over_or_not(
     (fabric,) = fabrics
     assert sum(track.handed.messages for track in fabric._programs.tracks) > 0
     assert fabric.flows.book.first > 0 or which == "both"  # of which the job's first step is not over yet
-    assert whole.kept("messages").num_rows > 1000
+    assert whole.stored_rows("messages").num_rows > 1000
     assert streamed.summary == whole.summary
     for name in TABLES:
         assert getattr(streamed, name).equals(getattr(whole, name)), name
@@ -107,8 +107,8 @@ def test_an_engine_has_no_more_after_many_iterations_than_after_few(
         return live(fabrics.pop()), result
 
     (few, small), (many, large), (_, two) = run("4s"), run("12s"), run("12s", 2)
-    assert large.kept("messages").num_rows > 2.5 * small.kept("messages").num_rows
-    assert 0 < few["steps"] <= 3 and few["book"] <= 3 * two.kept("messages").num_rows // 2
+    assert large.stored_rows("messages").num_rows > 2.5 * small.stored_rows("messages").num_rows
+    assert 0 < few["steps"] <= 3 and few["book"] <= 3 * two.stored_rows("messages").num_rows // 2
     assert all(many[name] <= 1.2 * few[name] + 20 for name in few), (few, many)
 
 
@@ -121,8 +121,8 @@ def test_who_makes_the_engine_may_ask_it_for_everything(eager: None) -> None:
 
     result = simulate(SHORT["job"](), fabric=make)
     tables = made[0].finish()
-    assert tables.first == 0 and len(tables.end_ps) == result.kept("messages").num_rows
-    assert len(tables.drops["message"]) == result.kept("drops").num_rows
+    assert tables.first == 0 and len(tables.end_ps) == result.stored_rows("messages").num_rows
+    assert len(tables.drops["message"]) == result.stored_rows("drops").num_rows
 
 
 @pytest.mark.parametrize("which", ["both", "cut"])

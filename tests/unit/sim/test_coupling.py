@@ -110,9 +110,9 @@ def test_a_time_limit_is_exclusive():
     log = []
     coupling.send(message(lambda each: log.append(coupling.now)))
     assert not coupling.run(lambda: bool(log), until=50)
-    assert coupling.under_way == 1 and not log
+    assert coupling.undelivered == 1 and not log
     assert coupling.run(lambda: bool(log), until=51)
-    assert coupling.under_way == 0 and log == [50]
+    assert coupling.undelivered == 0 and log == [50]
 
 
 def test_the_latency_must_be_positive():

@@ -70,7 +70,7 @@ def test_routes_read_back(name: str) -> None:
     network = NETWORKS[name]()
     routing = build_routing(network)
     seen = read_back(laid(network, routing, False), network, routing)
-    assert seen <= routing.blocks.words <= network.switch_count * len(np.unique(routing.edge_of))
+    assert seen <= routing.blocks.word_count <= network.switch_count * len(np.unique(routing.edge_of))
     if name in BLOCKS:
         assert routing.blocks.table.shape[1] == BLOCKS[name]
 

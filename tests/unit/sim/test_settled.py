@@ -128,7 +128,7 @@ def test_credit_comes_back_when_the_sender_knows_and_not_before():
     """The credit of four goes at once, and the fifth when the first of them is known to be there."""
     coupling = Coupling(Scripted([100, 200, 300, 400, 950], [500, 450, 700, 800, 960]), 5, ["a", "b"])
     track = coupling.play(burst([1] * 5, [0] * 5, 4))
-    coupling.run(lambda: not track.left)
+    coupling.run(lambda: not track.undelivered)
     assert track.steps[0].started.tolist() == [5, 5, 5, 5, 455]
 
 
@@ -147,7 +147,7 @@ def test_jobs_are_not_alone_while_a_sender_has_not_heard():
     """All is delivered; the only thing to come is that one sender hears of it, and then it sends more."""
     coupling = Coupling(Scripted([10, 20, 30, 40, 5000], [3000, 3001, 3002, 3003, 6000]), 5, ["a", "b"])
     track = coupling.play(burst([1] * 5, [0] * 5, 4))
-    assert coupling.run(lambda: not track.left)
+    assert coupling.run(lambda: not track.undelivered)
 
 
 def test_a_stall_names_senders_that_never_hear():

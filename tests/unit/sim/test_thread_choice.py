@@ -25,8 +25,8 @@ class Machine:
         until = self.now + seconds
         trial = False
         while self.now < until:
-            alone = self.choice.alone
-            wants = alone and not self.choice.holds
+            alone = self.choice.is_single_threaded
+            wants = alone and not self.choice.is_forced
             spent = CALL_S / 16 if trial or wants else CALL_S  # the engine returns as soon as it finds busy windows
             packets = int(spent * (one if alone else together))
             self.now += spent
@@ -79,10 +79,10 @@ def test_packets_that_cost_more_than_before_are_no_reason_to_pause():
 
 def test_windows_of_few_packets_are_for_one():
     choice = ThreadChoice(2, clock=lambda: 0.0)
-    assert choice.alone and not choice.holds
-    assert choice.note(BUSY, 10**6, CALL_S, CALL_S) and not choice.alone
+    assert choice.is_single_threaded and not choice.is_forced
+    assert choice.note(BUSY, 10**6, CALL_S, CALL_S) and not choice.is_single_threaded
     choice.note(QUIET, 10, CALL_S / 100, CALL_S / 50)
-    assert choice.alone and not choice.holds
+    assert choice.is_single_threaded and not choice.is_forced
 
 
 @pytest.mark.parametrize(("share", "seconds"), [(1.0, TRUST_S), (0.95, TRUST_S), (0.85, SUSPECT_S)])
@@ -90,10 +90,10 @@ def test_one_is_measured_sooner_where_processors_are_short(share, seconds):
     choice = ThreadChoice(2, clock=lambda: 0.0)
     choice.note(BUSY, 10**6, CALL_S, CALL_S)
     for _ in range(round(seconds / CALL_S) - 1):
-        assert not choice.note(EXHAUSTED, 10**6, CALL_S, 2 * share * CALL_S) and not choice.alone
+        assert not choice.note(EXHAUSTED, 10**6, CALL_S, 2 * share * CALL_S) and not choice.is_single_threaded
     assert choice.note(EXHAUSTED, 10**6, 1.1 * CALL_S, 2.2 * share * CALL_S)  # the measurement is no longer than needed
-    assert choice.alone and choice.holds
-    assert choice.note(EXHAUSTED, 10**6, CALL_S, CALL_S) and not choice.alone
+    assert choice.is_single_threaded and choice.is_forced
+    assert choice.note(EXHAUSTED, 10**6, CALL_S, CALL_S) and not choice.is_single_threaded
 
 
 @pytest.mark.parametrize("alone", [True, False])
@@ -102,4 +102,4 @@ def test_what_is_fixed_stays(alone):
     choice.fix(alone)
     for status in (BUSY, QUIET, EXHAUSTED):
         choice.note(status, 1, 1.0, 1.0)
-        assert choice.alone == alone and choice.holds
+        assert choice.is_single_threaded == alone and choice.is_forced

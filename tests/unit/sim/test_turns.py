@@ -90,7 +90,7 @@ def test_what_is_under_way_comes_while_it_rests() -> None:
         turns.push(worker, 0, made, 0)
     first = turns.next()
     assert turns.built == 1
-    (second,) = turns.rest(first.time_ps)
+    (second,) = turns.come_to_rest(first.time_ps)
     assert second.worker != first.worker and second.time_ps > first.time_ps
     turns.push(first.worker, 1, made, first.time_ps)
     alone = AsyncSession(whole(2))
@@ -119,7 +119,7 @@ def test_two_who_go_on_from_the_same_rest_go_on_alike() -> None:
     one = AsyncSession(bounded)
     course(one, 0, 0)
     later = 10**12
-    one.rest(later)
+    one.come_to_rest(later)
     other = AsyncSession(bounded)
     other.resume(one.built, later)
     assert course(one, later, 5) == course(other, later, 5)

@@ -62,8 +62,8 @@ def test_uncompiled_functions_call_no_compiled_ones():
 
 def test_a_packet_survives_its_words():
     packet = Packet(5, 4, 0xFFFF, 0x3FFF, 7, True, 0xFFFF, sequence=0x3FFFFF, argument=0x3FFFFF, ce=True, echo=True)
-    assert packet_of(*packet.words(), 5) == packet
-    assert packet_of(*Packet(5, 0, 1, 60, 0, False, 2).words(), 5) == Packet(5, 0, 1, 60, 0, False, 2)
+    assert packet_of(*packet.as_words(), 5) == packet
+    assert packet_of(*Packet(5, 0, 1, 60, 0, False, 2).as_words(), 5) == Packet(5, 0, 1, 60, 0, False, 2)
 
 
 def test_differences_are_found_and_told():

@@ -98,7 +98,7 @@ def test_a_pause_takes_no_time() -> None:
     assert timeline.since(begin, end) == 1007 - 1002 - 1
     assert timeline.since(after, end) == 3 - 1
     assert timeline.since(begin, inside) == 1002  # a pause under way is not known yet
-    assert timeline.whole(begin, end) == 1007
+    assert timeline.with_pauses(begin, end) == 1007
 
 
 def test_a_pause_ends_when_its_work_fails() -> None:

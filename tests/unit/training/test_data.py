@@ -119,9 +119,9 @@ def test_sizes_that_it_takes_draw_nothing() -> None:
     """Smaller ones than a model is meant for among them, where they go through it."""
     before = torch.get_rng_state()
     for model, size in (("resnet8", 4), ("googlenet", 16), ("alexnet", 63), ("char-gpt", 256), ("char-lstm", 4096)):
-        assert MODELS[model].takes(size), (model, size)
+        assert MODELS[model].accepts_size(size), (model, size)
     assert torch.equal(before, torch.get_rng_state())
-    assert not any(kind.takes(kind.sizes[1] + 1) for kind in MODELS.values() if kind.task != "images")
+    assert not any(kind.accepts_size(kind.sizes[1] + 1) for kind in MODELS.values() if kind.task != "images")
 
 
 def test_features_are_learned_as_pictures_are() -> None:

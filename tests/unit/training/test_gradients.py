@@ -300,7 +300,7 @@ def test_what_rounding_makes_of_gradients_decides_nothing(also_in_float64: bool,
     x, y, loss = torch.randn(4, 3, 8, 8), torch.randint(3, (4,)), off(0.01, also_in_float64)
     fastest = FastestGradients(model, 2)
     fastest(loss, (x,), y)
-    assert fastest.way == way and not fastest.slower, "on a processor there is nothing to say of it"
+    assert fastest.method_text == way and not fastest.slower, "on a processor there is nothing to say of it"
     fastest(loss, (x,), y)
     assert model[1].num_batches_tracked == 2
     assert all(
@@ -404,4 +404,4 @@ def test_models_of_the_library_are_replayed(name: str, precision: str) -> None:
         inputs, targets = torch.randn(2048, 3, 32, 32).cuda(), torch.randint(30, (2048,)).cuda()
         for _ in range(2):
             fastest(in_precision(losses_of, precision, device), (inputs,), targets)
-    assert fastest.way == "all workers at once, replayed" and fastest.slower == []
+    assert fastest.method_text == "all workers at once, replayed" and fastest.slower == []

@@ -56,7 +56,7 @@ def test_a_gradient_from_activations_is_the_sum_of_the_workers_own() -> None:
     """After one step: A^T E over all samples, columns by owner, against autograd's for each worker."""
     ours = OverlappedTrainer(dense(), DATA, RECIPE)
     inputs, targets = ours.dealer.step(0)
-    with ours.averaging.watching():
+    with ours.averaging.recording():
         _, each = ours.gradients(ours.loss, inputs, targets)
         ours.averaging.step(each, 0)
     for owned in ours.averaging.owned:

@@ -169,7 +169,9 @@ PLAN = PredictorPlan(seeds=(1, 2), size=8, limit=200, workers=2, batch=8, steps=
 @pytest.mark.parametrize("kind", ["mp2", "wnn"])
 def test_a_predictor_is_made_and_used(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[tuple[float, str]] = []
-    manifest = make_predictor(kind, tmp_path / "new.npz", PLAN, on_progress=lambda share, words: heard.append((share, words)))
+    manifest = make_predictor(
+        kind, tmp_path / "new.npz", PLAN, on_progress=lambda share, words: heard.append((share, words))
+    )
     shares = [share for share, _ in heard]
     assert shares == sorted(shares) and shares[-1] == 1 and "seed 2" in heard[100][1]
     net, read = load_predictor(kind, tmp_path / "new.npz")

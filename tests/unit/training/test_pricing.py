@@ -82,10 +82,10 @@ def test_what_comes_back_may_be_of_another_length() -> None:
 
 
 def test_a_shared_link_by_hand() -> None:
-    assert LinkTiming((1,), rate=8 * 10**12, server_rate=16 * 10**12).moved(10, 100, 90) == (110, 105), (
+    assert LinkTiming((1,), rate=8 * 10**12, server_rate=16 * 10**12).transfer_end(10, 100, 90) == (110, 105), (
         "the slower of both"
     )
-    assert LinkTiming((1,), rate=8 * 10**12).moved(10, 100, 900) == (110, 100), "each has the server's to itself"
+    assert LinkTiming((1,), rate=8 * 10**12).transfer_end(10, 100, 900) == (110, 100), "each has the server's to itself"
 
 
 def test_turns_take_what_a_training_over_the_simulator_takes(monkeypatch: pytest.MonkeyPatch) -> None:

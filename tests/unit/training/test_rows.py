@@ -141,5 +141,5 @@ def test_counts_and_numbers_of_tensors() -> None:
     expected = [[int(row[a:b].sum()) for a, b in rows.bounds] for row in chosen]
     assert rows.counts(chosen).tolist() == expected
     numbers = torch.arange(10.0).view(2, 5)
-    assert [len(set(rows.spread(numbers)[1, a:b].tolist())) for a, b in rows.bounds] == [1] * 5
-    assert rows.spread(numbers)[:, [a for a, _ in rows.bounds]].tolist() == numbers.tolist()
+    assert [len(set(rows.repeat_per_element(numbers)[1, a:b].tolist())) for a, b in rows.bounds] == [1] * 5
+    assert rows.repeat_per_element(numbers)[:, [a for a, _ in rows.bounds]].tolist() == numbers.tolist()

@@ -216,7 +216,7 @@ def test_texts_predict_what_follows(tmp_path) -> None:
     assert inputs.shape == (5, 8) and torch.equal(inputs[:, 1:], targets[:, :-1]) and data.classes == 11, (
         "one for what is not known"
     )
-    held, answers = data.held_out()
+    held, answers = data.validation_batches()
     assert held.shape == answers.shape == (4, 8) and torch.equal(held.flatten()[1:], answers.flatten()[:-1])
     with pytest.raises(TraceError, match="at least 1010"):
         text(tmp_path / "t.txt", 100)

@@ -140,7 +140,7 @@ def test_a_host_with_several_cables_is_several_cards():
     assert network.link_rate[network.up_link].tolist() == [7, 10, 20, 30, 8]
     assert network.link_loss.tolist() == [0, 0, 0.5, 0.5] + [0] * 8
     assert [network.cards.node(1, number) for number in range(5)] == [1, 2, 3, 1, 2]
-    ends = network.cards.ends(np.array([0, 1, 1, 2]), np.array([1, 0, 1, 1]), np.array([5, 5, 4, 1]))
+    ends = network.cards.cards(np.array([0, 1, 1, 2]), np.array([1, 0, 1, 1]), np.array([5, 5, 4, 1]))
     assert [each.tolist() for each in ends] == [[0, 3, 2, 4], [3, 0, 2, 2]]
     assert not network.cards.single and star(2, LINK).cards.single
 

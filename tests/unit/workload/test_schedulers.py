@@ -31,7 +31,7 @@ def released(made, by):
         fabric = IdealFabric(lookahead=2 * US)
     coupling = Coupling(fabric, 2 * US, ["a", "b", "c"])
     track = coupling.play(made)
-    coupling.run(lambda: track.finished and not track.left)
+    coupling.run(lambda: track.finished and not track.undelivered)
     return track.steps[0].started.tolist()
 
 

@@ -78,7 +78,7 @@ def _with_all_kernels(
     stream = accelerator.compute
     if stream is None or not accelerator.has_doubts:
         return chosen
-    partial = [it for it in chosen if stream.lacks_many(it.begin, it.high)]
+    partial = [it for it in chosen if stream.misses_many(it.begin, it.high)]
     draft.doubtful["iterations that lack the kernels of many launches"] += len(partial)
     chosen = [it for it in chosen if it not in partial]
     counts = [stream.count(it.begin, it.high) for it in chosen]

@@ -50,7 +50,7 @@ class KernelStream:
         if len(valid) and len(doubtful):
             length = max(float(self.end[-1] - self.start[0]), 1.0)
             has_start = (doubtful.start > self.start[0] - length) & (doubtful.start < self.end[-1] + length)
-            self._doubt_after(np.searchsorted(self.start, doubtful.start[has_start], side="right"))
+            self._uncertain_after(np.searchsorted(self.start, doubtful.start[has_start], side="right"))
             launch = doubtful.launch
             has_launch = (launch > self.launch[0] - length) & (launch < self.launch[-1] + length)
             launches.append(launch[has_launch])
@@ -59,24 +59,24 @@ class KernelStream:
                 has_no_time = ~has_start & ~has_launch & np.isfinite(doubtful.correlation)
                 positions = np.searchsorted(valid.correlation, doubtful.correlation[has_no_time])
                 # After all others they belong to the step whose functions were lost as well.
-                self._doubt_after(positions[positions < len(valid)] if is_step_lost else positions)
+                self._uncertain_after(positions[positions < len(valid)] if is_step_lost else positions)
         self.doubtful_launches = np.sort(np.concatenate(launches))
         self._lost_launches = lost_launches
 
-    def _doubt_after(self, positions: Ints) -> None:
+    def _uncertain_after(self, positions: Ints) -> None:
         self.doubtful_after[positions] = True
 
     def done(self, moment: float) -> float:
         """Return the end of all kernels launched before `moment`; NaN without any. Raise Doubt if unknown."""
         count = int(np.searchsorted(self.launch, moment, side="left"))
-        if self.doubtful_after[count] or self._doubts(self.launch[count - 1] if count else -np.inf, moment):
+        if self.doubtful_after[count] or self._uncertainties(self.launch[count - 1] if count else -np.inf, moment):
             raise DoubtfulRecord
         return float(self.end[count - 1]) if count else float("nan")
 
     def first(self, begin: float, end: float) -> int | None:
         """Return the index of the first kernel launched from `begin` up to `end`; None without any."""
         index = int(np.searchsorted(self.launch, begin, side="left"))
-        if self._doubts(begin, min(end, self.launch[index] if index < len(self.launch) else np.inf)):
+        if self._uncertainties(begin, min(end, self.launch[index] if index < len(self.launch) else np.inf)):
             raise DoubtfulRecord
         if index == len(self.launch) or self.launch[index] >= end:
             return None
@@ -89,7 +89,7 @@ class KernelStream:
         first, last = np.searchsorted(self.launch, (begin, end), side="left")
         return int(last - first) + self._lost(begin, end)
 
-    def lacks_many(self, begin: float, end: float) -> bool:
+    def misses_many(self, begin: float, end: float) -> bool:
         """Return True if the kernels of many launches from `begin` up to `end` are not in the file."""
         return self._lost(begin, end) > MAX_LOST_SHARE * self.count(begin, end)
 
@@ -97,12 +97,12 @@ class KernelStream:
         first, last = np.searchsorted(self._lost_launches, (begin, end), side="left")
         return int(last - first)
 
-    def spent(self, begin: float, end: float) -> float | None:
+    def kernel_span(self, begin: float, end: float) -> float | None:
         """Return the time from the first to the last kernel launched from `begin` up to `end`; None without any."""
         index = self.first(begin, end)
         return None if index is None else self.done(end) - float(self.start[index])
 
-    def _doubts(self, begin: float, end: float) -> bool:
+    def _uncertainties(self, begin: float, end: float) -> bool:
         first, last = np.searchsorted(self.doubtful_launches, (begin, end), side="left")
         return bool(first < last)
 

@@ -100,7 +100,7 @@ def _update(iteration: ProfiledIteration, accelerator: AcceleratorTimeline, draf
     for window in iteration.update.windows:
         span = CpuSpan(min(max(window.begin, np.nextafter(last_call, math.inf)), window.end), window.end)
         durations = [
-            duration for stream in accelerator.streams.values() if (duration := stream.spent(*span)) is not None
+            duration for stream in accelerator.streams.values() if (duration := stream.kernel_span(*span)) is not None
         ]
         if not durations and accelerator.streams:
             draft.doubtful["updates without a kernel: no time is taken from them"] += 1

@@ -37,7 +37,7 @@ class Hierarchical(StagedTable):
     across: Literal["ring", "halving"] = "ring"
     """Algorithm between the groups: rings, or halving and doubling if the groups are a power of two."""
 
-    def unfit(self, job: Job, gpus: int) -> Iterator[Mistake]:
+    def gpu_conflicts(self, job: Job, gpus: int) -> Iterator[Mistake]:
         group = self.group or gpus
         if job.workers % group or not 1 < group < job.workers:
             what = f"does not divide {job.workers} workers into groups"

@@ -73,8 +73,8 @@ class InNetwork(ExchangeTable):
     def messages_of(self, setting: Any) -> int | None:
         return self.as_servers.messages_of(replace(setting, servers=setting.workers))
 
-    def at_once(self, setting: Any) -> int:
-        return self.as_servers.at_once(replace(setting, servers=setting.workers))
+    def simultaneous_messages(self, setting: Any) -> int:
+        return self.as_servers.simultaneous_messages(replace(setting, servers=setting.workers))
 
     def collective(self, context: Any) -> Any:
         return self.as_servers.collective(replace(context, servers=context.workers))

@@ -51,7 +51,7 @@ class Ring(StagedTable):
     def sent(self, workers: int, rails: int, inside: int) -> int:
         return 2 * workers * (workers - 1) * rails * (inside if self.channels is None else self.channels)
 
-    def at_once(self, setting: Any) -> int:
+    def simultaneous_messages(self, setting: Any) -> int:
         return self.sent(setting.members, setting.rails, setting.inside) * setting.copies // (2 * (setting.members - 1))
 
     def transfers(self, workers: int, rails: int) -> Transfers:

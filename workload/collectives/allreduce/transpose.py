@@ -31,7 +31,7 @@ class Transpose(StagedTable):
     def sent(self, workers: int, rails: int, inside: int) -> int:
         return 2 * workers * (workers - 1) * rails
 
-    def at_once(self, setting: Any) -> int:
+    def simultaneous_messages(self, setting: Any) -> int:
         return setting.copies * setting.members * (setting.members - 1) * setting.rails
 
     def transfers(self, workers: int, rails: int) -> Transfers:

@@ -177,7 +177,7 @@ class HalfTable(StagedTable):
 
         return TRANSFER_COUNTS[self.algorithm](workers) // 2 * rails
 
-    def at_once(self, setting: Any) -> int:
+    def simultaneous_messages(self, setting: Any) -> int:
         return count_first_transfers(self.algorithm, setting.members, setting.rails) * setting.copies
 
     def transfers(self, workers: int, rails: int) -> Transfers:

@@ -118,7 +118,7 @@ class CallRounds(Rounds):
         super().__init__(context, plan, [_bucket(call, plan.segments) for call in called])
 
     @property
-    def in_turn(self) -> bool:
+    def is_sequential(self) -> bool:
         return False
 
     @property
@@ -128,10 +128,10 @@ class CallRounds(Rounds):
     def _starts(self, layout: list[Bucket]) -> Ints:
         return np.ones((len(layout), 1), dtype=np.int64)
 
-    def _earliest(self, layout: list[Bucket], ready: Ints) -> Ints:
+    def _earliest_starts(self, layout: list[Bucket], ready: Ints) -> Ints:
         return np.zeros((len(layout), len(ready)), dtype=np.int64)
 
-    def _fires(self, layout: list[Bucket], start: Ints) -> CsrLists:
+    def _fired_starts(self, layout: list[Bucket], start: Ints) -> CsrLists:
         return empty_lists(start.shape[1] * len(self.context.trace.tensors))
 
     def _messages(self, iteration: int, bucket: Ints, column: Ints) -> Messages:

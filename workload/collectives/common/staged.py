@@ -94,13 +94,15 @@ class Staged(Exchange):
         if context.groups is not None:
             plan = group_transfers(plan, context.groups)
         buckets = [[Bucket.of(context, runs, plan.segments) for runs in layout] for layout in layouts]
-        self._lay(context, plan, buckets, updates)
+        self._lay_out_buckets(context, plan, buckets, updates)
         self.slots = table.slots if scheduling.order == FIFO else 0
         self.slots_apart = table.slots_apart
         self.one_by_one = self.one_by_one or table.blocking
         self.layerwise = (scheduling.forward or table.forward) == "layerwise"
 
-    def _lay(self, context: JobContext, plan: Transfers, layouts: list[list[Bucket]], updates: bool = False) -> None:
+    def _lay_out_buckets(
+        self, context: JobContext, plan: Transfers, layouts: list[list[Bucket]], updates: bool = False
+    ) -> None:
         """Set up buckets, for the first iteration and, if there are more, for later ones, that go through a
         schedule."""
         Exchange.__init__(self, context)
@@ -119,7 +121,7 @@ class Staged(Exchange):
         self._plain = waits == 1
         self._owner = np.repeat(np.arange(len(waits)), dependencies.counts)  # of `needs`
         hosts = np.array(context.workers)
-        self._src, self._dst = context.cards.ends(hosts[plan.src], hosts[plan.dst], plan.rail)
+        self._src, self._dst = context.cards.cards(hosts[plan.src], hosts[plan.dst], plan.rail)
         self._share = (1.0, 1.0)
         if context.table.bound_per == "exchange":
             hops = mean_hops(plan, workers)
@@ -159,13 +161,13 @@ class Staged(Exchange):
         )
         reduced, updated = numbers.own
         updates = partial_updates(reduced, self.context.members, updated) if self.updates else None
-        return ExchangedIteration(step, self._fires(layout, numbers.start), numbers.gates, updates=updates)
+        return ExchangedIteration(step, self._fired_starts(layout, numbers.start), numbers.gates, updates=updates)
 
     def _due(self, layout: list[Bucket], ready: Ints) -> Ints:
         """Return the earliest time at which every message could be ready, [buckets, transfers]."""
         plan, dependencies = self.plan, self._links
-        earliest = self._earliest(layout, ready)
-        if self.in_turn:
+        earliest = self._earliest_starts(layout, ready)
+        if self.is_sequential:
             earliest = np.maximum.accumulate(earliest, axis=0)
         due = np.zeros((len(layout), len(plan)), dtype=np.int64)
         edges = np.flatnonzero(np.diff(plan.stage, prepend=-1, append=-1))
@@ -180,7 +182,7 @@ class Staged(Exchange):
             due[:, begin:end] = ready_at[:, dependencies.group[begin:end] - first]
         return due
 
-    def _earliest(self, layout: list[Bucket], ready: Ints) -> Ints:
+    def _earliest_starts(self, layout: list[Bucket], ready: Ints) -> Ints:
         """Return the earliest start of every bucket, [buckets, workers]."""
         return np.stack([ready[:, list(bucket.tensors)].max(axis=1) for bucket in layout])
 
@@ -203,7 +205,7 @@ class Staged(Exchange):
         host[joined] = nodes[self._source[self._several]]
         host[gates[gates >= 0]] = np.repeat(nodes, len(gate_needs))
         needs[start] = self._starts(layout)
-        if self.in_turn:
+        if self.is_sequential:
             needs[start[1:]] += 1
         needs[complete] = np.bincount(plan.dst, minlength=workers) + 1
         needs[gates[gates >= 0]] = np.tile(gate_needs, workers)
@@ -214,7 +216,7 @@ class Staged(Exchange):
         return StagedEvents(delivery.reshape(buckets, -1), start, complete, joined, gates, own, total), needs, host
 
     @property
-    def in_turn(self) -> bool:
+    def is_sequential(self) -> bool:
         """True if the buckets of a worker begin one after the other."""
         return self.one_by_one or self.context.scheduling.in_turn
 
@@ -257,7 +259,7 @@ class Staged(Exchange):
         own = self._several[dependencies.own[self._several]]
         needed = join[self._owner] >= 0
         after = [(start[:, self._source[own]], joined[:, join[own]])]
-        if self.in_turn and not self.one_by_one:
+        if self.is_sequential and not self.one_by_one:
             after.append((start[:-1], start[1:]))  # counted after the messages that it posts itself
         after += [
             (delivery[:, dependencies.needs[needed]], joined[:, join[self._owner[needed]]]),
@@ -280,7 +282,7 @@ class Staged(Exchange):
             after += [(complete[b], gates[:, layer]) for b, bucket in enumerate(layout) for layer in bucket.layers]
         return after, posts
 
-    def _fires(self, layout: list[Bucket], start: Ints) -> CsrLists:
+    def _fired_starts(self, layout: list[Bucket], start: Ints) -> CsrLists:
         """Return the starts that every worker's tensors fire."""
         tensors, workers = len(self.context.trace.tensors), start.shape[1]
         bucket = np.repeat(np.arange(len(layout)), [len(item.tensors) for item in layout])

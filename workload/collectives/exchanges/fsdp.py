@@ -78,7 +78,7 @@ class FullyShardedExchange(ExchangeTable):
             key, value = ("order", job.order) if job.scheduler is None else ("scheduler", job.scheduler.kind)
             yield Mistake(key, "has nothing to order: units are sent when they are needed", value, "to leave it out")
 
-    def unfit(self, job: Job, gpus: int) -> Iterator[Mistake]:
+    def gpu_conflicts(self, job: Job, gpus: int) -> Iterator[Mistake]:
         return host_mistakes(self.algorithm, job, gpus, self.group)
 
     def longest(self, tensor: int, workers: int) -> tuple[str, int]:
@@ -94,7 +94,7 @@ class FullyShardedExchange(ExchangeTable):
         gathered = micros * (2 * units - 1) if self.reshard else units
         return gathered * gather + micros * units * scatter
 
-    def at_once(self, setting: Any) -> int:
+    def simultaneous_messages(self, setting: Any) -> int:
         group = self.group or len(setting.workers)
         return count_first_transfers(self.algorithm, group, setting.rails) * (len(setting.workers) // group)
 

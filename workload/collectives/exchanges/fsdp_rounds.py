@@ -42,10 +42,10 @@ class Rounds(Staged):
     one_by_one = True
 
     def __init__(self, context: JobContext, plan: Transfers, rounds: Sequence[Bucket]) -> None:
-        self._lay(context, plan, [list(rounds)])
+        self._lay_out_buckets(context, plan, [list(rounds)])
 
     @property
-    def in_turn(self) -> bool:
+    def is_sequential(self) -> bool:
         return True
 
     def _gates(self, layout: list[Bucket], first: int, last: bool) -> tuple[Ints, Ints]:
@@ -145,7 +145,7 @@ class FullyShardedExchange(Exchange):
         step = add_events(
             step, nodes, np.full(len(nodes), len(complete)), (complete, np.broadcast_to(reduced, complete.shape))
         )
-        fires = [self._fires(start, micro) for micro in range(self._micros)]
+        fires = [self._fired_starts(start, micro) for micro in range(self._micros)]
         return ExchangedIteration(
             step,
             fires[-1],
@@ -156,10 +156,10 @@ class FullyShardedExchange(Exchange):
             updates=partial_updates(reduced, self._group),
         )
 
-    def _fires(self, start: Ints, micro: int) -> CsrLists:
+    def _fired_starts(self, start: Ints, micro: int) -> CsrLists:
         """Return the starts of reduce-scatters that every worker's gradients of a micro-batch fire."""
         rounds = slice(micro * len(self.units), (micro + 1) * len(self.units))
-        return self.scatters._fires(self.scatters.buckets[rounds], start[rounds])
+        return self.scatters._fired_starts(self.scatters.buckets[rounds], start[rounds])
 
 
 def units_of(context: JobSetting, least: int) -> list[tuple[int, ...]]:

@@ -54,7 +54,7 @@ class GraphExchange(ExchangeTable):
             what = f"would order gradients, and {self.kind} plays the graphs as they are"
             yield Mistake("scheduler", what, job.scheduler.kind, "to leave it out")
 
-    def against(self, job: Job, trace: Any) -> Iterator[Mistake]:
+    def trace_conflicts(self, job: Job, trace: Any) -> Iterator[Mistake]:
         graphs = trace.graphs
         if graphs is None:
             what = f"plays graphs of ranks, and the trace {trace.name} has none"

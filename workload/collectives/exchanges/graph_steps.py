@@ -81,7 +81,7 @@ class GraphPlayback(Exchange):
         self._posts: list[tuple[int, int]] = []
         self._build()
         refuse_long(self.unit_bytes, context.payload, "job.exchange")
-        self._step = self._made()
+        self._step = self._finished_step()
 
     # --- the events of an iteration: deliveries are numbered -1, -2, ... until their number is known
 
@@ -158,7 +158,7 @@ class GraphPlayback(Exchange):
 
     # --- as a step
 
-    def _made(self) -> Step:
+    def _finished_step(self) -> Step:
         """Return the step of an iteration; the iteration of its messages is set later."""
         n, context = len(self._sent), self.context
 
@@ -171,7 +171,7 @@ class GraphPlayback(Exchange):
             for edges in (self._after, self._posts)
         ]
         hosts, src, dst, rail = np.array(context.workers), *np.array([message[:3] for message in self._sent]).T
-        self._ends = context.cards.ends(hosts[src], hosts[dst], rail)
+        self._ends = context.cards.cards(hosts[src], hosts[dst], rail)
         needs = np.concatenate([np.ones(n, dtype=np.int64), np.array(self._needs, dtype=np.int64)])
         total = len(needs)
         self._first = n

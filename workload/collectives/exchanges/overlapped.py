@@ -83,7 +83,7 @@ class Overlapped(ExchangeTable):
         workers, groups = len(setting.workers), groups_of(setting.trace.tensors, self.dense == "activations")
         return len(operations_of(groups, setting.ready_order, workers, self.batch)) * workers * (workers - 1)
 
-    def at_once(self, setting: Any) -> int:
+    def simultaneous_messages(self, setting: Any) -> int:
         return len(setting.workers) * (len(setting.workers) - 1)
 
     def collective(self, context: Any) -> Any:

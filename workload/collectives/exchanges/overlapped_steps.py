@@ -191,14 +191,14 @@ class OverlappedAveraging(Exchange):
             messages=self._messages(number),
             needs=needs,
             host=host,
-            after=self._after(numbers, len(needs)),
+            after=self._events_after(numbers, len(needs)),
             posts=csr_lists([(numbers.begun[:, self._src], self._deliveries)], len(needs)),
             contents=self._contents,
         )
-        fires, forward = self._fires(numbers)
+        fires, forward = self._fired_events(numbers)
         return ExchangedIteration(step, fires, numbers.gates, forward, self._updates(numbers), self._threads(numbers))
 
-    def _of(self, *kinds: str) -> list[tuple[int, int]]:
+    def _operations_of(self, *kinds: str) -> list[tuple[int, int]]:
         """Return (operation, group) of the operations of these kinds."""
         return [(k, operation.group) for k, operation in enumerate(self.operations) if operation.kind in kinds]
 
@@ -222,24 +222,24 @@ class OverlappedAveraging(Exchange):
             host[events] = self._node
         host[first_gate:] = np.repeat(self._node, len(used))
         needs[over] = workers
-        for k, group in self._of(GRADIENTS):
+        for k, group in self._operations_of(GRADIENTS):
             needs[asked[k]] = len(self.groups[group].tensors)
-        for _, group in self._of(ACTIVATIONS):
+        for _, group in self._operations_of(ACTIVATIONS):
             needs[owned[group]] = 2
         if used == [layers]:
             needs[first_gate:] = groups
         return OperationEvents(asked, begun, over, owned, gates, total), needs, host
 
-    def _after(self, numbers: OperationEvents, count: int) -> CsrLists:
+    def _events_after(self, numbers: OperationEvents, count: int) -> CsrLists:
         _, begun, over, owned, gates, _ = numbers
         after = [(self._deliveries, over[:, self._dst]), (begun, over)]
-        after += [(over[k], owned[group]) for k, group in self._of(ACTIVATIONS, ERRORS, GRADIENTS)]
-        for k, group in self._of(PARAMETERS):
+        after += [(over[k], owned[group]) for k, group in self._operations_of(ACTIVATIONS, ERRORS, GRADIENTS)]
+        for k, group in self._operations_of(PARAMETERS):
             column = self.groups[group].layers[0] if gates[0, -1] < 0 else -1
             after.append((over[k], gates[:, column]))
         return csr_lists(after, count)
 
-    def _fires(self, numbers: OperationEvents) -> tuple[CsrLists, CsrLists]:
+    def _fired_events(self, numbers: OperationEvents) -> tuple[CsrLists, CsrLists]:
         """Return the events fired by gradients, per worker and tensor, and by forward, per worker and layer.
 
         The last entry of a worker's layers is the end of forward. Errors of a layer are ready when backward of the
@@ -250,15 +250,15 @@ class OverlappedAveraging(Exchange):
         worker, order = np.arange(workers), list(self.context.ready_order)
         of_tensor: list[tuple[Ints, Ints]] = []
         of_layer: list[tuple[Ints, Ints]] = []
-        for k, group in self._of(GRADIENTS):
+        for k, group in self._operations_of(GRADIENTS):
             of_tensor += [(worker * tensors + tensor, numbers.asked[k]) for tensor in self.groups[group].tensors]
-        for k, group in self._of(ERRORS):
+        for k, group in self._operations_of(ERRORS):
             before = min(order.index(tensor) for tensor in self.groups[group].tensors) - 1
             if before < 0:
                 of_layer.append((worker * (layers + 1) + layers, numbers.asked[k]))
             else:
                 of_tensor.append((worker * tensors + order[before], numbers.asked[k]))
-        for k, group in self._of(ACTIVATIONS):
+        for k, group in self._operations_of(ACTIVATIONS):
             of_layer.append((worker * (layers + 1) + self.groups[group].layers[0], numbers.asked[k]))
         return csr_lists(of_tensor, workers * tensors), csr_lists(of_layer, workers * (layers + 1))
 
@@ -267,7 +267,7 @@ class OverlappedAveraging(Exchange):
         whole = sum(group.elements for group in self.groups) * len(self._node)
         rows = [
             np.broadcast_arrays(numbers.owned[group], self.groups[group].elements, whole, numbers.asked[k])
-            for k, group in self._of(PARAMETERS)
+            for k, group in self._operations_of(PARAMETERS)
         ]
         return np.array(rows).transpose(2, 0, 1)
 

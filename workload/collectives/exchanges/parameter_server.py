@@ -94,7 +94,7 @@ class ParameterServer(ExchangeTable):
         colocated = set(setting.servers) <= set(setting.workers)
         return 2 * (len(setting.workers) - colocated) * sum(count_partitions(setting, self))
 
-    def at_once(self, setting: Any) -> int:
+    def simultaneous_messages(self, setting: Any) -> int:
         """Return the pushes of the largest tensor, or of all tensors if all are ready at the same time."""
         from gradwire.workload.collectives.exchanges.parameter_server_steps import count_partitions
 

@@ -87,7 +87,7 @@ class ParameterServers(Exchange):
             raise ScenarioError(HOLD_BACK_DEADLOCK, f"job[{context.number}].exchange.aggregation", 'order = "fifo"')
         workers, servers = np.array(context.workers), np.array(context.servers)
         cards = context.cards
-        self._worker_node, self._server_node = cards.ends(
+        self._worker_node, self._server_node = cards.cards(
             workers[:, None], servers[self._server][None, :], self._card[None, :]
         )  # [W, P] both: a server's port depends on the worker's host
         self._home = np.array([cards.node(host, 0) for host in context.servers])[self._server]  # where it is summed
@@ -100,7 +100,7 @@ class ParameterServers(Exchange):
         self._patterns = ImportancePatterns()
         self._layers = [(layer,) for layer in range(len(context.trace.layers))]
 
-    def told(self, back: float | Sequence[int], reliable_tensors: Sequence[int] = ()) -> None:
+    def set_answer_sizes(self, back: float | Sequence[int], reliable_tensors: Sequence[int] = ()) -> None:
         """Set the sizes of servers' answers, if these are not sums, and the tensors that must not be lost.
 
         back : bytes returned per byte pushed, or for each tensor; rounded to whole float32 values, at least one per
@@ -120,7 +120,7 @@ class ParameterServers(Exchange):
         """The tensor of every partition."""
         return self._tensor
 
-    def away(self, worker: int) -> Ints:
+    def remote_partitions(self, worker: int) -> Ints:
         """Return the partitions that a worker exchanges by messages: those not on a server on its own host."""
         return np.flatnonzero(~self._local[worker])
 
@@ -143,7 +143,7 @@ class ParameterServers(Exchange):
         return np.array([self.context.cards.node(server, 0) for server in self.context.servers], dtype=np.int64)
 
     @property
-    def efforts(self) -> Ints:
+    def sum_times_ps(self) -> Ints:
         """Picoseconds for a server to sum a push of every partition; 0 if free."""
         if self._server_rate is None:
             return np.zeros(len(self.partitions), dtype=np.int64)
@@ -165,9 +165,9 @@ class ParameterServers(Exchange):
         pushed = order < len(push_w)
         number_of = np.empty(len(order), dtype=np.int64)  # the number of every push, then of every pull
         number_of[order] = np.arange(len(order))
-        return self._wired(number, last, worker, part, pushed, (push_w, push_p), (pull_w, pull_p), number_of)
+        return self._connected(number, last, worker, part, pushed, (push_w, push_p), (pull_w, pull_p), number_of)
 
-    def _wired(
+    def _connected(
         self,
         iteration: int,
         last: bool,
@@ -179,7 +179,7 @@ class ParameterServers(Exchange):
         number_of: Ints,
     ) -> ExchangedIteration:
         """Connect the events. `number_of`: numbers of the messages of `pushes`, then of `pulls`."""
-        context, local, efforts = self.context, self._local, self.efforts
+        context, local, efforts = self.context, self._local, self.sum_times_ps
         workers, parts, tensors = len(context.workers), len(self.partitions), len(context.trace.tensors)
         push_no, pull_no = number_of[: len(pushes[0])], number_of[len(pushes[0]) :]
         own_w, own_p = np.nonzero(local)

@@ -49,7 +49,7 @@ class ShardedUpdate(StagedTable):
             what = "would deadlock: a bucket's parameters are gathered only when all buckets have been reduced"
             yield Mistake("exchange.blocking", what, True, "false")
 
-    def unfit(self, job: Job, gpus: int) -> Iterator[Mistake]:
+    def gpu_conflicts(self, job: Job, gpus: int) -> Iterator[Mistake]:
         return host_mistakes(self.algorithm, job, gpus)
 
     def parts(self, workers: int) -> int:
@@ -58,7 +58,7 @@ class ShardedUpdate(StagedTable):
     def sent(self, workers: int, rails: int, inside: int) -> int:
         return count_transfers(self.algorithm, workers, rails, inside)
 
-    def at_once(self, setting: Any) -> int:
+    def simultaneous_messages(self, setting: Any) -> int:
         return count_first_transfers(self.algorithm, setting.members, setting.rails) * setting.copies
 
     def transfers(self, workers: int, rails: int) -> Transfers:

@@ -30,7 +30,7 @@ class AllToAll(StagedTable):
     def sent(self, workers: int, rails: int, inside: int) -> int:
         return workers * (workers - 1) * rails
 
-    def at_once(self, setting: Any) -> int:
+    def simultaneous_messages(self, setting: Any) -> int:
         return setting.copies * setting.members * (setting.members - 1) * setting.rails
 
     def transfers(self, workers: int, rails: int) -> Transfers:
