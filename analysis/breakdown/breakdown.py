@@ -358,7 +358,7 @@ def breakdown_of(context: ResultContext) -> Breakdown:
 def _row(played: ReplayedProgram, walk: WaitWalker, row: Json) -> Json:
     course = played.courses[played.workers.index(row["worker"])]
     parts = {"computing": row["compute_ps"], **dict.fromkeys(CAUSES, 0)}
-    for index in course.within(row["start_ps"], row["end_ps"]):
+    for index in course.pieces_between(row["start_ps"], row["end_ps"]):
         if course.event[index] >= 0:
             for cause, length in walk.wait(course.event[index], course.begin[index], course.end[index]).items():
                 parts[cause] += length

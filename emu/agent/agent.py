@@ -165,8 +165,8 @@ class Agent:
 
     def message_finished(self, message: int, sent_packets: int, retransmitted: int) -> None:
         self._settled[message] = sent_packets, retransmitted
-        self._contents.settled(message)
-        self._script.settled(message)
+        self._contents.message_finished(message)
+        self._script.message_finished(message)
         self._send_changed_status()
 
     # --- the controller

@@ -65,7 +65,7 @@ uncompiled.
 * `forgets = True`, in the class itself: the fate of a message depends on its own packets, the times between them, and
   the words of its connection or pair, but not on the absolute time, the number of messages or S_TURN. Then iterations
   of a job with equal starts are equal and are not simulated again (`gradwire.sim.engine.fast_forward.fast_forward`).
-  Instead, `goes_by(settings) -> str` may describe what else it depends on with this table, "" for nothing.
+  Instead, `further_dependence(settings) -> str` may describe what else it depends on with this table, "" for nothing.
 
 A sequence number that `pull` returns may carry MUST (the packet is important whatever its tag); a transport that sets
 it for all retransmissions has `repeats_important = True`.

@@ -480,7 +480,7 @@ class Dlcp(Transport):
     on_probe = staticmethod(on_probe)
 
     @staticmethod
-    def order_dependence(settings: dict) -> str:
+    def further_dependence(settings: dict) -> str:
         """Return the dependence of the packet order on the message's number."""
         order = settings["send_order"]
         if order == "sequential":

@@ -45,7 +45,9 @@ def linux_variant(owner: type[Transport], control: int) -> type[Transport]:
         "streams": True,
         "queues_at_nic": True,
         "at_nic": staticmethod(small_queues.at_nic),
-        "goes_by": staticmethod(lambda settings: BY_TICKS if rules_of(settings)["timers"] == "ticks" else ""),
+        "further_dependence": staticmethod(
+            lambda settings: BY_TICKS if rules_of(settings)["timers"] == "ticks" else ""
+        ),
         "parameters": staticmethod(lambda settings, context: parameters(owner, control, settings, context)),
         "on_data": staticmethod(receiver.on_data_alike if alike else receiver.on_data),
     }

@@ -295,7 +295,7 @@ class Ltp(Transport):
     on_probe = staticmethod(on_probe)
 
     @staticmethod
-    def clock_dependence(settings: dict) -> str:
+    def further_dependence(settings: dict) -> str:
         """Return the dependence of `update_rate` on the clock."""
         return "at which place of its cycle the rate of ltp begins goes by what time it is"
 

@@ -38,7 +38,7 @@ def hosts_in_use(scenario: Any) -> frozenset[str] | None:
         if traffic.hosts == "all":
             return None
         used.update(traffic.hosts)
-        for names in traffic.named.values():
+        for names in traffic.named_hosts.values():
             if names == "all":
                 return None
             used.update(names)

@@ -56,7 +56,7 @@ SEVERAL_SWITCHES = Precondition(
     "a topology with several switches",
 )
 ALL_PAUSED = Precondition(
-    lambda at: bool(at.switch.rooms()),
+    lambda at: bool(at.switch.queue_capacities()),
     "pfc replaces the buffer limit of every queue",
     "switch.pfc_classes without some queue",
 )

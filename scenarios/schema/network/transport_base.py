@@ -59,7 +59,7 @@ class Transport(ScenarioTable):
     probe_word: ClassVar[int]
     streams: ClassVar[bool] = False
     forgets: ClassVar[bool] = False  # the fate of a message depends on its own packets only ...
-    goes_by: ClassVar[Any]  # ... or on this
+    further_dependence: ClassVar[Any]  # ... or on this
     pulls: ClassVar[bool] = False
     rides: ClassVar[bool] = False
     queues_at_nic: ClassVar[bool] = False

@@ -345,8 +345,8 @@ def _undeclared_memory(owner: type, settings: Json | None = None) -> str:
     """Return why a component's behaviour may depend on earlier messages; empty if it does not. `settings`: a
     transport's table."""
     attributes = vars(owner)
-    if settings is not None and "goes_by" in attributes:
-        return cast("str", cast("Any", owner).goes_by(settings))
+    if settings is not None and "further_dependence" in attributes:
+        return cast("str", cast("Any", owner).further_dependence(settings))
     return (
         ""
         if attributes.get("forgets", False)

@@ -33,7 +33,7 @@ ASKED = {"approximate": 0.02}
 @pytest.fixture(autouse=True)
 def _on_average_only(monkeypatch):
     """Iterations of DLCP's are taken for what does not repeat itself exactly, even where packets go in order."""
-    monkeypatch.setattr(Dlcp, "order_dependence", staticmethod(lambda settings: "something is drawn"))
+    monkeypatch.setattr(Dlcp, "further_dependence", staticmethod(lambda settings: "something is drawn"))
 
 
 def ring(iterations: int = 120, **fields: Any) -> Scenario:
