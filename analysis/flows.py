@@ -153,7 +153,7 @@ def flow_blocks(
     blocks = []
     for traffic, runs in runs_by_traffic.items():
         entries, times_of_runs = zip(*runs, strict=True)
-        words = {entry.window.words for entry in entries}
+        words = {entry.window.text for entry in entries}
         title = f"{traffic} {next(iter(words))}".strip() if len(words) == 1 else traffic
         blocks.append((title, headings(entries), _lines(times_of_runs)))
     return blocks

@@ -63,6 +63,8 @@ DLCP_ACK_BYTES: Final = max(UDP_OVERHEAD, MIN_FRAME)
 """DLCP acknowledgement or control packet: 58 bytes of headers, padded."""
 SIDE_CHANNEL_BYTES: Final = TCP_OVERHEAD
 """Segment of the simulated reliable side channel: a Stop, or a Bitmap without its bits (66)."""
+TESTBED_SIDE_CHANNEL_BYTES: Final = TCP_OVERHEAD + GRADWIRE
+"""Segment of the testbed's side channel, with a gradwire header over TCP; Probes included (82)."""
 PROBE_BYTES: Final = MIN_FRAME
 """Simulated Probe: the smallest frame, so that it queues behind data and takes almost none of its bandwidth."""
 ROCE_ACK_BYTES: Final = ROCE_OVERHEAD + AETH

@@ -374,7 +374,7 @@ class Agent:
             list(self._script.iterations),
             self._contents.sums,
             self.loop.punctuality(),
-            endpoint.overflows() if endpoint else 0,
+            endpoint.overflow_count() if endpoint else 0,
             strays,
             notes,
         )

@@ -28,6 +28,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from gradwire.training import lazy_torch
+
 DEVICE = torch.device("cuda:0")
 
 
@@ -140,7 +142,8 @@ def SecondDevice() -> Iterator[torch.device]:
     computing = Computing(marks)
     generator = torch.Generator
     with ExitStack() as stack:
-        stack.enter_context(patch("torch.Generator", lambda device="cpu": generator("cpu")))
+        for owner in (torch, lazy_torch.torch):  # the lazy one keeps what it was asked for
+            stack.enter_context(patch.object(owner, "Generator", lambda device="cpu": generator("cpu"), create=True))
         stack.enter_context(patch("torch.cuda.is_available", lambda: True))
         stack.enter_context(patch("torch.cuda.synchronize", lambda device=None: None))
         stack.enter_context(patch("torch.cuda.get_device_name", lambda device=None: "a second device"))

@@ -39,9 +39,9 @@ class IterationNetwork(Protocol):
     scenario: Scenario
     takes_contents: bool
 
-    def step(self, trace: Trace, back: ReturnedBytes, *contents: Any, **kept: Any) -> Any:
+    def step(self, trace: Trace, back: ReturnedBytes, *contents: Any, **reliable_tensors: Any) -> Any:
         """Run an iteration in which `back` bytes come back. If it takes contents, these follow: what workers send, by
-        worker and tensor, in whole words of 4 bytes; and whether these are float32 values. `kept` may name tensors that
+        worker and tensor, in whole words of 4 bytes; and whether these are float32 values. `reliable_tensors` may name tensors that
         must not lose anything."""
         ...
 
@@ -95,7 +95,7 @@ class Simulated:
             answers = 4 * -(-np.array(pushed.back(), dtype=np.int64)[sent] // 4)
             back = back if (answers == layout.sizes[sent]).all() else answers.tolist()
         lossless = [at for at, tensor in enumerate(sent.tolist()) if tensor in pushed.kept]
-        kwargs = {"kept": lossless} if lossless else {}
+        kwargs = {"reliable_tensors": lossless} if lossless else {}
         played = self.plays.step(self.as_trace.trace(pushed, layout, sent), back, *contents, **kwargs)
         if pushed.layout is not None:
             hops = hops_of(pushed.layout, sent, played)

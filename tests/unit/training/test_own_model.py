@@ -437,7 +437,7 @@ def test_models_that_do_not_come_apart_go_one_after_the_other(beside: Path) -> N
     asked = scenario(beside, 'training.model="mixed:Mixed"', "training.batch=2")
     trainer = trainer_of(asked, data_of(asked.training, beside.parent))
     trainer.step()
-    assert trainer.gradients.way == "one worker after the other"
+    assert trainer.gradients.method_text == "one worker after the other"
 
 
 @pytest.mark.parametrize(
