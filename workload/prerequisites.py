@@ -232,7 +232,7 @@ def check_lookahead(scenario: Scenario, network: Network) -> None:
     latency = scenario.host.software_latency
     if latency < lookahead:
         raise ScenarioError(
-            f"{format_time(latency)} is below the time of the smallest packet on the fastest link",
+            f"{format_time(latency)} is below the latency of the shortest link and the time of its smallest packet",
             where="host.software_latency",
             expected=f"at least {format_time(lookahead)}",
         )

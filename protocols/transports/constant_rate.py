@@ -116,7 +116,8 @@ class ConstantRate(Transport):
     share: Annotated[float, Field(ge=0.00001, le=1, strict=True)] = 1.0
     """Share of the line rate of the sending host."""
     repeat_after: PositiveTime = Ps(1_000_000_000)
-    """Silence after the last packet before the message is repeated; at least the longest unloaded round trip."""
+    """Silence after the last packet before the message is repeated; at least the longest unloaded round trip. Each
+    repetition begins 0.618 of the message further on, so that every packet comes to every position of the order."""
 
     wire = "udp"
 

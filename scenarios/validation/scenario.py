@@ -290,7 +290,7 @@ def _latency(scenario: Scenario) -> Iterator[Mistake]:
         latencies.append(Ps(latency))
     lookahead = min(latencies) + serialisation_ps(MIN_FRAME, max(rates))
     if scenario.topology.host_count is not None and scenario.host.software_latency < lookahead:
-        what = "is below the time of the smallest packet on the fastest link"
+        what = "is below the latency of the shortest link and the time of its smallest packet"
         expected = f"at least {format_time(lookahead)}"
         concerns = ("link.rate", "link.latency", "link_override", "topology", "host")
         yield Mistake("host.software_latency", what, format_time(scenario.host.software_latency), expected, concerns)

@@ -41,8 +41,8 @@ class IterationNetwork(Protocol):
 
     def step(self, trace: Trace, back: ReturnedBytes, *contents: Any, **reliable_tensors: Any) -> Any:
         """Run an iteration in which `back` bytes come back. If it takes contents, these follow: what workers send, by
-        worker and tensor, in whole words of 4 bytes; and whether these are float32 values. `reliable_tensors` may name tensors that
-        must not lose anything."""
+        worker and tensor, in whole words of 4 bytes; and whether these are float32 values. `reliable_tensors` may name
+        tensors that must not lose anything."""
         ...
 
     def come_to_rest(self) -> tuple[int, int, int]:

@@ -169,9 +169,9 @@ class Job(ScenarioTable):
     ] = 0.0
     """The same on the way back (in a ring: in all-gather)."""
     bound_per: Annotated[Literal["message", "exchange", "step"], BOUNDED] = "message"
-    """Scope of the bound. exchange: all messages together that values pass through on their way, on average over the
-    workers, so that each may lose a part of it: in a ring of N workers 2/(N-1) of it [notes], and never more than all
-    of it; with servers, values pass through one message, so it equals message. step: all messages of one iteration, in
+    """Scope of the bound. exchange: all messages on the way of a value together, as a mean over the workers. Each
+    message has a part of the bound: in a ring of N workers 2/(N-1) of it [notes], and at most all of it. With servers,
+    a value is in one message, so it equals message. step: all messages of one iteration, in
     one direction, from one host to another; loss that earlier messages have left unused may be used by the next one, if
     it may lose anything. A transport that delivers with losses before all is sent leaves little for others: dlcp needs
     stop_policy = "on_probe". Ours."""

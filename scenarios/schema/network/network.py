@@ -166,8 +166,9 @@ class Switch(ScenarioTable):
     """Every egress port of every switch; the hosts' NICs have the same queues.
 
     Strict priority: queue 0 is served first. A packet that does not fit into the port's buffer is dropped (tail drop).
-    Above its queue's ECN threshold an ECN-capable packet is marked; with `selective_drop` a packet that is not
-    ECN-capable (droppable) is dropped there [notes: the DSCP and ECN trick of Aeolus].
+    An ECN-capable packet is marked if the bytes that wait in its queue when it arrives, without its own, have reached
+    the queue's ECN threshold K; with `selective_drop` a packet that is not ECN-capable (droppable) is dropped there
+    [notes: the DSCP and ECN trick of Aeolus].
     """
 
     queues: Annotated[int, Field(ge=1, le=MAX_QUEUES, strict=True), MORE_QUEUES] = MAX_QUEUES

@@ -52,7 +52,8 @@ class TcpRulesTable(LossBasedTcp):
     loss_detection: Literal["duplicates", "rack"] | None = None
     """Loss detection: by three later packets that have arrived [RFC 6675], or by one that was sent later [RFC 8985]."""
     tail_probes: Flag | None = None
-    """Retransmit the last packet after two round trips of silence, to avoid a time-out [RFC 8985]."""
+    """Retransmit the last packet after two round trips of silence, to avoid a time-out [RFC 8985]. With one packet in
+    flight the probe also waits for a delayed acknowledgement, `min_rto`, as the kernel's does."""
     frto: Flag | None = None
     """Undo spurious time-outs [RFC 5682], and recoveries in which all retransmissions were unnecessary [RFC 2883]."""
     slow_start: Literal["standard", "hystart", "hystart++"] | None = None
@@ -61,8 +62,9 @@ class TcpRulesTable(LossBasedTcp):
     """Send packets evenly, at twice the window per round trip in slow start and 1.2 times later. Linux does so with the
     fq queueing discipline only."""
     timers: Literal["exact", "ticks"] | None = None
-    """Time-outs to the picosecond by RFC 6298, or as Linux: in ticks of 1 ms, never early, min_rto less a tick on top
-    of the round trip, 2 ms more for RACK and tail probes, and a first round trip known from the handshake."""
+    """Time-outs to the picosecond by RFC 6298 (but min_rto, not 1 s, before the first round trip is measured), or as
+    Linux: in ticks of 1 ms, never early, min_rto less a tick on top of the round trip, 2 ms more for RACK and tail
+    probes, and a first round trip known from the handshake."""
 
     small_queues: Flag | None = None
     """Create packets as soon as the window allows and queue them at the host's NIC in that order: per connection what
