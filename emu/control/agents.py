@@ -40,7 +40,7 @@ class Agents:
                 self.children[node] = child
                 self._nodes[child.reading] = self._nodes[child.writing] = node
                 self._poll.register(child.reading, select.EPOLLIN)
-                if not child.told:
+                if not child.has_plan:
                     self.send(node, "plan", plan, node)
         except BaseException:
             self.close()

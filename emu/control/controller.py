@@ -136,7 +136,7 @@ class Controller:
                 agent_ns = agents.heard[node]["clock"][1]
                 best = min(best, (received_ns - sent_ns, agent_ns - (sent_ns + received_ns) // 2))
             self.reports.round_trips[node] = best[0]
-            self.reports.offsets[node] = 0 if child.told else best[1]
+            self.reports.offsets[node] = 0 if child.has_plan else best[1]
 
     def start(self) -> int:
         """Begin; return the common beginning on this process's monotonic clock in ns."""

@@ -28,7 +28,7 @@ ERROR_BYTES = 4096
 class Child:
     """An agent's process.
 
-    told : True if it has the plan already.
+    has_plan : True if it has the plan already.
     """
 
     node: int
@@ -36,7 +36,7 @@ class Child:
     reading: int
     writing: int
     errors: int
-    told: bool
+    has_plan: bool
     process: subprocess.Popen[bytes] | None = None
     ended: int | None = None
     last_words: bytes = field(default=b"")
@@ -118,7 +118,7 @@ class ForkLauncher:
         os.set_blocking(reading, False)
         file = parent_end.detach()
         os.set_blocking(file, False)
-        return Child(node, pid, file, file, reading, told=True)
+        return Child(node, pid, file, file, reading, has_plan=True)
 
     def _run_agent(self, plan: TestbedPlan, node: int, stream: int) -> int:
         from gradwire.emu.agent.agent import Agent
@@ -164,7 +164,7 @@ class CommandLauncher:
         for file in files:
             os.set_blocking(file, False)
             os.set_inheritable(file, False)
-        return Child(node, process.pid, files[0], files[1], files[2], told=False, process=process)
+        return Child(node, process.pid, files[0], files[1], files[2], has_plan=False, process=process)
 
 
 Launcher = ForkLauncher | CommandLauncher

@@ -33,12 +33,12 @@ AHEAD_WORDS = 4 << 20
 class DatagramSender(SendingEnd):
     """A sending end with a socket.
 
-    heard : kinds of packets that are passed to the rules unchanged.
+    passed_kinds : kinds of packets that are passed to the rules unchanged.
     """
 
     __slots__ = ("carrier", "content", "row")
 
-    def __init__(self, rules: Rules, row: MessageRow, carrier: DatagramCarrier, received_words: Sequence[int]) -> None:
+    def __init__(self, rules: Rules, row: MessageRow, carrier: DatagramCarrier, passed_kinds: Sequence[int]) -> None:
         """Set the destination; the message is not started."""
         host, endpoint = carrier.host, carrier.endpoint
         super().__init__(rules, row, None, entropy_of(host.seed, row.number), carrier.pairs)
@@ -50,7 +50,7 @@ class DatagramSender(SendingEnd):
         words[at.F_FILE] = endpoint.sources[row.number % len(SOURCE_PORTS)].fileno()
         words[at.F_TOS], words[at.F_TOS_IMPORTANT] = tos_byte(row.priority, False), tos_byte(row.priority, True)
         words[at.F_PAYLOAD], words[at.F_NBYTES], words[at.F_FILL] = carrier.transport.payload, row.nbytes, rules.fill
-        words[at.F_HEARD] = sum(1 << kind for kind in received_words)
+        words[at.F_HEARD] = sum(1 << kind for kind in passed_kinds)
 
     def start(self, now: int) -> None:
         """Get the bytes of the message and begin."""
@@ -65,7 +65,7 @@ class DatagramCarrier(Carrier):
 
     by_side = False
     """True if answers other than acknowledgements use the side channel (`answer`)."""
-    heard: Sequence[int] = (ACK, STOP, BITMAP, NACK)
+    passed_kinds: Sequence[int] = (ACK, STOP, BITMAP, NACK)
     """Kinds of packets that are passed to the rules unchanged."""
 
     def __init__(
@@ -126,7 +126,7 @@ class DatagramCarrier(Carrier):
 
     def make_sender(self, row: MessageRow) -> DatagramSender:
         """Return the sending end of a message."""
-        return DatagramSender(self.rules_of(row), row, self, self.heard)
+        return DatagramSender(self.rules_of(row), row, self, self.passed_kinds)
 
     def receiver(self, row: MessageRow) -> ReceivingEnd:
         """Return the receiving end of a message after its first packet."""

@@ -55,7 +55,7 @@ def take_part(sender: SendingEnd, first: int, content: bytes, number: int, now: 
 class Dlcp(DatagramCarrier):
     """The transport `dlcp` at one host, with Stops, Probes and Bitmaps as UDP packets."""
 
-    heard = (ACK, STOP)
+    passed_kinds = (ACK, STOP)
 
     def __init__(self, host: CarrierHost, transport: TransportPlan, endpoint: Endpoint, side: SideChannel) -> None:
         super().__init__(host, transport, endpoint)

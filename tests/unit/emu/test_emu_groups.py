@@ -33,12 +33,12 @@ def test_an_older_message_that_has_news_goes_before_younger_ones():
     start(nic, old, young)
     loop.run(250)
     old.left = 1
-    nic.heard(old)
-    nic.heard(old)  # it is there already
+    nic.update(old)
+    nic.update(old)  # it is there already
     loop.run(10_000)
     assert [number for number, _ in slots(log)] == [1, 2, 2, 1, 2, 2]
     young.left = 1
-    nic.heard(young)
+    nic.update(young)
     nic.serve()
     loop.run(20_000)
     assert slots(log)[-1] == (2, 10_000)

@@ -248,7 +248,7 @@ def test_an_exception_in_a_timer_says_so():
     loop, nic, log = bench()
     flow = Raising(log, loop, 1, 0)
     flow.timer = 300_000
-    nic.heard(flow)
+    nic.update(flow)
     loop.run(200)
     with pytest.raises(TestbedError, match="the function on_timer of a transport raised an exception"):
         loop.run(1000)

@@ -56,10 +56,10 @@ def test_acknowledgements_take_their_time_on_the_line():
     loop, nic, log = bench()
     start(nic, Fake(log, loop, 1, 3))
     loop.run(150)
-    nic.took(60)  # waits for the packet that ends at 200
+    nic.add_control_bytes(60)  # waits for the packet that ends at 200
     loop.run(1000)
     assert slots(log) == [(1, 0), (1, 100), (1, 260)]
-    nic.took(60)
+    nic.add_control_bytes(60)
     start(nic, Fake(log, loop, 2, 1))
     loop.run(2000)
     assert slots(log)[-1] == (2, 1060)
@@ -84,7 +84,7 @@ def test_news_let_a_flow_go_on():
     start(nic, flow)
     loop.run(500)
     flow.left = 1
-    nic.heard(flow)
+    nic.update(flow)
     nic.serve()
     loop.run(1000)
     assert slots(log) == [(1, 0), (1, 500)]
@@ -94,7 +94,7 @@ def test_what_took_the_line_by_another_clock_is_forgotten():
     """Before the run the loop has the machine's clock, and the line would be taken for as long as that has been up."""
     loop, nic, log = bench()
     loop.time = 50_000 * 1_000_000_000
-    nic.took(60)
+    nic.add_control_bytes(60)
     loop.time = 0
     nic.restart()
     start(nic, Fake(log, loop, 1, 2))
@@ -106,18 +106,18 @@ def test_timers_are_put_off_without_being_moved():
     loop, nic, log = bench()
     flow = Fake(log, loop, 1, 0)
     flow.timer = 300 * NS
-    nic.heard(flow)
+    nic.update(flow)
     loop.run(200)
     flow.timer = 500 * NS
-    nic.heard(flow)
+    nic.update(flow)
     loop.run(450)
     assert flow.fired == []
     loop.run(2000)
     assert flow.fired == [500] and flow.timer == 0
     flow.timer = 3000 * NS
-    nic.heard(flow)
+    nic.update(flow)
     flow.timer = 2500 * NS  # earlier than what is set
-    nic.heard(flow)
+    nic.update(flow)
     loop.run(2600)
     assert flow.fired == [500, 2500]
     flow.timer = 0
@@ -161,7 +161,7 @@ def test_paced_flow_has_nothing_to_make_up_for_when_it_begins_or_goes_on():
     start(nic, flow)
     loop.run(5000)
     flow.left = 2
-    nic.heard(flow)
+    nic.update(flow)
     nic.serve()
     loop.run(10_000)
     assert slots(log) == [(1, at) for at in (1000, 1500, 2000, 5000, 5500)]

@@ -172,7 +172,7 @@ def test_a_command_is_in_a_session_of_its_own(plan):
     child = CommandLauncher(lambda node: ["sleep", "60"]).start(plan, 0, ())
     try:
         assert os.getsid(child.pid) == child.pid != os.getsid(0)
-        assert not child.told and child.status() is None
+        assert not child.has_plan and child.status() is None
         files = (child.reading, child.writing, child.errors)
         assert not any(os.get_inheritable(file) or os.get_blocking(file) for file in files)
     finally:
