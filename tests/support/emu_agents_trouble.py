@@ -153,7 +153,7 @@ def abandoned(launcher: str) -> dict[str, Any]:
         "command = lambda n: ['nsenter', f'--net=/run/netns/h{n}', sys.executable, '-c', agent]\n"
         f"launcher = c.ForkLauncher(files.__getitem__, c.parts) if {launcher!r} == 'forked' else CommandLauncher(command)\n"
         "controller = c.Controller(plan, launcher)\n"
-        "controller.prepare(); controller.go(); print('going', flush=True); controller.wait()\n"
+        "controller.prepare(); controller.start(); print('going', flush=True); controller.wait()\n"
     )
     made = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert made.stdout is not None and made.stdout.readline() == b"going\n"

@@ -80,11 +80,11 @@ def asked(sides):
     calls = []
     for connection in (each for side in sides for each in side._all()):
 
-        def ask(real=connection.ask):
+        def ask(real=connection.query_kernel):
             calls.append(real)
             return real()
 
-        connection.ask = ask
+        connection.query_kernel = ask
     return calls
 
 
@@ -142,9 +142,9 @@ def test_a_connection_that_repeats_holds_nothing_else_up(pair):
     sides[0].probe(MESSAGE, 1)
     for _ in range(100):
         hosts[1].run(5)
-        if used.look() > max(each.look() for each in free):
+        if used.poll() > max(each.poll() for each in free):
             break
-    assert probed == [] and used.look() > max(each.look() for each in free)
+    assert probed == [] and used.poll() > max(each.poll() for each in free)
     info = used.link.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES)
     assert info[BACKOFF_AT] == 0, "noticed with the first repetition, before waits double"
     sides[0].probe(SimpleNamespace(number=8, src=0, dst=1, priority=3), 1)

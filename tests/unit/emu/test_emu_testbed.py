@@ -214,18 +214,18 @@ def leave(folder, ended_by: str) -> None:
 def test_why_a_run_ended_is_known_outside(seen, tmp_path, asked, ended_by, found):
     leave(tmp_path, ended_by)
     if asked:
-        assert seen.ask(asked) is False and (tmp_path / runner.STOP).exists()
+        assert seen.request_end(asked) is False and (tmp_path / runner.STOP).exists()
     assert seen.outcome(0).reports.ended_by == found
 
 
 def test_an_error_counts_more_than_what_was_left(seen, tmp_path):
     leave(tmp_path, "interrupt")
-    seen.heard(json.dumps({"error": TestbedError("no room", "/tmp", "room").args}))
+    seen.report_progress(json.dumps({"error": TestbedError("no room", "/tmp", "room").args}))
     with pytest.raises(TestbedError, match="no room") as caught:
         seen.outcome(2)
     assert caught.value.usage and caught.value.exit_code == 2
     seen.errors.clear()
-    seen.heard(json.dumps({"error": TestbedError("was killed", "agent of h1", usage=False).args}))
+    seen.report_progress(json.dumps({"error": TestbedError("was killed", "agent of h1", usage=False).args}))
     with pytest.raises(TestbedError) as caught:
         seen.outcome(1)
     assert not caught.value.usage and caught.value.exit_code == 1
