@@ -16,7 +16,7 @@ from gradwire.scenarios.schema.fidelity import Fidelity
 
 def test_a_run_agrees_with_itself():
     found = compared()
-    assert found.passed and found.verdicts() == ["case: passed, 8 of 8 figures within their tolerances"]
+    assert found.is_within and found.verdicts() == ["case: passed, 8 of 8 figures within their tolerances"]
     assert all(each.difference == 0 for each in found.measures)
     assert found.matched == 40 and set(found.ratios.tolist()) == {1.0}
     shown = {each.title: (each.sim, each.emu) for each in found.measures}
@@ -32,7 +32,7 @@ def test_a_run_agrees_with_itself():
 @pytest.mark.parametrize(("factor", "passed"), [(1.0199, True), (1.0201, False), (0.9801, True), (0.9799, False)])
 def test_the_mean_of_completion_times(factor, passed):
     found = compared(later(factor), Fidelity(completion_mean=0.02))
-    assert found.passed is passed and missed(found) == ([] if passed else ["completion_mean"])
+    assert found.is_within is passed and missed(found) == ([] if passed else ["completion_mean"])
 
 
 def test_the_median_alone():
@@ -95,7 +95,7 @@ def test_throughput_counts_the_time_with_messages_under_way():
             for name in ("start_ps", "end_ps"):
                 m[name][i] += 3600 * 10**12 * (1 + 24 * (m["iteration"][i] == 1))
 
-    assert compared(change).passed
+    assert compared(change).is_within
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_one_cause_in_place_of_another_is_shown_and_no_difference():
         changed["ports"]["drops_selective"] = [0, 600]
 
     found = compared(change)
-    assert found.passed
+    assert found.is_within
     shown = {each.title: (each.sim, each.emu, each.verdict()) for each in found.measures}
     assert shown["drops of all ports, tail"] == (1000, 900, "not judged")
     assert shown["drops of all ports"] == (1500, 1500, "ok")
@@ -174,7 +174,7 @@ def test_ports_are_judged_if_asked_for():
     def change(changed):
         changed["ports"]["marks"] = [100, 1900]
 
-    assert compared(change).passed
+    assert compared(change).is_within
     found = compared(change, STRICT.model_copy(update={"per_port": True}))
     assert [each.where for each in found.missed] == ["h0->s0", "s0->h2"]
     assert found.missed[0].difference is None and found.missed[0].difference_text() == "from none"
@@ -187,7 +187,7 @@ def test_drops_of_ports_are_judged_if_asked_for():
         changed["ports"]["drops_tail"] = [40, 910]
         changed["ports"]["drops_loss"] = [0, 50]
 
-    assert compared(change).passed
+    assert compared(change).is_within
     found = compared(change, STRICT.model_copy(update={"per_port": True}))
     assert [(each.what, each.where, each.sim, each.emu) for each in found.missed] == [("drops", "h0->s0", 0, 40)]
 
@@ -207,7 +207,7 @@ def test_loss_of_messages_does_not_cancel_out():
 def test_what_is_off_is_shown_and_not_judged():
     off = Fidelity(**dict.fromkeys(("completion_mean", "completion_p50", "completion_p99", "throughput"), "off"))
     found = compared(later(3), off)
-    assert found.passed
+    assert found.is_within
     assert [each.verdict() for each in found.measures].count(
         "not judged"
     ) == 4 + 2 + 3  # causes, and three lines of a port
@@ -217,8 +217,8 @@ def test_what_is_off_is_shown_and_not_judged():
 def test_what_was_not_counted_is_unknown():
     found = compared(count("marks", 1, -1))
     measure = next(each for each in found.measures if each.what == "marks")
-    assert measure.unknown and measure.passed is None and measure.text(measure.emu) == "unknown"
-    assert found.passed and "unknown: marks of all ports was not counted by both" in found.verdicts()
+    assert measure.unknown and measure.is_within is None and measure.text(measure.emu) == "unknown"
+    assert found.is_within and "unknown: marks of all ports was not counted by both" in found.verdicts()
 
 
 def test_classes():
@@ -255,12 +255,12 @@ def test_numbers_of_messages_and_their_order_mean_nothing():
             if name == "message":
                 column[:] = [1000 + 3 * i for i in range(40)]
 
-    assert compared(change).passed
+    assert compared(change).is_within
 
 
 def test_messages_without_a_partner():
     found = compared(without(5))
-    assert not found.passed and not found.missed
+    assert not found.is_within and not found.missed
     assert found.faults == ["1 messages were simulated only: train/push/0/5/0/h0/h2"]
 
     def change(changed):
@@ -363,7 +363,7 @@ def test_iterations_and_ports_without_a_partner():
 @pytest.mark.parametrize("key", ["scenario_hash", "trace_hash", "seed"])
 def test_runs_of_different_things(key):
     found = compared(**{key: "other"})
-    assert not found.passed and "runs are of different" in found.faults[0]
+    assert not found.is_within and "runs are of different" in found.faults[0]
 
 
 def test_a_broken_bound_is_a_fault():
@@ -376,11 +376,11 @@ def test_a_broken_bound_is_a_fault():
 
 def test_a_disturbed_run_never_passes():
     found = compared(engine={"valid": False, "disturbed": ["the scheduler stalled for 31 ms"]})
-    assert not found.missed and not found.faults and not found.passed
+    assert not found.missed and not found.faults and not found.is_within
     assert found.verdicts()[0] == "invalid: the scheduler stalled for 31 ms"
     assert "INVALID" in found.verdicts()[-1] and "passed" not in found.verdicts()[-1]
     assert compared(engine={"valid": False}).invalid == ["the testbed was disturbed"]
-    assert compared(engine={"valid": True}).passed
+    assert compared(engine={"valid": True}).is_within
 
 
 # --- small things -----------------------------------------------------------------------------------------------------

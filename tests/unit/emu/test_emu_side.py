@@ -44,7 +44,7 @@ class FakeNic:
     def restart(self):
         self.bytes = 0
 
-    def took(self, nbytes, count=1):
+    def add_control_bytes(self, nbytes, count=1):
         self.bytes += nbytes * count
 
 

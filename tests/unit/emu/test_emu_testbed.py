@@ -241,7 +241,7 @@ def test_a_runner_that_has_left_nothing(seen):
     with pytest.raises(TestbedError, match=r"ended with status 3 and left no results") as caught:
         seen.outcome(3)
     assert caught.value.exit_code == 1
-    seen.ask("interrupt")
+    seen.request_end("interrupt")
     with pytest.raises(EmulationInterrupted) as stopped:
         seen.outcome(130)
     assert stopped.value.result is None
