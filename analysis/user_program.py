@@ -1,4 +1,4 @@
-"""Comparison of a program under `gradwire exec` with the replay of its gradients as a job.
+"""Sets a `gradwire exec` run beside the emulated and the simulated replay of its gradients, for `gradwire fidelity`.
 
 The job does what DistributedDataParallel over gloo does: it replays the program's own recorded trace by ring all-reduce
 of DDP's buckets, over persistent connections with the congestion control of the program's hosts. The testbed and the

@@ -1,4 +1,4 @@
-"""Driver of the userspace switch alone, without sockets: compiled with its rules, and cached like the switch."""
+"""Drives the userspace switch in memory, without sockets, for the rows of `benchmarks.emu_rows`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Result of a training run: its steps, scores and losses, as tables in a folder.
+"""`TrainingResult` reads and writes a training run's tables; other functions list and order the runs of a folder.
 
 A training run can be resumed, so its folder fills while it runs: every file is replaced as a whole at each evaluation
 and each checkpoint, and the checkpoint last, so that tables always contain the steps before it, even if the run is

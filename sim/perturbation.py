@@ -1,4 +1,5 @@
-"""Perturbed scenarios: slightly longer cables show how much of an outcome nanoseconds decide.
+"""Makes variants of a scenario with slightly longer cables, or other seeds too, to show how far chance decides
+outcomes.
 
 Senders that start together meet at queues again and again, in an order that the smallest difference can reverse; the
 drops, marks and finishing order that follow may be quite different. A real or emulated network is one such run, so a

@@ -1,4 +1,4 @@
-"""Replay of recorded compute times in a model (`gradwire.paced`), under virtual time.
+"""`gradwire.paced` makes a user's model sleep as long as the trace's layers and gradients took, under `gradwire exec`.
 
     model = gradwire.paced(DistributedDataParallel(net))
 

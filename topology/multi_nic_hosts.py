@@ -1,4 +1,4 @@
-"""Hosts with several network cards.
+"""Splits a host with several network cards into one node per card, and picks the card of a message.
 
 The engine's nodes have one port each: a network card. A host with one cable is one such node and carries the host's
 name. A host with n cables is n nodes on separate switches, `h3.nic0`, `h3.nic1`, ..., which share nothing but the host.

@@ -1,4 +1,4 @@
-"""Figures of a comparison, as PNG, PDF or SVG files.
+"""Draws the figures of a comparison and defines the house style of all figures.
 
     iteration_time     mean iteration time of the steady state, split into compute and exposed communication, with
                        every worker's iteration as a dot

@@ -1,4 +1,4 @@
-"""Conversion of a scenario's faults to changes of the testbed's network and hosts."""
+"""Converts a scenario's faults to changes of the testbed, and reports those it cannot apply or applies differently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Interface of switch backends, which build the network of a plan in namespaces and count its packets.
+"""Defines the base classes of switch backends: `Backend`, before a network exists, and `SwitchBackend`, the running
+network.
 
 A backend gives every host of the plan a network namespace with a device that has the host's address
 (`gradwire.emu.planning.plan.host_address`) and reaches all other hosts. The network between them is either Linux

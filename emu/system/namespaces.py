@@ -1,4 +1,4 @@
-"""Private namespaces, which disappear with the process that made them.
+"""Makes private namespaces that end with their process, and runs commands such as `ip` and `tc` inside.
 
 Everything runs below one command,
 

@@ -1,4 +1,4 @@
-"""The fault kind `host_paused`: a host that stops for a while."""
+"""Declares the table of the fault `host_paused`, a host that stops until a time; `sim.faults` applies it."""
 
 from __future__ import annotations
 

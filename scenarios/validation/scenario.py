@@ -1,4 +1,4 @@
-"""Validation of a scenario as a whole: mistakes that no single table shows.
+"""Finds mistakes of a scenario that no single table shows, and notes on settings without effect or probably unintended.
 
 Each check is a generator of `Mistake`s whose text gives the reason. `concerns` names every other path that a check has
 read, so that `gradwire.scenarios.loading.load` can leave out a mistake that only follows from another one.

@@ -1,4 +1,5 @@
-"""Store of a reproduction's Results, each in a folder named by its run's key.
+"""`RunStore` finds the Results of a reproduction by run key, stores their measured figures, and removes unusable
+Results.
 
 A Result appears complete or not at all, so what exists after a kill -9 is usable. An unreadable one, or one of another
 format, is removed and run again. A training run fills its folder gradually, and is resumed if incomplete.

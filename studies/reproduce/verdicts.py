@@ -1,4 +1,5 @@
-"""Verdicts on claims: every expectation is evaluated per seed, and the median decides.
+"""Judges claims: evaluates expectations per seed, takes the median, and computes the effects of arms against their
+baseline.
 
 shown : all hold. not shown : none does. shown under a condition : some hold, which are named. Beside the median is the
 range over the seeds: three seeds allow no better interval. If a baseline is slow because its slowest messages had

@@ -1,4 +1,4 @@
-"""Processor time of the training runs of a reproduction, estimated beforehand.
+"""Estimates the processor time of a reproduction's training runs by running and timing a few steps of each kind.
 
 Some steps of each kind of training run are timed here, on synthetic data of the same shape, since the time of a step
 depends on model, batch, network and messages, and hardly on the data. The alternative, figures of another machine,

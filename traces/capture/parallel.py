@@ -1,4 +1,5 @@
-"""Recording of models wrapped in DistributedDataParallel, FSDP2 or torch.compile.
+"""Finds layers, process group, buckets and whole gradients of models wrapped in DDP, FSDP2 or torch.compile, for the
+recorder.
 
 A rank of a data-parallel job sends its *own* gradient, which averaging overwrites before the optimizer sees it. So with
 several ranks the recorder reads a gradient when it is accumulated, and excludes network time: an iteration's backward

@@ -1,4 +1,5 @@
-"""Summary of a trace for `gradwire trace info`: plain data for programs, tables for people."""
+"""Summarises a trace for `gradwire trace info`, and measures phases, layers and tensors for `trace diff` and `trace
+plot`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Networks that need no simulator: lossless (`Ideal`), random loss (`Random`) and replay (`Replay`).
+"""Networks without a simulator: lossless, random loss, replay, and two wrappers that spread or record another network's
+losses.
 
 Trainers use all networks through `gradwire.training.networks.network_interface`.
 """

@@ -1,4 +1,4 @@
-"""The base of training systems."""
+"""`System`, the base class of training systems: settings of a kind, which make its trainer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""MIPD: significant gradients in few bits, sent to an asynchronous server (Zhang and Wang, IEEE TPDS 33(11), 2022)."""
+"""Declares the settings of the system `mipd`, asynchronous training by significant gradients in few bits; `MipdTrainer`
+does it."""
 
 from __future__ import annotations
 

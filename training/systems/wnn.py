@@ -1,4 +1,4 @@
-"""Weight nowcasting: parameters jump to their predicted values, each predicted by itself; MP2's baseline."""
+"""Declares the settings of the system `wnn`, in which parameters jump to predicted values; `WnnTrainer` does it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Compiled handling of outgoing packets: data of messages, and plain answers."""
+"""Writes data packets, probes and answers as datagrams into the outgoing batch, when the NIC schedule or the receiver
+asks."""
 
 from __future__ import annotations
 

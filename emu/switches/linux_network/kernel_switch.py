@@ -1,4 +1,5 @@
-"""Networks of Linux queueing disciplines: nodes, cables, routes, and the order of construction.
+"""`KernelSwitch`, base class of the `red` and `bpf` backends, builds a network of Linux queueing disciplines and
+verifies it.
 
 A network is built, read back completely, and only then used. Backends add what is below and before htb.
 """

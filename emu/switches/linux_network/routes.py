@@ -1,4 +1,4 @@
-"""Routes through the switches: a route per host, and the choice among several next hops.
+"""Writes the `ip` and nftables lines for routes through switches, and compares the kernel's state with them.
 
 ecmp by the kernel    one route with several next hops; Linux hashes addresses and ports
 by a mark             each packet gets the number of its next hop, counted from 1, as a mark; rule w sends mark w to the

@@ -1,4 +1,5 @@
-"""Loss recovery of the window transports: loss detection, retransmission, and the reduction of the window.
+"""Detects losses of window transports, reduces the window, and picks the next packet: retransmissions first, then new
+ones.
 
 * A packet is lost when three packets above it have been acknowledged (RFC 6675 IsLost, DupThresh 3). One lost packet is
   retransmitted at once, the others as the window allows. A lost retransmission is detected by the timer only, as in RFC

@@ -1,4 +1,5 @@
-"""The base class of transports over the window machinery (`window`)."""
+"""`Reliable`, the base class of window transports, sets sizes, record words and parameters; hooks come from
+`window`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs in the engine: the parts that jobs and traffic play, step by step (`gradwire.workload.program`).
+"""`Programs` loads the next steps of jobs and traffic into the engine, and opens their messages, before they start.
 
 The engine plays loaded steps (`gradwire.sim.engine.program.track`), and writes the flow records of messages as it
 releases them. Python loads the next step when the first process has reached the last known one, and opens the messages

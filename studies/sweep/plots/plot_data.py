@@ -1,4 +1,4 @@
-"""Data of sweep plots: done points and their means, and positions of values on an axis."""
+"""Prepares what sweep plots share: done points and means, display units, labels, markers, and axes with their ticks."""
 
 from __future__ import annotations
 

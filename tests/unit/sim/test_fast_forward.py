@@ -100,7 +100,7 @@ def test_what_connections_know_has_to_be_told(monkeypatch):
     """Windows that go on growing from one iteration to the next; were they not looked at, one would stand for all."""
     case = servers(60, transport=lasting("dctcp"))
     assert left_out(simulate(case, CALM)) == 0
-    monkeypatch.setattr("gradwire.sim.engine.memory.flows.Flows.lasting", lambda *_: [])
+    monkeypatch.setattr("gradwire.sim.engine.memory.flows.Flows.persistent_state", lambda *_: [])
     fast, full = both(case, CALM)
     assert left_out(fast)
     assert difference(fast, full)

@@ -94,7 +94,7 @@ def test_what_pairs_of_hosts_know_moves_on_in_time(monkeypatch):
     approximated, full = both(case, trace)
     assert job_of(approximated)["approximated"] > 60
     assert difference(without(approximated), without(full)) == []
-    monkeypatch.setattr("gradwire.sim.engine.memory.pairs.Pairs.later", lambda *_: None)
+    monkeypatch.setattr("gradwire.sim.engine.memory.pairs.Pairs.shift_times", lambda *_: None)
     stale, _ = both(case, trace)
     assert difference(without(stale), without(full))
 

@@ -77,7 +77,7 @@ def test_several_cards_each():
 
 def test_what_stays_in_a_machine_goes_by_its_switch():
     cards = network().cards
-    src, dst = cards.ends(np.array([0, 0]), np.array([3, 7]), np.array([5, 5]))
+    src, dst = cards.cards(np.array([0, 0]), np.array([3, 7]), np.array([5, 5]))
     names = network().names
     assert [names[node] for node in (*src, *dst)] == ["h0.gpu0.up", "h0.gpu0.nic0", "h0.gpu3.up", "h1.gpu3.nic0"]
 

@@ -1,4 +1,5 @@
-"""All-gather alone: every worker sends its own N-th of a bucket to all others.
+"""Declares the exchange `all_gather`, in which each worker's N-th reaches all others by the second half of an all-
+reduce.
 
 It is the second half of an all-reduce. Sharded training (ZeRO, FSDP) uses it for parameters, which have the sizes of
 gradients.
