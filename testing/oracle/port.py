@@ -160,7 +160,7 @@ class Port:
             record = p + P_CLASSES + CLASS_WORDS * index
             state[record + C_BYTES] = queued
             state[record + C_THRESHOLD] = FOREVER if self.thresholds is None else self.thresholds[index]
-        verdict = int(uncompiled(policy.admit)(state, p, c, packet.words()[0]))  # type: ignore[attr-defined]
+        verdict = int(uncompiled(policy.admit)(state, p, c, packet.as_words()[0]))  # type: ignore[attr-defined]
         check_returned(policy, "admit", verdict, 4)
         self.tests = state[p + P_TESTS]
         return verdict

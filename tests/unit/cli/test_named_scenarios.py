@@ -67,7 +67,7 @@ def test_what_a_scenario_is_called(file: str) -> None:
         == load_scenario(file, policy="other").display_name
         == "mine.toml, policy other"
     )
-    assert pickle.loads(pickle.dumps(loaded)).called == "mine.toml"
+    assert pickle.loads(pickle.dumps(loaded)).display_name == "mine.toml"
 
 
 def test_a_place_that_is_known_stays() -> None:

@@ -122,7 +122,7 @@ def test_what_connections_know_has_to_be_told(monkeypatch):
 )  # fmt: skip
 def test_what_is_known_of_times_has_to_move_on(case, what, monkeypatch):
     """Where it stays behind, hosts take what they know for stale after a leap."""
-    monkeypatch.setattr(f"gradwire.sim.engine.{what}.later", lambda *_: None)
+    monkeypatch.setattr(f"gradwire.sim.engine.{what}.shift_times", lambda *_: None)
     fast, full = both(case, SHORT)
     assert left_out(fast)
     assert difference(fast, full)
