@@ -74,7 +74,7 @@ class Both:
     def __getitem__(self, word):
         return self.sender.word(word)
 
-    def of_pair(self, word):
+    def pair_word(self, word):
         return self.sender.group.pair.words[word]
 
     def set_pair(self, word, value):

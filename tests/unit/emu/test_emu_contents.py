@@ -151,7 +151,7 @@ def test_sums_are_what_arrived_added_up(case, types, tmp_path):
     lost = [arrival for arrival in net.arrivals.values() if arrival.lost]
     assert len(lost) > 20
     assert verify(net.evidence()) == []
-    assert sum(each.held() for each in net.contents.values()) == 0, "every buffer was given back"
+    assert sum(each.buffer_bytes() for each in net.contents.values()) == 0, "every buffer was given back"
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())

@@ -45,7 +45,7 @@ def test_a_message_that_is_asked_for_leaves_room_to_make_another():
     files = os.pipe()
     agent = Agent(*files)
     made = memoryview(b"bytes")
-    agent._contents = SimpleNamespace(outgoing=lambda message: made, make_ahead=lambda most: False)
+    agent._contents = SimpleNamespace(outgoing=lambda message: made, prepare_next=lambda most: False)
     assert agent.outgoing(1) is made and agent.loop.idle is None  # virtual time: contents cost nothing there
     agent._ahead = agent._prepare_next
     assert agent.outgoing(2) is made and agent.loop.idle == agent._prepare_next
@@ -59,7 +59,7 @@ def test_contents_are_made_ahead_on_the_wall_clock(clock):
     files = os.pipe()
     agent, left = Agent(*files), [1, 1, 1]
     agent.clock = clock
-    agent._contents = SimpleNamespace(make_ahead=lambda most: bool(left and left.pop()))
+    agent._contents = SimpleNamespace(prepare_next=lambda most: bool(left and left.pop()))
     agent._do_open()
     assert agent._ahead == (agent._prepare_next if clock == "wall" else None)
     assert left == ([] if clock == "wall" else [1, 1, 1])
