@@ -195,7 +195,7 @@ def command(tmp_path, monkeypatch):
         stop=KeyboardInterrupt,
         **fidelity: Any,
     ):
-        def emulate(scenario, trace, request, heard):
+        def emulate(scenario, trace, request, on_progress):
             if engine is None:
                 raise KeyboardInterrupt
             if late is not None and scenario.seed == late:

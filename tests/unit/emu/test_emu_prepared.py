@@ -266,6 +266,6 @@ def test_sigterm_keeps_what_there_is(tmp_path: Path) -> None:
     """As Ctrl-C does; a command ends with 143 then."""
     script = "import sys, os, signal, time\nfrom gradwire.cli.terminal import for_people\nfrom gradwire.scenarios.interrupt import DeferredInterrupt\n"
     script += "@for_people\ndef work():\n  with DeferredInterrupt() as c:\n    os.kill(os.getpid(), signal.SIGTERM)\n"
-    script += "    time.sleep(0.1)\n    assert c.asked\n    print('kept')\n    c.check()\nwork()\n"
+    script += "    time.sleep(0.1)\n    assert c.is_requested\n    print('kept')\n    c.check()\nwork()\n"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (143, "kept\n", "gradwire: terminated\n")
