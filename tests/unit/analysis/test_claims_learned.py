@@ -278,7 +278,11 @@ def test_a_reproduction_of_trainings(tmp_path: Path, monkeypatch: pytest.MonkeyP
     trained = door._trained
     monkeypatch.setattr(door, "_trained", lambda scenario, place: (made.append(place), trained(scenario, place))[1])
     heard: list[str] = []
-    again: Any = {"seeds": 2, "data": {"pictures": "synthetic"}, "on_progress": lambda share, words: heard.append(words)}
+    again: Any = {
+        "seeds": 2,
+        "data": {"pictures": "synthetic"},
+        "on_progress": lambda share, words: heard.append(words),
+    }
     (judged,) = door.reproduce("tolerance", tmp_path / "out", **again)
     assert len(made) == 6 and judged.verdict == SHOWN and not any("compiling" in each for each in heard)
     assert "--pictures synthetic" in (tmp_path / "out" / "page.html").read_text()

@@ -132,7 +132,7 @@ SINGLE = [
     ),
     ("switch.selective_drop", True, "switch.selective_drop", "needs a threshold", "switch.ecn_threshold"),
     ("switch.buffer", "4KiB", "switch.buffer", "does not hold a single packet of 4162B", "many packets"),
-    ("host.software_latency", "1us", "host.software_latency", "is below the time of the smallest packet", "1.0048us"),
+    ("host.software_latency", "1us", "host.software_latency", "is below the latency of the shortest link", "1.0048us"),
     ("transport.control_priority", 8, "transport.control_priority", "is beyond the 8 queues", "0 to 7"),
     (
         "job.0.placement", {"workers": ["h0", "h1", "h9"], "servers": ["h3"]}, "job[0].placement.workers[2]",

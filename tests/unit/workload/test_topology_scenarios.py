@@ -171,7 +171,7 @@ def test_the_schema_and_the_engine_agree_on_the_most_hosts():
         (
             {"kind": "torus", "dims": [2, 2], "switch_latency": "5us"},
             {"host": {"software_latency": "500ns"}},
-            "host.software_latency: is below the time",
+            "host.software_latency: is below the latency",
         ),
     ],
 )
@@ -244,7 +244,7 @@ def test_hosts_of_a_graph_of_switches(tmp_path):
         (
             '[topology]\nkind = "hpcc"\nfile = "t.txt"\n[host]\nsoftware_latency = "1us"',
             TOPOLOGY_TXT,
-            "software_latency.*below the time",
+            "software_latency.*below the latency",
         ),
         ('[topology]\nkind = "graph"\nfile = "t.txt"', "a s\ns t\n t u\nu s\n", "2 workers need 2 hosts.*at most 1"),
     ],
