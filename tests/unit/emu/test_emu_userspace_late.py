@@ -63,7 +63,7 @@ def test_lateness_counts_from_the_beginning_to_the_end(network):
     exchange(4)
     late = running.lateness()
     assert (late.count, late.answers) == (8, 4) and late.worst_ns > 0
-    running.over()
+    running.end_run()
     exchange(2)
     assert running.lateness() == late
     assert sum(count.packets for count in running.counts() if count.port.startswith("s0")) == 24  # all are counted

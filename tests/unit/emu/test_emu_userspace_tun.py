@@ -184,7 +184,7 @@ def test_a_disk_that_fills_up_while_packets_are_captured(network, tmp_path, monk
         receiver.recv(2000)
     with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}/s0.pcapng'"):
         capture.stop()
-    assert running.lateness().count == 200 and not running.ended()
+    assert running.lateness().count == 200 and not running.exit_reason()
 
 
 @needs_devices
