@@ -78,9 +78,9 @@ def select_backend(plan: TestbedPlan, kernel: KernelFeatures, wanted: str = "aut
     return BackendChoice(best, {name: why_not[name] for name in BACKENDS if name in why_not}, substitutions[best])
 
 
-def remedy_for(kernel: KernelFeatures, told: str) -> str:
-    """Return a one-line remedy for `told`, the reasons why no backend can run."""
-    packages = [name for name in kernel.missing_packages() if f"(package {name})" in told]
+def remedy_for(kernel: KernelFeatures, reasons: str) -> str:
+    """Return a one-line remedy for the reasons why no backend can run."""
+    packages = [name for name in kernel.missing_packages() if f"(package {name})" in reasons]
     if packages:
         return f"the packages {' '.join(packages)}"
     if kernel.virtual:
