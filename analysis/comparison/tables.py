@@ -35,7 +35,7 @@ ALWAYS_SHOWN = ("drops_tail", "drops_selective", "drops_loss")
 END_REMARKS = {
     "interrupt": "interrupted",
     "duration": "ended by its duration",
-    "max_wall": "time was up",
+    "max_wall": "time limit reached",
     "stall": "stalled",
 }
 """Remarks on an unfinished run."""

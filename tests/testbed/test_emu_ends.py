@@ -106,7 +106,7 @@ def test_an_interrupt_at_any_time(place: Place, delay: float) -> None:
 @needs("namespaces")
 def test_the_limit_keeps_what_was_seen(place: Place) -> None:
     status, said, _ = place.run("emulate", "long.toml", *USERSPACE, "--max-wall", "12s", "--out", "kept")
-    assert status == 1 and "time was up" in said
+    assert status == 1 and "time limit reached" in said
     check_partial(place.folder / "kept", "max_wall")
 
 
@@ -114,7 +114,7 @@ def test_the_limit_keeps_what_was_seen(place: Place) -> None:
 @needs("uml")
 def test_the_limit_in_virtual_time(place: Place) -> None:
     status, said, error = place.run("emulate", "long.toml", *VIRTUAL, "--max-wall", "12s", "--out", "kept")
-    assert status == 1 and "time was up" in said, error
+    assert status == 1 and "time limit reached" in said, error
     check_partial(place.folder / "kept", "max_wall")
     status, said, error = place.run("emulate", "long.toml", *VIRTUAL, "--max-wall", "300ms")
     assert (status, said) == (1, "") and "virtual time: wall-clock limit of 0.3 s exceeded" in error
