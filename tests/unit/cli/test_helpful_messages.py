@@ -127,6 +127,22 @@ class TestForce:
         assert done.returncode == 2 and "cannot be replaced (--force)" in done.stderr
         assert Path("out/mine").exists()
 
+    @pytest.mark.parametrize("name", ["scenario.toml", "result.json", "report.html"])
+    def test_it_leaves_files_with_names_of_ours_without_a_result(self, name):
+        Path("out").mkdir()
+        Path("out", name).write_text("mine")
+        with pytest.raises(ResultError, match="cannot be replaced"), claim_output("out", force=True):
+            raise AssertionError
+        assert Path("out", name).read_text() == "mine"
+
+    def test_the_working_directory_is_left(self, monkeypatch):
+        Path("out").mkdir()
+        Path("out/result.json").write_text('{"format": 1}')
+        monkeypatch.chdir("out")
+        with pytest.raises(ResultError, match="is the working directory"), claim_output("../out", force=True):
+            raise AssertionError
+        assert Path("result.json").exists()
+
     def test_a_link_is_left(self):
         Path("there").mkdir()
         Path("there/result.json").write_text('{"format": 1}')
