@@ -10,7 +10,7 @@ from gradwire.scenarios.version import VERSION
 
 ENGINE_PACKAGES = ("jit", "protocols", "result_store", "scenarios", "sim", "topology", "traces", "workload")
 """Packages whose source determines the Result of a run."""
-MEASURING_PACKAGES = ("analysis",)
+MEASURING_PACKAGES = ("analysis", "studies/reproduce")
 """Packages that, besides those, determine the figures computed from it."""
 
 

@@ -353,3 +353,10 @@ def test_what_figures_rest_on_is_said() -> None:
     (published,) = claims_of("dlcp", ["S4"])
     assert published_words(ours) == "loss <= p for every message [ours]"
     assert "[ours]" in published.source and "[ours]" not in published_words(published), "only its limits are"
+
+
+def test_stored_figures_depend_on_the_code_that_measures_them() -> None:
+    root = Path(source_digests.__file__).parents[1]
+    folders = {(root / package).resolve() for package in source_digests.MEASURING_PACKAGES}
+    for code in ("analysis/metrics.py", "studies/reproduce/measures.py"):
+        assert folders & set((root / code).resolve().parents), code
