@@ -22,8 +22,8 @@ def listed_tests() -> frozenset[str]:
     return frozenset(LIST.read_text(encoding="utf-8").split())
 
 
-def slow_functions(report: Path, limit_s: float = LIMIT_S) -> list[str]:
-    """Return the functions of a JUnit report with a case that takes more than `limit_s` seconds, sorted."""
+def longest_times(report: Path) -> dict[str, float]:
+    """Return the seconds of the longest case of each function in a JUnit report, property tests aside."""
     longest: dict[str, float] = defaultdict(float)
     for case in ElementTree.parse(report).getroot().iter("testcase"):
         parts = (case.get("classname") or "").split(".")
@@ -33,8 +33,16 @@ def slow_functions(report: Path, limit_s: float = LIMIT_S) -> list[str]:
         names = [*parts[module + 1 :], (case.get("name") or "").split("[")[0]]
         function = "::".join(["/".join(parts[: module + 1]) + ".py", *names])
         longest[function] = max(longest[function], float(case.get("time") or 0))
-    return sorted(name for name, seconds in longest.items() if seconds > limit_s)
+    return longest
+
+
+def slow_functions(report: Path, limit_s: float = LIMIT_S) -> list[str]:
+    """Return the slow functions, sorted: those of the report, and listed ones that the report does not measure."""
+    longest = longest_times(report)
+    return sorted({name for name, seconds in longest.items() if seconds > limit_s} | (listed_tests() - longest.keys()))
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m tests.slow_tests JUNIT_REPORT")
     LIST.write_text("".join(f"{name}\n" for name in slow_functions(Path(sys.argv[1]))), encoding="utf-8")
