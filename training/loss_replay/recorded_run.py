@@ -206,6 +206,10 @@ def summary_of(folder: Path) -> dict[str, Any]:
         raise ResultError("is of another format", str(path), f"format {FORMAT}")
     if not isinstance(summary.get("cpu_s", 0.0), int | float):
         raise ResultError("is damaged: cpu_s is not a number", str(path), "the unchanged file of the training run")
+    inputs = summary.get("inputs", {})
+    if not (isinstance(inputs, dict) and all(isinstance(digest, str) for digest in inputs.values())):
+        what = "is damaged: inputs is not a table of digests"
+        raise ResultError(what, str(path), "the unchanged file of the training run")
     return summary
 
 

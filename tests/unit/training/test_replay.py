@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 
 import gradwire  # noqa: E402
 from gradwire import cli  # noqa: E402
+from gradwire.result_store.training_result import FORMAT  # noqa: E402
 from gradwire.scenarios.errors import GradwireError, ResultError, ScenarioError  # noqa: E402
 from gradwire.scenarios.loading.load import load_scenario  # noqa: E402
 from gradwire.studies.training.run import train  # noqa: E402
@@ -85,6 +86,8 @@ def test_what_may_differ_may(kept: Path, name: str, more: list[str]) -> None:
     ("training.json", b"{}", "training.json: is of another format"),
     ("training.json", b"\x80garbage", "training.json: is damaged"),
     ("training.json", b"[" * 100_000, "training.json: is damaged"),
+    ("training.json", b'{"format": FORMAT, "inputs": 0.5}', "training.json: is damaged: inputs is not a table"),
+    ("training.json", b'{"format": FORMAT, "inputs": {"data: a": 1}}', "training.json: is damaged: inputs is not a"),
     ("scenario.toml", b"= what", "scenario.toml: is damaged"),
     ("scenario.toml", b"", "scenario.toml: is damaged"),
     ("rounds.parquet", b"nothing", "rounds.parquet: is damaged"),
@@ -94,7 +97,7 @@ def test_what_may_differ_may(kept: Path, name: str, more: list[str]) -> None:
 def test_damage_is_said_where_it_is(kept: Path, tmp_path: Path, file: str, content: bytes | None, words: str) -> None:
     shutil.copytree(kept / "dense", tmp_path / "copy")
     place = tmp_path / "copy" / file
-    place.unlink() if content is None else place.write_bytes(content)
+    place.unlink() if content is None else place.write_bytes(content.replace(b"FORMAT", b"%d" % FORMAT))
     with pytest.raises(ResultError, match=words):
         replay(tmp_path / "copy")
 
