@@ -149,9 +149,9 @@ def _flipped(draw: random.Random) -> str:
 
 
 def _stranger(draw: random.Random) -> str:
-    """Somebody else altogether."""
+    """Send what no agent sends: at least eight bytes, as fewer may be the beginning of a frame."""
     data = draw.choice(
-        (BANNER, HTTP, TLS, PICKLE, draw.randbytes(draw.randrange(1, 300)), encode(("opened",), draw.randbytes(16)))
+        (BANNER, HTTP, TLS, PICKLE, draw.randbytes(draw.randrange(8, 300)), encode(("opened",), draw.randbytes(16)))
     )
     found = _judged(lambda: take(data, draw))
     assert found == "refused", data
